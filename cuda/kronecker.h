@@ -40,20 +40,26 @@ ROT_DEVICE_ONLY void prepare_factor(real *w, const real *rows, int64_t n) {
     }
 }
 
+/* rows += the gradient of the triangle, given that of E = U U^T:  dU = (dE + dE^T) U */
+ROT_DEVICE_ONLY void adjoint_triangle(real *rows, const real *dE, const real *U, real *, int64_t n) {
+    join_row();
+    for (int64_t i = 0; i < n; rows += n - i, i++) EACH_OF_ROW(k, n - i) {
+            const real *const column = U + i + k; /* zero below row i + k */
+            rows[k] += own_dot(dE + i * n, 1, column, n, i + k + 1) + own_dot(dE + i, n, column, n, i + k + 1);
+        }
+    join_row();
+}
+
 /* rows += the gradient of the triangle, given that of W; dE (n,n) is scratch:
- *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i|,   dU = (dE + dE^T) U */
-ROT_DEVICE_ONLY void adjoint_factor(real *rows, const real *dW, const real *w, real *dE, int64_t n) {
+ *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i| */
+ROT_DEVICE_ONLY void adjoint_factor(real *rows, const real *dW, const real *w, real *dE, real *room, int64_t n) {
     const real *const inverse = w + n * n, *const U = inverse + n;
     join_row();
     for (int64_t i = 0; i < n; i++) {
         zero_row(dE + i * n, n);
         normalise_adjoint(dE + i * n, dW + i * n, w + i * n, inverse[i], n);
     }
-    join_row();
-    for (int64_t i = 0; i < n; rows += n - i, i++) EACH_OF_ROW(k, n - i) {
-            const real *const column = U + i + k; /* zero below row i + k */
-            rows[k] += own_dot(dE + i * n, 1, column, n, i + k + 1) + own_dot(dE + i, n, column, n, i + k + 1);
-        }
+    adjoint_triangle(rows, dE, U, room, n);
 }
 
 /* inner (a,b) = X Right^T without the right gains, and gained = diag(left) inner diag(right) */
@@ -111,9 +117,8 @@ ROT_DEVICE_ONLY void adjoint_kronecker(real *g, real *du, real *dalpha, const re
     EACH_OF_MATRIX(k, j, b, b) dW_right[at] = own_dot(dinner + k, b, v + j, b, a);
     EACH_OF_MATRIX(i, j, a, b) g[at] += own_dot(dinner + i * b, 1, right_w + j, b, b);
     join_row();
-    adjoint_factor(du, dW_left, left_w, spare, a);
-    adjoint_factor(du + triangle(a), dW_right, right_w, spare, b);
-    join_row();
+    adjoint_factor(du, dW_left, left_w, spare, spare + a * a, a);
+    adjoint_factor(du + triangle(a), dW_right, right_w, spare, spare + b * b, b);
 }
 
 #endif

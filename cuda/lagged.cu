@@ -16,13 +16,13 @@ GLOBAL2(BLOCK, BLOCKS) lagged_rows(crew c, range r, stride apart, real *out) {
             sum_row(to, &r, at.b, at.t);
         } else {
             sum_row(p, &r, at.b, at.t);
-            map_row(to, p, r.n, r.function);
+            map_row(to, p, r.n, r.function, r.eps);
         }
     }
 }
 
 KERNEL(lagged_forward) {
-    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function, (real)eps};
     const crew c = crew_of(B * T, n);
     launch(lagged_rows, crew_blocks(c), BLOCK, c.shared, c, r, stride_of(c, T), out);
     return runtime_status();
@@ -48,7 +48,7 @@ lagged_ranges(crew c, range whole, stride apart, real *out, const int64_t *width
             else if (functions[i] == LAGGED_LINEAR)
                 copy_row(to, p + lo, n);
             else
-                map_row(to, p + lo, n, functions[i]);
+                map_row(to, p + lo, n, functions[i], whole.eps);
             lo += n;
         }
     }
@@ -62,7 +62,7 @@ KERNEL(lagged_product) {
     product.lda = product.ldb = most(E, 1), product.ldc = most(columns, 1);
     product.b_turned = true, product.count = 1;
     multiply_matrices(product);
-    const range whole = {base, late, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
+    const range whole = {base, late, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR, (real)eps};
     const crew c = crew_of(B * T, columns);
     launch(lagged_ranges, crew_blocks(c), BLOCK, c.shared, c, whole, stride_of(c, T), out, widths, functions, ranges);
     return runtime_status();
@@ -81,7 +81,7 @@ lagged_rows_backward(crew c, range r, stride apart, real *dbase, real *dlate, re
             copy_row(dp, dout + at.row * r.n, r.n);
         } else {
             sum_row(p, &r, at.b, at.t);
-            map_row_adjoint(dp, dout + at.row * r.n, p, w, r.n, r.function);
+            map_row_adjoint(dp, dout + at.row * r.n, p, w, r.n, r.function, r.eps);
         }
         if (dlate && at.t) copy_row(dlate + here - r.columns, dp, r.n);
         if (dlate && at.t == r.T - 1) zero_row(dlate + here, r.n);
@@ -90,7 +90,7 @@ lagged_rows_backward(crew c, range r, stride apart, real *dbase, real *dlate, re
 }
 
 KERNEL(lagged_backward) {
-    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function, (real)eps};
     const crew c = crew_of(B * T, 2 * n);
     launch(lagged_rows_backward, crew_blocks(c), BLOCK, c.shared, c, r, stride_of(c, T), dbase, dlate, dfirst, dout);
     if (dfirst && !T) each(B * n, [=] __device__(int64_t i) { dfirst[i / n * columns + lo + i % n] = 0; });

@@ -5,6 +5,8 @@
 #include "sums.h"
 #include "warps.h"
 
+#include "mixer_gains.h"
+
 /* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
 struct mixing {
     mixer m;
@@ -108,5 +110,42 @@ KERNEL(mix_backward) {
            dy);
     if (!u_varying) sum_rows(du, du_rows, c.count, mixer_u(m));
     if (!alpha_varying) sum_rows(dalpha, dalpha_rows, c.count, mixer_alpha(m));
+    return runtime_status();
+}
+
+/* ---- gains ---- */
+
+GLOBAL2(BLOCK, BLOCKS) gain_rows(crew c, gaining g, int64_t M, real *gains, const real *u, const real *alpha) {
+    if (warp_of() >= c.count) return;
+    const int64_t u_size = mixer_u(g.m), size = mixer_alpha(g.m);
+    for (int64_t t = warp_of(); t < M; t += c.count) {
+        join_row();
+        mixer_gain(gains + t * size, u + t * u_size, alpha + t * size, room_of(c), g);
+    }
+}
+
+KERNEL(mixer_gains_forward) {
+    const gaining g = {{form, R, D}, (real)eps, steps};
+    const crew c = crew_of(M, gains_room(g));
+    launch(gain_rows, crew_blocks(c), BLOCK, c.shared, c, g, M, gains, u, alpha);
+    return runtime_status();
+}
+
+GLOBAL2(BLOCK, BLOCKS)
+gain_rows_backward(crew c, gaining g, int64_t M, real *du, real *dalpha, const real *dgains, const real *u,
+                   const real *alpha) {
+    if (warp_of() >= c.count) return;
+    const int64_t u_size = mixer_u(g.m), size = mixer_alpha(g.m);
+    for (int64_t t = warp_of(); t < M; t += c.count) {
+        join_row();
+        mixer_gain_adjoint(du + t * u_size, dalpha + t * size, dgains + t * size, u + t * u_size, alpha + t * size,
+                           room_of(c), g);
+    }
+}
+
+KERNEL(mixer_gains_backward) {
+    const gaining g = {{form, R, D}, (real)eps, steps};
+    const crew c = crew_of(M, gains_room(g));
+    launch(gain_rows_backward, crew_blocks(c), BLOCK, c.shared, c, g, M, du, dalpha, dgains, u, alpha);
     return runtime_status();
 }

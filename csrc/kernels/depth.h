@@ -104,8 +104,8 @@ ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const re
  *
  *   y = E^-1 (g + W^T c),  (I + diag(d) (N^T - W E^-1 gain W^T)) c = diag(d) W E^-1 gain g.
  *
- * Nothing is divided by a gain alpha, which may be 0. Kronecker mixers have no such form, and low rank must be scaled:
- * else Q y = .. has no solution. */
+ * Nothing is divided by a gain alpha, which may be 0. Only mixers of vectors have such a form, and low rank must be
+ * scaled: else Q y = .. has no solution. */
 
 /* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
 ROT_INLINE void solve_small(real *S, real *c, int64_t R) {

@@ -4,7 +4,7 @@
  *
  * base and late are (B,T,columns), first (B,columns); late and first may be NULL, which means zero. Functions:
  *   LAGGED_LINEAR p,   LAGGED_SIGMOID s(p),   LAGGED_SILU p s(p),   LAGGED_SOFTPLUS log(1 + e^p),
- *   LAGGED_UNIT p / |p| over the range, zero for zero
+ *   LAGGED_UNIT p / max(|p|, eps) over the range, zero for zero
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are zero in every output.
  */
 #include "lagged.h"
@@ -18,7 +18,7 @@ enum { ROWS = 64, SERIAL = 32768 };
 
 /* out (B,T,n) */
 KERNEL(lagged_forward) {
-    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function, (real)eps};
     const int64_t pieces = pieces_of(T, ROWS);
     real *const rows = WORKSPACE(real, B, pieces, n);
     if (!rows) return ROT_NO_MEMORY;
@@ -37,7 +37,7 @@ KERNEL(lagged_product) {
     int64_t rest = columns;
     for (int64_t i = 0; i < ranges; i++) rest -= widths[i] <= rest ? widths[i] : rest + 1;
     if (rest) return ROT_OUT_OF_RANGE;
-    const range whole = {base, NULL, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR};
+    const range whole = {base, NULL, first, lengths, B, T, columns, 0, columns, LAGGED_LINEAR, 0};
     const int64_t rows = 10 * MR, pieces = pieces_of(T, rows);
     real *const packed = WORKSPACE(real, packed_columns(columns), E), *const scratch = WORKSPACE(real, most_threads(),
                                                                                                  rows, columns);
@@ -73,7 +73,7 @@ KERNEL(lagged_product) {
                 else if (functions[i] == LAGGED_LINEAR)
                     memcpy(at + t * n, p + t * columns + lo, row);
                 else
-                    map_row(at + t * n, p + t * columns + lo, n, functions[i]);
+                    map_row(at + t * n, p + t * columns + lo, n, functions[i], (real)eps);
             }
         }
     }
@@ -85,7 +85,7 @@ KERNEL(lagged_product) {
 /* The range's columns of dbase (B,T,columns), dlate (B,T,columns) or NULL and dfirst (B,columns) or NULL, overwritten:
  *   dbase_t = f'(p_t)^T dout_t,   dlate_t = dbase_{t+1}, 0 at the last step,   dfirst = dbase_0. */
 KERNEL(lagged_backward) {
-    const range r = {base, late, first, lengths, B, T, columns, lo, n, function};
+    const range r = {base, late, first, lengths, B, T, columns, lo, n, function, (real)eps};
     const int64_t pieces = pieces_of(T, ROWS);
     const size_t row = (size_t)n * sizeof(real);
     real *const rows = WORKSPACE(real, B, pieces, 2, n);
@@ -107,7 +107,7 @@ KERNEL(lagged_backward) {
                 memcpy(dp, dout + (b * T + t) * n, row);
             } else {
                 sum_row(p, &r, b, t);
-                map_row_adjoint(dp, dout + (b * T + t) * n, p, p + n, n, function);
+                map_row_adjoint(dp, dout + (b * T + t) * n, p, p + n, n, function, r.eps);
             }
             if (t && dlate) memcpy(dlate + (b * T + t - 1) * columns + lo, dp, row);
             if (!t && dfirst) memcpy(dfirst + b * columns + lo, dp, row);

@@ -10,6 +10,7 @@ typedef struct {
     const real *base, *late, *first;
     const int64_t *lengths;
     int64_t B, T, columns, lo, n, function;
+    real eps; /* least length that LAGGED_UNIT divides by */
 } range;
 
 /* p (n) of step t of sequence b */
@@ -26,12 +27,16 @@ ROT_ROW void sum_row(real *restrict p, const range *r, int64_t b, int64_t t) {
 }
 
 /* out = f(p), other than LAGGED_LINEAR */
-ROT_ROW void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function) {
+ROT_ROW void map_row(real *restrict out, const real *restrict p, int64_t n, int64_t function, real eps) {
+    real inverse;
     switch (function) {
     case LAGGED_SIGMOID: EACH_OF_ROW(j, n) out[j] = sigmoid(p[j]); break;
     case LAGGED_SILU: EACH_OF_ROW(j, n) out[j] = silu(p[j]); break;
     case LAGGED_SOFTPLUS: EACH_OF_ROW(j, n) out[j] = softplus(p[j]); break;
-    default: normalise(out, p, n); break;
+    default:
+        inverse = normalise(out, p, n);
+        if (inverse * eps > 1) scale_row(out, 1 / eps, p, n);
+        break;
     }
 }
 
@@ -43,20 +48,26 @@ ROT_ROW void lagged_row(real *restrict out, real *restrict p, const range *r, in
         sum_row(out, r, b, t);
     } else {
         sum_row(p, r, b, t);
-        map_row(out, p, r->n, r->function);
+        map_row(out, p, r->n, r->function, r->eps);
     }
 }
 
 /* dp (n) of dout; w (n) is scratch. */
 ROT_ROW void map_row_adjoint(real *restrict dp, const real *restrict dout, const real *restrict p, real *restrict w,
-                             int64_t n, int64_t function) {
+                             int64_t n, int64_t function, real eps) {
+    real inverse;
     switch (function) {
     case LAGGED_SIGMOID: EACH_OF_ROW(j, n) dp[j] = sigmoid_adjoint(dout[j], p[j]); break;
     case LAGGED_SILU: EACH_OF_ROW(j, n) dp[j] = dout[j] * silu_slope(p[j]); break;
     case LAGGED_SOFTPLUS: EACH_OF_ROW(j, n) dp[j] = softplus_adjoint(dout[j], p[j]); break;
     default:
-        zero_row(dp, n);
-        normalise_adjoint(dp, dout, w, normalise(w, p, n), n);
+        inverse = normalise(w, p, n);
+        if (inverse * eps > 1) {
+            scale_row(dp, 1 / eps, dout, n);
+        } else {
+            zero_row(dp, n);
+            normalise_adjoint(dp, dout, w, inverse, n);
+        }
         break;
     }
 }

@@ -9,6 +9,7 @@
 #include "mixer.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "mixer_gains.h"
 #include "stop.h"
 #include "workspace.h"
 
@@ -117,5 +118,36 @@ KERNEL(mix_backward) {
     pool_give(prepared);
     pool_give(scratch);
     pool_give(sums);
+    return ROT_OK;
+}
+
+/* gains of M tokens, each with its u and alpha (mixer_gains.h) */
+KERNEL(mixer_gains_forward) {
+    const gaining g = {{form, R, D}, (real)eps, steps};
+    const int64_t groups = groups_of(M), per_group = pieces_of(M, groups), room = gains_room(g);
+    const int64_t u_size = mixer_u(g.m), size = mixer_alpha(g.m);
+    real *const rooms = WORKSPACE(real, groups, room);
+    if (!rooms) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (M * u_size > SERIAL)
+    for (int64_t group = 0; group < groups; group++)
+        for (int64_t t = group * per_group; t < least((group + 1) * per_group, M); t++)
+            mixer_gain(gains + t * size, u + t * u_size, alpha + t * size, rooms + group * room, g);
+    pool_give(rooms);
+    return ROT_OK;
+}
+
+/* du and dalpha, overwritten */
+KERNEL(mixer_gains_backward) {
+    const gaining g = {{form, R, D}, (real)eps, steps};
+    const int64_t groups = groups_of(M), per_group = pieces_of(M, groups), room = gains_room(g);
+    const int64_t u_size = mixer_u(g.m), size = mixer_alpha(g.m);
+    real *const rooms = WORKSPACE(real, groups, room);
+    if (!rooms) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic) if (M * u_size > SERIAL)
+    for (int64_t group = 0; group < groups; group++)
+        for (int64_t t = group * per_group; t < least((group + 1) * per_group, M); t++)
+            mixer_gain_adjoint(du + t * u_size, dalpha + t * size, dgains + t * size, u + t * u_size, alpha + t * size,
+                               rooms + group * room, g);
+    pool_give(rooms);
     return ROT_OK;
 }

@@ -7,6 +7,8 @@
  *   MIXER_KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
  *                       W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
  *                       triangular U, and alpha R + D/R gains
+ *   MIXER_MONARCH       Q = I - blockdiag(alpha_k U_k U_k^T), with D/R blocks of R channels; u has the rows of each
+ * upper triangular U_k MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -85,19 +87,33 @@ ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const
 ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 
+/* Whether a mixer is made of vectors, for any R; the others are made of triangles, and R divides D, or is D. */
+ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
+ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
+    return has_vectors(form) || (R >= 1 && (form == MIXER_GRAM ? D == R : D % R == 0));
+}
+
 /* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
 ROT_INLINE int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
 ROT_INLINE int64_t mixer_u(mixer m) {
-    return m.form == MIXER_KRONECKER ? triangle(m.R) + triangle(mixer_columns(m)) : m.R * m.D;
+    const int64_t a = m.R, b = mixer_columns(m);
+    return m.form == MIXER_KRONECKER ? triangle(a) + triangle(b) : has_vectors(m.form) ? a * m.D : b * triangle(a);
 }
-ROT_INLINE int64_t mixer_alpha(mixer m) { return m.form == MIXER_KRONECKER ? m.R + mixer_columns(m) : m.R; }
+ROT_INLINE int64_t mixer_alpha(mixer m) {
+    const int64_t a = m.R, b = mixer_columns(m);
+    return m.form == MIXER_KRONECKER ? a + b : has_vectors(m.form) ? a : b;
+}
 ROT_INLINE int64_t mixer_prepared(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? factor_room(a) + factor_room(b) : m.R * (m.D + 1);
+    return m.form == MIXER_KRONECKER ? factor_room(a) + factor_room(b)
+           : has_vectors(m.form)     ? a * (m.D + 1)
+                                     : b * 2 * a * a;
 }
 ROT_INLINE int64_t mixer_scratch(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b) : m.R * (m.D + 1);
+    return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b)
+           : has_vectors(m.form)     ? a * (m.D + 1)
+                                     : a * a + 2 * a;
 }
 
 /* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
@@ -189,18 +205,24 @@ APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n
     }
 }
 
-/* rows += the gradient of the triangle, given that of W; dE (n,n) is scratch:
- *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i|,   dU = (dE + dE^T) U */
+/* rows += the gradient of the triangle, given that of E = U U^T:  dU = (dE + dE^T) U;  room (n) is scratch. */
+APART void adjoint_triangle(real *restrict rows, const real *restrict dE, const real *restrict U, real *restrict room,
+                            int64_t n) {
+    for (int64_t i = 0; i < n; rows += n - i, i++) {
+        zero_row(room, n);
+        for (int64_t j = 0; j < n; j++) add_scaled(room + j, dE[i * n + j] + dE[j * n + i], U + j * n + j, n - j);
+        add_row(rows, room + i, n - i);
+    }
+}
+
+/* rows += the gradient of the triangle, given that of W; dE (n,n) and room (n) are scratch:
+ *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i| */
 APART void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w, real *restrict dE,
-                          real *restrict dU, int64_t n) {
+                          real *restrict room, int64_t n) {
     const real *const inverse = w + n * n, *const U = inverse + n;
     zero_row(dE, n * n);
     for (int64_t i = 0; i < n; i++) normalise_adjoint(dE + i * n, dW + i * n, w + i * n, inverse[i], n);
-    for (int64_t i = 0; i < n; rows += n - i, i++) {
-        zero_row(dU, n);
-        for (int64_t j = 0; j < n; j++) add_scaled(dU + j, dE[i * n + j] + dE[j * n + i], U + j * n + j, n - j);
-        add_row(rows, dU + i, n - i);
-    }
+    adjoint_triangle(rows, dE, U, room, n);
 }
 
 /* inner (a,b) = X Right^T without the right gains, and gained = diag(left) inner diag(right) */
@@ -269,14 +291,69 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
 }
 #endif
 
+/* -------------------------------------------------------------------------------------------------- Monarch, Gram */
+
+/* G = U U^T (n,n), then U (n,n), its upper triangle given by rows */
+ROT_ROW void prepare_gram(real *restrict w, const real *restrict rows, int64_t n) {
+    real *const U = w + n * n;
+    join_row();
+    zero_row(U, n * n);
+    join_row();
+    for (int64_t i = 0; i < n; rows += n - i, i++) copy_row(U + i * n + i, rows, n - i);
+    join_row();
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t from = i > j ? i : j;
+            set_one(w + i * n + j, dot(U + i * n + from, U + j * n + from, n - from));
+        }
+}
+
+/* y (n) <- G x */
+ROT_ROW void gram_times(real *restrict y, const real *restrict G, const real *restrict x, int64_t n) {
+    join_row();
+    for (int64_t i = 0; i < n; i++) set_one(y + i, dot(G + i * n, x, n));
+}
+
+/* Of a block: Q = kept + factor alpha G */
+ROT_INLINE real gram_kept(mixer m) { return m.form == MIXER_GRAM ? 0 : 1; }
+ROT_INLINE real gram_factor(mixer m) { return m.form == MIXER_GRAM ? 1 : -1; }
+
+/* v <- Q v = Q^T v */
+ROT_ROW void apply_gram(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
+    const int64_t n = m.R;
+    for (int64_t k = 0; k < mixer_columns(m); k++) {
+        real *const part = v + k * n;
+        gram_times(scratch, w + k * 2 * n * n, part, n);
+        EACH_OF_ROW(i, n) part[i] = gram_kept(m) * part[i] + gram_factor(m) * alpha[k] * scratch[i];
+    }
+    join_row();
+}
+
+/* g <- Q^T g; du and dalpha are added to; v is the input of Q:  dalpha = factor g . G v,  dG = factor alpha g v^T. */
+ROT_ROW void adjoint_gram(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
+                          real *scratch, mixer m) {
+    const int64_t n = m.R;
+    real *const product = scratch, *const room = product + n, *const dG = room + n;
+    for (int64_t k = 0; k < mixer_columns(m); k++) {
+        const real *const G = w + k * 2 * n * n, *const part = g + k * n, *const x = v + k * n;
+        gram_times(product, G, x, n);
+        add_to_one(dalpha + k, gram_factor(m) * dot(product, part, n));
+        for (int64_t i = 0; i < n; i++) scale_row(dG + i * n, gram_factor(m) * alpha[k] * part[i], x, n);
+        adjoint_triangle(du + k * triangle(n), dG, G + n * n, room, n);
+    }
+    apply_gram(g, w, alpha, scratch, m);
+}
+
 /* ---------------------------------------------------------------------------------------------------- any form */
 
 ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
     if (m.form == MIXER_KRONECKER) {
         prepare_factor(w, u, m.R);
         prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
-    } else {
+    } else if (has_vectors(m.form)) {
         prepare_vectors(w, u, m);
+    } else {
+        for (int64_t k = 0; k < mixer_columns(m); k++) prepare_gram(w + k * 2 * m.R * m.R, u + k * triangle(m.R), m.R);
     }
 }
 
@@ -284,6 +361,8 @@ ROT_ROW void mixer_apply(real *v, const real *w, const real *alpha, real *scratc
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product(v, w, alpha, m); break;
     case MIXER_KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
+    case MIXER_MONARCH:
+    case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
     default: apply_sum(v, scratch, w, alpha, m); break;
     }
 }
@@ -292,6 +371,8 @@ ROT_ROW void mixer_apply_transposed(real *v, const real *w, const real *alpha, r
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
     case MIXER_KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
+    case MIXER_MONARCH:
+    case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
     default: apply_sum(v, scratch, w, alpha, m); break; /* Q is symmetric */
     }
 }
@@ -301,6 +382,8 @@ ROT_ROW void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const
     switch (m.form) {
     case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
     case MIXER_KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
+    case MIXER_MONARCH:
+    case MIXER_GRAM: adjoint_gram(g, du, dalpha, v, w, alpha, scratch, m); break;
     default: adjoint_sum(g, du, dalpha, v, w, alpha, scratch, m); break;
     }
 }

@@ -142,7 +142,7 @@ KERNEL(selective_solve) {
                 const int64_t b = first_b + i, token = b * T + t;
                 real *const h = states + b * S * E, *values[4];
                 for (int64_t j = 0, lo = 0; j < 4; lo += widths[j++]) {
-                    const range r = {base, late, first, lengths, B, T, columns, lo, widths[j], functions[j]};
+                    const range r = {base, late, first, lengths, B, T, columns, lo, widths[j], functions[j], 0};
                     values[j] = out + B * T * lo + token * widths[j];
                     lagged_row(values[j], own + token_room(m), &r, b, t);
                 }

@@ -9,6 +9,7 @@
 #include "choose.h"
 #include "kernels.h"
 #include "mixer.h"
+#include "mixer_gains.h"
 
 static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mixer */
 static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
@@ -23,8 +24,8 @@ typedef struct {
 
 /* A mixer of tokens of width N, and the sizes of its parts. */
 typedef struct {
-    int64_t form, rank, u, alpha, prepared, scratch;
-    double largest;
+    int64_t form, rank, u, alpha, prepared, scratch, power_steps;
+    double largest, eps;
 } mixing;
 
 static bool has(const part *p, const char *key, const char *name) {
@@ -35,38 +36,52 @@ static bool has(const part *p, const char *key, const char *name) {
 }
 
 static iteration iteration_of(builder *b, const part *p) {
-    enum { ADAPTIVE, QUANTILE = 1 };
+    enum { ADAPTIVE, QUANTILE = 1, STEP_QUANTILE };
     const double eps = b->run->number == sizeof(double) ? DBL_EPSILON : (double)FLT_EPSILON;
     iteration how = {.tol = fmax(number_of(b, p, "tol"), FINEST * eps), .most = integer_of(b, p, "max_iterations", 1)};
     how.adaptive = choice_of(b, p, "damping", "adaptive none") == ADAPTIVE;
-    how.quantile = choice_of(b, p, "stop", "sequence quantile") == QUANTILE;
+    const int64_t stop = choice_of(b, p, "stop", "sequence quantile step_quantile");
+    how.quantile = stop >= QUANTILE;
+    if (stop == STEP_QUANTILE) how.floor = RESIDUAL_FLOOR;
     if (how.most > MOST_ITERATIONS) unsupported(b, p, " with so many iterations");
     ignore(p, "gradient train_iterations gamma_scale site");
     return how;
 }
 
 static mixing mixing_of(builder *b, const part *p, int64_t N, bool contractive) {
-    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR, MIXER_LOW_RANK, MIXER_KRONECKER, MIXER_MATRIX};
-    mixing m = {.rank = integer_of(b, p, "rank", 1), .largest = 1};
-    m.form = forms[choice_of(b, p, "mixer", "householder dplr low_rank kronecker orthogonal")];
+    enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
+    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR,   MIXER_LOW_RANK, MIXER_KRONECKER,
+                                    MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM};
+    static const int64_t count = sizeof forms / sizeof *forms;
+    mixing m = {.rank = integer_of(b, p, "rank", 1), .largest = 1, .eps = number_of(b, p, "unit_eps")};
+    const int64_t which =
+        choice_of(b, p, "mixer", "householder dplr low_rank kronecker monarch orthogonal dense mixture");
+    m.form = forms[which % count];
+    if (which >= count) unsupported(b, p, " with a mixture of mixers");
+    if (flag_of(b, p, "spectral")) m.power_steps = POWER_STEPS;
     if (m.rank > N) failed(b->error, ROTRNN_DAMAGED, "%s has a rank above its width", p->name);
     if (m.form == MIXER_MATRIX) return m;
     if (contractive) m.largest = CONTRACTION / (2 * (double)m.rank);
+    if (contractive && m.form == MIXER_MONARCH) m.largest = CONTRACTION / sqrt((double)m.rank);
     if (m.form == MIXER_LOW_RANK) m.largest = 1 / (double)m.rank;
     if (m.form == MIXER_KRONECKER) {
         for (m.rank = (int64_t)sqrt((double)N); N % m.rank;) m.rank--; /* the largest divisor up to the root */
         m.largest = contractive ? sqrt(CONTRACTION / (2 * sqrt((double)N))) : 1;
     }
-    const mixer sizes = {m.form, m.rank, N};
-    m.u = mixer_u(sizes), m.alpha = mixer_alpha(sizes);
-    m.prepared = mixer_prepared(sizes), m.scratch = mixer_scratch(sizes);
+    if (m.form == MIXER_GRAM) m.rank = N, m.power_steps = GRAM_STEPS;
+    const gaining sizes = {{m.form, m.rank, N}, m.eps, m.power_steps};
+    if (!mixer_fits(m.form, m.rank, N)) failed(b->error, ROTRNN_DAMAGED, "%s has a rank that does not fit", p->name);
+    if (!good(b)) return m;
+    m.u = mixer_u(sizes.m), m.alpha = m.form == MIXER_GRAM ? 0 : mixer_alpha(sizes.m);
+    m.prepared = mixer_prepared(sizes.m) + (m.form == MIXER_GRAM);
+    m.scratch = mixer_scratch(sizes.m) > gains_room(sizes) ? mixer_scratch(sizes.m) : gains_room(sizes);
     return m;
 }
 
 /* The part of the mixer with the vectors u, as an array (m.u, columns) whose rows have two axes but for Kronecker. */
 static const double *vectors_of(builder *b, const part *p, const char *name, const mixing *m, int64_t N,
                                 int64_t columns) {
-    if (m->form == MIXER_KRONECKER) return matrix_of(b, p, name, m->u, columns);
+    if (!has_vectors(m->form)) return matrix_of(b, p, name, m->u, columns);
     return stack_of(b, p, name, m->rank, N, columns);
 }
 
@@ -87,14 +102,18 @@ static const void *orthogonal_of(builder *b, const part *p, int64_t N, bool cont
 
 /* Sets the mixer of constant u and alpha. */
 static void set_constant_mixer(builder *b, const part *p, iterated *to, const mixing *m, int64_t N) {
-    const double *const u = m->form == MIXER_KRONECKER ? vector_of(b, p, "u", m->u) : matrix_of(b, p, "u", m->rank, N);
-    const double *const raw = vector_of(b, p, "alpha", m->alpha);
-    double *const prepared = good(b) ? spare(b, m->prepared) : NULL, *const alpha = good(b) ? spare(b, m->alpha) : NULL;
+    const gaining g = {{m->form, m->rank, N}, m->eps, m->power_steps};
+    const int64_t gains = good(b) ? mixer_alpha(g.m) : 0;
+    const double *const u = has_vectors(m->form) ? matrix_of(b, p, "u", m->rank, N) : vector_of(b, p, "u", m->u);
+    const double *const raw = m->alpha ? vector_of(b, p, "alpha", m->alpha) : NULL;
+    double *const prepared = good(b) ? spare(b, m->prepared) : NULL, *const alpha = good(b) ? spare(b, gains) : NULL;
+    double *const room = good(b) ? spare(b, m->scratch) : NULL;
     if (!good(b)) return;
-    mixer_prepare(prepared, u, (mixer){m->form, m->rank, N});
-    for (int64_t i = 0; i < m->alpha; i++) alpha[i] = m->largest / (1 + exp(-raw[i]));
+    mixer_prepare(prepared, u, g.m);
+    for (int64_t i = 0; i < gains; i++) alpha[i] = raw ? m->largest / (1 + exp(-raw[i])) : 1;
+    if (changes_gains(g)) mixer_gain(alpha, u, alpha, room, g);
     to->prepared = stored(b, prepared, m->prepared);
-    to->alpha = stored(b, alpha, m->alpha);
+    to->alpha = stored(b, alpha, gains);
 }
 
 /* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all. */
@@ -142,6 +161,7 @@ static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
         return NULL;
     }
     *to = (iterated){.how = iteration_of(b, p), .form = m->form, .rank = m->rank, .largest = m->largest};
+    to->unit_eps = m->eps, to->power_steps = m->power_steps;
     to->negative = flag_of(b, p, "negative");
     return to;
 }
@@ -168,6 +188,10 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
     ignore(p, "selective lambda_init accelerated tile"); /* within one step there is nothing to accelerate */
     check_iterates(b, p);
+    const json *const feedback = json_member(p->settings, "feedback");
+    ignore(p, "feedback");
+    if (feedback && feedback->first) unsupported(b, p, " with feedback");
+    if (flag_of(b, p, "separate_convs")) unsupported(b, p, " with separate convolutions");
     map maps[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
                            [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
     if (has(p, "selective", "lambda")) maps[MAP_LAMBDA].W = matrix_of(b, p, "W_lambda", N, D);
@@ -176,8 +200,9 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
             .width = N, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_B", N, D), .b = vector_of(b, p, "b_B", N)};
     if (varying) {
         maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, N, D)};
-        maps[MAP_ALPHA] =
-            (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
+        if (m.alpha)
+            maps[MAP_ALPHA] =
+                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
     }
     const double *const C = matrix_of(b, p, "C", D, N), *const skip = vector_of(b, p, "D", D);
     iterated *const to = new_iterated(b, p, &m);
@@ -249,11 +274,12 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
     if (m.form != MIXER_MATRIX) {
         maps[MAP_U] = (map){.width = m.u, .function = vectors, .W = vectors_of(b, p, "W_u", &m, E, E)};
-        maps[MAP_ALPHA] =
-            (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
+        if (m.alpha)
+            maps[MAP_ALPHA] =
+                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
         if (symmetric) maps[MAP_U].V = maps[MAP_U].W, maps[MAP_ALPHA].V = maps[MAP_ALPHA].W;
         if (driven && !symmetric) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
-        if (driven && !symmetric) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
+        if (driven && !symmetric && m.alpha) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
     }
     const double *const V_gate = has(p, "feedback", "gate") ? matrix_of(b, p, "V_gate", E, E) : NULL;
     const double *const omega = matrix_of(b, p, "omega", E, S), rate = 8; /* the constant c of its transition */
@@ -309,15 +335,18 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "B")) maps[MAP_B].V = normed_matrix(b, p, "V_B", "g_V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
     if (m.form != MIXER_MATRIX) {
-        const bool flat = m.form == MIXER_KRONECKER;
+        const bool flat = !has_vectors(m.form);
         const int64_t columns = has(p, "feedback", "mixer") && !symmetric ? 2 * E : E;
         maps[MAP_U] = (map){.width = m.u, .function = vectors};
-        maps[MAP_ALPHA] = (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
         const double *const P_u = vectors_of(b, p, "P_u", &m, E, columns);
         const double *const g_u = flat ? vector_of(b, p, "g_P_u", m.u) : matrix_of(b, p, "g_P_u", m.rank, E);
         set_normed(b, maps + MAP_U, P_u, g_u, E, columns, symmetric);
-        const double *const P_alpha = matrix_of(b, p, "P_alpha", m.alpha, columns);
-        set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, columns, symmetric);
+        if (m.alpha) {
+            maps[MAP_ALPHA] =
+                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
+            const double *const P_alpha = matrix_of(b, p, "P_alpha", m.alpha, columns);
+            set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, columns, symmetric);
+        }
     }
     const double *const V_gate = has(p, "feedback", "gate") ? normed_matrix(b, p, "V_gate", "g_V_gate", E, E) : NULL;
     const double *const A_log = matrix_of(b, p, "A_log", E, S);

@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "lagged.h"
 #include "mixer.h"
+#include "mixer_gains.h"
 #include "residual.h"
 #include "rows.h"
 #include "run.h"
@@ -101,7 +102,7 @@ static void apply_maps(const iterated *how, real *values, const real *p) {
         if (c.function == LAGGED_LINEAR)
             copy_row(values + c.at, p + c.at, c.width);
         else
-            map_row(values + c.at, p + c.at, c.width, c.function);
+            map_row(values + c.at, p + c.at, c.width, c.function, (real)how->unit_eps);
     }
 }
 
@@ -111,9 +112,13 @@ static void set_mixer(image *F, real *values, real *prepared) {
     F->w = how->prepared, F->alpha = how->alpha;
     if (how->form == MIXER_MATRIX || how->prepared) return;
     const columns u = how->maps[MAP_U], alpha = how->maps[MAP_ALPHA];
-    EACH(i, alpha.width) values[alpha.at + i] = (real)how->largest * values[alpha.at + i];
-    mixer_prepare(prepared, values + u.at, (mixer){how->form, how->rank, F->N});
-    F->w = prepared, F->alpha = values + alpha.at;
+    const gaining g = {{how->form, how->rank, F->N}, (real)how->unit_eps, how->power_steps};
+    real *const gains = alpha.width ? values + alpha.at : prepared + mixer_prepared(g.m); /* that of Gram is 1 */
+    if (!alpha.width) gains[0] = 1;
+    EACH(i, alpha.width) gains[i] = (real)how->largest * gains[i];
+    if (changes_gains(g)) mixer_gain(gains, values + u.at, gains, F->scratch, g);
+    mixer_prepare(prepared, values + u.at, g.m);
+    F->w = prepared, F->alpha = gains;
 }
 
 /* h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has one. */

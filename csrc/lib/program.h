@@ -89,6 +89,8 @@ typedef struct {
     rows values, room;            /* the maps' values, and memory for a step */
     int64_t form, rank;           /* of the mixer Q; MIXER_MATRIX has neither */
     double largest;               /* gain of the mixer: alpha = largest s(.) */
+    double unit_eps;              /* least length that vectors are divided by; with `power_steps`, what mixer_gains.h */
+    int64_t power_steps;          /* makes of the gains, if either is there or the mixer needs it */
     const void *matrix;           /* of MIXER_MATRIX, packed */
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from cases.layer_row import LayerRow
-from cases.mixers import mixer_matrix
+from cases.mixers import layer_mixer, unit_rows
 from cases.table import Arrays
 from rotrnn.nn.layer import zero_state
 from rotrnn.nn.layers.bedouin import Bedouin
@@ -33,10 +33,7 @@ def mixer_of(layer: Any, parts: Arrays) -> Any:
     """Returns Q of one token as a matrix."""
     if layer.mixer == "orthogonal":
         return scipy.linalg.expm(parts["M"] - parts["M"].T)
-    largest = 1 / layer.rank if layer.mixer == "low_rank" else 1
-    E = layer.width
-    rows = max(a for a in range(1, int(E**0.5) + 1) if E % a == 0) if layer.mixer == "kronecker" else None
-    return mixer_matrix(layer.mixer, parts["u"], largest * sigmoid(parts["alpha"]), rows)
+    return layer_mixer(layer, parts, layer.width)
 
 
 def shifted(params: Arrays, v: Any, tail: Any) -> tuple[Any, Any]:
@@ -53,7 +50,7 @@ def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[
     """(h, y) of a token: y = [I - k delta (I - Q)]^-1 (C (lam h) + k delta Q x) with k = B.C."""
 
     def mapped(name: str) -> Any:
-        if layer.symmetric and name in ("u", "alpha"):
+        if layer.symmetric and name in layer._mixer.parts:
             return params[f"W_{name}"] @ (x + before)
         p = params[f"W_{name}"] @ x
         return p + params[f"V_{name}"] @ before if f"V_{name}" in params else p
@@ -61,11 +58,10 @@ def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[
     delta = sigmoid(mapped("delta") + params["b_delta"])
     B, C = mapped("B"), mapped("C")
     if layer.normalise:
-        B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
-    names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
-    parts = {name: params[name] if name == "M" else mapped(name) for name in names}
+        B, C = unit_rows(np.stack([B, C]), layer.unit_eps)
+    parts = {name: params[name] if name == "M" else mapped(name) for name in layer._mixer.parts}
     if layer.mixer_silu:
-        parts["u"] = silu(parts["u"])
+        parts |= {name: silu(parts[name]) for name in ("u", "factors") if name in parts}
     Q = mixer_of(layer, parts)
     h = transition(np.exp(-8 * np.log1p(np.exp(params["omega"])) * delta[:, None]), layer.negative) * h
     gain, identity = (B @ C) * delta[:, None], np.eye(layer.width)
@@ -108,13 +104,14 @@ def printed_step(layer: FPMamba, p: Arrays, x: Any, z: Any, y: Any, h: Any, befo
         last = before if t == 0 else y[t - 1]
         delta = np.log1p(np.exp(p["W_dt"] @ (p["W_d"] @ x[t]) + p["b_dt"]))
         B, C = (p[f"W_{n}"] @ x[t] + (weight(f"V_{n}") @ last if f"V_{n}" in p else 0) for n in "BC")
-        B, C = B / np.linalg.norm(B), C / np.linalg.norm(C)
+        B, C = unit_rows(np.stack([B, C]), layer.unit_eps)
         parts = {name: p[name] for name in ("M",) if name in p}
         if not parts:
             both = np.concatenate([x[t], last]) if "mixer" in layer.feedback else x[t]
             both = x[t] + last if layer.symmetric else both
-            u = weight("P_u") @ both
-            parts = {"u": silu(u) if layer.mixer_silu else u, "alpha": weight("P_alpha") @ both + p["b_alpha"]}
+            for name in layer._mixer.parts:
+                value = weight(f"P_{name}") @ both + p.get(f"b_{name}", 0)
+                parts[name] = silu(value) if layer.mixer_silu and name in ("u", "factors") else value
         mixed = mixer_of(layer, parts) @ (x[t] - y[t]) + y[t]
         lam = transition(np.exp(-np.exp(p["A_log"]) * delta[:, None]), layer.negative)
         h = lam * h + np.outer(delta * mixed, B)
@@ -184,6 +181,11 @@ BEDOUIN = [
     row("symmetric kronecker", 1, 4, symmetric=True, mixer="kronecker", feedback=("mixer",), expand=3),
     row("silu", 2, 4, mixer_silu=True, rank=2),
     row("negative", 2, 6, (6, 3), negative=True, feedback=("lambda", "mixer", "B")),
+    row("epsilon", 2, 5, (5, 3), rank=2, unit_eps=1.5),
+    row("spectral", 1, 4, mixer="kronecker", expand=3, spectral=True, unit_eps=1e-5),
+    row("monarch", 2, 4, (4, 3), mixer="monarch", rank=2, unit_eps=1e-5),
+    row("dense", 1, 4, mixer="dense", symmetric=True),
+    row("mixture", 2, 3, mixer="mixture", rank=2),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),
@@ -192,6 +194,9 @@ FPMAMBA = [
     printed_row("", 2, 4),
     printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
     printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
+    printed_row("epsilon", 2, 4, unit_eps=1.0),
+    printed_row("monarch", 1, 3, mixer="monarch", rank=2, unit_eps=1e-5),
+    printed_row("mixture", 1, 3, mixer="mixture", rank=2, unit_eps=1e-5, feedback=("C",)),
     printed_row("convolution, symmetric", 3, 4, (4, 0, 2), stop="sequence", d_conv=4, symmetric=True),
     printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", **GATED),
     printed_row("linear vectors", 2, 3, mixer_silu=False, feedback=("mixer", "C")),

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from cases.layer_row import LayerRow
-from cases.ops import householder_product
+from cases.mixers import layer_mixer
 from cases.table import Arrays
 from rotrnn.nn.fixed_points.mixer import CONTRACTION
 from rotrnn.nn.layer import zero_state
@@ -37,39 +37,34 @@ def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
         S = parts["M"] - parts["M"].T
         largest = 2 * np.arcsin(CONTRACTION / 2) / (1 + np.linalg.norm(S) / np.sqrt(2)) if layer.contractive else 1
         return scipy.linalg.expm(largest * S)
-    u, alpha = parts["u"], sigmoid(parts["alpha"])
-    if layer.mixer == "kronecker":
-        a = max(a for a in range(1, N + 1) if N % a == 0 and a * a <= N)
-        factors, start = [], 0
-        for n, gains in ((a, alpha[:a]), (N // a, alpha[a:])):
-            U = np.zeros((n, n))
-            U[np.triu_indices(n)] = u[start : start + n * (n + 1) // 2]
-            start += n * (n + 1) // 2
-            G = U @ U.T
-            largest = (CONTRACTION / (2 * np.sqrt(N))) ** 0.5 if layer.contractive else 1
-            factors.append(largest * gains[:, None] * G / np.linalg.norm(G, axis=1, keepdims=True))
-        return np.eye(N) - 2 * np.kron(factors[0].T, factors[1])
-    w = u / np.linalg.norm(u, axis=1, keepdims=True)
-    gain = CONTRACTION / (2 * rank) if layer.contractive else 1
-    match layer.mixer:
-        case "householder":
-            return householder_product(u, gain * alpha)
-        case "dplr":
-            return np.eye(N) - 2 * gain * w.T @ (alpha[:, None] * w)
-        case "low_rank":
-            return w.T @ (alpha[:, None] * w) / rank
+    bounds = {
+        "kronecker": (CONTRACTION / (2 * np.sqrt(N))) ** 0.5,
+        "monarch": CONTRACTION / np.sqrt(rank),
+    }
+    return layer_mixer(layer, parts, N, bounds.get(layer.mixer, CONTRACTION / (2 * rank)) if layer.contractive else 1)
 
 
-def dense_recurrence(layer: FixedPointRNN, params: Arrays, x_t: Any) -> tuple[Any, Any]:
-    """Returns (A, b) of one token, found by solving for the fixed point h = A h_before + b."""
-    identity = np.eye(layer.d_state)
-    lam = sigmoid(params.get("W_lambda", np.zeros((layer.d_state, layer.d_model))) @ x_t + params["b_lambda"])
+PARTS = ("", "lambda", "mixer", "B")
+
+
+def dense_recurrence(
+    layer: FixedPointRNN, params: Arrays, x_t: Any, h: Any = None, own: Arrays | None = None
+) -> tuple[Any, Any]:
+    """Returns (A, b) of one token, found by solving for the fixed point h = A h_before + b. `h` is that before it,
+    which feedback reads, and `own` has the x of parts that have a convolution."""
+    identity, inputs = np.eye(layer.d_state), dict.fromkeys(PARTS, x_t) | (own or {})
+    W = params.get("W_lambda", np.zeros((layer.d_state, layer.d_model)))
+    lam = sigmoid(W @ inputs["lambda"] + params["b_lambda"])
     lam = 2 * lam - 1 if layer.negative else lam
-    v = params["B"] @ x_t
+    v = params["B"] @ inputs[""]
     if "W_B" in params:
-        v = sigmoid(params["W_B"] @ x_t + params["b_B"]) * v
-    names = ("M",) if layer.mixer == "orthogonal" else ("u", "alpha")
-    Q = mixer_matrix(layer, {name: params[name] if name in params else params[f"W_{name}"] @ x_t for name in names})
+        v = sigmoid(params["W_B"] @ inputs["B"] + params["b_B"]) * v
+    parts = {}
+    for name in layer._mixer.parts:
+        parts[name] = params[name] if name in params else params[f"W_{name}"] @ inputs["mixer"]
+        if f"V_{name}" in params:
+            parts[name] = parts[name] + params[f"V_{name}"] @ h
+    Q = mixer_matrix(layer, parts)
     gain = 1 - np.abs(lam) if layer.scaled else np.ones_like(lam)
     K = np.linalg.inv(identity - gain[:, None] * (identity - Q))
     return K * lam, K @ (gain * (Q @ v))
@@ -82,15 +77,22 @@ def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, l
     h, *tail = map(np.array, state if layer.d_conv else (state,))
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
-            x_t = x[b, t]
+            x_t, own = x[b, t], {}
             if layer.d_conv:
                 window = np.concatenate([tail[0][b], x_t[None]])
                 tail[0][b] = window[1:]
-                convolved = np.einsum("kd,dk->d", window, params["conv_w"]) + params["conv_bias"]
-                x_t = convolved * sigmoid(convolved)
-            A, drive = dense_recurrence(layer, params, x_t)
-            h[b] = A @ h[b] + drive
-            y[b, t] = params["C"] @ h[b] + params["D"] * x_t
+                for part in PARTS:
+                    of = f"_{part}" if f"conv_w_{part}" in params else ""
+                    convolved = np.einsum("kd,dk->d", window, params[f"conv_w{of}"]) + params[f"conv_bias{of}"]
+                    own[part] = convolved * sigmoid(convolved)
+                x_t = own[""]
+            A, drive = dense_recurrence(layer, params, x_t, h[b], own)
+            before, h[b] = h[b].copy(), A @ h[b] + drive
+            out = h[b]
+            if "output" in layer.feedback:
+                c = params["W_c"] @ x_t + params["V_c"] @ before
+                out = c * sigmoid(c) * h[b]
+            y[b, t] = params["C"] @ out + params["D"] * x_t
     return y, (h, *tail) if layer.d_conv else h
 
 
@@ -105,7 +107,7 @@ def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **se
         fixed_point_loop,
         terms=terms,
         linear=(
-            ("B", "state.0" if layer.d_conv else "state"),
+            *([] if layer.feedback else [("B", "state.0" if layer.d_conv else "state")]),
             ("C", "D"),
             *([] if layer.selective else [("x", "state")]),
         ),
@@ -122,6 +124,9 @@ SOLVED: dict[str, dict[str, Any]] = {
 }
 """Ways to solve with transitions of both signs. A mixer of low rank needs |lam| well above zero."""
 
+SMALL_GAIN: dict[str, Any] = {"lambda_init": (0.9, 0.95), "tol": TOL}
+"""Transitions whose 1 - lam is small, so that an iteration converges whatever |I - Q| of a mixer without a bound."""
+
 FIXED_POINT = [
     row("", 2, 7, rank=2),
     row("", 3, 6, (6, 0, 4)),
@@ -133,6 +138,38 @@ FIXED_POINT = [
     row("low rank", 2, 4, mixer="low_rank", rank=2, selective=("lambda", "mixer")),
     row("kronecker", 2, 4, (4, 3), mixer="kronecker", d_state=6, selective=("mixer",)),
     row("unaccelerated", 2, 5, (5, 3), accelerated=False, selective=["mixer"]),
+    row("epsilon", 2, 5, (5, 3), rank=2, unit_eps=1.5),
+    row("epsilon dplr", 2, 4, mixer="dplr", rank=2, unit_eps=1.5, tile=2, selective=("mixer",)),
+    row("epsilon direct", 2, 5, terms=DIRECT, rank=2, unit_eps=1.5, solver="direct"),
+    row("epsilon constant", 2, 4, rank=2, unit_eps=2.5, selective=()),
+    row("each step", 2, 5, (5, 3), rank=2, contractive=True, stop="step_quantile", damping="none"),
+    row("feedback", 3, 6, (6, 0, 4), rank=2, contractive=True, feedback=("mixer", "output")),
+    row("feedback output", 2, 5, (5, 2), rank=2, feedback=("output",), solver="direct"),
+    row("feedback unaccelerated", 2, 5, feedback=("mixer",), accelerated=False, contractive=True, unit_eps=1.5),
+    row("separate convolutions", 3, 5, (5, 0, 2), d_conv=3, separate_convs=True, contractive=True),
+    row(
+        "feedback, convolutions",
+        2,
+        5,
+        d_conv=2,
+        separate_convs=True,
+        contractive=True,
+        feedback=("mixer", "output"),
+        selective=("lambda", "mixer"),
+    ),
+    row("", 2, 0, feedback=("mixer", "output")),
+    row("", 1, 1, feedback=("mixer", "output")),
+    row("spectral", 2, 3, (3, 2), mixer="kronecker", d_state=6, spectral=True, unit_eps=1e-5, **SMALL_GAIN),
+    row("spectral epsilon", 2, 4, mixer="kronecker", d_state=4, spectral=True, unit_eps=1.0, **SMALL_GAIN),
+    row("monarch", 2, 5, (5, 3), mixer="monarch", rank=2, unit_eps=1e-5),
+    row("monarch contractive", 2, 5, mixer="monarch", rank=4, contractive=True, tile=2, feedback=("output",)),
+    row("monarch constant", 2, 4, mixer="monarch", rank=2, selective=()),
+    row("monarch feedback", 2, 3, mixer="monarch", rank=2, contractive=True, feedback=("mixer",)),
+    row("dense", 2, 4, (4, 2), mixer="dense", unit_eps=1e-5, **SMALL_GAIN),
+    row("dense constant", 1, 3, mixer="dense", selective=("lambda",), **SMALL_GAIN),
+    row("mixture", 2, 4, (4, 3), mixer="mixture", rank=3, **SMALL_GAIN),
+    row("mixture constant", 1, 3, mixer="mixture", rank=2, selective=("lambda",), unit_eps=0.5, **SMALL_GAIN),
+    row("mixture feedback", 2, 3, mixer="mixture", rank=2, spectral=True, feedback=("mixer",), **SMALL_GAIN),
     row("convolution", 3, 6, (6, 0, 2), d_conv=4, rank=2),
     *(row(f"negative{how}", 2, 6, (6, 3), **(BOTH_SIGNS | own)) for how, own in SOLVED.items()),
     row("negative constant", 2, 6, **BOTH_SIGNS, selective=("mixer",), contractive=True),

@@ -32,23 +32,26 @@ def _triangle(n: int) -> int:
     return n * (n + 1) // 2
 
 
-def _mixer(form: int, R: int, D: int) -> tuple[bool, int]:
-    return form == _cpu.MIXER["kronecker"], D // R if R else 0
+def _mixer(form: int, R: int, D: int) -> tuple[bool, bool, int]:
+    """Whether a mixer has vectors, or else is a Kronecker product; and its columns."""
+    return form <= _cpu.MIXER["low_rank"], form == _cpu.MIXER["kronecker"], D // R if R else 0
 
 
 def mixer_vectors(form: int, R: int, D: int) -> int:
-    kronecker, columns = _mixer(form, R, D)
-    return _triangle(R) + _triangle(columns) if kronecker else R * D
+    vectors, kronecker, columns = _mixer(form, R, D)
+    return R * D if vectors else _triangle(R) + _triangle(columns) if kronecker else columns * _triangle(R)
 
 
 def mixer_gains(form: int, R: int, D: int) -> int:
-    kronecker, columns = _mixer(form, R, D)
-    return R + columns if kronecker else R
+    vectors, kronecker, columns = _mixer(form, R, D)
+    return R if vectors else R + columns if kronecker else columns
 
 
 def mixer_ready(form: int, R: int, D: int) -> int:
-    kronecker, columns = _mixer(form, R, D)
-    return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else R * (D + 1)
+    vectors, kronecker, columns = _mixer(form, R, D)
+    if vectors:
+        return R * (D + 1)
+    return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else columns * 2 * R * R
 
 
 FUNCTIONS = {

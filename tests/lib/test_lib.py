@@ -120,7 +120,30 @@ CASES = {
     "fixed_point, constant kronecker": Case(
         "fixed_point", {**LINEAR, **TIGHT, "mixer": "kronecker", "selective": ("lambda", "B"), "contractive": True}
     ),
+    "fixed_point, spectral": Case(
+        "fixed_point",
+        {**LINEAR, **TIGHT, "mixer": "kronecker", "spectral": True, "unit_eps": 1e-5, "lambda_init": (0.9, 0.95)},
+    ),
+    "fixed_point, constant spectral": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "kronecker", "spectral": True, "selective": ("lambda", "B")}
+    ),
+    "fixed_point, monarch": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "monarch", "rank": 5, "unit_eps": 0.1, "contractive": True}
+    ),
+    "fixed_point, constant monarch": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "monarch", "rank": 2, "selective": ("lambda",), "contractive": True}
+    ),
+    "fixed_point, dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "unit_eps": 1e-5}),
+    "fixed_point, constant dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "selective": ()}),
+    "fixed_point, epsilon": Case("fixed_point", {**LINEAR, **TIGHT, "rank": 2, "unit_eps": 3.0}),
+    "fixed_point, each step": Case(  # in Python, sequences end together
+        "fixed_point",
+        {**LINEAR, **TIGHT, "tol": 1e-11, "stop": "step_quantile", "damping": "none", "contractive": True},
+    ),
     "bedouin": Case("bedouin", {"d_state": 4, **TIGHT, "rank": 2}, {"block": "plain"}),
+    "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
+    "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
+    "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
     "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
     "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),
     "bedouin, all driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": ("lambda", "mixer", "B", "C", "gate")}),
@@ -131,6 +154,14 @@ CASES = {
         "fpmamba",
         {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")},
         noise=0.02,  # so that all steps converge
+    ),
+    "fpmamba, monarch": Case(
+        "fpmamba",
+        {
+            **{"d_state": 3, **TIGHT, "max_iterations": 2000, "stop": "sequence", "unit_eps": 1e-5, "feedback": ("B",)},
+            **{"mixer": "monarch", "rank": 2},
+        },
+        noise=0.02,
     ),
     "fpmamba, symmetric": Case(
         "fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "symmetric": True, "d_conv": 3, "negative": True}
@@ -602,6 +633,10 @@ REFUSED = {
     "mlstm": ("mlstm", {"d_state": 4}),
     "slstm": ("slstm", {"d_state": 4}),
     "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
+    "fixed_point, feedback": ("fixed_point", {"d_state": 4, "feedback": ("output",)}),
+    "fixed_point, separate convolutions": ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True}),
+    "fixed_point, mixture": ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2}),
+    "bedouin, mixture": ("bedouin", {"d_state": 4, "mixer": "mixture", "rank": 2}),
     "bedouin, direct": ("bedouin", {"d_state": 4, "solver": "direct"}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),

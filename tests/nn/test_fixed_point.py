@@ -173,9 +173,10 @@ def test_without_a_guarantee_the_norm_may_exceed_one() -> None:
 # ----------------------------------------------------------------------------------------------------- gradients
 
 
-def test_the_one_step_gradient_is_that_of_the_last_application() -> None:
+@pytest.mark.parametrize("feedback", [(), ("mixer", "output")])
+def test_the_one_step_gradient_is_that_of_the_last_application(feedback: tuple[str, ...]) -> None:
     """With its argument y held; central differences of step 1e-5 err by 1e-10 and by eps / 1e-5 of the loss."""
-    layer = FixedPointRNN(3, 4, rank=2)
+    layer = FixedPointRNN(3, 4, rank=2, feedback=feedback, contractive=True)
     rng, params = made(layer)
     x, dy = rng.standard_normal((2, 2, 9, 3))
     state, dstate = rng.standard_normal((2, 2, 4))
@@ -185,9 +186,11 @@ def test_the_one_step_gradient_is_that_of_the_last_application() -> None:
     def loss(**changed: Any) -> float:
         p = {name: changed.get(name, params[name]) for name in params}
         x_, state_ = changed.get("x", x), changed.get("state", state)
-        depth = layer._depth(p, {}, x_, state_)[0]
+        depth = layer._depth(p, {}, dict.fromkeys(saved.inputs, x_), state_)[0]
         h = depth(saved.before, saved.lengths)
-        return float(np.sum(dy * (h @ p["C"].T + p["D"] * x_)) + np.sum(dstate * h[:, -1]))
+        output = layer._output(p, x_, h, state_, saved.lengths)
+        out = h if output is None else output.product
+        return float(np.sum(dy * (out @ p["C"].T + p["D"] * x_)) + np.sum(dstate * h[:, -1]))
 
     for name, grad in {**dparams, "x": dx, "state": dstate0}.items():
         value = {**params, "x": x, "state": state}[name]
@@ -306,6 +309,41 @@ def test_streaming_differs_from_the_whole_by_the_tolerance(record_property: Any)
 # -------------------------------------------------------------------------------------------------------- mixers
 
 
+def test_an_epsilon_is_the_division_by_the_larger_of_both() -> None:
+    """Vectors far above it are as without one, and far below, the mixer tends to the identity."""
+    plain, eased = (MIXERS["householder"](6, 2, eps=eps) for eps in (0.0, 1e-3))
+    rng = np.random.default_rng(6)
+    parts = {name: rng.standard_normal(shape) for name, shape in plain.parts.items()}
+    for one, other in zip(plain.operands(parts), eased.operands(parts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    parts["u"] *= 1e-6
+    Q = eased.mix(eased.operands(parts), np.eye(6)[None], np.zeros((1, 6, 6)), None)[0].T
+    assert 0 < np.abs(Q - np.eye(6)).max() < 2 * 2 * 1e-5  # (1e-6 |u| / 1e-3)^2, with |u| up to 3
+    zero = {name: np.zeros(shape) for name, shape in plain.parts.items()}
+    assert not eased.operands(zero)[1].any()
+
+
+def test_a_spectral_kronecker_mixer_has_eigenvalues_up_to_its_gains() -> None:
+    """Sixteen steps are many where the largest eigenvalue is well apart: the factors then have the largest one 1."""
+    one = MIXERS["kronecker"](9, spectral=True)
+    parts = {"u": np.ones(12), "alpha": np.full(6, 1000.0)}  # gains of 1
+    Q = one.mix(one.operands(parts), np.eye(9)[None], np.zeros((1, 9, 9)), None)[0].T
+    largest = np.abs(np.linalg.eigvals((np.eye(9) - Q) / 2)).max()
+    assert largest == pytest.approx(1, abs=1e-6)
+    assert (
+        np.abs(np.linalg.eigvals(np.eye(9) - mixer_matrix(FixedPointRNN(3, 9, mixer="kronecker"), parts))).max() > 2.1
+    )
+
+
+def test_a_mixture_applies_its_reflections_and_products_in_turn() -> None:
+    one = MIXERS["mixture"](6, 3)
+    rng = np.random.default_rng(7)
+    parts = {name: rng.standard_normal(shape) for name, shape in one.parts.items()}
+    Q = one.mix(one.operands(parts), np.eye(6)[None], np.zeros((1, 6, 6)), None)[0].T
+    layer = FixedPointRNN(3, 6, mixer="mixture", rank=3)
+    np.testing.assert_allclose(Q, mixer_matrix(layer, parts), rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("mixer", CONTRACTING)
 def test_contractive_mixers_stay_within_their_bound(mixer: str) -> None:
     rng = np.random.default_rng(4)
@@ -336,11 +374,41 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mixer": "dense"}, "mixer='dense', expected one of householder, dplr, low_rank, kronecker, orthogonal"),
+        (
+            {"mixer": "magic"},
+            "mixer='magic', expected one of householder, dplr, low_rank, kronecker, monarch, orthogonal",
+        ),
         ({"gradient": "exact"}, "gradient='exact', expected one of one_step, implicit"),
         ({"selective": ("C",)}, r"selective=\('C',\), expected some of lambda, mixer, B"),
         ({"selective": "lambda"}, "selective='lambda'"),
         ({"d_conv": -1}, "FixedPointRNN: d_conv=-1, expected an integer from 0"),
+        ({"separate_convs": True}, "separate_convs=True with d_conv=0, expected d_conv to be 1 or more"),
+        ({"feedback": ("lambda",)}, r"FixedPointRNN: feedback=\('lambda',\), expected some of mixer, output"),
+        (
+            {"feedback": ("mixer",), "solver": "direct"},
+            r"feedback=\('mixer',\) with solver='direct', expected solver to be 'iteration'",
+        ),
+        ({"feedback": ("mixer",), "tile": 2}, r"feedback=\('mixer',\) with tile=2, expected tile to be None"),
+        (
+            {"feedback": ("mixer",), "mixer": "orthogonal"},
+            r"feedback=\('mixer',\) with mixer='orthogonal', expected mixer to be one that can vary",
+        ),
+        ({"feedback": ("mixer",), "selective": ()}, r"with selective=\(\), expected selective to be with 'mixer'"),
+        ({"unit_eps": -1.0}, "FixedPointRNN: unit_eps=-1.0, expected a nonnegative number"),
+        (
+            {"unit_eps": 1.0, "mixer": "orthogonal"},
+            "unit_eps=1.0, expected 0 with 'orthogonal', which has no vectors",
+        ),
+        ({"spectral": True}, "spectral=True with 'householder' and contractive=False, expected a Kronecker product"),
+        (
+            {"spectral": True, "mixer": "kronecker", "contractive": True},
+            "spectral=True with 'kronecker' and contractive=True, expected .* contractive=False",
+        ),
+        ({"mixer": "monarch", "rank": 3}, "FixedPointRNN: rank=3, expected a divisor of the width, 4"),
+        ({"mixer": "mixture"}, "FixedPointRNN: rank=1, expected at least 2 for 'mixture'"),
+        ({"mixer": "mixture", "rank": 2, "tile": 2}, "tile=2 with mixer='mixture', expected mixer to be one of"),
+        ({"mixer": "dense", "solver": "direct"}, "solver='direct' with mixer='dense', expected mixer to be one of"),
+        ({"mixer": "dense", "contractive": True}, "contractive=True with 'dense', .* expected another mixer"),
         ({"lambda_init": (-0.5, 0.5)}, "expected 0 < low <= high < 1"),
         ({"lambda_init": (-1.0, 0.5), "negative": True}, "expected -1 < low <= high < 1"),
         ({"contractive": True, "scaled": False}, "contractive=True with scaled=False, expected the scaled form"),

@@ -336,7 +336,10 @@ def test_bad_arguments() -> None:
         ({"y": read_only}, "y is read-only"),
         ({"y": x}, "y overlaps an input"),
         ({"adjoint": 1}, "adjoint is 1, expected True or False"),
-        ({"tile": None, "mixer": kronecker}, "tile is None with a Kronecker mixer, expected a mixer that has a direct"),
+        (
+            {"tile": None, "mixer": kronecker},
+            "tile is None with a mixer without vectors, expected a mixer that",
+        ),
         ({"tile": None, "mixer": mixer(LOW_RANK), "scaled": False}, "tile is None with a low-rank mixer without"),
     ):
         with pytest.raises(ValueError, match=f"depth_solve: {message}"):

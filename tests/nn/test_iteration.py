@@ -11,6 +11,7 @@ import pytest
 from rotrnn.nn.fixed_points.iteration import (
     PATIENCE,
     SHRINK,
+    STOPS,
     ConvergenceError,
     Iteration,
     NotConverged,
@@ -45,7 +46,7 @@ def affine(B: int = 4, T: int = 30, D: int = 5, norm: float = 0.8, seed: int = 0
 
 
 @pytest.mark.parametrize("damping", ["adaptive", "none"])
-@pytest.mark.parametrize("stop", ["sequence", "quantile"])
+@pytest.mark.parametrize("stop", STOPS)
 def test_the_fixed_point_is_found(stop: str, damping: str) -> None:
     """|y - y*| <= |y - F(y)| / (1 - |A|) in 2-norms; in maxima over D = 5 channels a factor sqrt(5) more. One more
     step, with s = 0.99, shrinks it."""
@@ -84,7 +85,32 @@ def test_the_quantile_rule_ignores_a_quarter_in_training_and_none_in_evaluation(
     assert evaluation.iterations[0] > training.iterations[0]
 
 
-@pytest.mark.parametrize("stop", ["sequence", "quantile"])
+def test_the_rule_of_steps_ignores_a_tenth_in_training() -> None:
+    """Its residual is that of the worst step: in sequence 2 of 3, one of small numbers; and with damping "none" its
+    steps are whole."""
+    rates = np.array([0.1, 0.9, 0.1])[:, None, None]
+    c = np.ones((3, 2, 3))
+    c[2, 1] = 1e-6
+    settings = Iteration(1e-3, stop="step_quantile", damping="none")
+    assert settings.each_step
+    assert settings.first_step == 1
+
+    def slow_end(y: Any, _: Any) -> Any:
+        out = rates * y + c
+        out[2, 1] = 0.8 * y[2, 1] + c[2, 1]
+        return out
+
+    each = solve(slow_end, np.zeros_like(c), settings, each_step=False).report
+    whole = solve(slow_end, np.zeros_like(c), Iteration(1e-3, stop="quantile", damping="none")).report
+    assert each.converged.all()
+    assert each.residual[2] > whole.residual[2]
+    training = solve(slow_end, np.zeros_like(c), settings, Context(train=True)).report
+    lowest = np.sort(training.residual)
+    assert lowest[1] + 0.8 * (lowest[2] - lowest[1]) < 1e-3 <= lowest[2]  # the 0.9 quantile of three
+    assert training.iterations[0] < each.iterations[0]
+
+
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_ends_by_itself(stop: str, train: bool, bad: float) -> None:

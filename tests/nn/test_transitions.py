@@ -50,6 +50,16 @@ def test_a_vector_state_has_the_dense_matrix_of_its_recurrence(mixer: str, selec
         np.testing.assert_allclose(A[at], expected, rtol=0, atol=16 * 6 * EPS * condition * np.abs(expected).max())
 
 
+def test_with_feedback_it_is_the_matrix_at_the_last_state() -> None:
+    """h is within 32 eps of the fixed point, times some dozen of its iterations; A_t moves by as much."""
+    layer = FixedPointRNN(3, 6, feedback=("mixer",), contractive=True, tol=1e-14, max_iterations=1000)
+    params, x = made(layer, (2, 5))
+    A, h = layer.transitions(params, x), layer.forward(params, x)[1].iterate
+    for b, t in np.ndindex(2, 5):
+        expected, _ = dense_recurrence(layer, params, x[b, t], h[b, t - 1] if t else np.zeros(6))
+        np.testing.assert_allclose(A[b, t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
 def test_unscaled_it_is_lam_after_the_inverse_of_q() -> None:
     layer = FixedPointRNN(3, 6, rank=2, scaled=False)
     params, x = made(layer, (2, 5))

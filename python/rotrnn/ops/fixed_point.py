@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.mixer import checked_parts
+from rotrnn.ops.mixer import KRONECKER, LOW_RANK, VECTORS, checked_parts
 
 
 def relax(
@@ -85,16 +85,18 @@ class PreparedMixer(NamedTuple):
 @functools.cache
 def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
     """Returns the sizes of w and of alpha for one token of `width` channels."""
-    if form != MIXER["kronecker"]:
+    if form in VECTORS:
         return rank * (width + 1), rank
     columns = width // rank
-    return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
+    if form == KRONECKER:
+        return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
+    return columns * 2 * rank * rank, columns
 
 
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
     """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
-    `rank` is R, the number of vectors; for a Kronecker mixer, its number of rows. u and alpha are as for the mixer's
+    `rank` is R, the number of vectors; for a mixer without vectors, its `rows`. u and alpha are as for the mixer's
     op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype.
 
     Raises
@@ -103,11 +105,11 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
         An unknown form, wrong dtype, or mismatched shapes.
     """
     args = Boundary("prepare_mixer")
-    kronecker = args.integer("form", form, 0, len(MIXER) - 1) == MIXER["kronecker"]
+    args.integer("form", form, 0, len(MIXER) - 1)
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
-    u, alpha = args.common(*checked_parts(args, u, alpha, rank if kronecker else None))
-    lead = u.shape[: u.ndim - (1 if kronecker else 2)]
+    u, alpha = args.common(*checked_parts(args, form, u, alpha, rank))
+    lead = u.shape[: u.ndim - (2 if form in VECTORS else 1)]
     w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
     args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form)
     return PreparedMixer(w, alpha, form, rank)
@@ -237,13 +239,13 @@ def depth_solve(
     ------
     TypeError, ValueError
         Wrong dtype, mismatched shapes, a `y` that cannot be written in place, a number out of its range; for a direct
-        solution, a Kronecker mixer, or a low-rank one without `scaled`.
+        solution, a mixer without vectors, or a low-rank one without `scaled`.
     """
     args = Boundary("depth_solve")
     arrays = _depth_arguments(args, y, x, lam, mixer, h0)
     scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
-    if tile is None and (mixer.form == MIXER["kronecker"] or (mixer.form == MIXER["low_rank"] and not scaled)):
-        which = "a Kronecker mixer" if mixer.form == MIXER["kronecker"] else "a low-rank mixer without `scaled`"
+    if tile is None and (mixer.form not in VECTORS or (mixer.form == LOW_RANK and not scaled)):
+        which = "a low-rank mixer without `scaled`" if mixer.form == LOW_RANK else "a mixer without vectors"
         raise ValueError(f"depth_solve: tile is None with {which}, expected a mixer that has a direct solution")
     B, T = y.shape[:2]
     h = None if adjoint else args.out("h", None, y.shape, y.dtype)

@@ -37,14 +37,15 @@ def lagged_maps(
     first: npt.ArrayLike | None,
     columns: Sequence[Columns],
     *,
+    eps: float = 0.0,
     lengths: npt.ArrayLike | None = None,
 ) -> list[Array]:
     """Functions of the sum of a token's own part and a part from the previous step.
 
     ``p_t = base_t + late_{t-1}`` with ``late_{-1} = first`` (default zero). The columns of p are split into ranges, and
     each range goes through a function: "linear" p, "sigmoid" s(p), "silu" p s(p), "softplus" log(1 + e^p), "unit"
-    p / |p| over the range. With base = W x and late = V y, these are the maps of Fixed-Point RNNs that depend on the
-    previous output: W x_t + V y_{t-1}.
+    p / max(|p|, eps) over the range. With base = W x and late = V y, these are the maps of Fixed-Point RNNs that depend
+    on the previous output: W x_t + V y_{t-1}.
 
     Parameters
     ----------
@@ -56,6 +57,9 @@ def lagged_maps(
         Replaces late at step 0.
     columns : sequence of Columns
         Ranges whose widths sum to K.
+    eps : float
+        Least length that "unit" divides by. With 0, the default, vectors of any length are normalised, and zero stays
+        zero.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in the results.
 
@@ -71,6 +75,7 @@ def lagged_maps(
     args = Boundary("lagged_maps")
     inputs = _inputs(args, base, late, first, columns)
     steps = args.lengths(lengths)
+    eps = args.number("eps", eps)
     abase, alate, afirst = args.common(*inputs)
     B, T, K = (args.size[letter] for letter in "BTK")
     outs, lo = [], 0
@@ -88,6 +93,7 @@ def lagged_maps(
             lo=lo,
             n=width,
             function=LAGGED[function],
+            eps=eps,
         )
         lo += width
     return outs
@@ -100,6 +106,7 @@ def lagged_products(
     first: npt.ArrayLike | None,
     columns: Sequence[Columns],
     *,
+    eps: float = 0.0,
     lengths: npt.ArrayLike | None = None,
 ) -> list[Array]:
     """`lagged_maps` with ``late = y V^T``: ``p_t = base_t + V y_{t-1}``, with the product in the same pass.
@@ -109,7 +116,7 @@ def lagged_products(
     y : (B, T, E)
         Its last step is not read.
     v : (K, E)
-    base, first, columns, lengths
+    base, first, columns, eps, lengths
         As in `lagged_maps`.
 
     Returns
@@ -125,6 +132,7 @@ def lagged_products(
     abase, _, afirst = _inputs(args, base, None, first, columns)
     ay, av = args.array("y", y, "B T E"), args.array("v", v, "K E")
     steps = args.lengths(lengths)
+    eps = args.number("eps", eps)
     abase, ay, av, afirst = args.common(abase, ay, av, afirst)
     B, T, K, E = (args.size[letter] for letter in "BTKE")
     widths = np.array([width for width, _ in columns], np.int64)
@@ -144,6 +152,7 @@ def lagged_products(
         T=T,
         columns=K,
         E=E,
+        eps=eps,
     )
     ends = [int(end) for end in B * T * np.cumsum(widths)]
     return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
@@ -156,6 +165,7 @@ def lagged_maps_backward(
     first: npt.ArrayLike | None,
     columns: Sequence[Columns],
     *,
+    eps: float = 0.0,
     lengths: npt.ArrayLike | None = None,
 ) -> LaggedMapsGrads:
     """Adjoint of `lagged_maps`: ``dbase_t = f'(p_t)^T dout_t``, ``dlate_t = dbase_{t+1}``, ``dfirst = dbase_0``.
@@ -164,7 +174,7 @@ def lagged_maps_backward(
     ----------
     douts : list of (B, T, width)
         Gradients of the results; padding beyond `lengths` is never read.
-    base, late, first, columns, lengths
+    base, late, first, columns, eps, lengths
         As given to `lagged_maps`.
 
     Returns
@@ -190,6 +200,7 @@ def lagged_maps_backward(
         args.bind(f"N{i}", width, "columns")
         cotangents.append(args.array(f"douts[{i}]", dout, f"B T N{i}"))
     steps = args.lengths(lengths)
+    eps = args.number("eps", eps)
     abase, alate, afirst, *cotangents = args.common(*inputs, *cotangents)
     grads = LaggedMapsGrads(
         empty_like(abase),
@@ -212,6 +223,7 @@ def lagged_maps_backward(
             lo=lo,
             n=width,
             function=LAGGED[function],
+            eps=eps,
         )
         lo += width
     return grads

@@ -3,12 +3,13 @@ never formed."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import MIXER
+from rotrnn._cpu import MIXER, MIXER_MOST_STEPS
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty_like
 
@@ -19,15 +20,22 @@ __all__ = [
     "MixGrads",
     "dplr_mix",
     "dplr_mix_backward",
+    "gram_mix",
+    "gram_mix_backward",
     "householder_mix",
     "householder_mix_backward",
     "kronecker_mix",
     "kronecker_mix_backward",
     "low_rank_mix",
     "low_rank_mix_backward",
+    "monarch_mix",
+    "monarch_mix_backward",
 ]
 
-HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER = (MIXER[name] for name in ("householder", "dplr", "low_rank", "kronecker"))
+HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "low_rank"))
+KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
+VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
+"""Forms with vectors u (R, D) and a gain for each; the others are made of triangles."""
 
 
 class MixGrads(NamedTuple):
@@ -246,18 +254,216 @@ def kronecker_mix_backward(
     return _mix_backward("kronecker_mix_backward", KRONECKER, dy, u, alpha, x, origin, lengths, out, rows)
 
 
-def checked_parts(args: Boundary, u: npt.ArrayLike, alpha: npt.ArrayLike, rows: int | None) -> tuple[Array, Array]:
-    """Checks u and alpha of a mixer for tokens of D channels, bound in `args`; `rows` is that of a Kronecker mixer.
-    Binds R."""
-    if rows is None:
+def monarch_mix(
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    rows: int,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Identity minus a block-diagonal matrix, applied to every token in O(D rows).
+
+    ``Q = I - blockdiag(alpha_k U_k U_k^T)`` with upper triangular U_k (rows, rows), for D / rows blocks of adjacent
+    channels: one factor of a Monarch matrix, and the mixer of that name in the code of "Fixed-Point RNNs", if
+    `mixer_gains` has divided the gains.
+
+    Parameters
+    ----------
+    u : (N,), or time-varying (B, T, N), N = D (rows + 1) / 2
+        The upper triangles of the U_k by rows, one after the other.
+    alpha : (D / rows,), or time-varying (B, T, D / rows)
+        Gains of the blocks.
+    x : (B, T, D)
+    rows : int
+        Channels of a block, which must divide D.
+    origin, lengths, out
+        As in `householder_mix`.
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `householder_mix`, or `rows` does not divide D.
+    """
+    return _mix("monarch_mix", MONARCH, u, alpha, x, origin, lengths, out, rows)
+
+
+def monarch_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    rows: int,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `monarch_mix`. Q is symmetric, so ``dx = Q dy``; with ``G = U U^T`` of a block,
+    ``dalpha = -dy . G x``, ``dG = -alpha dy x^T``, ``dU = (dG + dG^T) U``. Arguments, result and errors are those of
+    `householder_mix_backward`."""
+    return _mix_backward("monarch_mix_backward", MONARCH, dy, u, alpha, x, origin, lengths, out, rows)
+
+
+def gram_mix(
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Dense matrix ``Q = alpha U U^T`` with an upper triangular U (D, D), applied to every token in O(D^2).
+
+    With the gain ``1 / (lambda_max + eps)`` of `mixer_gains` it is the dense input-dependent mixer of the code of
+    "Fixed-Point RNNs". u is (D (D + 1) / 2,) or (B, T, D (D + 1) / 2), the upper triangle of U by rows, and alpha (1,)
+    or (B, T, 1). The other arguments, result and errors are those of `householder_mix`; D is 1 or more.
+    """
+    return _mix("gram_mix", GRAM, u, alpha, x, origin, lengths, out)
+
+
+def gram_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `gram_mix`: ``dx = Q dy``, ``dalpha = dy . G x``, ``dG = alpha dy x^T``, ``dU = (dG + dG^T) U``."""
+    return _mix_backward("gram_mix_backward", GRAM, dy, u, alpha, x, origin, lengths, out)
+
+
+class GainsGrads(NamedTuple):
+    """Gradients of `mixer_gains`, in the shapes of u and alpha."""
+
+    du: Array
+    dalpha: Array
+
+
+def mixer_gains(
+    form: int, u: npt.ArrayLike, alpha: npt.ArrayLike, rank: int, width: int, *, eps: float = 0.0, steps: int = 0
+) -> Array:
+    """The gains of a mixer whose vectors are normalised as v / max(|v|, eps), for the ops above.
+
+    They normalise vectors of any length, so an epsilon is a change of the gains: with ``c(r) = min(1, r / eps)``,
+    ``gain_i = alpha_i c(|u_i|)^2``. For Kronecker, ``gain_i = alpha_i c(|G_i|)`` for each row of ``G = U U^T``, left
+    and right, and with `steps` its two factors ``W = diag(c) rownormalise(G)`` are also divided by sigma + eps: sigma
+    is an estimate of the largest eigenvalue of W, ``|W x|`` after `steps` - 1 steps of ``x <- W x / |W x|`` from
+    ``(1, .., 1) / sqrt(n)``, as in the code of "Fixed-Point RNNs" (spectral normalisation).
+
+    Parameters
+    ----------
+    form : int
+        Of the mixer, one of `rotrnn._cpu.MIXER`.
+    u, alpha
+        As for the mixer's op, both constant or both (B, T, ...).
+    rank, width : int
+        R, or `rows` of a mixer without vectors; and the number D of channels.
+    eps : float
+    steps : int
+        Of the power iteration: for a Kronecker mixer, where 0 is none, and for Gram, which needs one.
+
+    Returns
+    -------
+    gains : as alpha
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, mismatched shapes, a number out of its range, or `steps` with another mixer or missing.
+    """
+    kernels, inputs = _gains_arguments("mixer_gains", form, rank, width, eps, steps, u, alpha)
+    gains = empty_like(inputs["alpha"])
+    kernels.mixer_gains_forward(gains=gains, **inputs)
+    return gains
+
+
+def mixer_gains_backward(
+    dgains: npt.ArrayLike,
+    form: int,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    rank: int,
+    width: int,
+    *,
+    eps: float = 0.0,
+    steps: int = 0,
+) -> GainsGrads:
+    """Adjoint of `mixer_gains`, through each step of the power iteration.
+
+    ``dalpha_i = dgain_i c^2``, and where ``|u_i| < eps``, ``du_i = 2 dgain_i alpha_i c / eps u_i / |u_i|``;
+    csrc/kernels/mixer_gains.h has that of the other forms. Arguments are those of `mixer_gains`, and dgains is as its
+    result.
+    """
+    op = "mixer_gains_backward"
+    if dgains is None:
+        raise TypeError(f"{op}: dgains is None, expected the gradient of the gains")
+    kernels, inputs = _gains_arguments(op, form, rank, width, eps, steps, u, alpha, dgains)
+    grads = GainsGrads(empty_like(inputs["u"]), empty_like(inputs["alpha"]))
+    kernels.mixer_gains_backward(**grads._asdict(), **inputs)
+    return grads
+
+
+def _gains_arguments(
+    op: str,
+    form: int,
+    rank: int,
+    width: int,
+    eps: float,
+    steps: int,
+    u: npt.ArrayLike,
+    alpha: npt.ArrayLike,
+    dgains: npt.ArrayLike | None = None,
+) -> tuple[Kernels, dict[str, Any]]:
+    args = Boundary(op)
+    args.integer("form", form, 0, len(MIXER) - 1)
+    args.bind("D", args.integer("width", width), "width")
+    args.bind("R", args.integer("rank", rank), "rank")
+    au, aalpha = checked_parts(args, form, u, alpha, rank)
+    given = {"u": au, "alpha": aalpha}
+    lead = au.shape[: au.ndim - (2 if form in VECTORS else 1)]
+    if dgains is not None:
+        letter = "R" if form in VECTORS else "G"
+        given["dgains"] = args.array("dgains", dgains, letter, f"B T {letter}")
+    for name, array in given.items():
+        if name != "u" and array.shape[:-1] != lead:
+            raise ValueError(f"{op}: {name} has shape {array.shape}, expected {(*lead, array.shape[-1])} as u")
+    if bool(args.integer("steps", steps, 0, MIXER_MOST_STEPS)) != (form == GRAM) and form != KRONECKER:
+        raise ValueError(f"{op}: steps={steps}, expected {'1 or more' if form == GRAM else 0} with this form")
+    inputs = dict(zip(given, args.common(*given.values()), strict=True))
+    numbers = {"M": math.prod(lead), "R": args.size["R"], "D": width, "form": form, "steps": steps}
+    return args.kernels, {**inputs, **numbers, "eps": args.number("eps", eps)}
+
+
+def checked_parts(
+    args: Boundary, form: int, u: npt.ArrayLike, alpha: npt.ArrayLike, rows: int | None = None
+) -> tuple[Array, Array]:
+    """Checks u and alpha of a mixer for tokens of D channels, bound in `args`; `rows` is that of a form without
+    vectors. Binds R."""
+    if form in VECTORS:
         return args.array("u", u, "R D", "B T R D"), args.array("alpha", alpha, "R", "B T R")
-    a, D = args.integer("rows", rows, 1), args.size["D"]
-    if D % a:
-        raise ValueError(f"{args.op}: rows={rows!r}, expected a divisor of D={D}")
+    D = args.size["D"]
+    a = D if form == GRAM else args.integer("rows", 0 if rows is None else rows, 1)
+    if not a or D % a:
+        raise ValueError(f"{args.op}: rows={a!r}, expected a divisor of D={D}")
     b = D // a
     args.bind("R", a, "rows")
-    args.bind("N", (a * (a + 1) + b * (b + 1)) // 2, f"two triangles of {a} and {b} rows")
-    args.bind("G", a + b, "rows and columns")
+    if form == KRONECKER:
+        args.bind("N", (a * (a + 1) + b * (b + 1)) // 2, f"two triangles of {a} and {b} rows")
+        args.bind("G", a + b, "rows and columns")
+    else:
+        args.bind("N", b * a * (a + 1) // 2, f"{b} triangles of {a} rows")
+        args.bind("G", b, "blocks")
     return args.array("u", u, "N", "B T N"), args.array("alpha", alpha, "G", "B T G")
 
 
@@ -286,14 +492,14 @@ def _arguments(
     ady = args.optional("dy", dy, "B T D")
     ax = args.array("x", x, "B T D")
     aorigin = args.optional("origin", origin, "B T D")
-    au, aalpha = checked_parts(args, u, alpha, rows)
+    au, aalpha = checked_parts(args, form, u, alpha, rows)
     steps = args.lengths(lengths)
     ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
     result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin, ady, au, aalpha, ax, aorigin)
     numbers = {
         **args.sizes("B T D"),
         "R": args.size["R"],
-        "u_varying": au.ndim == (4 if rows is None else 3),
+        "u_varying": au.ndim == (4 if form in VECTORS else 3),
         "alpha_varying": aalpha.ndim == 3,
         "form": form,
     }

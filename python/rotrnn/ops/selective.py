@@ -11,6 +11,7 @@ from rotrnn._cpu import MIXER
 from rotrnn._cpu import SELECTIVE_TILE as TILE
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import einsum, empty_like
+from rotrnn.ops.mixer import VECTORS
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
@@ -269,8 +270,8 @@ def selective_solve(
         *(ax, adelta, args.array("A", A, "E S"), args.array("h0", h0, "B E S")),
         *(args.array("base", base, "B T K"), args.array("v", v, "K E"), args.array("first", first, "B K")),
     ]
-    if args.integer("form", form, 0, len(MIXER) - 1) == MIXER["kronecker"]:
-        raise ValueError(f"selective_solve: form={form!r}, expected a form with vectors: a Kronecker mixer has none")
+    if args.integer("form", form, 0, len(MIXER) - 1) not in VECTORS:
+        raise ValueError(f"selective_solve: form={form!r}, expected a form with vectors")
     (B, T, E, S, K), R = (args.size[letter] for letter in "BTESK"), args.integer("rank", rank)
     if K != R * E + R + 2 * S:
         raise ValueError(f"selective_solve: base has {K} columns, expected {R * E + R + 2 * S} for R={R}, E={E}, S={S}")

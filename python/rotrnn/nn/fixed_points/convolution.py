@@ -1,7 +1,7 @@
 """The short convolution in front of a recurrence, ``u = SiLU(conv(v))``, and its adjoint.
 
-Its parameters are conv_w (channels, d_conv) and conv_bias (channels,). The last d_conv - 1 inputs are part of the
-layer's state.
+Its parameters are conv_w (channels, d_conv) and conv_bias (channels,), with `of` "conv_w_of" and "conv_bias_of". The
+last d_conv - 1 inputs are part of the layer's state.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ class Convolved(NamedTuple):
     after: Array
 
 
-def conv_shapes(channels: int, d_conv: int) -> dict[str, tuple[int, ...]]:
+def conv_names(of: str = "") -> tuple[str, str]:
+    """Returns the names of the parameters."""
+    suffix = f"_{of}" if of else ""
+    return f"conv_w{suffix}", f"conv_bias{suffix}"
+
+
+def conv_shapes(channels: int, d_conv: int, of: str = "") -> dict[str, tuple[int, ...]]:
     """Returns names and shapes of the parameters; none for d_conv = 0, which stands for no convolution."""
-    return {"conv_w": (channels, d_conv), "conv_bias": (channels,)} if d_conv else {}
+    return dict(zip(conv_names(of), ((channels, d_conv), (channels,)), strict=True)) if d_conv else {}
 
 
 def conv_state(channels: int, d_conv: int) -> tuple[StateArray, ...]:
@@ -37,23 +43,26 @@ def conv_state(channels: int, d_conv: int) -> tuple[StateArray, ...]:
     return (StateArray("inputs", (d_conv - 1, channels)),) if d_conv else ()
 
 
-def initial_conv(rng: np.random.Generator, channels: int, d_conv: int) -> Params:
+def initial_conv(rng: np.random.Generator, channels: int, d_conv: int, of: str = "") -> Params:
     """Returns initial parameters, uniform on +-1/sqrt(d_conv) as in Mamba's released code."""
-    return {name: rng.uniform(-1, 1, shape) / np.sqrt(d_conv) for name, shape in conv_shapes(channels, d_conv).items()}
+    shapes = conv_shapes(channels, d_conv, of)
+    return {name: rng.uniform(-1, 1, shape) / np.sqrt(d_conv) for name, shape in shapes.items()}
 
 
-def convolve(v: Array, params: Params, tail: Array | None, lengths: Steps) -> Convolved | None:
+def convolve(v: Array, params: Params, tail: Array | None, lengths: Steps, of: str = "") -> Convolved | None:
     """Returns u with what is saved for the adjoint; None if there is no convolution."""
-    if "conv_w" not in params:
+    weight, bias = conv_names(of)
+    if weight not in params:
         return None
-    out, after = causal_conv(v, params["conv_w"], params["conv_bias"], tail, lengths=lengths, return_state=True)
+    out, after = causal_conv(v, params[weight], params[bias], tail, lengths=lengths, return_state=True)
     return Convolved(silu(out), v, out, tail, after)
 
 
 def convolve_backward(
-    du: Array, saved: Convolved, params: Params, dafter: Array | None, lengths: Steps
+    du: Array, saved: Convolved, params: Params, dafter: Array | None, lengths: Steps, of: str = ""
 ) -> tuple[Array, Params, Array]:
     """Returns the gradients of v, the parameters and `tail`, for those of u and of the last inputs after it."""
+    weight, bias = conv_names(of)
     dout = silu_backward(du, saved.out)
-    conv = causal_conv_backward(dout, saved.v, params["conv_w"], saved.tail, dfinal=dafter, lengths=lengths)
-    return conv.dx, {"conv_w": conv.dw, "conv_bias": conv.dbias}, conv.dstate
+    conv = causal_conv_backward(dout, saved.v, params[weight], saved.tail, dfinal=dafter, lengths=lengths)
+    return conv.dx, {weight: conv.dw, bias: conv.dbias}, conv.dstate

@@ -30,7 +30,7 @@ Steps = npt.NDArray[np.int64]
 POSITIVE = ("tol", "gamma_scale")
 DRAWN = {"gamma": np.ceil, "rounded_gamma": np.rint}
 """How the limit of a training step becomes an integer, where it is drawn."""
-STOPS = ("sequence", "quantile")
+STOPS = ("sequence", "quantile", "step_quantile")
 DAMPINGS = ("adaptive", "none")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
 """Adaptive damping: initial step size, and its factor after PATIENCE iterations without a new lowest residual."""
@@ -39,7 +39,7 @@ LOOK = 4
 in which no sequence goes on takes its launches alone."""
 LEAST_STEP = 1e-3
 """Step size at which the quantile rule stops."""
-QUANTILE = 0.75
+QUANTILES = {"quantile": 0.75, "step_quantile": 0.9}
 FINEST = 32
 """Multiple of the machine epsilon below which residuals are noise. It is the smallest effective tolerance."""
 
@@ -72,11 +72,13 @@ class Iteration:
         the mean 4 and the mode 3 of the paper. Stopping at this limit is intended and gives no warning.
     damping : "adaptive" or "none"
         "adaptive": s = 0.99, multiplied by 0.9 whenever 15 iterations gave no new lowest residual. "none": s = 1.
-    stop : "sequence" or "quantile"
+    stop : "sequence", "quantile" or "step_quantile"
         "sequence": each sequence ends by its own residual, and its result does not depend on other sequences.
         "quantile": all sequences end together, as in the authors' code, when the 75 % quantile of their lowest
-        residuals so far (in evaluation, the largest one) is below `tol`, or no step size is above 0.001. With both, a
-        sequence whose residual is NaN ends immediately, on its own.
+        residuals so far (in evaluation, the largest one) is below `tol`, or no step size is above 0.001.
+        "step_quantile": the same with the 90 % quantile, where the residual of a sequence is the largest residual of a
+        single step; with damping "none" it is that of the authors' vector-state code. With all three, a sequence whose
+        residual is NaN ends immediately, on its own.
     gamma_scale : float
         Scale of the gamma distribution: 1 in the paper, k/16 + 1 for sequences of k steps in the authors' code.
     """
@@ -108,6 +110,16 @@ class Iteration:
     def least_tol(self, dtype: np.dtype[Any]) -> float:
         """Returns `tol`, or what residuals of this dtype can reach if that is larger."""
         return max(self.tol, FINEST * float(np.finfo(dtype).eps))
+
+    @property
+    def ends_together(self) -> bool:
+        """Whether the sequences of a batch end together, by a quantile."""
+        return self.stop != "sequence"
+
+    @property
+    def each_step(self) -> bool:
+        """Whether residuals are those of single steps, in any layer."""
+        return self.stop == "step_quantile"
 
     @property
     def first_step(self) -> float:
@@ -295,7 +307,7 @@ class Progress:
             tired = self.waited == PATIENCE
             self.s[...] = np.where(tired, self.s * self.s.dtype.type(SHRINK), self.s)
             self.waited[...] = np.where(tired, 0, self.waited)
-        if self.settings.stop == "sequence":
+        if not self.settings.ends_together:
             self.running &= self.residual >= self.tol
 
     def all_end(self, together: Gather | None) -> bool:
@@ -305,7 +317,7 @@ class Progress:
             whole = np.concatenate(together(whole))
         if not len(whole):
             return True
-        if np.quantile(whole[:, 0], QUANTILE if self.train else 1.0) < self.tol:
+        if np.quantile(whole[:, 0], QUANTILES[self.settings.stop] if self.train else 1.0) < self.tol:
             self.running[:] = False
             return True
         return bool(whole[:, 1].max() < LEAST_STEP)
@@ -374,7 +386,9 @@ def solve(
     lengths = lengths_of(ctx, y)
 
     def step(s: Array, remaining: Steps) -> Array:
-        return relax(y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step)
+        return relax(
+            y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step or settings.each_step
+        )
 
     return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, site=site, name=name, guaranteed=guaranteed))
 
@@ -393,7 +407,7 @@ def iterate(
     """Like `solve`, with a function ``step(s, lengths)`` that updates y in place with step sizes s (B,) and returns the
     residuals (B,)."""
     B, there = lengths.shape[0], recording()
-    together = ctx.gather if settings.stop == "quantile" else None
+    together = ctx.gather if settings.ends_together else None
     running = np.asarray(lengths > 0) if there is None else lengths.there > 0  # type: ignore[attr-defined]
     progress = Progress.at_start(running, dtype, settings, ctx)
     report = Report(np.zeros(B, np.int64), np.zeros(B), np.zeros(B, bool), np.zeros(B))
@@ -466,7 +480,7 @@ def _until_the_end(after: Callable[[], Progress], limit: int, each: int, togethe
         last = after()
         if not last.running.any() and together is None:
             break
-        if last.settings.stop == "quantile" and last.all_end(together):
+        if last.settings.ends_together and last.all_end(together):
             break
     return last
 
@@ -484,7 +498,7 @@ def _record(
     host has a say in each: it weighs the sequences together, or draws the limit."""
     settings = progress.settings
     drawn = ctx.train and isinstance(settings.train_iterations, str)
-    each = 1 if drawn or settings.stop == "quantile" else LOOK
+    each = 1 if drawn or settings.ends_together else LOOK
     most = MOST_STEPS if each == 1 else settings.limit(ctx, site)
 
     def body() -> Array:
@@ -495,7 +509,7 @@ def _record(
 
     def drive(again: Again, at: int) -> None:
         limit = settings.limit(replace(ctx, step=ctx.step + at), site)
-        together = ctx.gather if settings.stop == "quantile" else None
+        together = ctx.gather if settings.ends_together else None
         finish(_until_the_end(lambda: progress.with_numbers(again()), limit, each, together))
 
     there.loop(body, drive)

@@ -12,6 +12,7 @@ from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import Parts
 from rotrnn.nn.layer import Array
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
+from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
 
 
@@ -33,7 +34,8 @@ Maps = dict[str, Map]
 class Lagged:
     """Maps ``f(base_t + V y_{t-1})`` with y_{-1} = y0, in adjacent columns of base (B, T, K) and rows of V (K, E).
 
-    `first` is V y0. For maps that do not depend on y, V, y0 and `first` are None. `lagged` creates maps that do.
+    `first` is V y0. For maps that do not depend on y, V, y0 and `first` are None. `lagged` creates maps that do. `eps`
+    is the least length that unit vectors are divided by.
     """
 
     maps: Maps
@@ -41,6 +43,7 @@ class Lagged:
     V: Array | None = None
     y0: Array | None = None
     first: Array | None = None
+    eps: float = 0.0
 
     @property
     def columns(self) -> list[Columns]:
@@ -51,13 +54,14 @@ class Lagged:
         return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
 
     def __call__(self, late: Array | None, lengths: Steps) -> Parts:
-        return self.named(lagged_maps(self.base, late, self.first, self.columns, lengths=lengths))
+        return self.named(lagged_maps(self.base, late, self.first, self.columns, eps=self.eps, lengths=lengths))
 
     def of_output(self, y: Array, lengths: Steps) -> Parts:
         """Returns the maps, with V y computed in the same pass, so that there is no `late` for an adjoint."""
         if self.V is None:
             return self(None, lengths)
-        return self.named(lagged_products(self.base, y, self.V, self.first, self.columns, lengths=lengths))
+        outs = lagged_products(self.base, y, self.V, self.first, self.columns, eps=self.eps, lengths=lengths)
+        return self.named(outs)
 
     def named(self, outs: Sequence[Array]) -> Parts:
         """Returns the values of the maps (B, T, width) by name, each value in its shape."""
@@ -67,7 +71,13 @@ class Lagged:
     def backward(self, dvalues: Parts, late: Array | None, lengths: Steps) -> LaggedMapsGrads:
         """Returns the gradients of base, `late` and `first`."""
         douts = [dvalues[name].reshape(*self.base.shape[:2], one.width) for name, one in self.maps.items()]
-        return lagged_maps_backward(douts, self.base, late, self.first, self.columns, lengths=lengths)
+        inputs = self.base, late, self.first, self.columns
+        return lagged_maps_backward(douts, *inputs, eps=self.eps, lengths=lengths)
+
+    def split(self, rows: Array) -> Parts:
+        """Returns columns of all maps (B, T, K) by name, each in its shape."""
+        ends = np.cumsum([one.width for one in self.maps.values()])
+        return self.named([contiguous(part) for part in np.split(rows, ends[:-1].tolist(), axis=-1)])
 
     def weights_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array, Array]:
         """Returns the gradients of V and y0 from those that `backward` returned; that of y is ``dlate V``."""
@@ -78,6 +88,6 @@ class Lagged:
         return start.dw if grads.dlate is None else start.dw + dense_weight_grad(grads.dlate, y), start.dx
 
 
-def lagged(maps: Maps, base: Array, V: Array | None, y0: Array) -> Lagged:
+def lagged(maps: Maps, base: Array, V: Array | None, y0: Array, eps: float = 0.0) -> Lagged:
     """Returns maps that depend on the previous output through V; without V they do not."""
-    return Lagged(maps, base) if V is None else Lagged(maps, base, V, y0, dense(y0, V))
+    return Lagged(maps, base, eps=eps) if V is None else Lagged(maps, base, V, y0, dense(y0, V), eps)

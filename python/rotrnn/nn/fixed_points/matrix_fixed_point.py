@@ -130,6 +130,8 @@ class MatrixFixedPoint(Recurrent):
     symmetric: bool = False
     negative: bool = False
     mixer_silu: bool = False
+    unit_eps: float = 0.0
+    spectral: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,7 +181,7 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     def _mixer(self) -> Mixer:
-        return MIXERS[self.mixer](self.width, self.rank)
+        return MIXERS[self.mixer](self.width, self.rank, eps=self.unit_eps, spectral=self.spectral)
 
     @property
     def _iteration(self) -> Iteration:
@@ -266,11 +268,11 @@ class MatrixFixedPoint(Recurrent):
         y0 = np.zeros((B, E), u.dtype, like=u) if y0 is None else y0
         projected = project(u, weights, tail, lengths)
         x, (known_maps, driven_maps) = projected.x, self._split()
-        known = Lagged(known_maps, projected.known)
+        known = Lagged(known_maps, projected.known, eps=self.unit_eps)
         depth = MatrixDepth(
             x,
             known(None, lengths),
-            lagged(driven_maps, projected.driven, weights.V, y0),
+            lagged(driven_maps, projected.driven, weights.V, y0, self.unit_eps),
             folded["A"],
             folded["D"] if self.normed else None,
             Norm(folded["scale"], folded["bias"], self.norm_eps) if self.normed else None,

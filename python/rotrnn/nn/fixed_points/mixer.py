@@ -18,6 +18,7 @@ from rotrnn._support.settings import settle
 from rotrnn.nn.layer import Array
 from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import contiguous
 from rotrnn.ops.fixed_point import PreparedMixer, prepare_mixer
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import mask_padding, sigmoid
@@ -25,8 +26,14 @@ from rotrnn.ops.pointwise import mask_padding, sigmoid
 Parts = dict[str, Array]
 Operands = tuple[Array, ...]
 
+VECTORS, GAINS = ("u", "factors"), ("alpha", "gains")
+"""Names of parts: those that are normalised, and gains before their sigmoid."""
 CONTRACTION = 0.95
 """Bound of the matrix norm |I - Q| for a contractive mixer."""
+POWER_STEPS = 16
+"""Steps of the power iteration of a `spectral` Kronecker mixer, as in the authors' code."""
+DENSE_STEPS = 32
+"""The same of a dense mixer."""
 
 
 class MixGrads(NamedTuple):
@@ -41,17 +48,25 @@ class MixGrads(NamedTuple):
 class Mixer(ABC):
     """A family of matrices Q (N, N) for tokens of `width` N, built from `rank` vectors if it has a rank.
 
-    With `contractive`, ``|I - Q| <= 0.95`` for any values of the parts. Not every family supports this.
+    With `contractive`, ``|I - Q| <= 0.95`` for any values of the parts. Not every family supports this. `eps` is the
+    least length that vectors are divided by, and `spectral` divides the factors of a Kronecker mixer by an estimate of
+    their largest eigenvalue (`rotrnn.ops.mixer.mixer_gains`).
     """
 
     name: ClassVar[str]
     varying: ClassVar[bool] = True
     """Whether the matrix can differ from token to token."""
     can_contract: ClassVar[bool] = True
+    can_normalise: ClassVar[bool] = True
+    """Whether there are vectors to normalise with `eps`."""
+    has_factors: ClassVar[bool] = False
+    """Whether there are factors for `spectral`."""
 
     width: int
     rank: int = 1
     contractive: bool = False
+    eps: float = 0.0
+    spectral: bool = False
 
     def __post_init__(self) -> None:
         settle(self)
@@ -60,6 +75,14 @@ class Mixer(ABC):
         if self.contractive and not self.can_contract:
             raise ValueError(
                 f"Mixer: contractive=True with '{self.name}', where |I - Q| is 1 or more, expected another mixer"
+            )
+        if not 0 <= self.eps < np.inf or (self.eps and not self.can_normalise):
+            expected = "a nonnegative number" if self.can_normalise else f"0 with '{self.name}', which has no vectors"
+            raise ValueError(f"Mixer: unit_eps={self.eps!r}, expected {expected}")
+        if self.spectral and (self.contractive or not self.has_factors):
+            raise ValueError(
+                f"Mixer: spectral=True with '{self.name}' and contractive={self.contractive}, expected a Kronecker "
+                "product and contractive=False, as the norm is estimated"
             )
 
     @property
@@ -116,13 +139,42 @@ class Gains(Mixer):
         """Returns the other arguments of the op besides its arrays."""
         return {}
 
+    @property
+    def _vectors(self) -> int:
+        """Returns the number of vectors; for a Kronecker mixer, of its rows."""
+        return self._rows.get("rows", self.rank)
+
+    @property
+    def _normalising(self) -> dict[str, Any]:
+        """Returns the settings of `mixer_gains`; none if it leaves the gains as they are."""
+        if not (self.eps or self.spectral):
+            return {}
+        return {"eps": self.eps, "steps": POWER_STEPS if self.spectral else 0}
+
     def operands(self, parts: Parts) -> Operands:
+        alpha = self._gains(parts)
+        if self._normalising:
+            alpha = ops.mixer_gains(self.form, parts["u"], alpha, self._vectors, self.width, **self._normalising)
+        return parts["u"], alpha
+
+    def _gains(self, parts: Parts) -> Array:
+        """Returns the gains before `mixer_gains`."""
         alpha = sigmoid(parts["alpha"])
-        return parts["u"], alpha * alpha.dtype.type(self.largest)
+        gains: Array = alpha * alpha.dtype.type(self.largest)
+        return gains
 
     def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
-        alpha, dalpha = operands[1], doperands[1]
-        return {"u": doperands[0], "alpha": dalpha * alpha * (1 - alpha / alpha.dtype.type(self.largest))}
+        (du, dalpha), alpha = doperands, operands[1]
+        if self._normalising:
+            du, dalpha, alpha = self._gains_backward(parts, doperands)
+        return {"u": du, "alpha": dalpha * alpha * (1 - alpha / alpha.dtype.type(self.largest))}
+
+    def _gains_backward(self, parts: Parts, doperands: Operands) -> tuple[Array, Array, Array]:
+        """Returns the gradients of u and of the gains before `mixer_gains`, and these gains."""
+        (du, dgains), u, alpha = doperands, parts["u"], self._gains(parts)
+        sizes = self._vectors, self.width
+        through, dalpha = ops.mixer_gains_backward(dgains, self.form, u, alpha, *sizes, **self._normalising)
+        return du + through, dalpha, alpha
 
     def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
         return self.op[0](*operands, x, origin=origin, lengths=lengths, **self._rows)
@@ -133,7 +185,7 @@ class Gains(Mixer):
         return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
 
     def prepared(self, operands: Operands) -> PreparedMixer:
-        return prepare_mixer(self.form, self._rows.get("rows", self.rank), operands[0], operands[1], self.width)
+        return prepare_mixer(self.form, self._vectors, operands[0], operands[1], self.width)
 
 
 @dataclass(frozen=True)
@@ -182,10 +234,13 @@ class Kronecker(Gains):
     sqrt(N).
 
     L and K have normalised rows with gains, so ``|L| <= largest sqrt(a)``, and contractive gains are at most
-    ``sqrt(0.95 / (2 sqrt(N)))``.
+    ``sqrt(0.95 / (2 sqrt(N)))``. If `spectral`, L and K are divided, before their gains, by an estimate of their
+    largest eigenvalue from 16 steps of power iteration, as in the authors' code of the vector state. A factor is not
+    symmetric, so that its norm may be larger than that.
     """
 
     name: ClassVar[str] = "kronecker"
+    has_factors: ClassVar[bool] = True
     op = ops.kronecker_mix, ops.kronecker_mix_backward
     form = ops.KRONECKER
 
@@ -205,6 +260,155 @@ class Kronecker(Gains):
 
 
 @dataclass(frozen=True)
+class Monarch(Gains):
+    """``Q = I - blockdiag(alpha_k G_k / (largest |column| of G_k + eps))``, with ``G_k = U_k U_k^T`` of an upper
+    triangular U_k, for blocks of R adjacent channels; from the authors' code, where R and N are powers of two.
+
+    Here R is any divisor of N. ``|G_k|`` is up to sqrt(R) times its largest column, so if contractive, gains are below
+    ``0.95 / sqrt(R)``. Q is symmetric, and its eigenvalues are from ``1 - sqrt(R)`` to 1.
+    """
+
+    name: ClassVar[str] = "monarch"
+    op = ops.monarch_mix, ops.monarch_mix_backward
+    form = ops.MONARCH
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.rank:
+            raise ValueError(f"Mixer: rank={self.rank!r}, expected a divisor of the width, {self.width}")
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        return {"rows": self.rank}
+
+    @property
+    def _normalising(self) -> dict[str, Any]:
+        return {"eps": self.eps}
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        return {"u": (self.width * (self.rank + 1) // 2,), "alpha": (self.width // self.rank,)}
+
+    @property
+    def largest(self) -> float:
+        return float(CONTRACTION / self.rank**0.5) if self.contractive else 1.0
+
+
+@dataclass(frozen=True)
+class Dense(Gains):
+    """``Q = U U^T / (lambda_max + eps)`` with an upper triangular U (N, N), where lambda_max is an estimate of the
+    largest eigenvalue of ``U U^T`` from 32 steps of power iteration; from the authors' code.
+
+    It has N (N + 1) / 2 numbers a token and no gains; rank has no meaning. The eigenvalues of Q are from 0 to about 1,
+    as the estimate is from below, so it cannot be contractive.
+    """
+
+    name: ClassVar[str] = "dense"
+    can_contract: ClassVar[bool] = False
+    op = ops.gram_mix, ops.gram_mix_backward
+    form = ops.GRAM
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        return {"u": (self.width * (self.width + 1) // 2,)}
+
+    @property
+    def _vectors(self) -> int:
+        return self.width
+
+    @property
+    def _normalising(self) -> dict[str, Any]:
+        return {"eps": self.eps, "steps": DENSE_STEPS}
+
+    def _gains(self, parts: Parts) -> Array:
+        return np.ones_like(parts["u"][..., :1])
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        return {"u": self._gains_backward(parts, doperands)[0]}
+
+
+PRODUCT_PARTS = {"factors": "u", "gains": "alpha"}
+"""Parts of a mixture's Kronecker products, and their names in one of these."""
+
+
+@dataclass(frozen=True)
+class Mixture(Mixer):
+    """R mixers one after the other: a Householder reflection of one vector, a Kronecker product, a reflection, ...;
+    from the authors' code. The first is applied first, ``Q = Q_R .. Q_2 Q_1``, and R is at least 2.
+
+    u and alpha are those of the reflections, and factors and gains the u and alpha of the products. It is composed
+    of the ops of its mixers: no kernel mixes in the same pass as the iteration, nor by tiles, and the C library does
+    not have it. It cannot be contractive.
+    """
+
+    name: ClassVar[str] = "mixture"
+    can_contract: ClassVar[bool] = False
+    has_factors: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank < 2:
+            raise ValueError(f"Mixer: rank={self.rank!r}, expected at least 2 for '{self.name}'")
+
+    @property
+    def _kinds(self) -> tuple[Gains, Gains]:
+        """Returns a mixer of each kind, which take turns."""
+        return Householder(self.width, eps=self.eps), Kronecker(self.width, eps=self.eps, spectral=self.spectral)
+
+    @property
+    def mixers(self) -> list[Gains]:
+        """Returns the mixers in the order in which they are applied."""
+        return [self._kinds[i % 2] for i in range(self.rank)]
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        (_, product), products = self._kinds, self.rank // 2
+        reflections = Householder(self.width, self.rank - products).parts
+        return {**reflections, **{name: (products, *product.parts[own]) for name, own in PRODUCT_PARTS.items()}}
+
+    def _own(self, parts: Parts, i: int) -> Parts:
+        """Returns the parts of mixer i."""
+        at = i // 2
+        if i % 2:
+            return {own: contiguous(parts[name][..., at, :]) for name, own in PRODUCT_PARTS.items()}
+        return {"u": contiguous(parts["u"][..., at : at + 1, :]), "alpha": contiguous(parts["alpha"][..., at : at + 1])}
+
+    def operands(self, parts: Parts) -> Operands:
+        return tuple(operand for i, one in enumerate(self.mixers) for operand in one.operands(self._own(parts, i)))
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        grads: list[Parts] = []
+        for i, one in enumerate(self.mixers):
+            here = slice(2 * i, 2 * i + 2)
+            grads.append(one.operands_backward(self._own(parts, i), operands[here], doperands[here]))
+        reflections, products = grads[::2], grads[1::2]
+        return {
+            "u": np.concatenate([own["u"] for own in reflections], -2),
+            "alpha": np.concatenate([own["alpha"] for own in reflections], -1),
+            **{name: np.stack([d[own] for d in products], -2) for name, own in PRODUCT_PARTS.items()},
+        }
+
+    def _through(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> list[Array]:
+        """Returns x and what each mixer makes of it."""
+        values = [x]
+        for i, one in enumerate(self.mixers):
+            values.append(one.mix(operands[2 * i : 2 * i + 2], values[-1], origin, lengths))
+        return values
+
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        return self._through(operands, x, origin, lengths)[-1]
+
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        values, dx, dorigin, grads = self._through(operands, x, origin, lengths), dy, None, []
+        for i in reversed(range(len(self.mixers))):
+            own = self.mixers[i].mix_backward(operands[2 * i : 2 * i + 2], dx, values[i], origin, lengths)
+            dx, dorigin = own.dx, own.dorigin if dorigin is None else dorigin + own.dorigin
+            grads.append(own.operands)
+        assert dorigin is not None
+        return MixGrads(tuple(d for own in reversed(grads) for d in own), dx, dorigin)
+
+
+@dataclass(frozen=True)
 class Orthogonal(Mixer):
     """``Q = exp(M - M^T)``, an orthogonal matrix, the same for all tokens.
 
@@ -215,6 +419,7 @@ class Orthogonal(Mixer):
 
     name: ClassVar[str] = "orthogonal"
     varying: ClassVar[bool] = False
+    can_normalise: ClassVar[bool] = False
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
@@ -249,4 +454,6 @@ class Orthogonal(Mixer):
         return MixGrads((grads.dw,), grads.dx, dy - grads.dx)
 
 
-MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in (Householder, DPLR, LowRank, Kronecker, Orthogonal)}
+MIXERS: dict[str, type[Mixer]] = {
+    mixer.name: mixer for mixer in (Householder, DPLR, LowRank, Kronecker, Monarch, Orthogonal, Dense, Mixture)
+}

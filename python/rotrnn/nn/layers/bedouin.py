@@ -10,6 +10,7 @@ import numpy as np
 from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
+from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.fixed_point import DIRECT, SOLVERS
@@ -62,6 +63,12 @@ class Bedouin(MatrixFixedPoint):
         given its past, does not contain lam_t, so that the iteration converges as well as before.
     mixer_silu : bool
         The vectors u of the mixer pass through SiLU before they are normalised, as in the authors' code.
+    unit_eps : float
+        u, B and C are divided by ``max(length, unit_eps)``, as in the authors' code, where it is 1e-5. With 0, vectors
+        of any length have length 1, and a zero vector stays zero.
+    spectral : bool
+        Spectral normalisation of a "kronecker" mixer (`rotrnn.nn.fixed_points.mixer.Kronecker`), which the authors'
+        code has for the vector state alone.
     gradient : "one_step" or "implicit"
     solver : "iteration" or "direct"
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
@@ -75,9 +82,9 @@ class Bedouin(MatrixFixedPoint):
         Makes the random draws of `train_iterations` different between a model's layers.
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), omega (E, S), W_delta (E, E), b_delta (E,), W_B, W_C
-    (S, E), W_p for each part p of the mixer, u (r, E, E) and alpha (r, E), and D (E,); V_delta, V_B, V_C, V_p, V_gate
-    (E, E) for `feedback`, without V_p of the mixer's parts if it is symmetric; M (E, E) for the orthogonal mixer, which
-    is constant; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
+    (S, E), W_p for each part p of the mixer, e.g. u (r, E, E) and alpha (r, E), and D (E,); V_delta, V_B, V_C, V_p,
+    V_gate (E, E) for `feedback`, without V_p of the mixer's parts if it is symmetric; M (E, E) for the orthogonal
+    mixer, which is constant; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
 
     Initial values: W_delta = 0 (section 4.5), b_delta for delta = 0.1, omega for lam uniform on [0.9, 0.999], D = 1,
     M ~ N(0, 1/32E), the convolution uniform on +-1/sqrt(d_conv), and N(0, 1/columns) for the rest.
@@ -86,7 +93,8 @@ class Bedouin(MatrixFixedPoint):
     about: ClassVar[str] = "dense version of Mamba: a matrix-state RNN, the fixed point in depth of a selective scan"
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), section 5"
     recurrent: ClassVar[frozenset[str]] = frozenset(
-        {"omega", "W_delta", "b_delta", "V_delta", "W_B", "V_B", "W_u", "V_u", "W_alpha", "V_alpha", "M"}
+        {"omega", "W_delta", "b_delta", "V_delta", "W_B", "V_B", "M"}
+        | {f"{kind}_{part}" for part in (*VECTORS, *GAINS) for kind in "WV"}
     )
     normed: ClassVar[bool] = False
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
@@ -101,6 +109,7 @@ class Bedouin(MatrixFixedPoint):
             ("mixer", not self.direct or self.mixer in DIRECT, f"one of {', '.join(DIRECT)} with solver='direct'"),
             ("feedback", not self.direct or "lambda" not in self.feedback, "none to lambda with solver='direct'"),
             ("mixer_silu", not (self.direct and self.mixer_silu), "False with solver='direct'"),
+            ("unit_eps", not (self.direct and self.unit_eps), "0 with solver='direct'"),
         ):
             if not good:
                 raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected}")
@@ -113,7 +122,7 @@ class Bedouin(MatrixFixedPoint):
     def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
         vectors = "silu" if self.mixer_silu else "linear"
-        parts = {name: Map(shape, vectors if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
+        parts = {name: Map(shape, vectors if name in VECTORS else "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "sigmoid"), **parts, "B": direction, "C": direction}
 
     @property

@@ -32,7 +32,8 @@ from rotrnn.nn.fixed_points.iteration import (
     solve,
     times_power,
 )
-from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands, Parts
+from rotrnn.nn.fixed_points.maps import Lagged, Map, Maps, lagged
+from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts
 from rotrnn.nn.layer import (
     EVALUATION,
     Array,
@@ -49,27 +50,30 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside
+from rotrnn.ops.device import beside, contiguous
 from rotrnn.ops.fixed_point import depth_pass, depth_solve
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")
+FEEDBACK = ("mixer", "output")
 GRADIENTS = ("one_step", "implicit")
 SOLVERS = ("iteration", "direct")
 DIRECT = ("householder", "dplr", "low_rank")
 """Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
-TILED = tuple(name for name in MIXERS if name != "orthogonal")
+TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of lam (in its shape), v (B, T, N), the operands and h0 (B, N)."""
+    """Gradients through one application: of lam (in its shape), v (B, T, N), the mixer's parts (if they depend on the
+    iterate, of what they are maps of, and of V), and h0 (B, N)."""
 
     dlam: Array
     dv: Array
-    doperands: Operands
+    dparts: Parts
+    dV: Array | None
     dh0: Array
 
 
@@ -79,13 +83,16 @@ class Depth:
 
     `lam` is (N,) or (B, T, N); gain is ``1 - |lam|`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
-    eq. 7). `solver` and `tile` are those of the layer.
+    eq. 7). The mixer is that of `parts` and their `operands`; or, if they are None, of the maps `driven` of y_{t-1}.
+    `solver` and `tile` are those of the layer.
     """
 
     lam: Array
     v: Array
     mixer: Mixer
-    operands: Operands
+    parts: Parts | None
+    operands: Operands | None
+    driven: Lagged | None
     h0: Array
     scaled: bool
     accelerated: bool
@@ -93,15 +100,39 @@ class Depth:
     tile: int | None
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
-        drive = self._scaled(self.mixer.mix(self.operands, self.v, y, lengths))
+        drive = self._scaled(self.mixer.mix(self._operands(y, lengths), self.v, y, lengths))
         if self.accelerated:
             return cast(Array, diagonal_scan(self.lam, drive, self.h0, lengths=lengths))
         return mask_padding(self.lam * self._before(y) + drive, lengths)
 
     def pull(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
         """Returns dh plus the gradient that w, the gradient of the scan's input, sends back to y through the mixer."""
-        pulled: Array = dh + self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths).dorigin
-        return pulled
+        parts, operands, late = self._mixing(y, lengths)
+        grads = self.mixer.mix_backward(operands, self._scaled(w), self.v, y, lengths)
+        pulled: Array = dh + grads.dorigin
+        if self.driven is None or late is None:
+            return pulled  # no step reads the one before
+        dparts = self.mixer.operands_backward(parts, operands, grads.operands)
+        dlate = self.driven.backward(dparts, late, lengths).dlate
+        assert dlate is not None
+        assert self.driven.V is not None
+        return pulled + dense(dlate, contiguous(self.driven.V.T))
+
+    def _mixing(self, y: Array, lengths: Steps) -> tuple[Parts, Operands, Array | None]:
+        """Returns parts and operands of the mixer at y, and V y if they depend on y."""
+        if self.driven is None:
+            assert self.parts is not None
+            assert self.operands is not None
+            return self.parts, self.operands, None
+        late = self.driven.late(y)
+        parts = self.driven(late, lengths)
+        return parts, self.mixer.operands(parts), late
+
+    def _operands(self, y: Array, lengths: Steps) -> Operands:
+        if self.driven is not None:
+            return self.mixer.operands(self.driven.of_output(y, lengths))
+        assert self.operands is not None
+        return self.operands
 
     def adjoint(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
         """The map whose fixed point is the w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
@@ -130,7 +161,9 @@ class Depth:
         how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint}
         if self.solver == "direct" or self.tile is not None:
             return self._solve_in_one_call(y, x, how, lengths, settings, ctx, **asking)
-        mixer = self.mixer.prepared(self.operands) if ctx.fused and self.accelerated else None
+        mixer = None
+        if ctx.fused and self.accelerated and self.operands is not None and not settings.each_step:
+            mixer = self.mixer.prepared(self.operands)
         if mixer is None:
             return None, solve(function, y, settings, ctx, **asking).report
 
@@ -152,6 +185,7 @@ class Depth:
     ) -> tuple[Array | None, Report]:
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles, or a direct one, needs the host")
+        assert self.operands is not None
         mixer = self.mixer.prepared(self.operands)
         assert mixer is not None
         rules: dict[str, Any] = {
@@ -173,16 +207,23 @@ class Depth:
             w, dlam = dh, self._summed(dh * self._before(y), self.lam)
             first = self.lam if self.lam.ndim == 1 else self.lam[:, 0] if self.lam.shape[1] else 0
             dh0 = first * w[:, 0] if w.shape[1] else np.zeros_like(self.h0)
-        grads = self.mixer.mix_backward(self.operands, self._scaled(w), self.v, y, lengths)
+        parts, operands, late = self._mixing(y, lengths)
+        grads = self.mixer.mix_backward(operands, self._scaled(w), self.v, y, lengths)
         if self.scaled:
-            mixed = self.mixer.mix(self.operands, self.v, y, lengths)
+            mixed = self.mixer.mix(operands, self.v, y, lengths)
             dlam = dlam - np.copysign(1, self.lam) * self._summed(w * mixed, self.lam)
-        return DepthGrads(dlam, grads.dx, grads.operands, dh0)
+        dparts = self.mixer.operands_backward(parts, operands, grads.operands)
+        if self.driven is None:
+            return DepthGrads(dlam, grads.dx, dparts, None, dh0)
+        of_maps = self.driven.backward(dparts, late, lengths)
+        dV, dfirst = self.driven.weights_backward(of_maps, y)
+        return DepthGrads(dlam, grads.dx, self.driven.split(of_maps.dbase), dV, dh0 + dfirst)
 
-    def transitions(self, args: Boundary) -> Array:
-        """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``."""
+    def transitions(self, args: Boundary, y: Array, lengths: Steps) -> Array:
+        """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``; y is the fixed
+        point, if the mixer depends on it."""
         identity = np.eye(self.v.shape[-1], dtype=self.v.dtype)
-        Q = self.mixer.matrices(self.operands, self.v)
+        Q = self.mixer.matrices(self._operands(y, lengths), self.v)
         if not self.scaled and (np.linalg.matrix_rank(Q) < len(identity)).any():
             raise ValueError(f"{args.op}: a Q_t has no inverse, expected one in a layer with scaled=False")
         lam = np.broadcast_to(self.lam, self.v.shape)[..., None]
@@ -200,23 +241,37 @@ class Depth:
         return x.sum((0, 1)) if like.ndim == 1 else x
 
 
-class FixedPointSaved(NamedTuple):
-    """Saved for backward: x with zeroed padding (if there is a convolution, what it returns, and the convolution),
-    intermediate values, the step in depth, the iterate before its last application, the fixed point h as `iterate`
-    (B, T, N), and the report of the iteration."""
+class OutputSaved(NamedTuple):
+    """The map c_t of x_t and h_{t-1} that multiplies h_t, V h, the values of c (B, T, N), and c * h."""
 
-    x: Array
-    convolved: Convolved | None
+    map: Lagged
+    late: Array | None
+    values: Array
+    product: Array
+
+
+class FixedPointSaved(NamedTuple):
+    """Saved for backward: x with zeroed padding and those of its parts (if there are convolutions, what they return),
+    the convolutions by part, intermediate values, the step in depth, the iterate before its last application, the fixed
+    point h as `iterate` (B, T, N), the map of the output, and the report of the iteration."""
+
+    inputs: dict[str, Array]
+    convolved: dict[str, Convolved]
     drive: Array
     gate: Array | None
-    parts: Parts
     depth: Depth
     before: Array
     iterate: Array
+    output: OutputSaved | None
     lengths: Steps
     fused: bool
     report: Report
     state: State
+
+    @property
+    def x(self) -> Array:
+        """What the input is multiplied by, and what the skip adds."""
+        return self.inputs[""]
 
     @property
     def iterations(self) -> Steps:
@@ -291,22 +346,39 @@ class FixedPointRNN(Recurrent):
         Eigenvalues"). `lambda_init` may then be negative, too.
     d_conv : int
         Taps of a short causal convolution, with which ``SiLU(conv(x))`` takes the place of x in all of the above; 0 for
-        none. The authors' code has one for each of the mixer, lam, B and x; here all share one. The state is then
-        (h, the last d_conv - 1 inputs).
+        none. The state is then (h, the last d_conv - 1 inputs).
+    separate_convs : bool
+        A convolution of its own for each part in `selective`, as in the authors' code, and one for the x that B and D
+        multiply. Needs d_conv. A constant mixer has none.
+    feedback : sequence of str
+        Parts that read h_{t-1} beside x_t, as in the authors' code; none by default. "mixer": the parts of Q_t are
+        ``W_p x_t + V_p h_{t-1}``, in each iteration of the last iterate; the mixer must be in `selective`. "output":
+        ``y_t = C (c_t * h_t) + D * x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a
+        token is as before, so that what is said of `contractive` holds. Feedback to the mixer needs "iteration" as
+        solver and no `tile`.
+    unit_eps : float
+        The mixer's vectors u are divided by ``max(|u|, unit_eps)``, as in the authors' code, where it is 1e-5. With 0,
+        vectors of any length have length 1, and a zero vector stays zero.
+    spectral : bool
+        Spectral normalisation of a "kronecker" mixer, or of those of a "mixture", as in the authors' code of this layer
+        (`rotrnn.nn.fixed_points.mixer.Kronecker`).
 
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
-    each part p of the mixer, "p" if it is constant, u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
-    additional last axis D; conv_w (D, d_conv) and conv_bias (D,) of the convolution, initially uniform on
+    each part p of the mixer, "p" if it is constant, e.g. u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
+    additional last axis D, and with feedback "V_p", with an additional last axis N; W_c (N, D), V_c (N, N); conv_w
+    (D, d_conv) and conv_bias (D,) of the convolution, those of part p with the suffix "_p", initially uniform on
     +-1/sqrt(d_conv).
 
     Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
-    b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1).
+    b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1), W_c ~
+    N(0, 1/D), V_p and V_c ~ N(0, 1/N).
     """
 
     about: ClassVar[str] = "dense linear RNN with a vector state, the fixed point in depth of a diagonal one"
     paper: ClassVar[str] = "Movahedi, Sarnthein, Cirone, Orvieto: Fixed-Point RNNs (2025), sections 3 and 4.1"
     recurrent: ClassVar[frozenset[str]] = frozenset(
-        {"W_lambda", "b_lambda", "B", "W_B", "b_B", "W_u", "u", "W_alpha", "alpha", "M"}
+        {"W_lambda", "b_lambda", "B", "W_B", "b_B", "M"}
+        | {name for part in (*VECTORS, *GAINS) for name in (part, f"W_{part}", f"V_{part}")}
     )
     lanes: ClassVar[str] = "d_state"
 
@@ -329,13 +401,18 @@ class FixedPointRNN(Recurrent):
     site: int = 0
     negative: bool = False
     d_conv: int = 0
+    separate_convs: bool = False
+    feedback: tuple[str, ...] = ()
+    unit_eps: float = 0.0
+    spectral: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", "rank")
         self.check_sizes("site", "d_conv", least=0)
-        if not set(self.selective) <= set(SELECTIVE):
-            raise ValueError(f"FixedPointRNN: selective={self.selective!r}, expected some of {', '.join(SELECTIVE)}")
+        for key, some, parts in (("selective", self.selective, SELECTIVE), ("feedback", self.feedback, FEEDBACK)):
+            if not set(some) <= set(parts):
+                raise ValueError(f"FixedPointRNN: {key}={some!r}, expected some of {', '.join(parts)}")
         for key, value, known in (
             ("mixer", self.mixer, MIXERS),
             ("gradient", self.gradient, GRADIENTS),
@@ -355,9 +432,15 @@ class FixedPointRNN(Recurrent):
         if self.tile is not None:
             self.check_sizes("tile")
         direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
+        fed, reads = "mixer" in self.feedback, self._varies("mixer")
         for key, fails, by, expected in (
             ("solver", direct and self.mixer not in DIRECT, "mixer", f"one of {', '.join(DIRECT)}"),
             ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
+            ("feedback", fed and direct, "solver", "'iteration'"),
+            ("feedback", fed and tiled, "tile", "None"),
+            ("feedback", fed and not reads and not self._mixer.varying, "mixer", "one that can vary"),
+            ("feedback", fed and not reads, "selective", "with 'mixer'"),
+            ("separate_convs", self.separate_convs and not self.d_conv, "d_conv", "1 or more"),
             ("tile", tiled and direct, "solver", "'iteration'"),
             ("tile", tiled and self.mixer not in TILED, "mixer", f"one of {', '.join(TILED)}"),
             ("tile", tiled and not self.accelerated, "accelerated", "True"),
@@ -369,7 +452,7 @@ class FixedPointRNN(Recurrent):
 
     @property
     def _mixer(self) -> Mixer:
-        return MIXERS[self.mixer](self.d_state, self.rank, self.contractive)
+        return MIXERS[self.mixer](self.d_state, self.rank, self.contractive, self.unit_eps, self.spectral)
 
     @property
     def _iteration(self) -> Iteration:
@@ -377,6 +460,19 @@ class FixedPointRNN(Recurrent):
 
     def _varies(self, part: str) -> bool:
         return part in self.selective and (part != "mixer" or self._mixer.varying)
+
+    @property
+    def _convs(self) -> tuple[str, ...]:
+        """Parts with a convolution of their own, and "" for x; none without one."""
+        own = [part for part in SELECTIVE if self.separate_convs and self._varies(part)]
+        return ("", *own) if self.d_conv else ()
+
+    @property
+    def _fed_back(self) -> Maps:
+        """Returns the maps of the mixer, if it reads the last state."""
+        if "mixer" not in self.feedback:
+            return {}
+        return {name: Map(shape, "linear") for name, shape in self._mixer.parts.items()}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -388,7 +484,12 @@ class FixedPointRNN(Recurrent):
             shapes |= {"W_B": (N, D), "b_B": (N,)}
         for name, shape in self._mixer.parts.items():
             shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
-        return shapes | conv_shapes(D, self.d_conv)
+        shapes |= {f"V_{name}": (*one.shape, N) for name, one in self._fed_back.items()}
+        if "output" in self.feedback:
+            shapes |= {"W_c": (N, D), "V_c": (N, N)}
+        for part in self._convs:
+            shapes |= conv_shapes(D, self.d_conv, part)
+        return shapes
 
     @property
     def state_form(self) -> StateForm:
@@ -400,10 +501,13 @@ class FixedPointRNN(Recurrent):
         lam = rng.uniform(*self.lambda_init, N)
         scale = {"C": N**-0.5, "D": 1.0, "W_lambda": 0.0, "b_B": 0.0, "B": D**-0.5, "M": (32 * N) ** -0.5}
         share = (1 + lam) / 2 if self.negative else lam
-        fixed = {"b_lambda": np.log(share / (1 - share)), **initial_conv(rng, D, self.d_conv)}
+        fixed = {"b_lambda": np.log(share / (1 - share))}
+        for part in self._convs:
+            fixed |= initial_conv(rng, D, self.d_conv, part)
         params = {}
         for name, shape in self.shapes.items():
-            size = scale.get(name, D**-0.5 if name.startswith("W_") else 1.0)
+            ends = {"W_": D, "V_": N}.get(name[:2], 1)
+            size = scale.get(name, ends**-0.5)
             params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
@@ -445,16 +549,38 @@ class FixedPointRNN(Recurrent):
         B, T = x.shape[:2]
         lengths = lengths_of(ctx, x)
         x, h0, tail, start, *_ = args.common(x, h0, tail, start, *params.values())
-        x = mask_padding(x, steps)
-        convolved = convolve(x, params, tail, lengths)
-        x = x if convolved is None else convolved.u
-        depth, drive, gate, parts = self._depth(params, constants, x, h0)
+        inputs, convolved = self._inputs(params, mask_padding(x, steps), tail, lengths)
+        depth, drive, gate = self._depth(params, constants, inputs, h0)
         y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
         h, report = depth.solve(y, self._iteration, ctx, **self._asking)
-        out = mask_padding(dense(h, params["C"]) + params["D"] * x, steps)
+        output = self._output(params, inputs[""], h, depth.h0, lengths)
+        product = h if output is None else output.product
+        out = mask_padding(dense(product, params["C"]) + params["D"] * inputs[""], steps)
         last: State = last_steps(h, lengths, depth.h0).astype(x.dtype)
-        last = last if convolved is None else (last, convolved.after)
-        return out, FixedPointSaved(x, convolved, drive, gate, parts, depth, y, h, lengths, ctx.fused, report, last)
+        last = (last, convolved[""].after) if convolved else last
+        return out, FixedPointSaved(
+            inputs, convolved, drive, gate, depth, y, h, output, lengths, ctx.fused, report, last
+        )
+
+    def _inputs(
+        self, params: Params, x: Array, tail: Array | None, lengths: Steps
+    ) -> tuple[dict[str, Array], dict[str, Convolved]]:
+        """Returns the x of each selective part, and under "" that of the rest; and their convolutions."""
+        convolved = {}
+        for part in self._convs:
+            one = convolve(x, params, tail, lengths, part)
+            assert one is not None
+            convolved[part] = one
+        shared = convolved[""].u if convolved else x
+        return {part: convolved[part].u if part in convolved else shared for part in ("", *SELECTIVE)}, convolved
+
+    def _output(self, params: Params, x: Array, h: Array, h0: Array, lengths: Steps) -> OutputSaved | None:
+        if "output" not in self.feedback:
+            return None
+        maps = lagged({"c": Map((self.d_state,), "silu")}, dense(x, params["W_c"]), params["V_c"], h0)
+        late = maps.late(h)
+        values = maps(late, lengths)["c"]
+        return OutputSaved(maps, late, values, values * h)
 
     def _leaves(self, args: Boundary, name: str, state: State) -> tuple[Array | None, Array | None]:
         """Returns h and the last inputs of the convolution of a state or its gradient, each None if not there."""
@@ -469,35 +595,40 @@ class FixedPointRNN(Recurrent):
         return {"site": self.site, "name": type(self).__name__, "guaranteed": self.contractive}
 
     def _depth(
-        self, params: Params, constants: Params, x: Array, h0: Array | None
-    ) -> tuple[Depth, Array, Array | None, Parts]:
-        """Returns the step in depth, B x, the gate of B_t, and the mixer's parts."""
+        self, params: Params, constants: Params, inputs: dict[str, Array], h0: Array | None
+    ) -> tuple[Depth, Array, Array | None]:
+        """Returns the step in depth, B x, and the gate of B_t."""
+        x = inputs[""]
         z, mixer = params["b_lambda"].astype(x.dtype), self._mixer
+        h0 = np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0
         if self._varies("lambda"):
-            z = dense(x, params["W_lambda"], z)
+            z = dense(inputs["lambda"], params["W_lambda"], z)
         drive = dense(x, params["B"])
-        gate = sigmoid(dense(x, params["W_B"], params["b_B"])) if self._varies("B") else None
-        if "operands" in constants:
-            parts, operands = constants["parts"], constants["operands"]
-        else:
-            parts = {
-                name: dense(x, params[f"W_{name}"].reshape(-1, self.d_model)).reshape(*x.shape[:2], *shape)
-                for name, shape in mixer.parts.items()
-            }
-            operands = mixer.operands(parts)
+        gate = sigmoid(dense(inputs["B"], params["W_B"], params["b_B"])) if self._varies("B") else None
+        parts, operands, driven = constants.get("parts"), constants.get("operands"), None
+        if parts is None:
+            sums = {name: dense(inputs["mixer"], params[f"W_{name}"].reshape(-1, self.d_model)) for name in mixer.parts}
+            if self._fed_back:
+                V = np.concatenate([params[f"V_{name}"].reshape(-1, self.d_state) for name in sums])
+                driven = lagged(self._fed_back, np.concatenate(list(sums.values()), -1), V, h0)
+            else:
+                parts = {name: sums[name].reshape(*x.shape[:2], *shape) for name, shape in mixer.parts.items()}
+                operands = mixer.operands(parts)
         share = sigmoid(z)
         depth = Depth(
             2 * share - 1 if self.negative else share,
             drive if gate is None else gate * drive,
             mixer,
+            parts,
             operands,
-            np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0,
+            driven,
+            h0,
             self.scaled,
             self.accelerated,
             self.solver,
             self.tile,
         )
-        return depth, drive, gate, parts
+        return depth, drive, gate
 
     def backward(
         self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None
@@ -510,49 +641,65 @@ class FixedPointRNN(Recurrent):
         dhT, dafter = self._leaves(args, "dstate", dstate)
         dy, _ = args.common(dy, x)
         dy = mask_padding(dy, lengths)
-        grads = dense_backward(dy, saved.iterate, params["C"])
+        output = saved.output
+        grads = dense_backward(dy, saved.iterate if output is None else output.product, params["C"])
         dh, dparams = grads.dx, {"C": grads.dw, "D": (dy * x).sum((0, 1))}
+        dinputs, dfirst = {"": dy * params["D"]}, None
+
+        def affine(dz: Array, of: str, weight: str, bias: str | None = None) -> None:
+            """Adds the gradients of a linear function of the x of a part."""
+            w = params[weight]
+            rows = w.reshape(-1, self.d_model)
+            part = of if of in saved.convolved else ""
+            back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), saved.inputs[part], rows)
+            dinputs[part] = dinputs[part] + back.dx if part in dinputs else back.dx
+            dparams[weight] = back.dw.reshape(w.shape)
+            if bias is not None:
+                dparams[bias] = back.dbias
+
+        if output is not None:
+            of_map = output.map.backward({"c": dh * saved.iterate}, output.late, lengths)
+            dparams["V_c"], dfirst = output.map.weights_backward(of_map, saved.iterate)
+            affine(of_map.dbase, "", "W_c")
+            dh = dh * output.values
+            if of_map.dlate is not None:
+                dh += dense(of_map.dlate, contiguous(params["V_c"].T))
         if dhT is not None:
             add_to_last_steps(dh, lengths, dhT)
         if self.gradient == "implicit":
             dh = self._implicit(saved, dh)
         through = depth.backward(dh, saved.before, saved.iterate, lengths)
-        dh0 = through.dh0
+        dh0 = through.dh0 if dfirst is None else through.dh0 + dfirst
         if dhT is not None:
             dh0 = np.where(has_steps(lengths, dh0), dh0, dhT)
-        dx = dy * params["D"]
-
-        def affine(dz: Array, weight: str, bias: str | None = None) -> None:
-            """Adds the gradients of a linear function of x."""
-            w = params[weight]
-            rows = w.reshape(-1, self.d_model)
-            back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), x, rows)
-            dx.__iadd__(back.dx)
-            dparams[weight] = back.dw.reshape(w.shape)
-            if bias is not None:
-                dparams[bias] = back.dbias
 
         lam = depth.lam
         dz = through.dlam * (1 + lam) * (1 - lam) / 2 if self.negative else through.dlam * lam * (1 - lam)
         if self._varies("lambda"):
-            affine(dz, "W_lambda", "b_lambda")
+            affine(dz, "lambda", "W_lambda", "b_lambda")
         else:
             dparams["b_lambda"] = dz
         dv = through.dv
         if saved.gate is not None:
-            affine(dv * saved.drive * saved.gate * (1 - saved.gate), "W_B", "b_B")
+            affine(dv * saved.drive * saved.gate * (1 - saved.gate), "B", "W_B", "b_B")
             dv = dv * saved.gate
-        affine(dv, "B")
-        dparts = depth.mixer.operands_backward(saved.parts, depth.operands, through.doperands)
-        for name, dpart in dparts.items():
+        affine(dv, "", "B")
+        for name, dpart in through.dparts.items():
             if self._varies("mixer"):
-                affine(dpart, f"W_{name}")
+                affine(dpart, "mixer", f"W_{name}")
             else:
                 dparams[name] = dpart
-        if saved.convolved is None:
-            return dx, {name: dparams[name] for name in self.shapes}, dh0
-        dx, dconv, dtail = convolve_backward(dx, saved.convolved, params, dafter, lengths)
-        dparams |= dconv
+        if through.dV is not None:
+            ends = np.cumsum([one.width for one in self._fed_back.values()])[:-1].tolist()
+            for name, rows in zip(self._fed_back, np.split(through.dV, ends), strict=True):
+                dparams[f"V_{name}"] = rows.reshape(params[f"V_{name}"].shape)
+        if not saved.convolved:
+            return dinputs[""], {name: dparams[name] for name in self.shapes}, dh0
+        dx, dtail = np.zeros_like(x), None
+        for part, convolved in saved.convolved.items():
+            after = dafter if part == "" else None
+            own, dconv, dbefore = convolve_backward(dinputs[part], convolved, params, after, lengths, part)
+            dx, dtail, dparams = dx + own, dbefore if dtail is None else dtail + dbefore, dparams | dconv
         return dx, {name: dparams[name] for name in self.shapes}, (dh0, dtail)
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
@@ -568,7 +715,8 @@ class FixedPointRNN(Recurrent):
         """Returns the dense A_t (B, T, N, N) of ``h_t = A_t h_{t-1} + ...``, the recurrence of the fixed point.
 
         That is ``K_t diag(lam_t)`` if `scaled`, else ``Q_t^-1 diag(lam_t)``. Nothing is iterated: A_t depends on x_t
-        alone, and exists where the iteration does not converge, too. Zero beyond the lengths.
+        alone, and exists where the iteration does not converge, too. With feedback to the mixer, A_t also depends on
+        h_{t-1}, which is that of `forward`, held constant. Zero beyond the lengths.
 
         Raises
         ------
@@ -580,10 +728,13 @@ class FixedPointRNN(Recurrent):
         x = self.check_input(args, "x", x)
         steps = args.lengths(ctx.lengths)
         x, *_ = args.common(x, *params.values())
-        x = mask_padding(x, steps)
-        convolved = convolve(x, params, None, lengths_of(ctx, x))
-        depth = self._depth(params, self._constants(params), x if convolved is None else convolved.u, None)[0]
-        return mask_steps(depth.transitions(args), steps)
+        lengths = lengths_of(ctx, x)
+        if self._fed_back:
+            saved = self._forward(params, {}, x, ctx, None, None)[1]
+            return mask_steps(saved.depth.transitions(args, saved.iterate, lengths), steps)
+        inputs = self._inputs(params, mask_padding(x, steps), None, lengths)[0]
+        depth = self._depth(params, self._constants(params), inputs, None)[0]
+        return mask_steps(depth.transitions(args, depth.v, lengths), steps)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
         """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of

@@ -10,6 +10,7 @@ import numpy as np
 from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
+from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.dense import matmul
@@ -38,12 +39,12 @@ class FPMamba(MatrixFixedPoint):
 
     With a norm in the loop the fixed point is not unique. `forward` returns the one reached from y = 0 by this
     iteration; `step`, with a fixed point per token, finds others (`inference_gap`). A sequence that is not finite ends
-    on its own; in the authors' code it would stop its batch. Vectors of any length are normalised, and a zero vector
-    stays zero; the authors' code divides by max(length, 1e-12), which is the same for lengths of at least 1e-12.
+    on its own; in the authors' code it would stop its batch. The authors' code also divides u, B and C by
+    ``max(length, norm_eps)``, which is `unit_eps` here.
 
     Parameters
     ----------
-    d_state, expand, mixer, rank, feedback, normalise, gradient, site, d_conv, symmetric, negative
+    d_state, expand, mixer, rank, feedback, normalise, gradient, site, d_conv, symmetric, negative, unit_eps, spectral
         As in Bedouin, but without feedback to lambda. The "kronecker" mixer is that of the authors' code, where d_conv
         is 4. The negative transition is ``lam_t = 2 exp(-exp(A_log) delta_t) - 1``.
     mixer_silu : bool
@@ -61,8 +62,8 @@ class FPMamba(MatrixFixedPoint):
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
     D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E). With rows that are normalised and scaled by
     gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback
-    or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_alpha;
-    M (E, E) for the orthogonal mixer; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
+    or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_p for
+    its gains (b_alpha); M (E, E) for the orthogonal mixer; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
 
     Initial values: A = -(1..S), D = 1, norm the identity, W_dt uniform on +-1/sqrt(R), other weights uniform on
     +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
@@ -96,7 +97,7 @@ class FPMamba(MatrixFixedPoint):
     def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
         vectors = "silu" if self.mixer_silu else "linear"
-        parts = {name: Map(shape, vectors if name == "u" else "linear") for name, shape in self.mixer_maps.items()}
+        parts = {name: Map(shape, vectors if name in VECTORS else "linear") for name, shape in self.mixer_maps.items()}
         return {"delta": Map((self.width,), "softplus"), **parts, "B": direction, "C": direction}
 
     @property
@@ -109,6 +110,11 @@ class FPMamba(MatrixFixedPoint):
         return shapes | {name: shape for name, shape in late.items() if name[2:] in self.feedback}
 
     @property
+    def biases(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the biases of the mixer's gains."""
+        return {f"b_{name}": shape for name, shape in self.mixer_maps.items() if name in GAINS}
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, E, S, R = self.d_model, self.width, self.d_state, -(-self.d_model // 16)
         shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E), "W_d": (R, E), "W_dt": (E, R)}
@@ -116,7 +122,7 @@ class FPMamba(MatrixFixedPoint):
         for name, shape in self.normed_rows.items():
             shapes |= {name: shape, f"g_{name}": shape[:-1]}
         shapes |= self.conv_shapes
-        return shapes | ({"b_alpha": self.mixer_maps["alpha"]} if self.mixer_maps else self._mixer.parts)
+        return shapes | (self.biases if self.mixer_maps else self._mixer.parts)
 
     def init(self, rng: np.random.Generator) -> Params:
         dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), self.width))
@@ -128,7 +134,7 @@ class FPMamba(MatrixFixedPoint):
         for name, shape in self.shapes.items():
             if name in ("D", "scale"):
                 params[name] = np.ones(shape)
-            elif name in ("bias", "b_alpha"):
+            elif name in ("bias", *self.biases):
                 params[name] = np.zeros(shape)
             elif name == "M":
                 params[name] = (32 * self.width) ** -0.5 * rng.standard_normal(shape)
@@ -150,10 +156,8 @@ class FPMamba(MatrixFixedPoint):
                 weights[f"V_{name[2:]}"] = rows if self.symmetric else contiguous(rows[..., self.width :])
             else:
                 weights[name] = rows
-        if self.mixer_maps:
-            weights["b_alpha"] = params["b_alpha"]
-        else:
-            weights |= {name: params[name] for name in self._mixer.parts}
+        constants = self.biases if self.mixer_maps else self._mixer.parts
+        weights |= {name: params[name] for name in constants}
         return Folded(weights)
 
     def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
@@ -174,8 +178,7 @@ class FPMamba(MatrixFixedPoint):
             along = (drows * unit).sum(-1)
             dparams[f"g_{name}"] = along
             dparams[name] = params[f"g_{name}"][..., None] / size * (drows - along[..., None] * unit)
-        if self.mixer_maps:
-            dparams["b_alpha"] = dweights["b_alpha"].reshape(self.mixer_maps["alpha"])
+        dparams |= {name: dweights[name].reshape(shape) for name, shape in self.biases.items()}
         return dparams
 
 
