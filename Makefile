@@ -88,8 +88,9 @@ build/docs/venv/installed: .venv/installed
 			print(*p["optional-dependencies"]["docs"])')
 	@touch $@
 
-notebooks: .venv/installed
+notebooks: .venv/installed build/torch/installed
 	$(BIN)/python examples/notebooks.py
+	PYTHONPATH=$(CURDIR)/build/torch $(BIN)/python examples/notebooks.py pytorch/torch_loop
 
 # PyTorch is large, so its tests are left out of `make test`. It is put beside the packages of .venv; where a smaller
 # build for the CPU alone is, PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL tells
