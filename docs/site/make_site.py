@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION: dict[str, list[str]] = {
-    "Start": ["docs/README", "docs/guide", "docs/data", "docs/models"],
+    "Start": ["docs/README", "docs/guide", "docs/data", "docs/models", "docs/mistakes"],
     "By task": [
         *("docs/command-line", "docs/tasks", "docs/pytorch", "docs/jax", "docs/own-layers"),
         *("docs/c", "docs/gpu", "docs/processes", "examples/*", "examples/forecasts/*", "examples/pytorch/*"),
