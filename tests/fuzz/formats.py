@@ -712,7 +712,7 @@ FLAX = {"lru": _checkpoint(LRU_TREE, "normalization"), "s5": _checkpoint(S5_TREE
 
 
 def _register_checkpoint(name: str) -> None:
-    @_format(f"flax-npz-{name}", load=_import_and_run, words=NPY, **NPZ)
+    @_format(f"flax-npz-{name}", load=_import_and_run, words=NPY, errors=(ValueError, OSError, ImportError), **NPZ)
     def _(folder: Path) -> Any:
         path = folder / f"{name}.npz"
         path.write_bytes(_npz(FLAX[name]))
@@ -744,7 +744,7 @@ PARTS: Any = {"val_fraction": 0.2, "test_fraction": 0.2}
 def _drawn(task: Any) -> None:
     """What a training draws of a task: numbers that are finite, unless a target does not count."""
     for split in (task.train, task.val, task.test):
-        batch = split.batch(np.arange(min(3, len(split))))
+        batch = split.batch(np.arange(min(3, len(split))), np.float64)
         assert np.isfinite(batch.inputs).all()
         assert not np.isinf(batch.labels).any()
 

@@ -237,6 +237,8 @@ class OwnData:
             raise ValueError(f"{self.path}: has no sequence")
         if (empty := np.flatnonzero(data.lengths < 1)).size:
             raise ValueError(f"{self.path}: sequence {empty[0]} has no steps")
+        check_range(self.path, data.values)
+        check_range(self.path, data.labels)
         return data
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
@@ -248,6 +250,14 @@ class OwnData:
         with atomic_file(path) as file:
             np.savez(file, x=data.values, y=labels, lengths=data.lengths)
         return self.load()
+
+
+def check_range(path: str, array: Numbers) -> None:
+    """Raises ValueError if float32 cannot hold a number; NaN may be there."""
+    most = float(np.finfo(np.float32).max)
+    for end in (np.nanmin, np.nanmax) if array.size and not np.isnan(array).all() else ():
+        if not abs(value := float(end(array))) <= most:
+            raise ValueError(f"{path}: has the number {value:g}, expected at most {most:.2g} in size, as float32 holds")
 
 
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:
