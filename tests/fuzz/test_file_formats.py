@@ -254,6 +254,7 @@ FOUND = [
     ("arrays-npz", _npz(x=NO_SHAPE), "is not a file .npz, or is damaged"),
     ("arrays-npz", _npz(x=b"text", y=b""), "is not a file .npz, or is damaged"),
     ("arrays-npz", _npz(x=_array(np.full((9, 2), 1e308)), y=_array(np.arange(9))), "has the number 1e.308, expected"),
+    ("table-csv", b"id,u,label\n", "own.csv: has no sequence"),
     ("flax-npz-lru", _npz(x=ENORMOUS), "is not a file .npz, or is damaged"),
     ("folder-wav", WIDE_WAV, "has 32768 bits a sample, expected 8, 16, 24 or 32"),
     (

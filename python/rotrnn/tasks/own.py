@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -271,7 +272,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
             raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
         return numbers.astype(np.int64), tuple(str(one) for one in classes.tolist())
-    columns = labels.reshape(len(labels), -1)
+    columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
     if columns.dtype.kind not in "iufb":
         raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers for a {kind}")
     if kind == "regression":
