@@ -170,9 +170,9 @@ class Run:
     def last_logged(self) -> int:
         """Returns the highest step of which any start wrote a record to the log; -1 if none did. The log itself may end
         before it, where a resumed run was stopped once more."""
-        logged = [one.get("logged") for one in self.read_json(self.sessions, [])]
-        last = self.records()[-1:]
-        return max([-1, *(one for one in logged if type(one) is int), *(record["step"] for record in last)])
+        found = [one.get("logged") for one in self.read_json(self.sessions, [])]
+        found += [record["step"] for record in self.records()[-1:]]
+        return max((one for one in found if type(one) is int), default=-1)
 
     def read_json(self, path: Path, default: Any = None) -> Any:
         """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged.
