@@ -205,7 +205,7 @@ def test_a_published_figure_is_not_that_of_another_layer_or_task(tmp_path):
 
 
 def test_what_there_is_is_listed_once():
-    with pytest.raises(ValueError, match="recipe is 'xyz', .*; expected one of") as caught:
+    with pytest.raises(ValueError, match=r"recipe is 'xyz', .*; expected one of") as caught:
         load_recipe("xyz")
     assert str(caught.value).count("digits-lru,") == 1
 
