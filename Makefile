@@ -88,8 +88,9 @@ build/docs/venv/installed: .venv/installed
 			print(*p["optional-dependencies"]["docs"])')
 	@touch $@
 
-notebooks: .venv/installed
+notebooks: .venv/installed build/torch/installed
 	$(BIN)/python examples/notebooks.py
+	PYTHONPATH=$(CURDIR)/build/torch $(BIN)/python examples/notebooks.py pytorch/torch_loop
 
 # PyTorch is large, so its tests are left out of `make test`. It is put beside the packages of .venv; where a smaller
 # build for the CPU alone is, PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL tells
@@ -140,16 +141,18 @@ examples: .venv/installed
 	@$(MAKE) -s -f examples/c/Makefile programs page
 	@$(PYTEST) tests/lib/test_examples_in_c.py tests/lib/test_digits_page.py
 
-# Beside other people's models and programs, which are large: in a venv that adds them to .venv
+# Beside other people's models and programs, which are large: in a venv that adds them to .venv, to PyTorch and to JAX.
+# pip finds what is in these three, and does not install it again
 test-hub: build/hub/installed
 	OMP_WAIT_POLICY=passive build/hub/bin/python -m pytest -n 2 tests/hub
 
-build/hub/installed: tests/hub/requirements.txt | .venv/installed
+build/hub/installed: tests/hub/requirements.txt build/torch/installed build/jax/installed | .venv/installed
 	rm -rf build/hub
 	$(PYTHON) -m venv build/hub
+	for folder in "$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')" $(CURDIR)/build/torch $(CURDIR)/build/jax; do \
+		echo "import site; site.addsitedir('$$folder')"; \
+	done > "$$(build/hub/bin/python -c 'import site; print(site.getsitepackages()[0])')/rotrnn.pth"
 	build/hub/bin/pip install --quiet --disable-pip-version-check -r $<
-	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
-		> "$$(build/hub/bin/python -c 'import site; print(site.getsitepackages()[0])')/rotrnn.pth"
 	@touch $@
 
 resources: .venv/installed

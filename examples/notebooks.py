@@ -1,6 +1,8 @@
 """Runs the notebooks of this folder and stores their outputs in them, so that they can be read without running.
 
 python examples/notebooks.py [NAME ...]
+
+Those in folders need packages of their own, and are run by name: pytorch/torch_loop.
 """
 
 from __future__ import annotations
@@ -82,13 +84,12 @@ def pictures(notebook: Any) -> list[bytes]:
 
 
 def main(names: list[str]) -> None:
-    for path in sorted(HERE.glob("*.ipynb")):
-        if not names or path.stem in names:
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["TMPDIR"] = folder  # where notebooks keep their runs
-                notebook = executed(path, Path(folder))
-            nbformat.write(notebook, path)
-            print(f"{path}: {path.stat().st_size:,} bytes")
+    for path in [HERE / f"{name}.ipynb" for name in names] or sorted(HERE.glob("*.ipynb")):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["TMPDIR"] = folder  # where notebooks keep their runs
+            notebook = executed(path, Path(folder))
+        nbformat.write(notebook, path)
+        print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION: dict[str, list[str]] = {
-    "Start": ["docs/README", "docs/guide", "docs/data", "docs/models"],
+    "Start": ["docs/README", "docs/guide", "docs/data", "docs/models", "docs/mistakes"],
     "By task": [
         *("docs/command-line", "docs/tasks", "docs/pytorch", "docs/jax", "docs/own-layers"),
-        *("docs/c", "docs/gpu", "docs/processes", "examples/*"),
+        *("docs/c", "docs/gpu", "docs/processes", "examples/*", "examples/forecasts/*", "examples/pytorch/*"),
     ],
     "Theory": ["docs/layers", "docs/theory", "docs/layers/*"],
     "Reference": ["reference/*"],
@@ -156,9 +156,10 @@ def write_sources(out: Path) -> None:
             _write(out / "docs" / "layers" / f"{name}.md", layer_page(name, kind))
     for title, names in reference().items():
         _write(out / "reference" / f"{re.sub(r'[^a-z0-9]+', '-', title.lower())}.md", reference_page(title, names))
-    (out / "examples").mkdir(exist_ok=True)
-    for path in (ROOT / "examples").glob("*.ipynb"):
-        _write(out / "examples" / f"{path.stem}.md", notebook_page(path, out / "examples"))
+    for path in (ROOT / "examples").rglob("*.ipynb"):
+        page = out / path.relative_to(ROOT).with_suffix(".md")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        _write(page, notebook_page(path, page.parent))
     recorded = sorted(path.relative_to(out).with_suffix("").as_posix() for path in (out / "benchmarks").rglob("*.md"))
     for page in recorded:
         path = out / f"{page}.md"

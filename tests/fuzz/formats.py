@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -20,6 +21,8 @@ import struct
 import tarfile
 import tempfile
 import warnings
+import wave
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,17 +40,24 @@ import toy
 from rotrnn._support.checkpoint import KEY, _digest, write_checkpoint
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import load as load_model
+from rotrnn.models.flax_checkpoints import import_lru, import_s5
+from rotrnn.models.huggingface import INDEX, WEIGHTS
+from rotrnn.models.pretrained import read_folder
 from rotrnn.plots.runs import caps_of
 from rotrnn.tasks import AAN, IMDB, ListOps, Pathfinder, SpeechCommands, WordProblem
 from rotrnn.tasks.aan import read_pairs
+from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.cifar import read_binary, read_python, write_binary
 from rotrnn.tasks.download import fetch, unpack
+from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import _rows
 from rotrnn.tasks.listops import read_expressions
 from rotrnn.tasks.mnist import read_idx, write_idx
 from rotrnn.tasks.pathfinder_files import Sample, _samples
 from rotrnn.tasks.prepared import Store, check_forms, check_offsets, prepared
+from rotrnn.tasks.series import Series
 from rotrnn.tasks.speech_commands import _clips, _divided, read_wav, write_wav
+from rotrnn.tasks.table import Table
 from rotrnn.tasks.text import Bytes, Characters, TextSplit
 from rotrnn.tasks.word_problem import group, read_csv
 from rotrnn.training.loop import train
@@ -574,6 +584,275 @@ def _(folder: Path) -> Any:
         contents.append(path.read_bytes())
     return path, contents
 
+
+# ---- models of others ----
+
+
+def _tiny_mamba(folder: Path) -> None:
+    """A folder as transformers writes it for MambaForCausalLM."""
+    sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 2, "state_size": 3, "time_step_rank": 2}
+    (folder / "config.json").write_text(json.dumps({"model_type": "mamba", **sizes, "layer_norm_epsilon": 1e-5}))
+    shapes = {"in_proj.weight": (16, 4), "conv1d.weight": (8, 1, 4), "conv1d.bias": (8,), "x_proj.weight": (8, 8)}
+    shapes |= {"dt_proj.weight": (8, 2), "dt_proj.bias": (8,), "A_log": (8, 3), "D": (8,), "out_proj.weight": (4, 8)}
+    names = {f"layers.{i}.mixer.{name}": shape for i in range(2) for name, shape in shapes.items()}
+    names |= {"embeddings.weight": (5, 4), "norm_f.weight": (4,), "layers.0.norm.weight": (4,)}
+    names["layers.1.norm.weight"] = (4,)
+    arrays = {f"backbone.{name}": np.full(shape, 0.5, np.float32) for name, shape in names.items()}
+    (folder / WEIGHTS).write_bytes(save(arrays))
+
+
+def _tiny_mamba2(folder: Path) -> None:
+    sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 3, "num_heads": 2, "head_dim": 4}
+    sizes |= {"n_groups": 1, "conv_kernel": 2, "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **sizes, "time_step_limit": [0, None]}))
+    shapes = {"in_proj.weight": (24, 4), "conv1d.weight": (14, 1, 2), "conv1d.bias": (14,), "dt_bias": (2,)}
+    shapes |= {"A_log": (2,), "D": (2,), "norm.weight": (8,), "out_proj.weight": (4, 8)}
+    names = {f"layers.0.mixer.{name}": shape for name, shape in shapes.items()}
+    names |= {"embeddings.weight": (5, 4), "norm_f.weight": (4,), "layers.0.norm.weight": (4,)}
+    arrays = {f"backbone.{name}": np.full(shape, 0.5, np.float32) for name, shape in names.items()}
+    (folder / WEIGHTS).write_bytes(save(arrays))
+
+
+def _own_folder(folder: Path) -> None:
+    model = _model("lru", d_state=2)
+    model.save_pretrained(folder, model.init(np.random.default_rng(0)))
+
+
+def _indexed(folder: Path) -> None:
+    """The arrays in a file with another name, and an index."""
+    _tiny_mamba(folder)
+    (folder / WEIGHTS).rename(folder / "part.safetensors")
+    with safe_open(folder / "part.safetensors", framework="numpy") as file:
+        names = dict.fromkeys(file.keys(), "part.safetensors")
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
+
+
+def _read_and_run(path: Path) -> None:
+    model, params = read_folder(path.parent)
+    model.forward(params, np.array([[1, 2, 3]]))
+
+
+CONFIGS = (*WORDS, b'"auto"', b"4294967296", b"1073741824", b'"mamba2"', b'"rotrnn"', b'"silu"', b'{"__float__":"NaN"}')
+
+
+def _register_folder(name: str, make: Callable[[Path], None], file: str, words: tuple[bytes, ...]) -> None:
+    @_format(f"folder-{name}", load=_read_and_run, words=words)
+    def _(folder: Path) -> Any:
+        make(folder)
+        return folder / file, [(folder / file).read_bytes()]
+
+
+_register_folder("config", _own_folder, "config.json", CONFIGS)
+_register_folder("mamba-config", _tiny_mamba, "config.json", CONFIGS)
+_register_folder("mamba2-config", _tiny_mamba2, "config.json", CONFIGS)
+_register_folder("mamba-weights", _tiny_mamba, WEIGHTS, (*SAFE, b'"F16"', b'"F8_E4M3"'))
+_register_folder("mamba-index", _indexed, INDEX, (*WORDS, b'"../part.safetensors"', b'"config.json"', b'"."'))
+
+
+def _npz(arrays: dict[str, Any]) -> Content:
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    return out.getvalue()
+
+
+def _members(content: Content) -> Content:
+    """What is in a .npz file: for each array a line with name and size, then the .npy files."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    head = "".join(f"{name} {len(part)}\n" for name, part in parts.items())
+    return head.encode() + b"\n" + b"".join(parts.values())
+
+
+def _of_members(content: Content) -> Content:
+    """A .npz file of what `_members` returned and the fuzzer changed."""
+    head, _, rest = content.partition(b"\n\n")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two of the same name
+        for line in head.decode("latin-1").split("\n"):
+            name, _, size = line.rpartition(" ")
+            length = min(int(size), len(rest)) if size.isascii() and size.isdigit() and len(size) < 9 else 0
+            file.writestr(re.sub(r"[^ -~]", "?", name)[:200] or "x", rest[:length])
+            rest = rest[length:]
+    return out.getvalue()
+
+
+NPZ: Any = {"open": _members, "close": _of_members}
+NPY = (b"'|O'", b"'<U0'", b"'<f4'", b"'<c8'", b"'<i8'", b"(99999999999,)", b"()", b"(0, 4)", b"'|V0'", b".npy 0\n")
+TREE = {
+    "params/encoder/encoder/kernel": (3, 4),
+    "params/encoder/encoder/bias": (4,),
+    "params/decoder/kernel": (4, 2),
+    "params/decoder/bias": (2,),
+    **{f"params/encoder/layers_0/out{i}/kernel": (4, 4) for i in (1, 2)},
+    **{f"params/encoder/layers_0/out{i}/bias": (4,) for i in (1, 2)},
+}
+"""What minimal-LRU's and S5's checkpoints share."""
+LRU_TREE = {f"seq/{name}": (2,) for name in ("theta_log", "nu_log", "gamma_log")}
+LRU_TREE |= {"seq/B_re": (2, 4), "seq/B_im": (2, 4), "seq/C_re": (4, 2), "seq/C_im": (4, 2), "seq/D": (4,)}
+S5_TREE = {"seq/Lambda_re": (2,), "seq/Lambda_im": (2,), "seq/log_step": (2, 1), "seq/B": (2, 4, 2)}
+S5_TREE |= {"seq/C": (4, 2, 2), "seq/D": (4,)}
+
+
+def _checkpoint(own: dict[str, tuple[int, ...]], norm: str) -> dict[str, Any]:
+    own = {**own, f"{norm}/scale": (4,), f"{norm}/bias": (4,)}
+    shapes = {**TREE, **{f"params/encoder/layers_0/{name}": shape for name, shape in own.items()}}
+    return {name: np.full(shape, -0.5, np.float32) for name, shape in shapes.items()}
+
+
+def _import_and_run(path: Path) -> None:
+    model, params = (
+        import_lru(path, prenorm=True) if path.stem == "lru" else import_s5(path, prenorm=True, activation="full_glu")
+    )
+    with np.errstate(all="ignore"):
+        model.forward(params, np.ones((1, 3, model.encoder.d_in), np.float32))
+
+
+FLAX = {"lru": _checkpoint(LRU_TREE, "normalization"), "s5": _checkpoint(S5_TREE, "norm")}
+
+
+def _register_checkpoint(name: str) -> None:
+    @_format(f"flax-npz-{name}", load=_import_and_run, words=NPY, errors=(ValueError, OSError, ImportError), **NPZ)
+    def _(folder: Path) -> Any:
+        path = folder / f"{name}.npz"
+        path.write_bytes(_npz(FLAX[name]))
+        return path, [path.read_bytes()]
+
+
+for _name in FLAX:
+    _register_checkpoint(_name)
+
+if importlib.util.find_spec("flax"):
+
+    @_format(
+        "flax-msgpack", load=_import_and_run, words=(b"\xc7", b"\xdf\xff\xff\xff\xff", b"\x93", b"\x81", b"float32")
+    )
+    def _(folder: Path) -> Any:
+        from flax.serialization import msgpack_serialize
+        from flax.traverse_util import unflatten_dict
+
+        path = folder / "lru"
+        path.write_bytes(msgpack_serialize(unflatten_dict(FLAX["lru"], "/")))
+        return path, [path.read_bytes()]
+
+
+# ---- data of one's own ----
+
+PARTS: Any = {"val_fraction": 0.2, "test_fraction": 0.2}
+
+
+def _drawn(task: Any, most: int = 3) -> None:
+    """What a training draws of a task: numbers that are finite, unless a target does not count."""
+    for split in (task.train, task.val, task.test):
+        batch = split.batch(np.arange(min(most, len(split))), np.float64)
+        assert np.isfinite(batch.inputs).all()
+        assert not np.isinf(batch.labels).any()
+
+
+CELLS = (
+    b",",
+    b'"',
+    b"\r\n",
+    b"nan",
+    b"1e308",
+    b"-1e308",
+    b"inf",
+    b"1_0",
+    b"\xef\xbb\xbf",
+    b"\0",
+    b";",
+    "٣".encode(),
+    b"0x1",
+)
+
+
+@_format(
+    "table-csv",
+    load=lambda path: _drawn(Table(str(path), sequence="id", kind="regression", **PARTS).load()),
+    words=CELLS,
+)
+def _(folder: Path) -> Any:
+    path = folder / "own.csv"
+    rows = [f"{i // 2},{i}.5,{-i},{i % 3}" for i in range(20)]
+    path.write_text("\n".join(["id,u,v,label", *rows]) + "\n")
+    return path, [path.read_bytes()]
+
+
+@_format("series-csv", load=lambda path: _drawn(Series(str(path), horizon=2, period=3).load()), words=CELLS)
+def _(folder: Path) -> Any:
+    path = folder / "own.tsv"
+    path.write_text("\n".join(["u\tv", *(f"{i}.25\t{i % 5}" for i in range(40))]) + "\n")
+    return path, [path.read_bytes()]
+
+
+@_format("arrays-npz", load=lambda path: _drawn(Arrays(str(path), **PARTS).load()), words=NPY, **NPZ)
+def _(folder: Path) -> Any:
+    path, contents = folder / "own.npz", []
+    for x in (np.ones((10, 3, 2)), [np.ones((2 + i % 3, 2)) for i in range(10)]):
+        save_arrays(path, x, np.arange(10) % 3)
+        contents.append(path.read_bytes())
+    return path, contents
+
+
+if importlib.util.find_spec("pyarrow"):
+
+    @_format("table-parquet", load=lambda path: _drawn(Table(str(path), **PARTS).load()), words=(b"PAR1", *CELLS))
+    def _(folder: Path) -> Any:
+        import pyarrow
+        import pyarrow.parquet
+
+        path, contents = folder / "own.parquet", []
+        table = pyarrow.table({"u": np.arange(9.0), "v": np.arange(9), "label": [str(i % 2) for i in range(9)]})
+        for how in ("none", "snappy"):
+            pyarrow.parquet.write_table(table, path, compression=how)
+            contents.append(path.read_bytes())
+        return path, contents
+
+
+def _in_folders(folder: Path, kind: str, content: Content) -> Path:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        for i in range(5):
+            (folder / name / f"{i}.{kind}").write_bytes(content)
+    return folder / "a" / f"0.{kind}"
+
+
+def _load_folder(path: Path) -> None:
+    _drawn(Folder(str(path.parents[1]), **PARTS).load(), 1)  # others are padded to the longest
+
+
+@_format(
+    "folder-wav",
+    load=_load_folder,
+    words=(b"RIFF", b"WAVE", b"fmt ", b"data", b"\xff\xff\xff\x7f", b"\x03\0", b"\xfe\xff"),
+)
+def _(folder: Path) -> Any:
+    contents = []
+    for bits in (8, 16, 24, 32):
+        out = io.BytesIO()
+        with wave.open(out, "wb") as file:
+            file.setparams((2, bits // 8, 100, 0, "NONE", ""))
+            file.writeframes(bytes(range(240)))
+        contents.append(out.getvalue())
+    return _in_folders(folder, "wav", contents[1]), contents
+
+
+def _register_images(kind: str, **more: Any) -> None:
+    @_format(f"folder-{kind}", load=_load_folder, **more)
+    def _(folder: Path) -> Any:
+        contents = []
+        for mode in ("RGB", "L"):
+            out = io.BytesIO()
+            Image.new(mode, (4, 3), 100).save(out, kind.upper())
+            contents.append(out.getvalue())
+        return _in_folders(folder, kind, contents[0]), contents
+
+
+_register_images(
+    "png", open=_same, close=_checked_png, words=(b"IDAT", b"IHDR", b"PLTE", b"tRNS", b"acTL", b"\x7f\xff\xff\xff")
+)
+for _name in ("jpeg", "gif", "bmp", "tiff"):
+    _register_images(_name, words=(b"\xff\xff\xff\x7f", b"\xff\xd9", b"\x2c", b"\x3b", b"II*\0", b"\xff\xff"))
 
 # ---- recipes and run folders ----
 

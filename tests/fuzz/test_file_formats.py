@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -162,6 +163,25 @@ MANY_COPIES = b"\x80\x02c_codecs\nencode\nq\x00X\x10\x27\x00\x00" + b"a" * 10_00
     b"h\x00h\x01X\x06\x00\x00\x00latin1\x86R" * 1000
 ) + b"."  # fmt: skip
 
+
+def _npz(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return out.getvalue()
+
+
+def _array(array: object) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+ENORMOUS = _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 2), }\n", bytes(16))
+NO_SHAPE = _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (9\n")
+WIDE_WAV = b"RIFF\x24\0\0\0WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 100, 200, 2, 2**15) + b"data\0\0\0\0"
+
 FOUND = [
     # 8 bytes: 4.1 GB of memo, and 17 s
     ("cifar-pickle", b"\x80\x02Nr\xff\xff\xff\x7f.", "is not a batch of CIFAR-10"),
@@ -230,6 +250,19 @@ FOUND = [
     ("run-result", b"{" + b'"a":{' * 500 + b"}" * 501, "result.json: is damaged, expected JSON"),
     ("run-iterations", b'[{"point": "max_iterations=4", "accuracy": {}}]', "is not accuracy at max_iterations=N"),
     ("run-iterations", b'{"point": 1}', "expected a list, the output of rotrnn eval"),
+    ("arrays-npz", _npz(x=ENORMOUS, y=ENORMOUS), "is not a file .npz, or is damaged"),
+    ("arrays-npz", _npz(x=NO_SHAPE), "is not a file .npz, or is damaged"),
+    ("arrays-npz", _npz(x=b"text", y=b""), "is not a file .npz, or is damaged"),
+    ("arrays-npz", _npz(x=_array(np.full((9, 2), 1e308)), y=_array(np.arange(9))), "has the number 1e.308, expected"),
+    ("table-csv", b"id,u,label\n", "own.csv: has no sequence"),
+    ("flax-npz-lru", _npz(x=ENORMOUS), "is not a file .npz, or is damaged"),
+    ("folder-wav", WIDE_WAV, "has 32768 bits a sample, expected 8, 16, 24 or 32"),
+    (
+        "folder-bmp",
+        b"BM" + struct.pack("<IIIIiiHHIIIIII", 54, 0, 54, 40, 2000, 2000, 1, 24, 0, 0, 0, 0, 0, 0),
+        "has 2000 x 2000 pixels, expected at most 1,048,576, each a step",
+    ),
+    ("folder-gif", b"GIF87a" + b"\0" * 7 + b"," + b"\xff\xff\xff\x7f" * 2, "is not an image, or is damaged"),
 ]
 
 

@@ -253,5 +253,5 @@ def test_files_and_settings_that_do_not_fit(tmp_path: Path) -> None:
         rotrnn.import_s5(tree, prenorm=True, activation="gelu")
     pickled = tmp_path / "p.npz"
     np.savez(pickled, **{"params/encoder/layers_0/x": np.array([object()])})
-    with pytest.raises(ValueError, match=r"p\.npz: is not a \.npz file of arrays"):
+    with pytest.raises(ValueError, match=r"p\.npz: is not a file \.npz, or is damaged"):
         rotrnn.import_lru(pickled, prenorm=True)

@@ -12,6 +12,8 @@ import notebooks
 import rotrnn
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
+STORED = [*NOTEBOOKS, *sorted((Path(__file__).parents[2] / "examples" / "pytorch").glob("*.ipynb"))]
+"""Those with outputs: with the notebooks that tests/pytorch runs."""
 LARGEST = 200_000
 """Bytes of a notebook with its pictures."""
 
@@ -20,7 +22,7 @@ def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["first_steps", "gradient_check", "lra_from_a_script", "streaming"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_as_run_once_from_top_to_bottom(path: Path) -> None:
     """`make notebooks` stores it so: without warnings, times and paths, and small."""
     notebook = nbformat.read(path, as_version=4)

@@ -80,6 +80,7 @@ def test_every_python_example_is_run() -> None:
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
         "jax.md",  # tests/with_jax/test_jax_page.py
+        "mistakes.md",  # test_mistakes.py
         "models.md",
         "own-layers.md",
         "processes.md",  # tests/training/test_split.py

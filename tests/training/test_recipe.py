@@ -133,7 +133,7 @@ def test_small_is_the_same_with_changes():
     assert (whole.model.d_model, small.model.d_model) == (128, 64)
     assert small.source == dataclasses.replace(whole.source, small=True)
     assert "listops-rotrnn-small" in recipe_names()
-    with pytest.raises(ValueError, match=r"recipe is 'digits-lru-small', expected one of .*digits-lru"):
+    with pytest.raises(ValueError, match=r"recipe is 'digits-lru-small', .*did you mean digits-lru\?"):
         load_recipe("digits-lru-small")
 
 
@@ -205,7 +205,7 @@ def test_a_published_figure_is_not_that_of_another_layer_or_task(tmp_path):
 
 
 def test_what_there_is_is_listed_once():
-    with pytest.raises(ValueError, match="recipe is 'xyz', expected one of") as caught:
+    with pytest.raises(ValueError, match=r"recipe is 'xyz', .*; expected one of") as caught:
         load_recipe("xyz")
     assert str(caught.value).count("digits-lru,") == 1
 
@@ -214,7 +214,7 @@ def test_what_there_is_is_listed_once():
     ("text", "message"),
     [
         ('base = 3\n[model]\nlayer = "lru"', "base is 3, expected the name of a recipe"),
-        ('base = "nothing"', "recipe is 'nothing', expected one of"),
+        ('base = "nothing"', "recipe is 'nothing', .*; expected one of"),
         ("model = 3", r"model is 3, expected a section \[model\]"),
     ],
 )
@@ -417,7 +417,7 @@ def test_mistakes_in_a_file(tmp_path, text, message):
 
 
 def test_no_such_recipe(tmp_path):
-    with pytest.raises(ValueError, match=r"recipe is 'listops-lur', expected one of .*; did you mean listops-lru\?"):
+    with pytest.raises(ValueError, match=r"recipe is 'listops-lur', .*\.toml file; did you mean listops-lru\?"):
         load_recipe("listops-lur")
     with pytest.raises(FileNotFoundError):
         load_recipe(tmp_path / "absent.toml")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +88,34 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     except Exception as error:  # a damaged header may raise anything
         raise ValueError(f"{path}: is not a .npy file, or is damaged ({error})") from None
     raise ValueError(f"{path}: is not a .npy file with items of at least one byte that are no Python objects")
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of a .npz file by name, read-only. No memory is taken for an array that is not there.
+
+    Raises
+    ------
+    ValueError
+        It is not a .npz file, is damaged, or holds Python objects; the error names it.
+    """
+    with open(path, "rb") as file:
+        try:
+            members = zipfile.ZipFile(file)
+            return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in members.infolist()}
+        except Exception as error:  # a damaged header may raise anything
+            raise ValueError(f"{path}: is not a file .npz, or is damaged ({error})") from None
+
+
+def _npy(content: bytes) -> npt.NDArray[Any]:
+    """Returns the array that the bytes of a .npy file are."""
+    file, form = io.BytesIO(content), np.lib.format
+    readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+    shape, by_columns, dtype = readers[form.read_magic(file)](file)
+    size, left = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or size != left:
+        raise ValueError(f"an array of {dtype} and shape {shape} in {left} bytes")
+    flat = np.frombuffer(content, dtype, math.prod(shape), file.tell())
+    return flat.reshape(shape, order="F" if by_columns else "C")
 
 
 def clear(paths: Iterable[Path]) -> None:

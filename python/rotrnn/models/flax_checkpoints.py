@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn._support.files import read_npz
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.nn.blocks.pool import POOLS
@@ -159,7 +160,7 @@ class _Tree:
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"{call}: source is a {type(source).__name__}, expected a path or a dict of arrays")
         path = Path(source)
-        return cls(str(path), _npz(path) if zipfile.is_zipfile(path) else _msgpack(path))
+        return cls(str(path), read_npz(path) if zipfile.is_zipfile(path) else _msgpack(path))
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays
@@ -237,14 +238,6 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
         elif hasattr(value, "shape"):
             found.append((f"{path}{name}", np.asarray(value)))
     return found
-
-
-def _npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise ValueError(f"{path}: is not a .npz file of arrays, or is damaged ({error})") from None
 
 
 def _msgpack(path: Path) -> dict[str, Any]:

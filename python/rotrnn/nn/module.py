@@ -256,7 +256,8 @@ class Module:
         shape. Yields its module, its name, the path to the module, and the array."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
-            raise TypeError(f"{type(self).__name__}: {what} is a {type(params).__name__}, expected a dict")
+            kind = type(params).__name__
+            raise TypeError(f"{type(self).__name__}: {what} is a {kind}, expected a dict (params come before inputs)")
         found: list[tuple[Module, str, str, Array]] = []
         shapes, modules = self.shapes, self.modules
         for name, shape in shapes.items():

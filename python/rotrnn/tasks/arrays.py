@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, check_file
+from rotrnn._support.files import atomic_file, check_file, read_npz
 from rotrnn.tasks.own import Numbers, OwnData, Sequences, joined, labels_of
 from rotrnn.tasks.task import Index
 
@@ -59,15 +58,6 @@ class Arrays(OwnData):
             raise ValueError(f"{self.path}: y has {len(y)} rows, expected {rows}, one for each label")
         labels, classes = labels_of(self.kind, y, f"{self.path}: y")
         return Sequences(x, lengths.astype(np.int64), labels, self.per_step, classes)
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Numbers]:
-    """Returns the arrays of a file .npz. ValueError if it is none, is damaged, or has Python objects."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: is not a file .npz, or is damaged ({error})") from error
 
 
 def save_arrays(

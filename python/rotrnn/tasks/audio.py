@@ -46,6 +46,8 @@ def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Rec
         raise ValueError(
             f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
         ) from error
+    if not 1 <= width <= 4:
+        raise ValueError(f"{path}: has {8 * width} bits a sample, expected 8, 16, 24 or 32")
     expected = read * width * channels
     if len(content) != expected:
         raise ValueError(f"{path}: is truncated, with {len(content)} bytes of audio, expected {expected}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from rotrnn.tasks.own import Numbers, OwnData, Sequences
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
 AUDIO = (".wav",)
+MOST_PIXELS = 2**20
+"""Of an image: each is a step of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,16 @@ class Folder(OwnData):
 
         def read(path: Path) -> Numbers:
             nonlocal mode
+            content = io.BytesIO(path.read_bytes())  # Pillow asks a file for as many bytes as its header says
             try:
-                with Image.open(path) as image:
-                    mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")
-                    pixels: Any = np.asarray(image.convert(mode))
-            except (OSError, SyntaxError, ValueError) as error:
-                raise ValueError(f"{path}: is not an image, or is damaged ({error})") from error
-            return np.asarray(pixels.reshape(pixels.shape[0] * pixels.shape[1], -1) / np.float32(255))
+                with Image.open(content) as image:
+                    width, height = image.size
+                    if width * height <= MOST_PIXELS:
+                        mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")
+                        pixels: Any = np.asarray(image.convert(mode))
+                        return np.asarray(pixels.reshape(width * height, -1) / np.float32(255))
+            except Exception as error:  # a damaged image may raise anything
+                raise ValueError(f"{path}: is not an image, or is damaged ({error})") from None
+            raise ValueError(f"{path}: has {width} x {height} pixels, expected at most {MOST_PIXELS:,}, each a step")
 
         return read

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -237,6 +238,8 @@ class OwnData:
             raise ValueError(f"{self.path}: has no sequence")
         if (empty := np.flatnonzero(data.lengths < 1)).size:
             raise ValueError(f"{self.path}: sequence {empty[0]} has no steps")
+        check_range(self.path, data.values)
+        check_range(self.path, data.labels)
         return data
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
@@ -250,6 +253,14 @@ class OwnData:
         return self.load()
 
 
+def check_range(path: str, array: Numbers) -> None:
+    """Raises ValueError if float32 cannot hold a number; NaN may be there."""
+    most = float(np.finfo(np.float32).max)
+    for end in (np.nanmin, np.nanmax) if array.size and not np.isnan(array).all() else ():
+        if not abs(value := float(end(array))) <= most:
+            raise ValueError(f"{path}: has the number {value:g}, expected at most {most:.2g} in size, as float32 holds")
+
+
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:
     """Returns labels in the form that `Sequences` has them, and the names of classes.
 
@@ -261,7 +272,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
             raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
         return numbers.astype(np.int64), tuple(str(one) for one in classes.tolist())
-    columns = labels.reshape(len(labels), -1)
+    columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
     if columns.dtype.kind not in "iufb":
         raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers for a {kind}")
     if kind == "regression":

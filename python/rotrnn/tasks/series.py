@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, read_npz
 from rotrnn._support.settings import settle
-from rotrnn.tasks.arrays import read_npz
-from rotrnn.tasks.own import Numbers, Scale
+from rotrnn.tasks.own import Numbers, Scale, check_range
 from rotrnn.tasks.table import read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
@@ -171,6 +170,7 @@ class Series:
     def load(self) -> Task:
         """Returns the task."""
         y = self.read()
+        check_range(self.path, y)
         n, V = y.shape
         test, val = round(self.test_fraction * n), round(self.val_fraction * n)
         train = n - test - val

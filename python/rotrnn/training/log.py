@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
@@ -16,12 +17,40 @@ from rotrnn.training.tensorboard import Board
 T = TypeVar("T")
 
 
+Records = Callable[[dict[str, Any]], object]
+"""What a caller of `rotrnn.train` does with each record."""
+
+
+class Hook:
+    """Hands records to a caller's function, once in a run: not those up to the step `after`, which an earlier start
+    wrote to the log.
+
+    An error of the function does not end the training: there is a warning, and it is not called again.
+    """
+
+    def __init__(self, function: Records | None, records: Iterable[dict[str, Any]], after: int) -> None:
+        self.function, self.after = function, after
+        self.add(records)
+
+    def add(self, records: Iterable[dict[str, Any]]) -> None:
+        """Calls the function with each record that is new."""
+        for record in records:
+            if self.function is not None and record["step"] > self.after:
+                try:
+                    self.function(record)
+                except Exception as error:
+                    self.function = None
+                    what = f"{type(error).__name__}: {error}"
+                    warnings.warn(f"train: log raised {what}; it is not called from now on", stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Log:
-    """The file log.jsonl, one JSON object a line, and what TensorBoard shows of it."""
+    """The file log.jsonl, one JSON object a line, what TensorBoard shows of it, and a caller's function."""
 
     file: BinaryIO
     board: Board
+    hook: Hook
 
     def add(self, records: list[dict[str, Any]]) -> None:
         """Appends the records of a step; a killed process does not lose them. OSError if they cannot be written."""
@@ -29,6 +58,7 @@ class Log:
         while text:
             text = text[self.file.write(text) :]
         self.board.add(records)
+        self.hook.add(records)
 
     def sync(self) -> None:
         """Returns once all records are on disk."""
@@ -36,13 +66,16 @@ class Log:
 
 
 @contextmanager
-def opened(run: Run, records: list[dict[str, Any]], eval_every: int) -> Iterator[Log]:
-    """The log of a run, which holds `records` already; closed at the end of the block."""
+def opened(
+    run: Run, records: list[dict[str, Any]], eval_every: int, function: Records | None = None, after: int = -1
+) -> Iterator[Log]:
+    """The log of a run, which holds `records` already; closed at the end of the block. `function` gets each record
+    behind the step `after`."""
     with (
         open(run.log, "ab", buffering=0) as file,  # a buffer would fail on closing
         closing(Board(run, records, eval_every)) as board,
     ):
-        yield Log(file, board)
+        yield Log(file, board, Hook(function, records, after))
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:

@@ -41,7 +41,7 @@ from rotrnn.training.evaluation import COUNTS, Found, evaluate
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
-from rotrnn.training.log import Log, opened, timed
+from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
@@ -63,6 +63,7 @@ def train(
     progress: bool = True,
     among: World | None = None,
     device: str = "cpu",
+    log: Records | None = None,
 ) -> dict[str, Any]:
     """Trains a recipe in a folder of its own, and evaluates it on the test split.
 
@@ -88,6 +89,11 @@ def train(
     device : str
         "cpu", or "cuda" for a GPU (`rotrnn.cuda`). A run may go on on another device than it began on: there is a
         warning, and it ends as it would have to rounding.
+    log : callable, optional
+        ``log(record)`` is called with each record, a dict, when it is written to log.jsonl. A run that was killed
+        repeats the steps behind its last checkpoint; records of steps that an earlier start had logged are not handed
+        over again. After an Exception of it there is a warning, and it is not called again. Of several processes the
+        first one calls it.
 
     Returns
     -------
@@ -99,7 +105,7 @@ def train(
     Raises
     ------
     TypeError
-        `recipe` or `folder` is of another type.
+        `recipe`, `folder` or `log` is of another type.
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
         the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU; there is
@@ -124,6 +130,8 @@ def train(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
     check_folder("train: folder", folder)
+    if log is not None and not callable(log):
+        raise TypeError(f"train: log is a {type(log).__name__}, expected a function of a record")
     place = named("train", device)
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():
@@ -140,12 +148,13 @@ def train(
             if place is not HOST and among.size > 1:
                 among = stack.enter_context(GPUs(among))
             before = run.last_memory() if among.first and there is not None else None
+            logged = run.last_logged() if among.first and there is not None else -1
             memory = budget(recipe.training.memory, place, among, among.tell(before)[0])
-            trainer = Trainer(recipe, run, progress and among.first, among, place, memory)
+            trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged)
             if among.first:
                 run.put(recipe, there)
                 facts = {"processes": among.size, "precision": recipe.training.precision}
-                facts |= {"memory": memory, "memory_setting": recipe.training.memory}
+                facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
                 gpu = {} if place is HOST else {"gpu": cuda.describe()}
                 run.add_session({**session(), **facts, **gpu})
             return trainer.train()
@@ -162,8 +171,11 @@ class Trainer:
         among: World = ALONE,
         device: Device = HOST,
         memory: int | None = None,
+        log: Records | None = None,
+        logged: int = -1,
     ) -> None:
         self.device = device
+        self.log, self.logged = log, logged
         self.recipe, self.run, self.progress, self.world = recipe, run, progress, among
         self.training = recipe.training
         if not among.first:
@@ -196,7 +208,8 @@ class Trainer:
             with ExitStack() as stack:
                 log = None
                 if self.world.first:
-                    log = stack.enter_context(opened(self.run, records, self.training.eval_every))
+                    every = self.training.eval_every
+                    log = stack.enter_context(opened(self.run, records, every, self.log, self.logged))
                     if state.step == 0 and not records:
                         self.add(log, state, [{"step": 0, "state_norms": self.state_norms(state)}])
                 self.walk(state, log, time.monotonic() - elapsed)

@@ -362,8 +362,11 @@ def _is_file(name: str | os.PathLike[str]) -> bool:
 def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
     """Returns the text of a recipe, and the folder of its file; None for a recipe of the package."""
     if not _is_file(name):
-        text: str = pick("recipe", str(name), shipped(), " (or the path of a .toml file)")
-        return text, None
+        known = shipped()
+        if str(name) not in known:
+            neither = "which is neither a recipe of the package nor the path of a .toml file"
+            raise ValueError(f"recipe is {str(name)!r}, {neither}{nearest(str(name), known)}")
+        return known[str(name)], None
     with open(name, "rb") as file:
         content = read_most(file, LARGEST)
     if len(content) > LARGEST:
@@ -606,9 +609,9 @@ def _plain(settings: Any) -> Table:
     return {name: _plain(value) if dataclasses.is_dataclass(value) else value for name, value in fields.items()}
 
 
-def pick(what: str, name: Any, known: dict[str, Any], also: str = "") -> Any:
+def pick(what: str, name: Any, known: dict[str, Any]) -> Any:
     """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
     if not isinstance(name, str) or name not in known:
-        expected = f"expected one of {', '.join(known)}{also}" if known else "where there is none"
+        expected = f"expected one of {', '.join(known)}" if known else "where there is none"
         raise ValueError(f"{what} is {name!r}, {expected}{alike(str(name), known)}")
     return known[name]

@@ -167,6 +167,13 @@ class Run:
         memory = last.get("memory") if last.get("memory_setting") == "auto" else None
         return memory if type(memory) is int and memory >= 0 else None
 
+    def last_logged(self) -> int:
+        """Returns the highest step of which any start wrote a record to the log; -1 if none did. The log itself may end
+        before it, where a resumed run was stopped once more."""
+        found = [one.get("logged") for one in self.read_json(self.sessions, [])]
+        found += [record["step"] for record in self.records()[-1:]]
+        return max((one for one in found if type(one) is int), default=-1)
+
     def read_json(self, path: Path, default: Any = None) -> Any:
         """Reads a JSON file of the run; returns `default` if it does not exist. ValueError if it is damaged.
 
