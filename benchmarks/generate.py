@@ -8,8 +8,8 @@ layout, and `rotrnn.from_pretrained` reads it. One sequence on the CPU, by one t
 function in turn with its limit. The limit is the faster of transformers' model as it is and compiled by torch.compile
 (--quick: by its backend that compiles nothing), with its cache and in inference mode:
 
-- a prompt of 128 tokens: `stream.push`, which returns all logits, beside a forward with the last logits alone, as its
-  own `generate` takes them; by both engines of a stream
+- a prompt of 128 tokens and the logits of its last one: `stream.push(prompt, last=True)`, by both engines of a stream,
+  beside a forward with these logits alone
 - a token after the prompt, the most probable one each time: beside a step with the cache
 - `model.generate` of the prompt and 32 tokens, with the making of the stream, beside the same with that cache.
 
@@ -163,7 +163,7 @@ def rows(size: Size, threads: int, window: float, backend: str) -> Iterator[dict
         streams = {engine: model.stream(params, engine=engine) for engine in ("c", "python")}
         to_make = seconds_of(lambda: model.stream(params))
         prompt = ids.numpy()
-        reading = {name: partial(one.push, prompt) for name, one in streams.items()}
+        reading = {name: partial(one.push, prompt, last=True) for name, one in streams.items()}
         stepping = {name: greedy(one) for name, one in streams.items()}
         writing = {"c": lambda: list(model.generate(params, prompt, size.tokens, temperature=0))}
         tasks: list[tuple[str, int, dict[str, Any], Callable[[Theirs], Any]]] = [

@@ -171,6 +171,7 @@ typedef struct {
     const int64_t *lengths; /* of each sequence, if not n for all */
     void *output;
     int64_t n;
+    bool last; /* logits of the last step of each sequence alone: output is (batch, outputs) */
 } pushed;
 
 /* The implementation of a dtype and instruction set. */

@@ -268,20 +268,20 @@ static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
 static void push_each(const rotrnn_stream *s, const frame *all, const pushed *call) {
     const program *const p = &s->model->program;
     const int64_t number = (int64_t)s->model->run->number, n = call->n;
-    const int64_t row = p->outputs * number, rows = p->pool ? 1 : n;
+    const int64_t row = p->outputs * number, rows = p->pool || call->last ? 1 : n;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t length = call->lengths[b], at = b * n;
         char *const output = (char *)call->output + b * rows * row;
         frame f = *all;
         f.B = 1;
         f.state = (char *)all->state + b * all->state_bytes;
-        pushed one = {.output = output, .n = length};
+        pushed one = {.output = output, .n = length, .last = call->last};
         if (p->tokens)
             one.tokens = call->tokens + at;
         else
             one.features = (const char *)call->features + at * p->inputs * number;
         s->model->run->push(p, &f, &one);
-        if (!p->pool) memset(output + length * row, 0, (size_t)((n - length) * row));
+        if (!p->pool && !call->last) memset(output + length * row, 0, (size_t)((n - length) * row));
     }
 }
 

@@ -651,10 +651,15 @@ static void push(const program *p, frame *f, const pushed *call) {
             extend_pool(p, f);
             continue;
         }
+        const int64_t rows = call->last ? first + f->n == call->n : f->n; /* of the chunk, its last ones */
         for (int64_t b = 0; b < f->B; b++)
-            read_out(p, output + (b * call->n + first) * p->outputs, rows_of(f, p->last) + b * f->n * p->width, f->n);
+            read_out(p, output + (call->last ? b : b * call->n + first) * p->outputs,
+                     rows_of(f, p->last) + ((b + 1) * f->n - rows) * p->width, rows);
     }
-    if (p->pool) read_pool(p, f, output);
+    if (p->pool)
+        read_pool(p, f, output);
+    else if (call->last && !call->n)
+        memset(output, 0, (size_t)(f->B * p->outputs) * sizeof *output);
 }
 
 /* -------------------------------------------------------------------------------------------------- to be loaded */
@@ -666,9 +671,12 @@ static void convert(void *to, const double *from, int64_t count) {
 }
 
 static void pack_weight(void *to, const double *w, int64_t out, int64_t in) {
-    real *const panels = to;
-    for (int64_t k = 0; k < in; k++)
-        for (int64_t o = 0; o < out; o++) panels[(o / NR * in + k) * NR + o % NR] = (real)w[o * in + k];
+    real *panels = to;
+    for (int64_t o = 0; o < out; o += NR, panels += in * NR) { /* a panel is written from front to back */
+        const int64_t columns = least(NR, out - o);
+        for (int64_t k = 0; k < in; k++)
+            for (int64_t j = 0; j < columns; j++) panels[k * NR + j] = (real)w[(o + j) * in + k];
+    }
 }
 
 #define ROT_TEXT_(name) #name

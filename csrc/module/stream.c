@@ -173,20 +173,20 @@ static bool run_push(stream_object *self, const pushed *call, int *status) {
     return ended;
 }
 
-/* push(x, n, lengths, y): y is written. Returns whether all tokens, or lengths, were in range; nothing is done if not.
- */
+/* push(x, n, lengths, last, y): y is written. Returns whether all tokens, or lengths, were in range; nothing is done if
+ * not. */
 static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     stream_object *const self = (stream_object *)object;
     const program *const p = &self->model->program;
     const int type = self->model->run->number == sizeof(double) ? NPY_FLOAT64 : NPY_FLOAT32;
     rot_array x, y, lengths = {0};
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "Stream.push: takes 4 arguments, got %zd", count);
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "Stream.push: takes 5 arguments, got %zd", count);
     const int64_t n = PyLong_AsLongLong(args[1]), B = self->stream->batch, most_steps = INT64_MAX >> 32;
     if (n == -1 && PyErr_Occurred()) return NULL;
-    const bool ragged = args[2] != Py_None;
+    const bool ragged = args[2] != Py_None, last = args[3] == Py_True;
     const bool bounded = n >= 0 && n <= most_steps / B;
     if (!bounded || !fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)) ||
-        !fits(args[3], &y, type, B * (p->pool ? 1 : n) * p->outputs) || !y.writeable ||
+        !fits(args[4], &y, type, B * (p->pool || last ? 1 : n) * p->outputs) || !y.writeable ||
         (ragged && !fits(args[2], &lengths, NPY_INT64, B)))
         return PyErr_Format(PyExc_ValueError, "Stream.push: an array does not have the dtype and size of the stream");
     if (!enter(self, "push")) return NULL;
@@ -196,7 +196,8 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
                          .tokens = p->tokens ? self->tokens : NULL,
                          .lengths = lengths.data,
                          .output = y.data,
-                         .n = n};
+                         .n = n,
+                         .last = last};
     if (ended) ended = run_push(self, &call, &status);
     leave(self);
     if (!ended) return NULL;

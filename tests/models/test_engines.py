@@ -44,6 +44,33 @@ def made(layer: str, head: str = "tagger", tokens: bool = False, dtype: Any = np
     return model, astype(model.init(rng), dtype), x
 
 
+@pytest.mark.parametrize("engine", ["c", "python"])
+@each_layer
+def test_the_last_logits_alone(layer: str, engine: str) -> None:
+    """Those of all steps at each sequence's last one; the rows of C's products are rounded one by one."""
+    model, params, x = made(layer, dtype=np.float64)
+    every, last = (model.stream(params, B, engine) for _ in range(2))
+    rows = np.arange(B)
+    assert last.push(x[:, :0], last=True).tolist() == np.zeros((B, C)).tolist()
+    for chunk, lengths in ((x[:, :70], None), (x[:, 70:80], np.array([3, 0, 10])), (x[:, 80:], None)):
+        steps = np.full(B, chunk.shape[1]) if lengths is None else lengths
+        expected = every.push(chunk, lengths)[rows, steps - 1] * (steps > 0)[:, None]
+        got = last.push(chunk, lengths, last=True)
+        if engine == "c":
+            assert np.array_equal(got, expected)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=4 * 8 * np.finfo(float).eps * np.abs(expected).max())
+    assert np.array_equal(last.push(x[:, 0], last=True), every.push(x[:, 0]))
+    assert last.tokens.tolist() == every.tokens.tolist()
+
+
+def test_the_last_logits_of_a_classifier() -> None:
+    """They are all that it has."""
+    model, params, x = made("lru", head="classifier")
+    for engine in ("c", "python"):
+        one, other = (model.stream(params, B, engine) for _ in range(2))
+        assert np.array_equal(one.push(x, last=True), other.push(x))
+
+
 @pytest.mark.skipif(not (librotrnn.ROOT / "csrc").exists(), reason="needs the sources")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @each_layer

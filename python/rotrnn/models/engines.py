@@ -20,6 +20,7 @@ from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, tru
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.module import check_form
 from rotrnn.ops.boundary import Boundary, rename
+from rotrnn.ops.device import full
 from rotrnn.ops.pointwise import check_indices
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class Engine(ABC):
     tokens: Any
 
     @abstractmethod
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
-        """Returns the logits after reading x (B,) or (B, F), if it is `one` step, else (B, T) or (B, T, F). The caller
-        has checked the shape."""
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
+        """Returns the logits after reading x (B,) or (B, F), if it is `one` step, else (B, T) or (B, T, F): of all
+        steps, or of the `last` of each sequence. The caller has checked the shape."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -84,7 +85,7 @@ class CEngine(Engine):
         self.stream = _cpu.Stream(to_json({"model": described(model)}), arrays, batch)
         self.unsettled = 0
 
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
         B, outputs = self.batch, self.outputs
         self.model.bind_sizes(args)
         x = self.model.check_input(args, "inputs", x[:, None] if one else x)
@@ -92,8 +93,8 @@ class CEngine(Engine):
             x = args.layout(x, self.dtype)
         steps = args.lengths(lengths)
         n = x.shape[1]
-        logits = np.empty((B, outputs) if one or self.pools else (B, n, outputs), self.dtype)
-        if not self.stream.push(x, n, steps, logits):
+        logits = np.empty((B, outputs) if one or last or self.pools else (B, n, outputs), self.dtype)
+        if not self.stream.push(x, n, steps, last, logits):
             padding = None if steps is None else np.arange(n) >= steps[:, None]
             check_indices(args, "inputs", x, self.model.encoder.vocab, padding)  # type: ignore[union-attr]
         if self.iterating:
@@ -149,17 +150,20 @@ class PythonEngine(Engine):
         self.state: State = None
         self.tokens = np.zeros(self.batch, np.int64)
 
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None) -> Array:
+    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
         stack, head = (None, None) if self.state is None else self.state
         try:
             y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
         except (TypeError, ValueError) as error:
             rename(error, "embedding: ids", f"{args.op}: inputs")
             raise
-        logits, head = self.model.read(self.params, head, y, steps)
         self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        last = last and "T" in self.model.output_forms[0]
+        if last and not one:
+            y, steps = last_steps(y, steps)
+        logits, head = self.model.read(self.params, head, y, steps)
         self.state = stack, head
-        return logits[:, 0] if one and logits.ndim == 3 else logits
+        return logits[:, 0] if (one or last) and logits.ndim == 3 else logits
 
     def _step(self, args: Boundary, x: Array, state: State) -> tuple[Array, State, None]:
         """Returns (the head's input (B, 1, D), state of the stack, None) after one step."""
@@ -212,6 +216,15 @@ class PythonEngine(Engine):
             if leaf.dtype.kind in "iu":
                 check_steps(name, leaf)
         return stack, head
+
+
+def last_steps(y: Array, lengths: Int64 | None) -> tuple[Array, Int64]:
+    """Returns the last step (B, 1, D) of each sequence of y (B, T, D), zero where there is none, and their number."""
+    B, T, D = y.shape
+    count = np.full(B, T) if lengths is None else lengths
+    if not T:
+        return full((B, 1, D), 0, y.dtype, like=y), count
+    return y[np.arange(B), np.maximum(count, 1) - 1][:, None], np.minimum(count, 1)
 
 
 def _plain(name: str, leaf: Array, dtype: Any) -> Array:

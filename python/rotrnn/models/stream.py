@@ -93,7 +93,7 @@ class Stream:
         """Resets the stream to its state before the first token."""
         self._engine.reset()
 
-    def push(self, inputs: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
+    def push(self, inputs: npt.ArrayLike, lengths: npt.ArrayLike | None = None, *, last: bool = False) -> Array:
         """Reads the next token of each sequence, or the next chunk of tokens.
 
         Parameters
@@ -101,12 +101,14 @@ class Stream:
         inputs : (B,) token ids or (B, F) features of one step; (B, T) or (B, T, F) of a chunk
         lengths : (B,) integers in [0, T], optional
             With a chunk: the number of valid steps of each sequence.
+        last : bool
+            From a tagger, return the logits of each sequence's last step alone, which is faster; zero if it has none.
 
         Returns
         -------
         logits : array
             From a classifier (B, C), for the sequences read so far. From a tagger (of classes, bits or a language) (B,
-            C) for one step, or (B, T, C) for a chunk.
+            C) for one step or with `last`, or (B, T, C) for a chunk.
 
         Raises
         ------
@@ -126,7 +128,7 @@ class Stream:
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
         with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
-            return self._engine.push(args, x, one, lengths)
+            return self._engine.push(args, x, one, lengths, bool(last))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state atomically as a safetensors file, with a digest of the model's settings.

@@ -224,10 +224,8 @@ def _drawn(
     stop: int | None,
 ) -> Iterator[Array]:  # fmt: skip
     """Yields the tokens that follow a prompt."""
-    B, T = prompt.shape
-    last = np.full(B, T - 1) if lengths is None else lengths - 1
-    logits = stream.push(prompt, lengths)[np.arange(B), last]
-    stopped = np.zeros(B, bool)
+    logits = stream.push(prompt, lengths, last=True)
+    stopped = np.zeros(len(prompt), bool)
     for i in range(steps):
         tokens = draw(rng, logits, how)
         if stop is not None:
