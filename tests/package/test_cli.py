@@ -326,7 +326,7 @@ def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     Path("digits-rotrnn").write_text("no recipe")
     assert load_recipe("digits-rotrnn").task.seed == 0
     Path("mine").write_text(toy.RECIPE)
-    with pytest.raises(ValueError, match="recipe is 'mine', expected one of"):
+    with pytest.raises(ValueError, match="recipe is 'mine', which is neither a recipe of the package nor"):
         load_recipe("mine")
     assert load_recipe("./mine").training.steps == 40
 
