@@ -68,7 +68,8 @@ def main() -> None:
     curves = {
         name: {str(tol): difference(run, name, tol, args.rows).tolist() for tol in TOLERANCES} for name in CHECKPOINTS
     }
-    found = {"recipe": recipe.text(), "curves": curves, **came_from}
+    command = f"python -m benchmarks.sequential RUN --rows {args.rows}"  # the folder says nothing elsewhere
+    found = {"recipe": recipe.text(), "curves": curves, **came_from, "command": command}
     (args.out / "sequential.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(curves, recipe.task.length).savefig(args.out / "sequential.png", dpi=DPI)  # type: ignore[attr-defined]
 

@@ -58,7 +58,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
     "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
     "parity": ("parity-small",),
-    "A5-carry-bedouin": ("word-problem-carry-bedouin-small --variant plain --variant carried",),
+    "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "brackets": ("brackets-small",),
