@@ -23,6 +23,7 @@ from rotrnn.nn.layer import (
     state_leaves,
     trusted,
 )
+from rotrnn.nn.layers.around import Around
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
@@ -52,7 +53,7 @@ class GriffinSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Griffin(Recurrent):
+class Griffin(Around):
     """``y_t = W_out (GELU(W_gate u_t + b_gate) * layer(conv(W_value u + b_value))_t) + b_out``.
 
     This is the recurrent block of Griffin and Hawk (De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with
@@ -97,14 +98,6 @@ class Griffin(Recurrent):
             raise ValueError(f"Griffin: layer={self.layer!r}, expected a layer with a state")
         if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
             raise ValueError(f"Griffin: {kind} has a parameter {taken[0]}, expected no name that begins with {OWN}")
-
-    @property
-    def recurrent(self) -> frozenset[str]:  # type: ignore[override]
-        return self.layer.recurrent
-
-    @property
-    def core(self) -> Recurrent:
-        return self.layer.core
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -182,26 +175,6 @@ class Griffin(Recurrent):
         r, inner = trusted(self.layer.step)(self._inner(params), inner, u[:, 0], inner_prepared)
         y = self._joined(params, a, r[:, None], None)
         return y[:, 0], (*state_leaves(inner), after)
-
-    def report(self, saved: GriffinSaved) -> dict[str, float]:
-        """Returns the report of the layer."""
-        return self.layer.report(saved.layer)
-
-    def state_norms(self, saved: GriffinSaved) -> Array | None:
-        return self.layer.state_norms(saved.layer)
-
-    def eigenvalues(self, params: Params, *args: Any, **kwargs: Any) -> Array:
-        """Returns those of the layer, whose `eigenvalues` has the same arguments. AttributeError if it has none."""
-        self.check_params(params)
-        values: Array = self.layer.eigenvalues(self._inner(params), *args, **kwargs)  # type: ignore[attr-defined]
-        return values
-
-    @property
-    def state_size(self) -> int | None:
-        return self.layer.state_size
-
-    def _inner(self, params: Params) -> Params:
-        return {name: params[name] for name in self.layer.shapes}
 
     def _branches(
         self, params: Params, x: Array, before: Array | None, lengths: npt.NDArray[np.int64] | None

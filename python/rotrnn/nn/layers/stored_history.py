@@ -23,6 +23,7 @@ from rotrnn.nn.layer import (
     state_leaves,
     trusted,
 )
+from rotrnn.nn.layers.around import Around
 from rotrnn.nn.layers.memory import stored_after
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
@@ -70,7 +71,7 @@ class HistorySaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredHistory(Recurrent):
+class StoredHistory(Around):
     """``y_t = layer(u)_t + C m_t``: the memory m_t reads the hidden states h of `layer` up to t, each turned by age.
 
     The states are stored, as ``h_a(n, m) = e^{i Delta_{n-m}} h(m)`` of the slide "WRoPE memory" (J. O. Smith,
@@ -145,14 +146,6 @@ class StoredHistory(Recurrent):
     def ages(self) -> int:
         """A, the number of learned weights of a head."""
         return self.length if self.window is None else min(self.length, self.window)
-
-    @property
-    def recurrent(self) -> frozenset[str]:  # type: ignore[override]
-        return self.layer.recurrent
-
-    @property
-    def core(self) -> Recurrent:
-        return self.layer.core
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -283,26 +276,6 @@ class StoredHistory(Recurrent):
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
         y, saved = self._run(params if prepared is None else prepared, x_t[:, None], TRUSTED, state)
         return y[:, 0], saved.state
-
-    def report(self, saved: HistorySaved) -> dict[str, float]:
-        """Returns the report of the layer."""
-        return self.layer.report(saved.layer)
-
-    def state_norms(self, saved: HistorySaved) -> Array | None:
-        return self.layer.state_norms(saved.layer)
-
-    def eigenvalues(self, params: Params, *args: Any, **kwargs: Any) -> Array:
-        """Returns those of the layer, whose `eigenvalues` has the same arguments. AttributeError if it has none."""
-        self.check_params(params)
-        values: Array = self.layer.eigenvalues(self._inner(params), *args, **kwargs)  # type: ignore[attr-defined]
-        return values
-
-    @property
-    def state_size(self) -> int | None:
-        return self.layer.state_size
-
-    def _inner(self, params: Params) -> Params:
-        return {name: params[name] for name in self.layer.shapes}
 
     def _split(self, state: State) -> tuple[State, Array, Counts]:
         """Returns (state of the layer, stored states, numbers of steps so far), of a state or of its gradient."""
