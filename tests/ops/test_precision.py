@@ -212,7 +212,7 @@ def test_products_of_the_previous_step(precision: str, way: tuple[str, str]) -> 
     rng, r = np.random.default_rng(0), ROUND[precision]
     base, y, v = normal(rng, 2, 70, 9), normal(rng, 2, 70, 5), normal(rng, 9, 5)
     got, functions = np.empty_like(base), np.array([_cpu.LAGGED["linear"]])
-    sizes = {"ranges": 1, "B": 2, "T": 70, "columns": 9, "E": 5}
+    sizes = {"ranges": 1, "B": 2, "T": 70, "columns": 9, "E": 5, "eps": 0.0}
     with computing(precision, way):
         none = {"first": None, "lengths": None}
         _cpu.kernels.lagged_product(
