@@ -27,12 +27,13 @@ from rotrnn.cuda import DeviceError
 from rotrnn.models.files import Loaded, load
 from rotrnn.models.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
-from rotrnn.models.writing import tokens_of
+from rotrnn.models.writing import Bytes, tokens_of
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Released, describe
+from rotrnn.tasks.language import Language
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
@@ -256,7 +257,10 @@ def _generate(args: argparse.Namespace) -> None:
     (model, params), folder = _model(args.model, args.checkpoint)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"generate: {args.model} is a {type(model).__name__}, expected a LanguageModel")
-    tokens = tokens_of(folder)
+    of_bytes = args.bytes or (Run(folder).recipe.is_file() and isinstance(Run(folder).load_recipe().task, Language))
+    if of_bytes and model.head.d_out > Bytes.COUNT:
+        raise ValueError(f"generate: --bytes with a model of {model.head.d_out} tokens, expected at most {Bytes.COUNT}")
+    tokens = Bytes() if of_bytes else tokens_of(folder)
     prompt = np.array([tokens.encode(args.prompt)], np.int64)
     how = {name: getattr(args, name) for name in ("seed", "temperature", "top_k", "top_p", "stop")}
     drawn = (int(one[0]) for one in model.generate(params, prompt, args.tokens, **how))
@@ -662,15 +666,20 @@ def _generate_parser(commands: Any) -> None:
 Prints PROMPT and what the model writes after it, token by token. MODEL is the folder of a run, a model's file or
 folder, or the name of a repository on the Hugging Face hub (needs huggingface_hub: pip install 'rotrnn[hub]').
 
-If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), PROMPT is a text, else token ids. The
-same seed gives the same tokens. Needs no network if MODEL is a folder.""",
+If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), or is that of a run of the task
+`language`, PROMPT is a text, else token ids. The same seed gives the same tokens. Needs no network if MODEL is a
+folder.""",
         """\
 rotrnn generate mamba-130m-hf "The capital of France is" --temperature 0
 rotrnn generate state-spaces/mamba-130m-hf "Once upon a time" --tokens 200 --top-p 0.9
+rotrnn generate runs/book "It was" --tokens 200
 rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1""",
     )
     _add_model(one)
     one.add_argument("prompt", metavar="PROMPT", help="text or token ids to continue")
+    one.add_argument(
+        "--bytes", action="store_true", help="tokens are bytes, as of the task language, and PROMPT a text"
+    )
     one.add_argument("--tokens", type=int, default=100, metavar="N", help="at most so many tokens (default: 100)")
     one.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draws (default: 0)")
     one.add_argument(

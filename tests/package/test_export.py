@@ -74,6 +74,24 @@ def test_token_ids_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "prompt is 'a b', expected token ids, since there is no tokenizer.json" in capsys.readouterr().err
 
 
+def test_the_bytes_of_a_text_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a run of the task `language`, and by its exported model with --bytes."""
+    (tmp_path / "book.txt").write_text("Größe und Maß. " * 40)
+    tiny = ["task.name=language", f"task.path={tmp_path / 'book.txt'}", "task.length=16", "model.n_layers=1"]
+    tiny += ["training.batch=2", "training.steps=2", "training.eval_every=2", "layer.d_state=8", "model.d_model=8"]
+    sets = [part for one in tiny for part in ("--set", one)]
+    folder = tmp_path / "run"
+    assert main(["train", "digits-lru", *sets, "--out", str(folder), "--no-plots"]) == 0
+    assert main(["export", str(folder), "--out", str(tmp_path / "m.safetensors")]) == 0
+    model, params = rotrnn.load(tmp_path / "m.safetensors")
+    drawn = model.sample(params, np.frombuffer("Größe".encode(), np.uint8)[None].astype(np.int64), 9, seed=1)[0]
+    expected = "Größe" + bytes(drawn.tolist()).decode(errors="replace") + "\n"
+    capsys.readouterr()
+    for command in ([str(folder)], [str(tmp_path / "m.safetensors"), "--bytes"]):
+        assert main(["generate", *command, "Größe", "--tokens", "9", "--seed", "1"]) == 0
+        assert capsys.readouterr().out == expected
+
+
 class Published:
     """A stand-in for tokenizers.Tokenizer: a token is a byte, 0 to 8 for the bytes of `TEXT`."""
 

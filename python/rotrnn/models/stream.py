@@ -124,11 +124,11 @@ class Stream:
             if F is not None:
                 forms = f"(B, F) or (B, T, F) with B={self.batch}, F={F}"
             raise ValueError(f"Stream.push: inputs has shape {x.shape}, expected {forms}")
-        one = x.ndim == steps
+        one, last = x.ndim == steps, args.flag("last", last)
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
         with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
-            return self._engine.push(args, x, one, lengths, bool(last))
+            return self._engine.push(args, x, one, lengths, last)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state atomically as a safetensors file, with a digest of the model's settings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,22 @@ class Tokens:
         """Yields the text of each token."""
         for token in tokens:
             yield f" {token}"
+
+
+class Bytes(Tokens):
+    """The bytes of a text in UTF-8, as the task `language` has them."""
+
+    COUNT = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Yields the text as it grows. A character of several bytes comes with the last of them."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            yield decoder.decode(bytes([token]))
+        yield decoder.decode(b"", final=True)
 
 
 class Tokenizer(Tokens):

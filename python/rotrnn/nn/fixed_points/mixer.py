@@ -80,9 +80,9 @@ class Mixer(ABC):
             expected = "a nonnegative number" if self.can_normalise else f"0 with '{self.name}', which has no vectors"
             raise ValueError(f"Mixer: unit_eps={self.eps!r}, expected {expected}")
         if self.spectral and (self.contractive or not self.has_factors):
+            expected = "contractive=False, as the norm is estimated" if self.has_factors else "a Kronecker product"
             raise ValueError(
-                f"Mixer: spectral=True with '{self.name}' and contractive={self.contractive}, expected a Kronecker "
-                "product and contractive=False, as the norm is estimated"
+                f"Mixer: spectral=True with '{self.name}' and contractive={self.contractive}, expected {expected}"
             )
 
     @property

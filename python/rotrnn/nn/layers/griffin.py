@@ -95,7 +95,7 @@ class Griffin(Around):
             expected = "expected False: its convolution has one direction"
             raise ValueError(f"Griffin: {kind} has bidirectional=True, {expected}")
         if self.layer.state_form is None:
-            raise ValueError(f"Griffin: layer={self.layer!r}, expected a layer with a state")
+            raise ValueError(f"Griffin: layer={self.layer!r}, expected a layer that declares its state (state_form)")
         if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
             raise ValueError(f"Griffin: {kind} has a parameter {taken[0]}, expected no name that begins with {OWN}")
 

@@ -127,7 +127,9 @@ class StoredHistory(Around):
                 f"StoredHistory: {kind} has bidirectional=True, expected False: a history has one direction"
             )
         if self.layer.state_form is None:
-            raise ValueError(f"StoredHistory: layer={self.layer!r}, expected a layer with a state")
+            raise ValueError(
+                f"StoredHistory: layer={self.layer!r}, expected a layer that declares its state (state_form)"
+            )
         if self.d_model != self.layer.d_model:
             raise ValueError(f"StoredHistory: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
         if self.layer.hidden.kind == "real" and self.layer.hidden.shape[0] % 2:  # type: ignore[operator]
