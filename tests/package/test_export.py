@@ -132,6 +132,13 @@ def test_text_goes_on(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPat
         Tokenizer(tmp_path / "tokenizer.json")
 
 
+def test_a_folder_that_is_neither_a_run_nor_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "m.safetensors")]) == 2
+    assert f"{tmp_path}: has no config.json, expected the folder of a model" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="train: folder is empty, expected the path of a folder"):
+        rotrnn.train(rotrnn.load_recipe("digits-lru"), "")
+
+
 def test_only_language_models_write(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(run), "1"]) == 2
     assert "is a SequenceClassifier, expected a LanguageModel" in capsys.readouterr().err

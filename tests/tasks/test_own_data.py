@@ -167,6 +167,10 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"a,label\n1,\xe9\n")
     with pytest.raises(ValueError, match=r"latin.csv: is not text in UTF-8"):
         Table(str(tmp_path / "latin.csv")).load()
+    (tmp_path / "sheet.xlsx").write_bytes(b"PK")
+    for path, what in ((tmp_path, "is a folder"), (tmp_path / "sheet.xlsx", r"is a sheet \(.xlsx\)")):
+        with pytest.raises(ValueError, match=f"{what}, expected a file .csv, .tsv or .parquet: save it as CSV"):
+            Table(str(path)).load()
     with pytest.raises(ValueError, match=r"save_arrays: y has 2 rows, expected 3"):
         save_arrays(tmp_path / "x.npz", x, np.zeros(2))
     with pytest.raises(ValueError, match=r"save_arrays: x\[1\] has 1 features per step, expected 2 as save_arrays: x"):

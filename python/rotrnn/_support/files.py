@@ -129,6 +129,8 @@ def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
     """Raises ValueError if `folder`, which may not exist yet, or one above it is a file. `name` is the argument."""
     if not isinstance(folder, str | os.PathLike):
         raise TypeError(f"{name} is a {type(folder).__name__}, expected the path of a folder")
+    if not os.fspath(folder):
+        raise ValueError(f"{name} is empty, expected the path of a folder")
     path = Path(folder)
     there = next((one for one in (path, *path.parents) if one.exists()), None)
     if there is not None and not there.is_dir():

@@ -55,6 +55,8 @@ def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None
 def read_folder(folder: Path) -> Loaded:
     """Returns the model of a folder; see `from_pretrained`."""
     path = folder / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: has no {CONFIG}, expected the folder of a model")
     try:
         settings = from_json(path.read_bytes())
     except ValueError as error:

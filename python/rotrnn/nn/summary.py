@@ -84,7 +84,7 @@ def _part(value: Any) -> Part | None:
     if isinstance(value, Module):
         arrays = {name: Part("", shape) for name, shape in value.shapes.items()}
         modules = {name: part for name, one in value.modules.items() if (part := _part(one)) is not None}
-        settings = own_settings(value)
+        settings = own_settings(value, parts=not modules)  # the layer in another one has no row of its own
         return Part(type(value).__name__ + f"({settings})" * bool(settings), None, arrays | modules)
     if is_array(value):
         return Part(str(value.dtype), tuple(value.shape))

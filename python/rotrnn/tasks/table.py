@@ -16,6 +16,9 @@ import numpy.typing as npt
 from rotrnn._support.text import alike
 from rotrnn.tasks.own import OwnData, Sequences, labels_of
 
+SHEETS = (".xls", ".xlsx", ".ods")
+"""What people have instead of text, and would be read as such."""
+
 
 @dataclass(frozen=True)
 class Table(OwnData):
@@ -143,6 +146,9 @@ def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:
         It is a file .parquet, and pyarrow is not installed.
     """
     path = os.fspath(path)
+    if (kind := Path(path).suffix.lower()) in SHEETS or Path(path).is_dir():
+        what = "is a folder" if Path(path).is_dir() else f"is a sheet ({kind})"
+        raise ValueError(f"{path}: {what}, expected {Table.files}: save it as CSV")
     return _read_parquet(path) if Path(path).suffix == ".parquet" else _read_csv(path, delimiter)
 
 
