@@ -13,8 +13,8 @@ from __future__ import annotations
 import inspect
 import os
 import tempfile
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Self
@@ -23,18 +23,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
+from rotrnn.cuda import DeviceError
 from rotrnn.models.build import ModelSettings, make_layer
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regression
 from rotrnn.nn.layer import Params, Recurrent, astype
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, joined
+from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
 from rotrnn.tasks.series import Form, Series
 from rotrnn.training.evaluation import logits_of
-from rotrnn.training.loop import train
-from rotrnn.training.optimiser import AdamW
+from rotrnn.training.loop import Interrupted, train
+from rotrnn.training.optimiser import AdamW, NonFinite
 from rotrnn.training.recipe import Recipe, Training, pick
 from rotrnn.training.run import Run
 
@@ -168,7 +170,9 @@ class Estimator:
     def _recipe(self, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
         """Returns the recipe of these settings for a task."""
         layer = self._layer()
-        batch = min(self.batch_size, len(loaded.train))
+        args = Boundary(f"{type(self).__name__}.fit")
+        epochs = args.integer("epochs", self.epochs, 1)
+        batch = min(args.integer("batch_size", self.batch_size, 1), len(loaded.train))
         epoch = max(len(loaded.train) // batch, 1)
         name = next((name for name, kind in LAYERS.items() if type(layer) is kind), type(layer).__name__)
         settings = ModelSettings(
@@ -176,8 +180,8 @@ class Estimator:
         )
         training = Training(
             batch=batch,
-            steps=self.epochs * epoch,
-            eval_every=epoch if loaded.val is not loaded.train else self.epochs * epoch,
+            steps=epochs * epoch,
+            eval_every=epoch if loaded.val is not loaded.train else epochs * epoch,
             seed=self.seed,
             patience=self.patience if loaded.val is not loaded.train else None,
             class_weights=class_weights,
@@ -195,9 +199,29 @@ class Estimator:
         given = {key: value for key, value in {"d_state": self.width, **DEFAULTS}.items() if key in missing}
         return make_layer(self.layer, self.width, {**given, **(self.layer_settings or {})})
 
-    def _place(self) -> AbstractContextManager[str | os.PathLike[str]]:
-        """Returns the folder of the run, which is removed at the end of the block if none was asked for."""
-        return tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        """Gives the file of the data, in the folder of the run. A folder that was not asked for is removed at the end
+        of the block, and errors do not speak of it."""
+        call = f"{type(self).__name__}.fit"
+        made = tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
+        with made as folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(os.path.abspath(folder), "data.npz")
+            try:
+                yield path
+            except ValueError as error:
+                rename(error, f"{path}:", f"{call}:")
+                raise
+            except (NonFinite, DeviceError, MemoryError) as error:
+                what, _, kept = str(error).rpartition("; ")
+                if self.folder is None and "checkpoint" in kept:
+                    raise type(error)(f"{call}: {what}") from error.__cause__
+                raise
+            except Interrupted:
+                if self.folder is None:
+                    raise Interrupted(f"{call}: stopped, and nothing is kept without a folder") from None
+                raise
 
     def _train(
         self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
@@ -231,9 +255,7 @@ class Estimator:
             raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
         self.n_features_in_ = values.shape[1]
         held = self.validation_fraction if round(self.validation_fraction * len(lengths)) else 0.0
-        with self._place() as folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            path = Path(folder, "data.npz")
+        with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
             save_arrays(path, np.split(values, starts), labels)
             task = Arrays(str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.seed)
@@ -242,7 +264,7 @@ class Estimator:
             assert isinstance(own, SequenceSplit)
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe(task, loaded, class_weights, **model)
-            self._train(recipe, folder, loaded, own.inputs, outputs)
+            self._train(recipe, path.parent, loaded, own.inputs, outputs)
 
 
 def _arguments(kind: type) -> list[str]:
@@ -276,11 +298,15 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
     """
     if hasattr(x, "tocsr"):
         raise TypeError(f"{call}: X is a sparse array or matrix, expected a dense one, or a list of arrays")
-    given: Any = x
-    ragged = not hasattr(x, "__array__") and len({np.shape(one) for one in given}) > 1
-    if getattr(getattr(x, "dtype", None), "kind", "") == "O" and np.ndim(given) == 1:
-        ragged = any(np.ndim(one) for one in given)
-    array = None if ragged else np.asarray(given)
+    array: Numbers | None = None
+    if hasattr(x, "__array__"):
+        array = on_host(call, "X", x)
+    elif isinstance(x, str) or not isinstance(x, Sequence):
+        raise TypeError(f"{call}: X is a {type(x).__name__}, expected an array, or a list of arrays")
+    given: Any = x if array is None else array
+    if array is None or (array.dtype.kind == "O" and array.ndim == 1):
+        given = [on_host(call, f"X[{i}]", one) for i, one in enumerate(given)]
+        array = None if len({one.shape for one in given}) > 1 else np.asarray(given)
     if array is not None and array.ndim not in (2, 3):
         raise ValueError(
             f"{call}: Expected 2D array, (n, time), or 3D array, (n, time, features), got {array.ndim}D array instead. "
@@ -298,30 +324,58 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
         values, lengths = joined(given, f"{call}: X")
         if not lengths.all():
             raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
-    if values.dtype.kind == "c":
-        raise ValueError(f"{call}: Complex data not supported, X has dtype {values.dtype}")
-    values = values.astype(np.float64)
+    values = _numbers(call, "X", values)
     if not np.isfinite(values).all():
         what = "NaN" if np.isnan(values).any() else "infinity"
         step, feature = np.argwhere(~np.isfinite(values))[0]
         row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
         at = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
         raise ValueError(f"{call}: Input X contains {what}: {at}")
+    check_range(f"{call}: X", values)
     return values, lengths
 
 
-def _targets(call: str, y: Any) -> Numbers:
-    """Returns y as an array. ValueError if it is None, complex, or not finite."""
+def _numbers(call: str, name: str, array: Numbers) -> Numbers:
+    """Returns an array as float64. TypeError or ValueError if it is complex or not of numbers."""
+    if array.dtype.kind == "c":
+        raise ValueError(f"{call}: Complex data not supported, {name} has dtype {array.dtype}")
+    if array.dtype.kind not in "biufO":
+        raise ValueError(f"{call}: {name} has dtype {array.dtype}, expected numbers")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{call}: {name} has dtype {array.dtype}, expected numbers: {error}") from error
+
+
+def _targets(call: str, y: Any, *, numbers: bool) -> Numbers:
+    """Returns y as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or ValueError if it is
+    None, complex, empty, not finite, or of another form."""
     if y is None:
         raise ValueError(f"{call}: requires y to be passed, but the target y is None")
-    array = np.asarray(y)
-    if array.dtype.kind == "c":
-        raise ValueError(f"{call}: Complex data not supported, y has dtype {array.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{call}: Input y contains {'NaN' if np.isnan(array).any() else 'infinity'}.")
+    array = on_host(call, "y", y)
+    if numbers or array.dtype.kind == "c":
+        array = _numbers(call, "y", array)
+    values = array
+    if array.dtype.kind == "O":  # of labels of any kind
+        values = np.array([one for one in array.flat if one is None or isinstance(one, float | np.floating)], float)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"{call}: Input y contains {'NaN' if np.isnan(values).any() else 'infinity'}.")
     if array.ndim not in (1, 2):
         raise ValueError(f"{call}: y has shape {array.shape}, expected (n,) or (n, K)")
+    if not array.size:
+        raise ValueError(f"{call}: y is empty, of shape {array.shape}, expected at least one row and column")
+    if numbers:
+        check_range(f"{call}: y", array)
     return array
+
+
+def _truth(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:
+    """Returns the targets of predictions, in their shape. ValueError if there are more or fewer."""
+    array = _targets(call, y, numbers=numbers)
+    if len(array) != len(found) or array.size != found.size:
+        raise ValueError(f"{call}: y has shape {array.shape}, expected {found.shape} as of the predictions")
+    return array.reshape(found.shape)
 
 
 class SequenceClassifier(Estimator):
@@ -363,7 +417,7 @@ class SequenceClassifier(Estimator):
     def fit(self, x: X, y: npt.ArrayLike) -> Self:
         """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone."""
         call = f"{type(self).__name__}.fit"
-        labels = _targets(call, y)
+        labels = _targets(call, y, numbers=False)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         self._several = labels.ndim == 2
@@ -374,7 +428,10 @@ class SequenceClassifier(Estimator):
         else:
             if labels.dtype.kind == "f" and (labels != np.floor(labels)).any():
                 raise ValueError(f"{call}: Unknown label type: continuous. y has numbers that are no integers")
-            self.classes_, labels = np.unique(labels, return_inverse=True)
+            try:
+                self.classes_, labels = np.unique(labels, return_inverse=True)
+            except TypeError as error:
+                raise TypeError(f"{call}: y has labels of several types, expected one: {error}") from error
             if len(self.classes_) < 2:
                 raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
@@ -392,7 +449,10 @@ class SequenceClassifier(Estimator):
 
     def predict_log_proba(self, x: X) -> Numbers:
         """Returns the logarithms of `predict_proba`."""
-        z = self._outputs("predict_log_proba", x).astype(np.float64)
+        return self._log_proba("predict_log_proba", x)
+
+    def _log_proba(self, call: str, x: X) -> Numbers:
+        z = self._outputs(call, x).astype(np.float64)
         if self._several:
             return -np.logaddexp(0, -z)
         z -= z.max(1, keepdims=True)
@@ -400,16 +460,20 @@ class SequenceClassifier(Estimator):
 
     def predict_proba(self, x: X) -> Numbers:
         """Returns probabilities (n, C) of the classes; for several labels (n, K), of the ones."""
-        return np.asarray(np.exp(self.predict_log_proba(x)))
+        return np.asarray(np.exp(self._log_proba("predict_proba", x)))
 
     def predict(self, x: X) -> Numbers:
         """Returns the most probable class (n,) of each sequence; for several labels (n, K) of 0 and 1."""
-        z = self._outputs("predict", x)
+        return self._predict("predict", x)
+
+    def _predict(self, call: str, x: X) -> Numbers:
+        z = self._outputs(call, x)
         return (z > 0).astype(np.int64) if self._several else np.asarray(self.classes_[z.argmax(1)])
 
     def score(self, x: X, y: npt.ArrayLike) -> float:
         """Returns the share of sequences of which every label is right."""
-        right = self.predict(x) == np.asarray(y).reshape(len(np.asarray(y)), *([-1] if self._several else []))
+        found = self._predict("score", x)
+        right = found == _truth(f"{type(self).__name__}.score", y, found, numbers=False)
         return float(np.mean(right.all(1) if self._several else right))
 
 
@@ -458,28 +522,34 @@ class SequenceRegressor(Estimator):
 
     def fit(self, x: X, y: npt.ArrayLike) -> Self:
         """Fits to sequences and their targets. ValueError if they are of another form."""
-        targets = _targets(f"{type(self).__name__}.fit", y)
+        targets = _targets(f"{type(self).__name__}.fit", y, numbers=True)
         self._flat = targets.ndim == 1
-        self._fit(x, targets.astype(np.float64), "regression", objective=self.objective, quantiles=self.quantiles)
+        self._fit(x, targets, "regression", objective=self.objective, quantiles=self.quantiles)
         return self
 
     def predict_quantiles(self, x: X) -> Numbers:
         """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another
         objective Q is 1."""
-        found = self._outputs("predict_quantiles", x).astype(np.float64)
+        return self._quantiles("predict_quantiles", x)
+
+    def _quantiles(self, call: str, x: X) -> Numbers:
+        found = self._outputs(call, x).astype(np.float64)
         found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
         return found[:, 0] if self._flat else found
 
     def predict(self, x: X) -> Numbers:
         """Returns predictions (n, K), or (n,) after targets (n,); of several quantiles, the one nearest to the
         median."""
-        self._check_fitted("predict")
-        return np.asarray(self.predict_quantiles(x)[..., middle(self.quantiles)])
+        return self._predict("predict", x)
+
+    def _predict(self, call: str, x: X) -> Numbers:
+        return np.asarray(self._quantiles(call, x)[..., middle(self.quantiles)])
 
     def score(self, x: X, y: npt.ArrayLike) -> float:
         """Returns the coefficient of determination R^2, the mean over the targets."""
-        targets = np.asarray(y, np.float64)
-        error = ((targets - self.predict(x)) ** 2).sum(0)
+        found = self._predict("score", x)
+        targets = _truth(f"{type(self).__name__}.score", y, found, numbers=True)
+        error = ((targets - found) ** 2).sum(0)
         spread = ((targets - targets.mean(0)) ** 2).sum(0)
         return float(np.mean(1 - error / np.where(spread > 0, spread, 1)))
 
@@ -546,9 +616,7 @@ class Forecaster(Estimator):
         series = self._series("fit", y)
         self._flat = np.ndim(y) == 1
         held = round(self.validation_fraction * len(series))
-        with self._place() as folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            path = Path(folder, "data.npz")
+        with self._place() as path:
             with atomic_file(path) as file:
                 np.savez(file, y=series)
             task = Series(
@@ -558,14 +626,14 @@ class Forecaster(Estimator):
             loaded = task.load()
             own: Any = loaded.train
             recipe = self._recipe(task, loaded, objective=self.objective, quantiles=self.quantiles)
-            self._train(recipe, folder, loaded, own.inputs, own.targets)
+            self._train(recipe, path.parent, loaded, own.inputs, own.targets)
         self.form_, self.series_ = task.form, series
         return self
 
     def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
         """Returns a series (n, V), checked."""
         where = f"{type(self).__name__}.{call}"
-        array = _targets(where, y).astype(np.float64)
+        array = _targets(where, y, numbers=True)
         if call != "fit" and array.reshape(len(array), -1).shape[1] != self.series_.shape[1]:
             expected = f"(n, {self.series_.shape[1]}) as of the series that was fitted"
             raise ValueError(f"{where}: the series has shape {array.shape}, expected {expected}")
@@ -594,9 +662,8 @@ class Forecaster(Estimator):
         """
         self._check_fitted("predict")
         y = self.series_ if after is None else self._series("predict", after)
-        steps, (H, V) = self.horizon if steps is None else int(steps), (self.horizon, y.shape[1])
-        if steps < 1:
-            raise ValueError(f"Forecaster.predict: steps is {steps}, expected a positive integer")
+        H, V = self.horizon, y.shape[1]
+        steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
         stream, read = self.model_.stream(self.params_), 0
         found: list[Numbers] = []
         while H * len(found) < steps:
@@ -616,21 +683,25 @@ class Forecaster(Estimator):
             repeats. With `quantiles`, forecasts have a last axis Q.
         """
         self._check_fitted("backtest")
-        later = self._series("backtest", y)
+        found, naive = self._backtest(self._series("backtest", y))
+        return self._shaped(found, quantiles), naive[..., 0] if self._flat else naive
+
+    def _backtest(self, later: Numbers) -> tuple[Numbers, Numbers]:
+        """Returns what `backtest` does, forecasts (m, horizon, V, Q) and naive ones (m, horizon, V), of (m, V)."""
         whole = np.concatenate([self.series_, later])
         origins = np.arange(len(self.series_) - 1, len(whole) - 1)
         said = self.model_.stream(self.params_).push(self.form_.inputs(whole).astype(np.float32)[None])[0, origins]
         naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
         base = naive if self.period else np.zeros_like(naive)
-        found = base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1)
-        return self._shaped(found, quantiles), naive[..., 0] if self._flat else naive
+        return base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1), naive
 
     def score(self, y: npt.ArrayLike) -> float:
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
         forecast), over all steps and all of the horizon. 0 is as good as naive, 1 is perfect."""
-        later = np.asarray(y, np.float64)
-        forecasts, naive = self.backtest(later)
+        self._check_fitted("score")
+        later = self._series("score", y)
+        found, naive = self._backtest(later)
         at = np.arange(len(later))[:, None] + np.arange(self.horizon)
         there, truth = at < len(later), later[np.minimum(at, len(later) - 1)]
-        errors = [np.abs(one - truth)[there].mean() for one in (forecasts, naive)]
+        errors = [np.abs(one - truth)[there].mean() for one in (found[..., middle(self.quantiles)], naive)]
         return float(1 - errors[0] / errors[1]) if errors[1] else 0.0

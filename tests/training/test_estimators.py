@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import rotrnn
 from rotrnn import LRU
 from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor
+from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
 
 SMALL: dict[str, Any] = {"width": 8, "depth": 1, "epochs": 30, "learning_rate": 0.02}
@@ -250,6 +251,106 @@ def test_series_that_cannot_be_forecast() -> None:
         one.predict(after=np.zeros(5))
     with pytest.raises(ValueError, match=r"Forecaster.predict: steps is 0, expected a positive integer"):
         one.predict(0)
+
+
+STEPS = np.arange(40.0)
+LATER = STEPS[:5]
+QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, Any]:
+    """A fitted estimator of each kind."""
+    x = noise(40)[..., 0]
+    return {
+        "c": SequenceClassifier(**QUICK).fit(x, np.arange(40) % 2),
+        "r": SequenceRegressor(**QUICK).fit(x, STEPS),
+        "f": Forecaster(**QUICK).fit(STEPS),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "arguments", "message"),
+    [
+        # what is no number
+        ("f", "predict", {"steps": 3, "after": [1.0, None, 2.0]}, "Input y contains NaN"),
+        ("f", "fit", {"y": [1.0, None] * 20}, "Input y contains NaN"),
+        ("r", "fit", {"x": noise(4), "y": [1, None, 2, 3]}, "Input y contains NaN"),
+        ("r", "score", {"y": [None] * 40}, "Input y contains NaN"),
+        ("c", "score", {"y": [None] * 40}, "Input y contains NaN"),
+        ("c", "fit", {"x": noise(40), "y": [None, "a"] * 20}, "Input y contains NaN"),
+        ("c", "fit", {"x": noise(4), "y": np.array([1, "a"] * 2, object)}, "y has labels of several types"),
+        ("f", "fit", {"y": ["a", "b"]}, "y has dtype <U1, expected numbers"),
+        ("f", "fit", {"y": np.array([1, "b"], object)}, "y has dtype object, expected numbers: could not convert"),
+        ("r", "fit", {"x": [["a", "b"]] * 4, "y": [0, 1, 2, 3]}, "X has dtype <U1, expected numbers"),
+        ("r", "fit", {"x": noise(4), "y": ["a", "b", "c", "d"]}, "y has dtype <U1, expected numbers"),
+        ("f", "fit", {"y": [1e300] * 20}, "y has the number 1e+300, expected at most 3.4e+38 in size"),
+        ("r", "predict", {"x": np.full((2, 3), 1e300)}, "X has the number 1e+300, expected at most 3.4e+38 in size"),
+        # what has another form
+        ("f", "fit", {"y": []}, "y is empty, of shape (0,), expected at least one row and column"),
+        ("f", "score", {"y": []}, "y is empty"),
+        ("f", "backtest", {"y": []}, "y is empty"),
+        ("f", "predict", {"after": []}, "y is empty"),
+        ("f", "fit", {"y": LATER}, "5 of 5 steps are for training, expected at least 14"),
+        ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list that is no array"),
+        ("r", "fit", {"x": None, "y": LATER}, "X is a NoneType, expected an array, or a list of arrays"),
+        ("r", "fit", {"x": 5, "y": LATER}, "X is a int, expected an array, or a list of arrays"),
+        ("r", "fit", {"x": [[[1], [2, 3]]], "y": [1]}, "X[0] is a list that is no array"),
+        ("r", "score", {"y": np.stack([STEPS, STEPS], 1)}, "y has shape (40, 2), expected (40,) as of the predictions"),
+        ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
+        ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
+        ("c", "predict_proba", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
+        # settings
+        *[
+            ("f", "predict", {"steps": steps}, f"steps is {steps!r}, expected a positive integer")
+            for steps in (0, 2.7, float("nan"), "3", True)
+        ],
+        ("f", "fit", {"y": STEPS, "epochs": 0}, "epochs is 0, expected a positive integer"),
+        ("f", "fit", {"y": STEPS, "batch_size": 0}, "batch_size is 0, expected a positive integer"),
+        ("r", "fit", {"x": noise(4), "y": LATER[:4], "epochs": 0}, "epochs is 0, expected a positive integer"),
+    ],
+)
+def test_what_is_refused(fitted: Any, kind: str, method: str, arguments: dict[str, Any], message: str) -> None:
+    """Each message begins with the method that was called."""
+    given, one = dict(arguments), fitted[kind]
+    if method == "fit":
+        own = {"horizon": 12} if kind == "f" else {}
+        own |= {name: given.pop(name) for name in ("epochs", "batch_size") if name in given}
+        one = clone(one).set_params(**own)
+    elif method == "score" and kind != "f":
+        given["x"] = noise(40)[..., 0]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        getattr(one, method)(**given)
+    assert str(caught.value).startswith(f"{type(one).__name__}.{method}: {message}")
+
+
+def test_columns_of_one_variable_are_scored_as_it(fitted: Any) -> None:
+    x = noise(40)[..., 0]
+    assert fitted["f"].score(LATER[:, None]) == fitted["f"].score(LATER)
+    assert fitted["r"].score(x, STEPS[:, None]) == fitted["r"].score(x, STEPS)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_fails_names_the_folder_that_was_asked_for_alone(tmp_path: Path) -> None:
+    """A learning rate of 1e30 makes parameters whose outputs float32 cannot hold."""
+    one = SequenceRegressor(**{**QUICK, "epochs": 50, "learning_rate": 1e30})
+    with pytest.raises(FloatingPointError, match=r"^SequenceRegressor.fit: ") as caught:
+        one.fit(noise(40), STEPS)
+    assert "checkpoint" not in str(caught.value)
+    with pytest.raises(FloatingPointError, match="checkpoint"):
+        one.set_params(folder=tmp_path / "run").fit(noise(40), STEPS)
+
+
+def test_a_run_that_is_stopped_is_kept_in_a_folder_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(recipe: Any, folder: Path, **_: Any) -> None:
+        raise Interrupted(f"stopped after step 1 of 9, all is saved; to go on: rotrnn train --resume {folder}")
+
+    monkeypatch.setattr("rotrnn.estimators.train", stopped)
+    one = Forecaster(**QUICK)
+    with pytest.raises(Interrupted, match=r"^Forecaster.fit: stopped, and nothing is kept without a folder$"):
+        one.fit(STEPS)
+    with pytest.raises(Interrupted, match="resume"):
+        one.set_params(folder=tmp_path / "run").fit(STEPS)
 
 
 def test_scikit_learn_need_not_be_there(tmp_path: Path) -> None:

@@ -238,8 +238,8 @@ class OwnData:
             raise ValueError(f"{self.path}: has no sequence")
         if (empty := np.flatnonzero(data.lengths < 1)).size:
             raise ValueError(f"{self.path}: sequence {empty[0]} has no steps")
-        check_range(self.path, data.values)
-        check_range(self.path, data.labels)
+        check_range(f"{self.path}:", data.values)
+        check_range(f"{self.path}:", data.labels)
         return data
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
@@ -253,12 +253,12 @@ class OwnData:
         return self.load()
 
 
-def check_range(path: str, array: Numbers) -> None:
-    """Raises ValueError if float32 cannot hold a number; NaN may be there."""
+def check_range(where: str, array: Numbers) -> None:
+    """Raises ValueError, which begins with `where`, if float32 cannot hold a number; NaN may be there."""
     most = float(np.finfo(np.float32).max)
     for end in (np.nanmin, np.nanmax) if array.size and not np.isnan(array).all() else ():
         if not abs(value := float(end(array))) <= most:
-            raise ValueError(f"{path}: has the number {value:g}, expected at most {most:.2g} in size, as float32 holds")
+            raise ValueError(f"{where} has the number {value:g}, expected at most {most:.2g} in size, as float32 holds")
 
 
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:

@@ -170,7 +170,7 @@ class Series:
     def load(self) -> Task:
         """Returns the task."""
         y = self.read()
-        check_range(self.path, y)
+        check_range(f"{self.path}:", y)
         n, V = y.shape
         test, val = round(self.test_fraction * n), round(self.val_fraction * n)
         train = n - test - val
