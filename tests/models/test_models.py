@@ -360,17 +360,19 @@ def test_a_crafted_state_is_refused_with_the_name_of_its_array(change: Any, mess
     assert (stream.state, stream.tokens) == before
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_places_of_attention_lie_among_its_keys(window: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("window", "places"), [(None, 2), (3, -1)])
+def test_places_of_attention_lie_among_its_keys(window: int | None, places: int, tmp_path: Path) -> None:
+    """With a window there are window - 1 keys from the beginning, so that only a negative number is wrong."""
     model = build_model(ModelSettings("attention", 4, 1), {"window": window}, head="tagger", n_classes=C, vocab=V)
     stream = model.stream(prepared(model), B, engine="python")
     stream.push(data_of("tagger")[0][:, :1])
     path = tmp_path / "state.safetensors"
     stream.save(path)
     arrays, facts = read_checkpoint(path)
-    arrays["state.0.0.2"][1] = 2
+    arrays["state.0.0.2"][1] = places
     write_checkpoint(path, arrays, facts)
-    with pytest.raises(ValueError, match=r"state.0.0.places is \[1 2 1 1\], expected the number of steps so far"):
+    message = rf"state.0.0.places is \[ ?1 +{places} +1 +1\], expected the number of steps so far"
+    with pytest.raises(ValueError, match=message):
         stream.load(path)
 
 
