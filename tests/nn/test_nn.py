@@ -239,7 +239,7 @@ def test_gate_equals_its_formula(form: str) -> None:
 
 
 def test_gate_of_an_unknown_form() -> None:
-    with pytest.raises(ValueError, match="Gate: form is 'quarter', expected one of full, half1, half2"):
+    with pytest.raises(ValueError, match="Gate: form='quarter', expected one of full, half1, half2"):
         Gate(D, "quarter")
 
 

@@ -241,7 +241,8 @@ def zero_state(name: str, layer: Recurrent, batch: int, dtype: npt.DTypeLike) ->
     leaves = form_leaves(form)
     if many or not leaves or any(None in one.shape for one in leaves):
         what = "is bidirectional" if many else "keeps every step" if leaves else "declares no state"
-        raise ValueError(f"{name}: {type(layer.core if many else layer).__name__} {what}, expected a layer with a state of fixed size")
+        kind = type(layer.core if many else layer).__name__
+        raise ValueError(f"{name}: {kind} {what}, expected a layer with a state of fixed size")
     zeros = tuple(np.zeros((batch, *(size or 0 for size in one.shape)), kinds[one.kind]) for one in leaves)
     return zeros[0] if isinstance(form, StateArray) else zeros
 

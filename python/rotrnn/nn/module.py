@@ -14,7 +14,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
-from rotrnn._support.text import nearest
+from rotrnn._support.text import alike, nearest
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
 from rotrnn.ops.recording import recording
@@ -226,6 +226,20 @@ class Module:
                 raise ValueError(
                     f"{type(self).__name__}: {name}={value!r}, expected at most 2^47, the addressable bytes"
                 )
+
+    def check_choice(self, name: str, known: Collection[str]) -> None:
+        """Checks that a setting is one of the known names."""
+        value = getattr(self, name)
+        if value not in tuple(known):
+            expected = f"one of {', '.join(known)}{alike(str(value), known)}"
+            raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
+
+    def check_parts(self, name: str, known: Collection[str]) -> None:
+        """Checks that a setting is some of the known names, each at most once."""
+        parts = tuple(getattr(self, name))
+        if not set(parts) <= set(known) or len(set(parts)) < len(parts):
+            expected = f"some of {', '.join(known)}, each once"
+            raise ValueError(f"{type(self).__name__}: {name}={parts!r}, expected {expected}")
 
     def check_params(self, params: Params) -> None:
         """Checks that all parameters are present, real, of the right shape, and finite.

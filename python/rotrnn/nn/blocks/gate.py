@@ -177,8 +177,7 @@ class Gate(Module):
         self.check_sizes("d_model")
         self.check_sizes("site", least=0)
         _check_rate(self, "dropout")
-        if self.form not in FORMS:
-            raise ValueError(f"Gate: form is '{self.form}', expected one of {', '.join(FORMS)}")
+        self.check_choice("form", FORMS)
 
     @property
     def modules(self) -> dict[str, Dense]:

@@ -137,12 +137,9 @@ class MatrixFixedPoint(Recurrent):
         super().__post_init__()
         self.check_sizes("d_state", "expand", "rank")
         self.check_sizes("site", "d_conv", least=0)
-        for key, value, known in (("mixer", self.mixer, MIXERS), ("gradient", self.gradient, GRADIENTS)):
-            if value not in known:
-                raise ValueError(f"{type(self).__name__}: {key}={value!r}, expected one of {', '.join(known)}")
-        if not set(self.feedback) <= set(self.feedbacks):
-            expected = f"some of {', '.join(self.feedbacks)}"
-            raise ValueError(f"{type(self).__name__}: feedback={self.feedback!r}, expected {expected}")
+        self.check_choice("mixer", MIXERS)
+        self.check_choice("gradient", GRADIENTS)
+        self.check_parts("feedback", self.feedbacks)
         check_settings(self)
         if self.symmetric and not ("mixer" in self.feedback and self._mixer.varying):
             raise ValueError(

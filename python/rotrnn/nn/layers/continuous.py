@@ -145,9 +145,7 @@ def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int
     return rng.uniform(np.log(dt_min), np.log(dt_max), count)
 
 
-def check_steps(layer: str, discretisation: str, dt_min: float, dt_max: float) -> None:
-    """Checks the settings that all layers with a discretisation share."""
-    if discretisation not in DISCRETISATIONS:
-        raise ValueError(f"{layer}: discretisation={discretisation!r}, expected one of {', '.join(DISCRETISATIONS)}")
+def check_steps(layer: str, dt_min: float, dt_max: float) -> None:
+    """Checks the range of the steps Delta."""
     if not 0 < dt_min <= dt_max < np.inf:
         raise ValueError(f"{layer}: dt_min={dt_min}, dt_max={dt_max}, expected 0 < dt_min <= dt_max")

@@ -410,16 +410,11 @@ class FixedPointRNN(Recurrent):
         super().__post_init__()
         self.check_sizes("d_state", "rank")
         self.check_sizes("site", "d_conv", least=0)
-        for key, some, parts in (("selective", self.selective, SELECTIVE), ("feedback", self.feedback, FEEDBACK)):
-            if not set(some) <= set(parts):
-                raise ValueError(f"FixedPointRNN: {key}={some!r}, expected some of {', '.join(parts)}")
-        for key, value, known in (
-            ("mixer", self.mixer, MIXERS),
-            ("gradient", self.gradient, GRADIENTS),
-            ("solver", self.solver, SOLVERS),
-        ):
-            if value not in known:
-                raise ValueError(f"FixedPointRNN: {key}={value!r}, expected one of {', '.join(known)}")
+        self.check_parts("selective", SELECTIVE)
+        self.check_parts("feedback", FEEDBACK)
+        self.check_choice("mixer", MIXERS)
+        self.check_choice("gradient", GRADIENTS)
+        self.check_choice("solver", SOLVERS)
         low, high = self.lambda_init
         least = -1 if self.negative else 0
         if not least < low <= high < 1:

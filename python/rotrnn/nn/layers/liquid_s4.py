@@ -67,8 +67,7 @@ class LiquidS4(S4):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("degree", least=2)
-        if self.kernel not in KERNELS:
-            raise ValueError(f"LiquidS4: kernel={self.kernel!r}, expected one of {', '.join(KERNELS)}")
+        self.check_choice("kernel", KERNELS)
 
     @property
     def state_form(self) -> StateForm:

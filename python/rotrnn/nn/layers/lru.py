@@ -84,8 +84,7 @@ class LRU(DiagonalRecurrence):
             )
         if self.max_phase < TINY:
             raise ValueError(f"LRU: max_phase={self.max_phase}, expected an angle of at least {TINY:.3g}")
-        if self.form not in FORMS:
-            raise ValueError(f"LRU: form={self.form!r}, expected one of {', '.join(FORMS)}")
+        self.check_choice("form", FORMS)
 
     @property
     def transition_shapes(self) -> dict[str, tuple[int, ...]]:

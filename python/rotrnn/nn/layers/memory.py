@@ -195,8 +195,7 @@ class WropeMemory(Recurrent):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", "length", *(() if self.window is None else ("window",)))
-        if self.form not in FORMS:
-            raise ValueError(f"WropeMemory: form={self.form!r}, expected one of {', '.join(FORMS)}")
+        self.check_choice("form", FORMS)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -125,8 +125,7 @@ class MLSTM(Recurrent):
                 f"MLSTM: heads={self.heads}, expected a divisor of expand * d_model = {self.inner} that leaves each "
                 "head 2 channels or more"
             )
-        if self.forget not in FORGET_GATES:
-            raise ValueError(f"MLSTM: forget={self.forget!r}, expected one of {', '.join(FORGET_GATES)}")
+        self.check_choice("forget", FORGET_GATES)
         if not 0 < self.norm_eps < math.inf:
             raise ValueError(f"MLSTM: norm_eps={self.norm_eps!r}, expected a positive number")
 

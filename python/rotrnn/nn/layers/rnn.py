@@ -86,9 +86,8 @@ class RNN(Recurrent):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state")
-        for name, known in (("activation", ACTIVATIONS), ("initialisation", INITIALISATIONS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"RNN: {name}={getattr(self, name)!r}, expected one of {', '.join(known)}")
+        self.check_choice("activation", ACTIVATIONS)
+        self.check_choice("initialisation", INITIALISATIONS)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

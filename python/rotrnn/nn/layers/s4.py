@@ -77,7 +77,7 @@ class S4(Recurrent):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state")
-        check_steps(type(self).__name__, METHOD, self.dt_min, self.dt_max)
+        check_steps(type(self).__name__, self.dt_min, self.dt_max)
         if self.d_state % 2:
             raise ValueError(
                 f"{type(self).__name__}: d_state={self.d_state}, expected an even number, of pairs of conjugate states"

@@ -12,6 +12,7 @@ import numpy as np
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
+    DISCRETISATIONS,
     check_steps,
     complex_of,
     hippo_normal,
@@ -101,11 +102,11 @@ class S4D(Recurrent):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", *(() if self.window is None else ("window",)))
-        check_steps("S4D", self.discretisation, self.dt_min, self.dt_max)
+        self.check_choice("discretisation", DISCRETISATIONS)
+        check_steps("S4D", self.dt_min, self.dt_max)
         if self.d_state % self.weight:
             raise ValueError(f"S4D: d_state={self.d_state}, expected an even number of states with conjugate=True")
-        if self.frequencies not in FREQUENCIES:
-            raise ValueError(f"S4D: frequencies={self.frequencies!r}, expected one of {', '.join(FREQUENCIES)}")
+        self.check_choice("frequencies", FREQUENCIES)
 
     @property
     def states(self) -> int:

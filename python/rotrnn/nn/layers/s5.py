@@ -9,6 +9,7 @@ import numpy as np
 
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.continuous import (
+    DISCRETISATIONS,
     check_steps,
     hippo_normal,
     input_gain,
@@ -62,7 +63,8 @@ class S5(DiagonalRecurrence):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("blocks")
-        check_steps("S5", self.discretisation, self.dt_min, self.dt_max)
+        self.check_choice("discretisation", DISCRETISATIONS)
+        check_steps("S5", self.dt_min, self.dt_max)
         if not 0 < self.step_scale < np.inf:
             raise ValueError(f"S5: step_scale={self.step_scale}, expected a positive number")
         multiple = self.blocks * (1 + self.conjugate)
@@ -71,8 +73,7 @@ class S5(DiagonalRecurrence):
                 f"S5: d_state={self.d_state}, expected a multiple of {multiple}, with blocks={self.blocks} and "
                 f"conjugate={self.conjugate}"
             )
-        if self.c_init not in READOUTS:
-            raise ValueError(f"S5: c_init={self.c_init!r}, expected one of {', '.join(READOUTS)}")
+        self.check_choice("c_init", READOUTS)
 
     @property
     def planes(self) -> int:

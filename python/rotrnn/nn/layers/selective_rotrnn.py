@@ -110,8 +110,7 @@ class SelectiveRotRNN(Recurrent):
         super().__post_init__()
         self.check_sizes("d_state", "heads", *(() if self.window is None else ("window",)))
         self.check_sizes("site", least=0)
-        if self.gamma not in GAMMAS:
-            raise ValueError(f"SelectiveRotRNN: gamma={self.gamma!r}, expected one of {', '.join(GAMMAS)}")
+        self.check_choice("gamma", GAMMAS)
         for name in ("selectivity", "gamma_spread"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a nonnegative number")

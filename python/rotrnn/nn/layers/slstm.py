@@ -80,8 +80,7 @@ class SLSTM(Recurrent):
                 f"SLSTM: heads={self.heads}, expected a divisor of d_state={self.d_state} that leaves each head 2 "
                 "channels or more"
             )
-        if self.forget not in FORGET_GATES:
-            raise ValueError(f"SLSTM: forget={self.forget!r}, expected one of {', '.join(FORGET_GATES)}")
+        self.check_choice("forget", FORGET_GATES)
         if not 0 < self.norm_eps < math.inf:
             raise ValueError(f"SLSTM: norm_eps={self.norm_eps!r}, expected a positive number")
 

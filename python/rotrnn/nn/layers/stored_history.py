@@ -118,9 +118,8 @@ class StoredHistory(Around):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("length", "heads", *(() if self.window is None else ("window",)))
-        for name, known in (("read", READS), ("form", ENCODINGS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"StoredHistory: {name}={getattr(self, name)!r}, expected one of {', '.join(known)}")
+        self.check_choice("read", READS)
+        self.check_choice("form", ENCODINGS)
         if getattr(self.layer, "bidirectional", False):
             kind = type(self.layer).__name__
             raise ValueError(
