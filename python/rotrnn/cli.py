@@ -24,10 +24,12 @@ from rotrnn._support.json import to_json
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plural
 from rotrnn.cuda import DeviceError
+from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load
 from rotrnn.models.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.models.writing import Bytes, tokens_of
+from rotrnn.nn.blocks.norm import NORMS
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
@@ -248,6 +250,8 @@ def _export(args: argparse.Namespace) -> None:
         model.save(args.out, params)
     elif args.out.suffix:
         raise ValueError(f"--out {args.out}: expected a name that ends in .safetensors or .onnx, or a folder")
+    elif Run(args.out).recipe.exists():
+        raise ValueError(f"--out {args.out}: holds a run, expected another folder")
     else:
         model.save_pretrained(args.out, params)
     print(args.out)
@@ -375,11 +379,13 @@ def _about(topic: str) -> list[str]:
             *([] if has_directions(layer) else ["  bidirectional = False"]),
             f"  history = {{{', '.join(map(str.strip, _settings(StoredHistory)))}}}, or no such key for none",
         ]
+    if topic in BLOCKS:
+        return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings in [model]:", *_settings(ModelSettings)]
     if topic in TASKS:
         return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic])]
     if topic in recipe_names():
         return [load_recipe(topic).text()]
-    likely = alike(topic, [*LAYERS, *TASKS, *recipe_names(), "layers", "tasks", "recipes"])
+    likely = alike(topic, [*LAYERS, *BLOCKS, *TASKS, *recipe_names(), "layers", "tasks", "recipes"])
     raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them{likely}")
 
 
@@ -418,6 +424,9 @@ def _info(args: argparse.Namespace) -> None:
         "Python": f"{have['python']}, {have['system']}",
         "NumPy": f"{have['numpy']}, BLAS {have['blas']}",
         "layers": ", ".join(LAYERS),
+        "blocks": ", ".join(BLOCKS),
+        "norms": ", ".join(NORMS),
+        "heads": ", ".join(HEADS),
         "tasks": ", ".join(TASKS),
         "recipes": f"{len(recipe_names())}, listed by: rotrnn info recipes",
     }
@@ -817,7 +826,7 @@ def _info_parser(commands: Any) -> None:
         "topic",
         nargs="?",
         metavar="TOPIC",
-        help="layers, tasks, recipes, or the name of one of them",
+        help="layers, tasks, recipes, or the name of one of them, or of a block",
     )
 
 

@@ -189,6 +189,14 @@ class Estimator:
         optimiser = AdamW(lr=self.learning_rate, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0)
         return Recipe(task, settings, layer, optimiser, training)
 
+    def _share(self, n: int) -> float:
+        """Returns the share of n sequences or steps that is held out, 0 if it is less than half of one."""
+        share = self.validation_fraction
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            name = f"{type(self).__name__}.fit: validation_fraction"
+            raise ValueError(f"{name} is {share!r}, expected a number of at least 0, below 1")
+        return share if round(share * n) else 0.0
+
     def _layer(self) -> Recurrent:
         if isinstance(self.layer, Recurrent):
             if self.layer_settings:
@@ -254,7 +262,7 @@ class Estimator:
             got = f"y has {len(labels)} labels"
             raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
         self.n_features_in_ = values.shape[1]
-        held = self.validation_fraction if round(self.validation_fraction * len(lengths)) else 0.0
+        held = self._share(len(lengths))
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
             save_arrays(path, np.split(values, starts), labels)
@@ -615,13 +623,13 @@ class Forecaster(Estimator):
         """Fits to a series (n,) or (n, V). ValueError if it is too short, or not of finite numbers."""
         series = self._series("fit", y)
         self._flat = np.ndim(y) == 1
-        held = round(self.validation_fraction * len(series))
+        held = self._share(len(series))
         with self._place() as path:
             with atomic_file(path) as file:
                 np.savez(file, y=series)
             task = Series(
                 str(path), horizon=self.horizon, period=self.period, levels=self.levels, window=self.window,
-                val_fraction=self.validation_fraction if held else 0.0, test_fraction=0.0,
+                val_fraction=held, test_fraction=0.0,
             )  # fmt: skip
             loaded = task.load()
             own: Any = loaded.train

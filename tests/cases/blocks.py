@@ -1,4 +1,4 @@
-"""Rows of engine 1 and of the fused residual block."""
+"""Rows of the linear layer and of the fused residual block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 
 
 def system_of(rng: np.random.Generator, D: int, N: int, K: int) -> Arrays:
-    """Arguments of engine 1, of size about one."""
+    """Arguments of the linear layer, of size about one."""
     return {
         "w_in": normal(rng, (2 * N, D)) / np.sqrt(D),
         "a": rng.uniform(0.8, 1, N) * np.exp(1j * rng.uniform(-np.pi, np.pi, N)),
@@ -66,7 +66,7 @@ def block_case(
     B: int, T: int, D: int, N: int, K: int, *, norm: str, form: str, rate: float = 0.0, over_time: bool = False,
     lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
-    """A residual block. Its arguments are x, the arrays of the norm, engine 1 and the gate, and h0."""
+    """A residual block. Its arguments are x, the arrays of the norm, the linear layer and the gate, and h0."""
     places = None if lengths is None else 2**32 - 2 - 3 * np.arange(B)
     key = {"seed": 2**40 + 5, "step": 7, "site": 3, "rate": rate, "over_time": over_time, "places": places}
     weights = ("w_gate", "b_gate", "w_value", "b_value") if form == "full" else ("w_gate", "b_gate")

@@ -1,4 +1,4 @@
-"""Rows of the layers of engine 1."""
+"""Rows of the linear recurrences."""
 
 from __future__ import annotations
 

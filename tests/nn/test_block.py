@@ -130,7 +130,7 @@ def test_pending_gradient_terms_are_added(parts: Any, keep: tuple[str, ...]) -> 
 
 @dataclass(frozen=True)
 class Doubled(LRU):
-    """A layer of engine 1 whose forward is its own."""
+    """A linear recurrence whose forward is its own."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         y, saved = super().forward(*args, **kwargs)

@@ -124,6 +124,21 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
     [
         ("a,label\n1,x\n1e,y\n", {}, "bad.csv, line 3, column 'a': got '1e', expected a number"),
         ("a,label\n1,x\n,y\n", {}, "bad.csv, line 3, column 'a': got an empty cell, expected a finite number"),
+        (
+            "a,label\n1e39,x\n",
+            {},
+            "bad.csv, line 2, column 'a': got '1e39', expected a finite number, of at most 3.4e+38",
+        ),
+        (
+            "k,a,label\nu,1,x\nv,2,y\nu,3,y\n",
+            {"sequence": "k"},
+            "line 4, column 'label': got 'y', expected 'x' as in line 2 of the same sequence, or per_step=true",
+        ),
+        (
+            "k,a,label\nu,1,1\nu,2,\n",
+            {"sequence": "k", "kind": "regression"},
+            "bad.csv, line 3, column 'label': got an empty cell, expected 1.0 as in line 2 of the same sequence",
+        ),
         ("a,label\n\n1,x\ninf,y\n", {}, "bad.csv, line 4, column 'a': got 'inf', expected a finite number"),
         ("a,label\n1,x\n2,\n", {}, "bad.csv, line 3, column 'label': got an empty cell, expected a text"),
         ("a,label\n1,x\n2\n", {}, "bad.csv, line 3: has 1 cells, expected 2 as the header, separated by ','"),

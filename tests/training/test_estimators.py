@@ -244,6 +244,11 @@ def test_the_score_is_the_skill_of_a_loop() -> None:
 def test_series_that_cannot_be_forecast() -> None:
     with pytest.raises(ValueError, match="6 of 6 steps are for training, expected at least 14"):
         Forecaster(period=12, validation_fraction=0.0).fit(np.arange(6.0))
+    for wrong in (2.0, -0.1, True, "a tenth", float("nan")):
+        with pytest.raises(
+            ValueError, match=r"Forecaster.fit: validation_fraction is .*, expected a number of at least"
+        ):
+            Forecaster(validation_fraction=wrong, **SMALL).fit(np.arange(60.0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"Forecaster.fit: Input y contains NaN"):
         Forecaster().fit([1.0, np.nan])
     one = Forecaster(**{**SMALL, "epochs": 1}).fit(wave(40))

@@ -191,7 +191,7 @@ def test_one_process_has_nothing_to_add():
     np.testing.assert_array_equal(ops.split_lengths(LENGTHS, T, split=ALONE), LENGTHS)
 
 
-# ---- engine 1 ----
+# ---- the linear layer ----
 
 
 @pytest.mark.parametrize("fused", [True, False])

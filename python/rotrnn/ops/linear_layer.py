@@ -29,7 +29,7 @@ BF16 = np.dtype(np.uint16)
 
 
 class System(NamedTuple):
-    """Folded parameters of engine 1, or their gradients.
+    """Folded parameters of a linear recurrence, or their gradients.
 
     w_in (2N, D) real, a (N,) complex, w_out (K, D, 2N) real for K = 1 or 2 directions, skip (D,) real.
     """

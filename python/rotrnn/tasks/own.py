@@ -23,6 +23,9 @@ from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
 Numbers = npt.NDArray[Any]
 
+FLOAT32_MOST = float(np.finfo(np.float32).max)
+"""Largest number of a task's data."""
+
 HEADS = {
     "classification": ("classifier", "tagger"),
     "multilabel": ("multilabel", "bits"),
@@ -255,10 +258,11 @@ class OwnData:
 
 def check_range(where: str, array: Numbers) -> None:
     """Raises ValueError, which begins with `where`, if float32 cannot hold a number; NaN may be there."""
-    most = float(np.finfo(np.float32).max)
     for end in (np.nanmin, np.nanmax) if array.size and not np.isnan(array).all() else ():
-        if not abs(value := float(end(array))) <= most:
-            raise ValueError(f"{where} has the number {value:g}, expected at most {most:.2g} in size, as float32 holds")
+        if not abs(value := float(end(array))) <= FLOAT32_MOST:
+            raise ValueError(
+                f"{where} has the number {value:g}, expected at most {FLOAT32_MOST:.2g} in size, as float32 holds"
+            )
 
 
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:

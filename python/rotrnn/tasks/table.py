@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.text import alike
-from rotrnn.tasks.own import OwnData, Sequences, labels_of
+from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
+from rotrnn.tasks.task import Index
 
 SHEETS = (".xls", ".xlsx", ".ods")
 """What people have instead of text, and would be read as such."""
@@ -30,8 +31,8 @@ class Table(OwnData):
     Parameters
     ----------
     target : tuple of str
-        Column, or columns, with the labels. Those of a sequence stand in its first row. For a regression, an empty cell
-        is a target that does not count.
+        Column, or columns, with the labels. All rows of a sequence have the same one, unless `per_step`. For a
+        regression, an empty cell is a target that does not count.
     sequence : str
         Column that says which sequence a row belongs to.
     features : tuple of str
@@ -73,13 +74,27 @@ class Table(OwnData):
         else:
             values, lengths = values.reshape(n * T, 1), np.full(n, T)
             order = first = np.arange(n)
+        of_sequence = np.repeat(first, lengths) if not self.per_step and self.sequence else order
         if self.kind == "classification":
             given = table.texts(self.target[0])
         else:
             given = np.column_stack([table.numbers(name, missing=self.kind == "regression") for name in self.target])
+        self._check_same(table, given, order, of_sequence)
         where = f"{self.path}: column {', '.join(map(repr, self.target))}"
         labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
         return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes)
+
+    def _check_same(self, table: Columns, given: npt.NDArray[Any], rows: Index, of: Index) -> None:
+        """Checks that each of the rows has the labels of the row in `of`. ValueError, with the cell, if one has not."""
+        columns = given[:, None] if given.ndim == 1 else given
+        mine, others = columns[rows], columns[of]
+        wrong = mine != others
+        if columns.dtype.kind == "f":
+            wrong &= ~(np.isnan(mine) & np.isnan(others))
+        for row, column in np.argwhere(wrong)[:1]:
+            name, i, first = self.target[column], int(rows[row]), int(of[row])
+            expected = f"{others[row, column].item()!r} as in {table.row} {table.rows[first]} of the same sequence"
+            raise table.wrong(name, i, f"{expected}, or per_step=true")
 
 
 @dataclass(frozen=True)
@@ -121,9 +136,11 @@ class Columns:
                 numbers[i] = math.nan if cell is None or cell == "" else float(cell)
             except (TypeError, ValueError):
                 raise self.wrong(name, i, "a number") from None
-        bad = np.isinf(numbers) if missing else ~np.isfinite(numbers)
+        bad = ~(np.abs(numbers) <= FLOAT32_MOST)
+        if missing:
+            bad &= ~np.isnan(numbers)
         if (wrong := np.flatnonzero(bad)).size:
-            raise self.wrong(name, int(wrong[0]), "a finite number")
+            raise self.wrong(name, int(wrong[0]), f"a finite number, of at most {FLOAT32_MOST:.2g} in size")
         return numbers
 
     def wrong(self, name: str, i: int, expected: str) -> ValueError:

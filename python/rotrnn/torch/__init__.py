@@ -47,6 +47,12 @@ class _Tree(torch.nn.Module):
             else:
                 self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(value.copy())))
 
+    def _get_name(self) -> str:
+        return type(self).__name__.strip("_")
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name} {tuple(one.shape)}" for name, one in self.named_parameters(recurse=False))
+
 
 class Module(_Tree):
     """A layer, block, stack or model as a `torch.nn.Module`, with its forward and backward in C.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -40,8 +41,9 @@ class Hook:
                     self.function(record)
                 except Exception as error:
                     self.function = None
-                    what = f"{type(error).__name__}: {error}"
-                    warnings.warn(f"train: log raised {what}; it is not called from now on", stacklevel=2)
+                    of_function = error.__traceback__ and error.__traceback__.tb_next  # without the line above
+                    lines = "".join(traceback.format_exception(error.with_traceback(of_function))).rstrip()
+                    warnings.warn(f"train: log raised an error; it is not called from now on\n{lines}", stacklevel=2)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe or a path")
-    if isinstance(overrides, str) or not all(isinstance(one, str) for one in overrides):
+    if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         raise TypeError(f"load_recipe: overrides is {overrides!r}, expected a list of 'section.key=value'")
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [parse_override(override) for override in overrides]

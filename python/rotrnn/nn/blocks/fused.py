@@ -61,7 +61,7 @@ class FusedSaved(NamedTuple):
 
 
 def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts | None:
-    """Returns the parts of a block if it can run fused: an engine 1 layer, with a norm and a gate that the kernel
+    """Returns the parts of a block if it can run fused: a `LinearRecurrence`, with a norm and a gate that the kernel
     supports. Otherwise None."""
     if (
         ctx.fused

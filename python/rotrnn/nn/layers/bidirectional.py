@@ -28,7 +28,7 @@ class Bidirectional(Recurrent):
     """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer with separate parameters.
 
     A sequence is reversed within its length, and padding stays in place. The parameter names of the second copy end in
-    "_reverse". Layers of engine 1 do not need this wrapper: they have a setting `bidirectional`, with which the
+    "_reverse". A `LinearRecurrence` does not need this wrapper: it has a setting `bidirectional`, with which the
     directions share the parameters that they share in the papers.
     """
 

@@ -1,4 +1,5 @@
-"""Base class of the layers of engine 1. Such a layer is a parameterisation, params -> System, and its adjoint."""
+"""Base class of the linear recurrences: layers that are a parameterisation, params -> System, and its adjoint. The
+recurrence itself is `rotrnn.ops.linear_layer`, which LRU, RotRNN, S5 and RopeMemory share."""
 
 from __future__ import annotations
 
