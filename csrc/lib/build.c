@@ -1,9 +1,11 @@
+#define _DEFAULT_SOURCE
 #include "build.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "../module/platform.h"
 #include "cuts.h"
 
 enum { LINE = 64 }; /* bytes of a cache line */
@@ -119,7 +121,8 @@ double *spare(builder *b, int64_t count) {
     return numbers;
 }
 
-static const double *array_of(builder *b, const part *p, const char *name, int axes, const int64_t *shape) {
+/* The array of that name, which the model uses; NULL with an error if it is missing or has another shape. */
+static const file_array *used_of(builder *b, const part *p, const char *name, int axes, const int64_t *shape) {
     char full[128];
     (void)snprintf(full, sizeof full, "%s.%s", p->name, name);
     if (!good(b)) return NULL;
@@ -129,16 +132,33 @@ static const double *array_of(builder *b, const part *p, const char *name, int a
         return NULL;
     }
     array->used = true;
-    double *const numbers = spare(b, array->count);
-    for (int64_t i = 0; numbers && i < array->count; i++) {
-        float narrow;
-        if (b->file->is_double) {
-            memcpy(numbers + i, (const char *)array->bytes + i * (int64_t)sizeof *numbers, sizeof *numbers);
-            continue;
-        }
-        memcpy(&narrow, (const char *)array->bytes + i * (int64_t)sizeof narrow, sizeof narrow);
-        numbers[i] = (double)narrow;
+    return array;
+}
+
+weights computed(const double *numbers) { return (weights){numbers, true}; }
+
+weights from_row(weights w, int64_t row, int64_t columns) {
+    const size_t number = w.is_double ? sizeof(double) : sizeof(float);
+    if (w.at) w.at = (const char *)w.at + (size_t)(row * columns) * number;
+    return w;
+}
+
+static void widen(double *to, weights from, int64_t count) {
+    if (from.is_double) {
+        memcpy(to, from.at, (size_t)count * sizeof *to);
+        return;
     }
+    for (int64_t i = 0; i < count; i++) {
+        float narrow;
+        memcpy(&narrow, (const char *)from.at + i * (int64_t)sizeof narrow, sizeof narrow);
+        to[i] = (double)narrow;
+    }
+}
+
+static const double *array_of(builder *b, const part *p, const char *name, int axes, const int64_t *shape) {
+    const file_array *const array = used_of(b, p, name, axes, shape);
+    double *const numbers = array ? spare(b, array->count) : NULL;
+    if (numbers) widen(numbers, (weights){array->bytes, b->file->is_double}, array->count);
     return numbers;
 }
 
@@ -150,16 +170,41 @@ const double *stack_of(builder *b, const part *p, const char *name, int64_t coun
     return array_of(b, p, name, 3, (const int64_t[]){count, rows, columns});
 }
 
+weights weights_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns) {
+    const file_array *const array = used_of(b, p, name, 2, (const int64_t[]){rows, columns});
+    return (weights){array ? array->bytes : NULL, b->file->is_double};
+}
+
 static void *taken(builder *b, int64_t count, size_t size) {
     void *const memory = arena_take(b->memory, count, size);
-    if (!memory) failed(b->error, ROTRNN_NO_MEMORY, "no memory for the model");
+    if (memory)
+        platform_large_pages(memory, (size_t)count * size);
+    else
+        failed(b->error, ROTRNN_NO_MEMORY, "no memory for the model");
     return memory;
 }
 
-const void *packed_of(builder *b, const double *w, int64_t out, int64_t in) {
-    void *const to = w && good(b) ? taken(b, b->run->packed(out, in), b->run->number) : NULL;
-    if (to) b->run->pack(to, w, out, in);
+/* w (out, in), packed or as it is, by way of double, a panel of rows at a time: these stay in cache. */
+static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, bool packs) {
+    const implementation *const run = b->run;
+    const int64_t panel = least(run->packed(1, 1), out); /* rows that are packed together, or all */
+    double *const some = w.at && good(b) ? spare(b, panel * in) : NULL;
+    char *const to = some ? taken(b, packs ? run->packed(out, in) : out * in, run->number) : NULL;
+    for (int64_t o = 0; to && o < out; o += panel) {
+        const int64_t some_rows = least(panel, out - o);
+        char *const at = to + (size_t)(o * in) * run->number;
+        widen(some, from_row(w, o, in), some_rows * in);
+        if (packs)
+            run->pack(at, some, some_rows, in);
+        else
+            run->convert(at, some, some_rows * in);
+    }
     return to;
+}
+
+const void *packed_of(builder *b, weights w, int64_t out, int64_t in) { return by_panels(b, w, out, in, true); }
+const void *table_of(builder *b, weights w, int64_t rows, int64_t columns) {
+    return by_panels(b, w, rows, columns, false);
 }
 
 const void *stored(builder *b, const double *from, int64_t count) {
@@ -214,7 +259,7 @@ op *emit(builder *b, op_kind kind, rows y, rows x) {
     return p->ops + p->count++;
 }
 
-void emit_dense(builder *b, rows y, rows x, const double *w, const double *bias) {
+void emit_dense(builder *b, rows y, rows x, weights w, const double *bias) {
     op *const o = emit(b, OP_DENSE, y, x);
     o->count = x.width;
     o->w[0] = packed_of(b, w, y.width, x.width);
@@ -285,13 +330,13 @@ static void build_griffin(builder *b, const part *p, rows y, rows x) {
     if (is_kind(&layer, "Griffin")) unsupported(b, p, " around another one");
     if (!good(b)) return;
     const int64_t E = integer_of(b, &layer, "d_model", 1);
-    const double *const w_gate = matrix_of(b, p, "griffin_gate_w", E, D);
+    const weights w_gate = weights_of(b, p, "griffin_gate_w", E, D);
     const double *const b_gate = vector_of(b, p, "griffin_gate_bias", E);
-    const double *const w_value = matrix_of(b, p, "griffin_value_w", E, D);
+    const weights w_value = weights_of(b, p, "griffin_value_w", E, D);
     const double *const b_value = vector_of(b, p, "griffin_value_bias", E);
     const double *const w_conv = matrix_of(b, p, "griffin_conv_w", E, taps);
     const double *const b_conv = vector_of(b, p, "griffin_conv_bias", E);
-    const double *const w_out = matrix_of(b, p, "griffin_out_w", D, E);
+    const weights w_out = weights_of(b, p, "griffin_out_w", D, E);
     const double *const b_out = vector_of(b, p, "griffin_out_bias", D);
     if (!good(b)) return;
     const rows gate = take_rows(b, E), value = take_rows(b, E), u = take_rows(b, E);
@@ -342,7 +387,7 @@ static void build_norm(builder *b, const part *norm, rows y, rows x) {
 static void build_dense(builder *b, const part *of, const char *name, rows y, rows x) {
     part dense = *of;
     (void)snprintf(dense.name, sizeof dense.name, "%.60s.%.30s", of->name, name);
-    const double *const w = matrix_of(b, &dense, "w", y.width, x.width);
+    const weights w = weights_of(b, &dense, "w", y.width, x.width);
     emit_dense(b, y, x, w, vector_of(b, &dense, "bias", y.width));
 }
 
@@ -449,9 +494,9 @@ static void build_encoder(builder *b, const part *encoder) {
     p->inputs = integer_of(b, encoder, p->tokens ? "vocab" : "d_in", 1);
     p->width = integer_of(b, encoder, p->tokens ? "d_model" : "d_out", 1);
     if (p->tokens)
-        p->encoder[0] = stored(b, matrix_of(b, encoder, "table", p->inputs, p->width), p->inputs * p->width);
+        p->encoder[0] = table_of(b, weights_of(b, encoder, "table", p->inputs, p->width), p->inputs, p->width);
     else
-        p->encoder[0] = packed_of(b, matrix_of(b, encoder, "w", p->width, p->inputs), p->width, p->inputs);
+        p->encoder[0] = packed_of(b, weights_of(b, encoder, "w", p->width, p->inputs), p->width, p->inputs);
     p->encoder[1] = stored(b, vector_of(b, encoder, "bias", p->width), p->width);
 }
 
@@ -470,7 +515,7 @@ static void build_head(builder *b, const part *head, const part *encoder) {
     if (!is_kind(head, "Dense") && !(tied && p->tokens)) unsupported(b, head, "");
     check_width(b, head, "d_in", p->width);
     p->outputs = integer_of(b, head, "d_out", 1);
-    const double *const w = matrix_of(b, tied ? encoder : head, tied ? "table" : "w", p->outputs, p->width);
+    const weights w = weights_of(b, tied ? encoder : head, tied ? "table" : "w", p->outputs, p->width);
     p->head[0] = packed_of(b, w, p->outputs, p->width);
     p->head[1] = stored(b, vector_of(b, head, "bias", p->outputs), p->outputs);
 }

@@ -28,6 +28,12 @@ typedef struct {
     char name[96];
 } part;
 
+/* Numbers of a matrix, where they lie in the file or were computed; at no particular alignment. */
+typedef struct {
+    const void *at;
+    bool is_double;
+} weights;
+
 bool good(const builder *b);
 
 /* The part in a part: its settings are the member `key`, its arrays are below `name`, "" for those of the part itself.
@@ -54,11 +60,16 @@ void check_width(builder *b, const part *p, const char *key, int64_t width);
 const double *vector_of(builder *b, const part *p, const char *name, int64_t n);
 const double *matrix_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns);
 const double *stack_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns);
+/* A matrix that is packed or stored as it is, which is read in place; the same from a row on; and one in double. */
+weights weights_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns);
+weights from_row(weights w, int64_t row, int64_t columns);
+weights computed(const double *numbers);
 /* Numbers for a while, zeroed; NULL if there is no memory. */
 double *spare(builder *b, int64_t count);
 
-/* Weights of the program: w (out, in) packed for products, and numbers as they are; NULL stays NULL. */
-const void *packed_of(builder *b, const double *w, int64_t out, int64_t in);
+/* Weights of the program: w (out, in) packed for products, a table, and numbers as they are; NULL stays NULL. */
+const void *packed_of(builder *b, weights w, int64_t out, int64_t in);
+const void *table_of(builder *b, weights w, int64_t rows, int64_t columns);
 const void *stored(builder *b, const double *from, int64_t count);
 const void *stored_exact(builder *b, const double *from, int64_t count);
 
@@ -71,7 +82,7 @@ int64_t take_history(builder *b, int64_t window, int64_t width);
 /* Appends an instruction y <- x. */
 op *emit(builder *b, op_kind kind, rows y, rows x);
 /* y = x w^T + bias, w (y's width, x's width), bias may be NULL. */
-void emit_dense(builder *b, rows y, rows x, const double *w, const double *bias);
+void emit_dense(builder *b, rows y, rows x, weights w, const double *bias);
 /* y = scale x / sqrt(mean x^2 + eps), with a scale by channel and the mean of each of some groups of channels. */
 void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps);
 /* y += skip x */

@@ -97,7 +97,7 @@ static const void *orthogonal_of(builder *b, const part *p, int64_t N, bool cont
     for (int64_t i = 0; i < N * N; i++) scaled[i] = scale * M[i];
     if (choose(true)->rotation(&(orthogonal_forward_args){.P = Q, .M = scaled, .G = 1, .n = N}) != ROT_OK)
         failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or no memory for them", p->name);
-    return packed_of(b, Q, N, N);
+    return packed_of(b, computed(Q), N, N);
 }
 
 /* Sets the mixer of constant u and alpha. */
@@ -143,8 +143,8 @@ static rows emit_maps(builder *b, iterated *to, map *maps, rows x) {
         stack(bias, maps[i].b, maps + i, 0, 1);
         stack(V, maps[i].V, maps + i, to->driven, E);
     }
-    emit_dense(b, sums, x, W, bias);
-    if (late) to->V = packed_of(b, V, late, E);
+    emit_dense(b, sums, x, computed(W), bias);
+    if (late) to->V = packed_of(b, computed(V), late, E);
     to->values = take_rows(b, width);
     return sums;
 }
@@ -204,7 +204,8 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
             maps[MAP_ALPHA] =
                 (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
     }
-    const double *const C = matrix_of(b, p, "C", D, N), *const skip = vector_of(b, p, "D", D);
+    const weights C = weights_of(b, p, "C", D, N);
+    const double *const skip = vector_of(b, p, "D", D);
     iterated *const to = new_iterated(b, p, &m);
     if (!good(b)) return;
     to->scaled = scaled;
@@ -225,7 +226,7 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
 static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, map *maps,
                               const double *A, const double *V_gate) {
     const int64_t D = u.width, E = integer_of(b, p, "expand", 1) * D, S = maps[MAP_B].width;
-    const double *const W_in = matrix_of(b, p, "W_in", 2 * E, D), *const W_out = matrix_of(b, p, "W_out", D, E);
+    const weights W_in = weights_of(b, p, "W_in", 2 * E, D), W_out = weights_of(b, p, "W_out", D, E);
     const double *const skip = vector_of(b, p, "D", E);
     double *const by_state = good(b) ? spare(b, S * E) : NULL;
     if (m->form == MIXER_MATRIX) to->matrix = orthogonal_of(b, p, E, false);
@@ -234,11 +235,11 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
         for (int64_t s = 0; s < S; s++) by_state[s * E + e] = A[e * S + s];
     to->A = stored(b, by_state, S * E);
     to->skip = stored(b, skip, E);
-    to->V_gate = packed_of(b, V_gate, E, E);
+    to->V_gate = packed_of(b, computed(V_gate), E, E);
     const rows v = take_rows(b, E), gate = take_rows(b, E), out = take_rows(b, E);
     emit_dense(b, v, u, W_in, NULL);
     const rows x = convolved(b, p, v);
-    emit_dense(b, gate, u, W_in + E * D, NULL);
+    emit_dense(b, gate, u, from_row(W_in, E, D), NULL);
     const rows sums = emit_maps(b, to, maps, x);
     op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, sums);
     emit_iteration(b, step, to, m, E);

@@ -7,9 +7,9 @@
 
 void build_min_gru(builder *b, const part *p, rows y, rows x) {
     const int64_t N = integer_of(b, p, "d_state", 1), D = x.width;
-    const double *const W_z = matrix_of(b, p, "W_z", N, D), *const b_z = vector_of(b, p, "b_z", N);
-    const double *const W_c = matrix_of(b, p, "W_c", N, D), *const b_c = vector_of(b, p, "b_c", N);
-    const double *const W_out = matrix_of(b, p, "W_out", D, N);
+    const weights W_z = weights_of(b, p, "W_z", N, D), W_c = weights_of(b, p, "W_c", N, D);
+    const double *const b_z = vector_of(b, p, "b_z", N), *const b_c = vector_of(b, p, "b_c", N);
+    const weights W_out = weights_of(b, p, "W_out", D, N);
     if (!good(b)) return;
     const rows gate = take_rows(b, N), h = take_rows(b, N);
     emit_dense(b, gate, x, W_z, b_z);
@@ -26,8 +26,8 @@ void build_rnn(builder *b, const part *p, rows y, rows x) {
     const int64_t cell = cells[choice_of(b, p, "activation", "identity tanh relu")];
     ignore(p, "initialisation");
     if (flag_of(b, p, "bidirectional")) unsupported(b, p, " that runs in both directions");
-    const double *const A = matrix_of(b, p, "A", N, N), *const B = matrix_of(b, p, "B", N, D);
-    const double *const C = matrix_of(b, p, "C", D, N), *const skip = vector_of(b, p, "D", D);
+    const weights A = weights_of(b, p, "A", N, N), B = weights_of(b, p, "B", N, D), C = weights_of(b, p, "C", D, N);
+    const double *const skip = vector_of(b, p, "D", D);
     if (!good(b)) return;
     const rows h = take_rows(b, N);
     emit_dense(b, h, x, B, NULL);
@@ -43,10 +43,10 @@ void build_lstm(builder *b, const part *p, rows y, rows x) {
     const int64_t N = integer_of(b, p, "d_state", 1), D = x.width;
     const bool projection = flag_of(b, p, "projection");
     ignore(p, "forget_bias");
-    const double *const w_ih = matrix_of(b, p, "weight_ih", 4 * N, D);
-    const double *const w_hh = matrix_of(b, p, "weight_hh", 4 * N, N);
+    const weights w_ih = weights_of(b, p, "weight_ih", 4 * N, D);
+    const weights w_hh = weights_of(b, p, "weight_hh", 4 * N, N);
     const double *const bias = vector_of(b, p, "bias", 4 * N);
-    const double *const C = projection ? matrix_of(b, p, "C", D, N) : NULL;
+    const weights C = projection ? weights_of(b, p, "C", D, N) : computed(NULL);
     if (!projection) check_width(b, p, "d_state", D);
     if (!good(b)) return;
     const rows gates = take_rows(b, 4 * N), h = projection ? take_rows(b, N) : y;
@@ -89,8 +89,9 @@ static int64_t rank_of(builder *b, const part *p, int64_t D) {
 /* The scan of Mamba, y <- scan(u), with the step sizes and directions that are computed from u. */
 static void build_selection(builder *b, const part *p, rows y, rows u, int64_t R, int64_t S) {
     const int64_t D = u.width;
-    const double *const x_proj = matrix_of(b, p, "x_proj", R + 2 * S, D);
-    const double *const dt_proj = matrix_of(b, p, "dt_proj", D, R), *const dt_bias = vector_of(b, p, "dt_bias", D);
+    const weights x_proj = weights_of(b, p, "x_proj", R + 2 * S, D);
+    const weights dt_proj = weights_of(b, p, "dt_proj", D, R);
+    const double *const dt_bias = vector_of(b, p, "dt_bias", D);
     const double *const A_log = matrix_of(b, p, "A_log", D, S), *const skip = vector_of(b, p, "D", D);
     double *const A = good(b) ? spare(b, S * D) : NULL; /* (S, D) */
     if (!good(b)) return;
@@ -120,14 +121,14 @@ void build_mamba(builder *b, const part *p, rows y, rows x) {
     const bool bias = flag_of(b, p, "bias");
     if (!is_null(b, p, "window")) unsupported(b, p, " with a window");
     ignore(p, "dt_min dt_max dt_init dt_scale dt_init_floor");
-    const double *const w_in = matrix_of(b, p, "in_proj", 2 * inner, D);
+    const weights w_in = weights_of(b, p, "in_proj", 2 * inner, D);
     const double *const b_in = bias ? vector_of(b, p, "in_bias", 2 * inner) : NULL;
-    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
+    const weights w_out = weights_of(b, p, "out_proj", D, inner);
     const double *const b_out = bias ? vector_of(b, p, "out_bias", D) : NULL;
     if (!good(b)) return;
     const rows value = take_rows(b, inner), gate = take_rows(b, inner), u = take_rows(b, inner);
     emit_dense(b, value, x, w_in, b_in);
-    emit_dense(b, gate, x, w_in + inner * D, bias ? b_in + inner : NULL);
+    emit_dense(b, gate, x, from_row(w_in, inner, D), bias ? b_in + inner : NULL);
     build_conv(b, p, u, value, taps);
     build_selection(b, p, value, u, R, S);
     emit(b, OP_GATE, value, gate);

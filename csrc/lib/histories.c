@@ -6,7 +6,7 @@
 
 /* y = w x + b of the arrays w_NAME and, with `bias`, b_NAME. */
 static void build_map(builder *b, const part *p, const char *w, const char *shift, bool bias, rows y, rows x) {
-    const double *const weight = matrix_of(b, p, w, y.width, x.width);
+    const weights weight = weights_of(b, p, w, y.width, x.width);
     emit_dense(b, y, x, weight, bias ? vector_of(b, p, shift, y.width) : NULL);
 }
 
@@ -49,12 +49,12 @@ void build_wrope_memory(builder *b, const part *p, rows y, rows x) {
         w_out[i / N * 2 * N + i % N] = C_re[i], w_out[i / N * 2 * N + N + i % N] = -C_im[i];
     }
     const rows planes = take_rows(b, 2 * N);
-    emit_dense(b, planes, x, w_in, NULL);
+    emit_dense(b, planes, x, computed(w_in), NULL);
     op *const read = emit(b, OP_WROPE, planes, planes);
     read->choice = form;
     read->eps = (double)length;
     read->window = window;
     read->state = take_history(b, window, 2 * N + 2); /* each step's state, and the weight of the age that is new */
-    emit_dense(b, y, planes, w_out, NULL);
+    emit_dense(b, y, planes, computed(w_out), NULL);
     emit_skip(b, y, x, skip);
 }

@@ -79,7 +79,7 @@ static void emit_system(builder *b, const linear_system *s, rows y, rows x, int6
     if (!good(b)) return;
     const int64_t N = s->N;
     const rows planes = take_rows(b, 2 * N);
-    emit_dense(b, planes, x, s->w_in, NULL);
+    emit_dense(b, planes, x, computed(s->w_in), NULL);
     const bool exactly = lasting && !window;
     op *const scan = emit(b, window ? OP_WINDOW_SCAN : exactly ? OP_EXACT_SCAN : OP_SCAN, planes, planes);
     scan->w[0] = exactly ? stored_exact(b, s->a, 2 * N) : stored(b, s->a, 2 * N);
@@ -94,7 +94,7 @@ static void emit_system(builder *b, const linear_system *s, rows y, rows x, int6
         scan->state = take_state(b, (window + 3) * 2 * N, b->run->number); /* two sums, and a ring of window + 1 */
     } else
         scan->state = take_state(b, 2 * N, exactly ? sizeof(double) : b->run->number);
-    emit_dense(b, y, planes, s->w_out, NULL);
+    emit_dense(b, y, planes, computed(s->w_out), NULL);
     emit_skip(b, y, x, s->skip);
 }
 
@@ -270,20 +270,20 @@ void build_selective_rotrnn(builder *b, const part *p, rows y, rows x) {
     if (window_of(b, p)) unsupported(b, p, " with a window");
     linear_system s = fold_rotrnn(b, p, D, false, 1);
     const double *const W_theta = stack_of(b, p, "W_theta", H, W / 2, D);
-    const double *const W_gamma = gamma == INPUT ? matrix_of(b, p, "W_gamma", H, D) : NULL;
+    const weights W_gamma = gamma == INPUT ? weights_of(b, p, "W_gamma", H, D) : computed(NULL);
     double *const turns = good(b) ? spare(b, s.N * D) : NULL; /* W_theta, zero for the odd lanes of heads */
     if (!good(b)) return;
     for (int64_t h = 0; h < H; h++)
         memcpy(turns + h * planes * D, W_theta + h * (W / 2) * D, (size_t)(W / 2 * D) * sizeof *turns);
     const rows lanes = take_rows(b, 2 * s.N), angles = take_rows(b, s.N), decays = take_rows(b, H);
-    emit_dense(b, lanes, x, s.w_in, NULL);
-    emit_dense(b, angles, x, turns, NULL);
+    emit_dense(b, lanes, x, computed(s.w_in), NULL);
+    emit_dense(b, angles, x, computed(turns), NULL);
     if (gamma == INPUT) emit_dense(b, decays, x, W_gamma, NULL);
     op *const scan = emit(b, OP_TURNING_SCAN, lanes, angles);
     if (gamma == INPUT) emit_decays(b, p, &s, scan, decays);
     scan->w[0] = stored(b, s.a, 2 * s.N);
     scan->state = take_state(b, 2 * s.N, b->run->number);
-    emit_dense(b, y, lanes, s.w_out, NULL);
+    emit_dense(b, y, lanes, computed(s.w_out), NULL);
     emit_skip(b, y, x, s.skip);
 }
 

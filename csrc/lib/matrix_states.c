@@ -45,10 +45,10 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
     ignore(p, "dt_min dt_max dt_init_floor A_min A_max");
     if (P * H != inner || H % G)
         failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its channels, or groups its heads", p->name);
-    const double *const w_in = matrix_of(b, p, "in_proj", inner + K + H, D);
+    const weights w_in = weights_of(b, p, "in_proj", inner + K + H, D);
     const double *const b_in = bias ? vector_of(b, p, "in_bias", inner + K + H) : NULL;
     const double *const dt_bias = vector_of(b, p, "dt_bias", H), *const scale = vector_of(b, p, "norm", inner);
-    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
+    const weights w_out = weights_of(b, p, "out_proj", D, inner);
     const double *const b_out = bias ? vector_of(b, p, "out_bias", D) : NULL;
     double *const shift = good(b) ? spare(b, H) : NULL;
     if (!good(b)) return;
@@ -56,8 +56,8 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
     const rows gate = take_rows(b, inner), convolved = take_rows(b, K), u = take_rows(b, K), delta = take_rows(b, H);
     const rows scanned = take_rows(b, inner), normed = take_rows(b, inner);
     emit_dense(b, gate, x, w_in, b_in);
-    emit_dense(b, convolved, x, w_in + inner * D, bias ? b_in + inner : NULL);
-    emit_dense(b, delta, x, w_in + (inner + K) * D, shift);
+    emit_dense(b, convolved, x, from_row(w_in, inner, D), bias ? b_in + inner : NULL);
+    emit_dense(b, delta, x, from_row(w_in, inner + K, D), shift);
     emit(b, OP_SOFTPLUS, delta, delta);
     build_conv(b, p, u, convolved, taps);
     build_heads(b, p, scanned, u, delta, G, N);
@@ -67,10 +67,10 @@ void build_mamba2(builder *b, const part *p, rows y, rows x) {
 }
 
 /* SiLU(conv(w x)) of `width` rows of qkv_proj and of conv_w, from `first` on. */
-static rows build_projection(builder *b, rows x, const double *w, const double *taps_w, int64_t first, int64_t width,
+static rows build_projection(builder *b, rows x, weights w, const double *taps_w, int64_t first, int64_t width,
                              int64_t taps) {
     const rows value = take_rows(b, width), u = take_rows(b, width);
-    emit_dense(b, value, x, w + first * x.width, NULL);
+    emit_dense(b, value, x, from_row(w, first, x.width), NULL);
     emit_silu_conv(b, u, value, taps ? taps_w + first * taps : NULL, NULL, taps);
     return u;
 }
@@ -87,7 +87,7 @@ static rows build_openings(builder *b, const part *p, rows x, int64_t n, int64_t
     memcpy(w, beta, (size_t)(n * H * D) * sizeof *w);
     if (gate) memcpy(w + n * H * D, decay, (size_t)(H * D) * sizeof *w);
     if (gate) memcpy(bias + n * H, dt_bias, (size_t)H * sizeof *bias);
-    emit_dense(b, open, x, w, bias);
+    emit_dense(b, open, x, computed(w), bias);
     return open;
 }
 
@@ -120,13 +120,13 @@ void build_delta_net(builder *b, const part *p, rows y, rows x) {
     ignore(p, "dt_min dt_max");
     if (V * H != inner) failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its values", p->name);
     /* these first: they bound heads, steps and values by the size of the file */
-    const double *const w_out = matrix_of(b, p, "out_proj", D, inner);
-    const double *const w_gate = output_gate ? matrix_of(b, p, "gate_proj", inner, D) : NULL;
+    const weights w_out = weights_of(b, p, "out_proj", D, inner);
+    const weights w_gate = output_gate ? weights_of(b, p, "gate_proj", inner, D) : computed(NULL);
     const rows open = build_openings(b, p, x, n, H, gate);
     const double *const rates = gate ? rates_of(b, p, H) : NULL, *const scale = vector_of(b, p, "norm", V);
     if (!good(b)) return;
     const int64_t both = (n + 1) * H * keys, all = both + n * inner;
-    const double *const w_in = matrix_of(b, p, "qkv_proj", all, D);
+    const weights w_in = weights_of(b, p, "qkv_proj", all, D);
     const double *const taps_w = taps ? matrix_of(b, p, "conv_w", all, taps) : NULL;
     if (!good(b)) return;
     const rows qk = build_projection(b, x, w_in, taps_w, 0, both, taps);

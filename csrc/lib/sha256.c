@@ -31,9 +31,8 @@ static void add_block(uint32_t state[8], const uint8_t *block) {
         const uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
         const uint32_t one = s[7] + (rotated(s[4], 6) ^ rotated(s[4], 11) ^ rotated(s[4], 25)) + choice + K[i] + w[i];
         const uint32_t two = (rotated(s[0], 2) ^ rotated(s[0], 13) ^ rotated(s[0], 22)) + majority;
-        memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += one;
-        s[0] = one + two;
+        s[7] = s[6], s[6] = s[5], s[5] = s[4], s[4] = s[3] + one; /* in registers, as memmove is not */
+        s[3] = s[2], s[2] = s[1], s[1] = s[0], s[0] = one + two;
     }
     for (int i = 0; i < 8; i++) state[i] += s[i];
 }

@@ -50,10 +50,11 @@ static inline void platform_free(void *memory) {
 #endif
 }
 
-/* Asks for large pages on systems that have them. */
+/* Asks for large pages, on systems that have them, where a whole one of 2 MiB lies in the memory. */
 static inline void platform_large_pages(void *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    const size_t page = (size_t)1 << 21, before = -(uintptr_t)memory % page;
+    if (bytes >= before + page) (void)madvise((char *)memory + before, bytes - before, MADV_HUGEPAGE);
 #else
     (void)memory, (void)bytes;
 #endif

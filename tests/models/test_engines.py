@@ -294,6 +294,19 @@ def test_threads_do_not_meet_in_a_stream() -> None:
     assert set(refusals) <= {"Stream.push: another thread is in a call of this stream, expected one at a time"}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_of_several_panels(dtype: Any) -> None:
+    """Products pack 64 rows of a weight together, or fewer. Here are whole panels and a rest, of the file's numbers as
+    they are; a sum has up to 140 products, and some thousand roundings lie between a token and its logits."""
+    settings, rng = ModelSettings("mamba", 70, 1, block="plain"), np.random.default_rng(2)
+    model = build_model(settings, {"d_state": 3}, head="language", n_classes=150, vocab=150)
+    params = astype(model.init(rng), np.float32)
+    x = rng.integers(0, 150, (B, 9))
+    expected = model.stream(astype(params, np.float64), B, "python").push(x)
+    got = model.stream(astype(params, dtype), B, "c").push(x)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=4000 * np.finfo(dtype).eps * np.abs(expected).max())
+
+
 def test_a_batch_that_no_memory_holds() -> None:
     """A state has 64 bytes or more, so that all have 2^53."""
     model, params, _ = made("lru")
