@@ -187,7 +187,7 @@ static void *taken(builder *b, int64_t count, size_t size) {
 /* w (out, in), packed or as it is, by way of double, a panel of rows at a time: these stay in cache. */
 static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, bool packs) {
     const implementation *const run = b->run;
-    const int64_t panel = least(run->packed(1, 1), out); /* rows that are packed together, or all */
+    const int64_t panel = run->packed(1, 1); /* rows that are packed together */
     double *const some = w.at && good(b) ? spare(b, panel * in) : NULL;
     char *const to = some ? taken(b, packs ? run->packed(out, in) : out * in, run->number) : NULL;
     for (int64_t o = 0; to && o < out; o += panel) {

@@ -773,7 +773,7 @@ CELLS = (
 )
 def _(folder: Path) -> Any:
     path = folder / "own.csv"
-    rows = [f"{i // 2},{i}.5,{-i},{i % 3}" for i in range(20)]
+    rows = [f"{i // 2},{i}.5,{-i},{i // 2 % 3}" for i in range(20)]
     path.write_text("\n".join(["id,u,v,label", *rows]) + "\n")
     return path, [path.read_bytes()]
 

@@ -10,7 +10,7 @@ from rotrnn.nn.blocks.gate import GELU, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.conversions import Converted, orthogonal_inverse, real_jordan, to_lru, to_rnn, to_rotrnn
-from rotrnn.nn.layer import Context, Recurrent, astype, flatten, unflatten
+from rotrnn.nn.layer import Context, Recurrent, StateArray, astype, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
@@ -40,6 +40,7 @@ __all__ = [
     "Recurrent",
     "ResidualBlock",
     "ResidualStack",
+    "StateArray",
     "StoredHistory",
     "TiedDense",
     "astype",
