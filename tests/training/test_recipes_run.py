@@ -39,6 +39,7 @@ RECIPES = {  # name -> settings that make it quicker
     "word-problem-carry-bedouin": (*FEW, "task.carry_after=0", "task.carry_rise=0"),
     "word-problem-carry-delta": (*FEW, "task.carry_after=0", "task.carry_rise=0"),
     "word-problem-carry-s5": (*FEW, "task.carry_after=0", "task.carry_rise=0"),
+    "copy-conv": SHORT,
     "copy-depth": SHORT,
     "copy-fixed_point": SHORT,
 }
