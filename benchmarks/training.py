@@ -61,6 +61,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
+    "copy-conv": ("copy-conv-small --steps 10000",),
     "brackets": ("brackets-small",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
