@@ -781,6 +781,48 @@ def test_a_foreign_best_is_refused(tmp_path, seed):
         Run(tmp_path / "run").load_params("best")
 
 
+def test_a_run_from_before_a_setting_existed_goes_on(tmp_path, monkeypatch):
+    """A newer version has one more setting, whose default changes nothing."""
+    train(toy_recipe(tmp_path), tmp_path / "straight", progress=False)
+    run = Run(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "advance", _interrupting(Stepper.advance, 20))
+        with pytest.raises(Interrupted):
+            train(toy_recipe(tmp_path), run.folder, progress=False)
+    before = run.recipe.read_text()
+
+    @dataclass(frozen=True)
+    class Newer(toy.Toy):
+        grown: int = 3
+
+    monkeypatch.setitem(TASKS, "toy", Newer)
+    run.load_params("best")
+    train(toy_recipe(tmp_path, "training.memory=least"), run.folder, resume=True, progress=False)
+    after = run.recipe.read_text()
+    assert after == before.replace('memory = "auto"', 'memory = "least"')
+    for name, array in flatten(Run(tmp_path / "straight").load_params("best")):
+        np.testing.assert_array_equal(array, dict(flatten(run.load_params("best")))[name])
+    with pytest.raises(ValueError, match=r"task\.grown is 4, expected 3 as in the run's recipe"):
+        train(toy_recipe(tmp_path, "task.grown=4"), run.folder, resume=True, progress=False)
+    run.recipe.write_text(after.replace("[model]", "grown = 4\n\n[model]"))
+    with pytest.raises(ValueError, match=r"best\.safetensors: was written with another recipe"):
+        run.load_params("best")
+
+
+def _interrupting(advance, step):
+    """Returns `advance`, with Ctrl-C in that step."""
+
+    def advance_or_stop(self, *args):
+        found = advance(self, *args)
+        advance_or_stop.step += 1
+        if advance_or_stop.step == step:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    advance_or_stop.step = 0
+    return advance_or_stop
+
+
 def test_parameters_of_another_shape_are_refused(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")

@@ -190,15 +190,23 @@ class Recipe:
             training=dataclasses.replace(self.training, memory=memory),
         )
 
-    def text(self) -> str:
-        """Returns the recipe as TOML."""
+    def text(self, stated: dict[str, Table] | None = None) -> str:
+        """Returns the recipe as TOML. With `stated`, the sections of a file, only of the settings that are there."""
         modules = f"import = {_literal(self.modules)}\n\n" if self.modules else ""
-        return modules + write_toml(self.tables())
+        return modules + write_toml(self._stated(stated))
 
-    def digest(self) -> str:
+    def _stated(self, stated: dict[str, Table] | None) -> dict[str, Table]:
+        tables = self.tables()
+        return tables if stated is None else {name: _common(one, stated.get(name, {})) for name, one in tables.items()}
+
+    def digest(self, stated: dict[str, Table] | None = None) -> str:
         """Returns a SHA-256 of all settings that influence its result. Of data paths it only includes whether there are
-        any."""
-        tables = {name: table for name, table in self.tables().items() if name != "source"}
+        any.
+
+        With `stated`, the sections of a run's file, of the settings that are there alone: of a run from before a
+        setting existed, that is the digest it was written with.
+        """
+        tables = {name: table for name, table in self._stated(stated).items() if name != "source"}
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
@@ -209,6 +217,15 @@ class Recipe:
             idle.add("precision")
         tables["training"] = {key: value for key, value in tables["training"].items() if key not in idle}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
+
+
+def _common(table: Table, stated: Table) -> Table:
+    """Returns the settings of a table that another has, too."""
+    return {
+        key: _common(value, stated[key]) if isinstance(value, dict) and isinstance(stated[key], dict) else value
+        for key, value in table.items()
+        if key in stated
+    }
 
 
 HERE = {"data_dir": "", "download": False, "cache_dir": ""}

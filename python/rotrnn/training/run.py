@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn._support.files import atomic_file, locked
 from rotrnn._support.json import from_json, to_json, with_nan
+from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -79,7 +80,7 @@ class Run:
         `read_checkpoint`."""
         path = self.checkpoint(name)
         arrays, facts = read_checkpoint(path, like)
-        if facts.get("recipe") != recipe.digest():
+        if facts.get("recipe") not in (recipe.digest(), recipe.digest(self._stated())):
             raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
         return arrays, facts
 
@@ -129,7 +130,11 @@ class Run:
         `training.memory` are updated."""
         new = recipe.moved() if there is None else there.moved(recipe)
         if there is None or new != there:
-            self.write(self.recipe, new.text())
+            self.write(self.recipe, new.text() if there is None else new.text(self._stated()))
+
+    def _stated(self) -> dict[str, Any]:
+        """Returns the sections of the recipe's file, which lacks settings that are newer than the run."""
+        return from_toml(self.recipe.read_text())
 
     def own(self) -> list[Path]:
         """Returns all files of the run."""
