@@ -50,7 +50,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "
         "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
     ),
-    "A5-carry": ("word-problem-carry-small",),
+    "A5-carry": ("word-problem-carry-small --variant carried --variant plain --set task.test=500",),
     "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
     "S5-carry-delta": (
         "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",

@@ -12,26 +12,27 @@ static void build_map(builder *b, const part *p, const char *w, const char *shif
 
 void build_attention(builder *b, const part *p, rows y, rows x) {
     const int64_t D = x.width, H = integer_of(b, p, "heads", 1), window = window_of(b, p), pairs = D / H / 2;
+    const int64_t groups = is_null(b, p, "kv_heads") ? H : integer_of(b, p, "kv_heads", 1), K = D / H * groups;
     const bool rotary = flag_of(b, p, "rotary"), bias = flag_of(b, p, "bias");
     const double base = number_of(b, p, "base");
-    if (D % H || (rotary && D / H % 2)) failed(b->error, ROTRNN_DAMAGED, "%s has heads of a wrong width", p->name);
+    if (D % H || H % groups || (rotary && D / H % 2)) failed(b->error, ROTRNN_DAMAGED, "%s has heads of a wrong width", p->name);
     double *const frequencies = good(b) ? spare(b, pairs + 1) : NULL;
     if (!good(b)) return;
-    const rows q = take_rows(b, D), k = take_rows(b, D), v = take_rows(b, D);
+    const rows q = take_rows(b, D), k = take_rows(b, K), v = take_rows(b, K);
     build_map(b, p, "w_q", "b_q", bias, q, x);
     build_map(b, p, "w_k", "b_k", bias, k, x);
     build_map(b, p, "w_v", "b_v", bias, v, x);
     for (int64_t i = 0; i < pairs; i++) frequencies[i] = pow(base, -(double)i / (double)pairs);
     for (int i = 0; rotary && i < 2; i++) {
         op *const turn = emit(b, OP_ROTARY, i ? k : q, i ? k : q);
-        turn->count = H;
+        turn->count = i ? groups : H;
         turn->w[0] = stored_exact(b, frequencies, pairs);
     }
     op *const attend = emit(b, OP_ATTENTION, q, k);
     attend->z = v;
     attend->count = H;
     attend->window = window;
-    attend->state = good(b) ? take_history(b, window, 2 * D) : 0;
+    attend->state = good(b) ? take_history(b, window, 2 * K) : 0;
     build_map(b, p, "w_out", "b_out", bias, y, q);
 }
 

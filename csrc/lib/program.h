@@ -49,7 +49,7 @@ typedef enum {
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
-    OP_ATTENTION,    /* y <- attention of the query y, key x and value z in `count` heads */
+    OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */

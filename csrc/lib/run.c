@@ -210,14 +210,15 @@ static real dot(const real *restrict x, const real *restrict y, int64_t n) {
 }
 
 /* One head: q (width), which becomes the mean of the values from step `first` to k, weighted by the softmax of its
- * products with the keys. The sums are kept relative to the largest score so far. */
-static void attend(const op *o, real *restrict q, real *restrict mean, const real *kept, int64_t k, int64_t D,
+ * products with the keys. Rows of `kept` have K numbers of keys, then K of values. The sums are kept relative to the
+ * largest score so far. */
+static void attend(const op *o, real *restrict q, real *restrict mean, const real *kept, int64_t k, int64_t K,
                    int64_t width) {
     const real scale = (real)(1 / sqrt((double)width));
     real largest = -(real)INFINITY, total = 0;
     zero_row(mean, width);
     for (int64_t i = first_kept(o, k); i <= k; i++) {
-        const real *const key = kept + kept_row(o, i) * 2 * D, *const value = key + D;
+        const real *const key = kept + kept_row(o, i) * 2 * K, *const value = key + K;
         const real score = scale * dot(q, key, width), top = score > largest ? score : largest;
         const real shrink = vmath_exp(largest - top), share = vmath_exp(score - top);
         EACH(d, width) mean[d] = mean[d] * shrink + share * value[d];
@@ -228,14 +229,15 @@ static void attend(const op *o, real *restrict q, real *restrict mean, const rea
 }
 
 static void run_attention(const op *o, const frame *f) {
-    const int64_t D = o->y.width, width = D / o->count;
+    const int64_t D = o->y.width, K = o->x.width, width = D / o->count, shared = D / K;
     EACH_STEP(f, b, t) {
-        const int64_t row = (b * f->n + t) * D, k = *steps_read(f, b) + t;
-        real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * D;
-        copy_row(at, rows_of(f, o->x) + row, D);
-        copy_row(at + D, rows_of(f, o->z) + row, D);
-        for (int64_t h = 0; h < D; h += width)
-            attend(o, rows_of(f, o->y) + row + h, rows_of(f, o->x) + row + h, kept + h, k, D, width);
+        const int64_t row = b * f->n + t, k = *steps_read(f, b) + t;
+        real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * K;
+        real *const q = rows_of(f, o->y) + row * D, *const key = rows_of(f, o->x) + row * K;
+        copy_row(at, key, K);
+        copy_row(at + K, rows_of(f, o->z) + row * K, K);
+        for (int64_t h = 0; h < o->count; h++)
+            attend(o, q + h * width, key, kept + h / shared * width, k, K, width); /* the key's row is free by now */
     }
 }
 

@@ -251,16 +251,18 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
     keys, values, places = state
     y = np.zeros((B, T, D))
     S = keys.shape[1] + T if layer.window is None else layer.window - 1
-    after = np.zeros((2, B, S, D))
+    after = np.zeros((2, B, S, keys.shape[2]))
+    groups = layer.kv_heads or layer.heads
     for b in range(B):
         steps = T if lengths is None else lengths[b]
         kept = int(min(places[b], cap))
         u = x[b : b + 1, :steps]
         q, k, v = (u @ params[f"w_{m}"].T + params.get(f"b_{m}", 0) for m in "qkv")
         if layer.rotary:
-            q, k = (rotary_loop(one, layer.heads, places[b : b + 1], layer.base) for one in (q, k))
+            q, k = (rotary_loop(one, n, places[b : b + 1], layer.base) for one, n in ((q, layer.heads), (k, groups)))
         k, v = (np.concatenate([one[b : b + 1, :kept], new], 1) for one, new in ((keys, k), (values, v)))
-        mixed = attention_loop(q, k, v, layer.heads, None, (kept,), layer.window)
+        each = [np.repeat(one.reshape(*one.shape[:2], groups, -1), layer.heads // groups, 2) for one in (k, v)]
+        mixed = attention_loop(q, *(one.reshape(1, -1, D) for one in each), layer.heads, None, (kept,), layer.window)
         y[b, :steps] = (mixed @ params["w_out"].T + params.get("b_out", 0))[0]
         last = int(min(places[b] + steps, cap))
         for i, rows in enumerate((k, v)):
@@ -314,6 +316,8 @@ LAYERS = [
             ("rotary, 2 heads", Attention(8, heads=2)),
             ("bias", Attention(6, heads=2, rotary=False, bias=True)),
             ("window 3", Attention(4, heads=1, window=3)),
+            ("shared keys", Attention(8, heads=4, kv_heads=2, bias=True)),
+            ("one head of keys, window 4", Attention(6, heads=3, kv_heads=1, window=4)),
         )
         for B, T, lengths in SHAPES
     ),

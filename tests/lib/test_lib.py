@@ -73,6 +73,7 @@ CASES = {
     "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
     "attention": Case("attention", {"heads": 2}, {"block": "transformer"}),
     "attention, window": Case("attention", {"heads": 3, "rotary": False, "bias": True, "window": 6}),
+    "attention, shared keys": Case("attention", {"heads": 6, "kv_heads": 2, "bias": True, "window": 7}),
     "attention, window and base": Case("attention", {"heads": 1, "base": 50.0, "window": 40}),
     "wrope_memory": Case("wrope_memory", {**LINEAR, "length": 9}),
     "wrope_memory, blend": Case("wrope_memory", {**LINEAR, "length": 9, "form": "blend"}),

@@ -36,7 +36,7 @@ EPS = np.finfo(np.float64).eps
 B, T, D = 2, 9, 8
 GRIFFIN: dict[str, Any] = {
     **{"layer": "rotrnn", "d_model": D, "n_layers": 6, "norm": "rms", "final_norm": True},
-    **{"block": "griffin", "attention_every": 3, "attention_window": 4, "attention_heads": 2},
+    **{"block": "griffin", "attention_every": 3, "attention_window": 4, "attention_heads": 2, "attention_kv_heads": 1},
 }
 ROTRNN = {"d_state": 8, "heads": 2}
 
@@ -48,7 +48,7 @@ def model_of(head: str = "tagger", **settings: Any) -> Any:
 def test_every_third_block_attends_and_the_others_recur() -> None:
     blocks = model_of().stack.blocks
     layers = [block.layer for block in blocks]
-    assert layers == 2 * [*2 * [Griffin(D, RotRNN(D, **ROTRNN))], Attention(D, heads=2, window=4)]
+    assert layers == 2 * [*2 * [Griffin(D, RotRNN(D, **ROTRNN))], Attention(D, heads=2, window=4, kv_heads=1)]
     assert all(isinstance(block, FeedForwardBlock) for block in blocks)
     assert {block.feed_forward for block in blocks} == {
         FeedForward(D, 3, site=2 * place + 1, gated=True) for place in range(6)
@@ -143,7 +143,7 @@ def test_streams_say_what_forward_says_with_a_window_of_keys(engine: str, tmp_pa
         keys, values, places = stream.state[0][2]
         assert recurrence.shape == (B, 4)
         assert inputs.shape == (B, 3, D)
-        assert keys.shape == values.shape == (B, 3, D)
+        assert keys.shape == values.shape == (B, 3, D // 2)
         assert places.tolist() == [25, 25]
 
 

@@ -52,8 +52,9 @@ class ModelSettings:
     last block. `norm_momentum` is the momentum of batch norm: the share that its running averages keep in each step.
     `norm_eps` is added to the variance by either norm; the default is 1e-5. With ``attention_every=n``, the layer of
     every n-th block is causal attention (`rotrnn.Attention`) to the last `attention_window` steps, by default to all,
-    in `attention_heads` heads, by default one: ``block="griffin", norm="rms", attention_every=3`` is Griffin, without
-    attention Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of
+    in `attention_heads` heads, by default one, with `attention_kv_heads` heads of keys and values, by default as many:
+    ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` is Griffin, without attention Hawk (De et
+    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of
     a regression, `objective` is "mse" (the default), "mae" or "quantile", which needs `quantiles`, increasing numbers
     between 0 and 1 (`rotrnn.Regressor`).
     """
@@ -76,6 +77,7 @@ class ModelSettings:
     attention_every: int | None = None
     attention_window: int | None = None
     attention_heads: int | None = None
+    attention_kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         settle(self)
@@ -102,7 +104,7 @@ class ModelSettings:
             check_objective("model", **self.regression)
         if self.block in ("transformer", "griffin") and not self.prenorm:
             raise ValueError(f"model.prenorm: got false, expected true with block '{self.block}'")
-        for key, least in (("every", 2), ("window", 1), ("heads", 1)):
+        for key, least in (("every", 2), ("window", 1), ("heads", 1), ("kv_heads", 1)):
             size = getattr(self, f"attention_{key}")
             if size is not None and size < least:
                 raise ValueError(f"model.attention_{key}: got {size}, expected an integer from {least}")
@@ -129,7 +131,8 @@ class ModelSettings:
         sites 2 `place` and 2 `place` + 1."""
         D, site = self.d_model, 2 * place
         if self.attends(place):
-            layer = Attention(D, heads=self.attention_heads or 1, window=self.attention_window)
+            heads, groups = self.attention_heads or 1, self.attention_kv_heads
+            layer = Attention(D, heads=heads, window=self.attention_window, kv_heads=groups)
         elif self.block == "griffin":
             layer = Griffin(D, layer)
         dropout = Dropout(self.dropout, self.dropout_over_time, site)

@@ -368,7 +368,8 @@ class Trainer:
             best = self.run.load_params("best", state.params)
         self.world.share(dict(flatten(best)))
         params = {"last": state.params, "best": moved(best, self.device)}
-        test = {name: self.look(one, self.task.test) for name, one in params.items()}
+        test = {"last": self.look(params["last"], self.task.test)}
+        test["best"] = test["last"] if state.best_step == state.step else self.look(params["best"], self.task.test)
         result = {
             "steps": state.step,
             "metric": self.task.metric,

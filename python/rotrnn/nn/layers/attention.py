@@ -19,8 +19,8 @@ Counts = npt.NDArray[np.int64]
 
 
 class AttentionSaved(NamedTuple):
-    """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones), and the results of
-    the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the layer's
+    """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones, K wide), and the
+    results of the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the layer's
     window."""
 
     x: Array
@@ -46,14 +46,19 @@ class AttentionSaved(NamedTuple):
 class Attention(Recurrent):
     """Causal multi-head self-attention, ``y = W_out attention(W_q u, W_k u, W_v u)`` (`rotrnn.ops.attention`).
 
+    Queries have `heads` heads, keys and values `kv_heads`: a divisor of `heads`, by default as many. Head h of the
+    queries reads head ``h kv_heads // heads`` of keys and values, so that heads in a row share one. With ``kv_heads=1``,
+    it is multi-query attention (Shazeer 2019), with a number between, grouped-query attention (Ainslie et al. 2023):
+    the state is smaller by that factor, ``K = d_model kv_heads / heads``.
+
     With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
     through the causal mask. With `window`, a step attends to this number of steps, including itself. `bias` adds a bias
     to each of the four maps.
 
-    Parameters (dict of float32): w_q, w_k, w_v, w_out (D, D), each ~ N(0, 1/D); with `bias` b_q, b_k, b_v, b_out (D,),
-    zero.
+    Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,), b_k,
+    b_v (K,), zero.
 
-    Its state is (keys (B, S, D), values (B, S, D), places (B,) int64), where places is the number of steps so far. For
+    Its state is (keys (B, S, K), values (B, S, K), places (B,) int64), where places is the number of steps so far. For
     sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
     rows, of the last steps: with its own key, a step reads `window`. Without it the state grows by one row per step,
     and so does the time of a step.
@@ -69,12 +74,15 @@ class Attention(Recurrent):
     base: float = 10_000.0
     window: int | None = None
     bias: bool = False
+    kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("heads", *(("window",) if self.window is not None else ()))
+        self.check_sizes("heads", *(name for name in ("window", "kv_heads") if getattr(self, name) is not None))
         if self.d_model % self.heads:
             raise ValueError(f"Attention: heads={self.heads}, expected a divisor of d_model={self.d_model}")
+        if self.heads % self.groups:
+            raise ValueError(f"Attention: kv_heads={self.kv_heads}, expected a divisor of heads={self.heads}")
         if self.rotary and self.d_model // self.heads % 2:
             width = self.d_model // self.heads
             raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for rotary=True")
@@ -82,15 +90,26 @@ class Attention(Recurrent):
             raise ValueError(f"Attention: base={self.base}, expected a positive number")
 
     @property
+    def groups(self) -> int:
+        """The number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def kept(self) -> int:
+        """K, the width of keys and values."""
+        return self.d_model // self.heads * self.groups
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        D = self.d_model
-        weights: dict[str, tuple[int, ...]] = {f"w_{map}": (D, D) for map in ("q", "k", "v", "out")}
-        return {**weights, **{f"b_{map}": (D,) for map in ("q", "k", "v", "out") if self.bias}}
+        D, K = self.d_model, self.kept
+        widths = {"q": D, "k": K, "v": K, "out": D}
+        weights: dict[str, tuple[int, ...]] = {f"w_{map}": (width, D) for map, width in widths.items()}
+        return {**weights, **{f"b_{map}": (width,) for map, width in widths.items() if self.bias}}
 
     @property
     def state_form(self) -> StateForm:
         rows = None if self.window is None else self.window - 1
-        kept = StateArray("keys", (rows, self.d_model)), StateArray("values", (rows, self.d_model))
+        kept = StateArray("keys", (rows, self.kept)), StateArray("values", (rows, self.kept))
         return *kept, StateArray("places", (), "integer")
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
@@ -124,17 +143,19 @@ class Attention(Recurrent):
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
         x = mask_padding(x, ctx.lengths)
-        B, T, D = x.shape
+        B, T, _ = x.shape
         steps = np.full(B, T) if ctx.lengths is None else ctx.lengths
         q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
-            state = *np.zeros((2, B, 0, D), x.dtype, like=x), np.zeros(B, np.int64)
+            state = *np.zeros((2, B, 0, self.kept), x.dtype, like=x), np.zeros(B, np.int64)
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
         if self.rotary:
-            q, k = (rotary(one, heads=self.heads, past=place, base=self.base) for one in (q, k))
+            q = rotary(q, heads=self.heads, past=place, base=self.base)
+            k = rotary(k, heads=self.groups, past=place, base=self.base)
         keys, values = (_append(*rows, past, ctx.lengths) for rows in ((kept_keys, k), (kept_values, v)))
-        mixed, norm = attention(q, keys, values, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
+        each_k, each_v = self._spread(keys), self._spread(values)
+        mixed, norm = attention(q, each_k, each_v, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
         y = mask_padding(dense(mixed, params["w_out"], params.get("b_out")), ctx.lengths)
         return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, ctx.lengths, self.window)
 
@@ -146,12 +167,13 @@ class Attention(Recurrent):
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
         grads = attention_backward(
-            dmixed, saved.q, saved.keys, saved.values, saved.mixed, saved.norm,
+            dmixed, saved.q, self._spread(saved.keys), self._spread(saved.values), saved.mixed, saved.norm,
             heads=self.heads, lengths=lengths, past=past, window=self.window,
         )  # fmt: skip
+        dkeys, dvalues = self._spread_backward(grads.dk), self._spread_backward(grads.dv)
         if dstate is not None:
             rows = saved.state[0].shape
-            for drows, dlast, name in ((grads.dk, dstate[0], "keys"), (grads.dv, dstate[1], "values")):
+            for drows, dlast, name in ((dkeys, dstate[0], "keys"), (dvalues, dstate[1], "values")):
                 if dlast is None:
                     continue
                 if dlast.shape != rows:
@@ -159,17 +181,35 @@ class Attention(Recurrent):
                 self._last_backward(drows, dlast, past + steps)
         S = saved.keys.shape[1] - saved.x.shape[1]
         kept = S if self.window is None else self.window - 1
-        dkept_keys, dk = _append_backward(grads.dk, S, kept, past, steps)
-        dkept_values, dv = _append_backward(grads.dv, S, kept, past, steps)
+        dkept_keys, dk = _append_backward(dkeys, S, kept, past, steps)
+        dkept_values, dv = _append_backward(dvalues, S, kept, past, steps)
         dq = grads.dq
         if self.rotary:
-            dq, dk = (rotary_backward(one, heads=self.heads, past=saved.place, base=self.base) for one in (dq, dk))
+            dq = rotary_backward(dq, heads=self.heads, past=saved.place, base=self.base)
+            dk = rotary_backward(dk, heads=self.groups, past=saved.place, base=self.base)
         dx, dparams = np.zeros_like(saved.x), {"w_out": dw_out, "b_out": db_out}
         for map, done in (("q", dq), ("k", dk), ("v", dv)):
             part, dparams[f"w_{map}"], dparams[f"b_{map}"] = dense_backward(done, saved.x, params[f"w_{map}"])
             dx += part
         dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape)
         return dx, {name: dparams[name] for name in self.shapes}, dstate0
+
+    def _spread(self, rows: Array) -> Array:
+        """Returns (B, S, D) of keys or values (B, S, K): their heads, each as often as heads of queries read it."""
+        if self.groups == self.heads:
+            return rows
+        B, S, K = rows.shape
+        each = empty((B, S, self.groups, self.heads // self.groups, K // self.groups), rows.dtype, like=rows)
+        each[...] = rows.reshape(B, S, self.groups, 1, K // self.groups)
+        return each.reshape(B, S, self.d_model)
+
+    def _spread_backward(self, deach: Array) -> Array:
+        """Adjoint of `_spread`."""
+        if self.groups == self.heads:
+            return deach
+        B, S, D = deach.shape
+        drows: Array = deach.reshape(B, S, self.groups, self.heads // self.groups, D // self.heads).sum(3)
+        return drows.reshape(B, S, self.kept)
 
     def _last_backward(self, drows: Array, dlast: Array, count: Counts) -> None:
         """Adds the adjoint of `_last` to drows."""
