@@ -15,7 +15,8 @@ void build_attention(builder *b, const part *p, rows y, rows x) {
     const int64_t groups = is_null(b, p, "kv_heads") ? H : integer_of(b, p, "kv_heads", 1), K = D / H * groups;
     const bool rotary = flag_of(b, p, "rotary"), bias = flag_of(b, p, "bias");
     const double base = number_of(b, p, "base");
-    if (D % H || H % groups || (rotary && D / H % 2)) failed(b->error, ROTRNN_DAMAGED, "%s has heads of a wrong width", p->name);
+    if (D % H || H % groups || (rotary && D / H % 2))
+        failed(b->error, ROTRNN_DAMAGED, "%s has heads of a wrong width", p->name);
     double *const frequencies = good(b) ? spare(b, pairs + 1) : NULL;
     if (!good(b)) return;
     const rows q = take_rows(b, D), k = take_rows(b, K), v = take_rows(b, K);

@@ -20,8 +20,8 @@ Counts = npt.NDArray[np.int64]
 
 class AttentionSaved(NamedTuple):
     """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones, K wide), and the
-    results of the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the layer's
-    window."""
+    results of the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the
+    layer's window."""
 
     x: Array
     q: Array
@@ -47,16 +47,16 @@ class Attention(Recurrent):
     """Causal multi-head self-attention, ``y = W_out attention(W_q u, W_k u, W_v u)`` (`rotrnn.ops.attention`).
 
     Queries have `heads` heads, keys and values `kv_heads`: a divisor of `heads`, by default as many. Head h of the
-    queries reads head ``h kv_heads // heads`` of keys and values, so that heads in a row share one. With ``kv_heads=1``,
-    it is multi-query attention (Shazeer 2019), with a number between, grouped-query attention (Ainslie et al. 2023):
-    the state is smaller by that factor, ``K = d_model kv_heads / heads``.
+    queries reads head ``h kv_heads // heads`` of keys and values, so that heads in a row share one. With
+    ``kv_heads=1``, it is multi-query attention (Shazeer 2019), with a number between, grouped-query attention (Ainslie
+    et al. 2023): the state is smaller by that factor, ``K = d_model kv_heads / heads``.
 
     With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
     through the causal mask. With `window`, a step attends to this number of steps, including itself. `bias` adds a bias
     to each of the four maps.
 
-    Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,), b_k,
-    b_v (K,), zero.
+    Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,),
+    b_k, b_v (K,), zero.
 
     Its state is (keys (B, S, K), values (B, S, K), places (B,) int64), where places is the number of steps so far. For
     sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
