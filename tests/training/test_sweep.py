@@ -351,7 +351,7 @@ fine = {"task.size" = 71}
     errors = {name: run.read_json(run.failed)["error"] for name, run in errors.items()}
     assert errors["nan"].startswith("step 21: the loss is nan")
     assert errors["crash"] == "ended by SIGABRT"
-    assert errors["fault"] == "training.batch is 16, expected at most the 10 examples of the split"
+    assert errors["fault"] == "training.batch is 16, expected at most the 10 examples for training"
     for name, error in errors.items():
         assert f"{name},seed=0: failed after" in out
         assert f"failed: {name} ({name},seed=0): {error}" in out

@@ -57,7 +57,7 @@ class Loader:
         self.batches = len(split) // training.batch
         if not self.batches:
             raise ValueError(
-                f"training.batch is {training.batch}, expected at most the {plural(len(split), 'example')} of the split"
+                f"training.batch is {training.batch}, expected at most the {plural(len(split), 'example')} for training"
             )
         if (least := training.batch // training.accumulate) < world.size:
             parts = f" in {training.accumulate} parts" * (training.accumulate > 1)
