@@ -11,6 +11,7 @@ typedef struct {
     uint32_t state[8];
     uint64_t count; /* bytes so far */
     uint8_t block[64];
+    void (*add_blocks)(uint32_t state[8], const uint8_t *from, size_t blocks);
 } sha256;
 
 void sha256_start(sha256 *s);
