@@ -173,7 +173,8 @@ class BuildVariants(build_ext):
 
     def run(self):
         if not find_nvcc():
-            print("rotrnn: there is no nvcc, so the package is built for the CPU alone")
+            why = "ROTRNN_CUDA=0" if os.environ.get("ROTRNN_CUDA") == "0" else "there is no nvcc"
+            print(f"rotrnn: {why}, so the package is built for the CPU alone")
         super().run()
 
     def build_extension(self, ext):
