@@ -44,7 +44,7 @@ static iteration iteration_of(builder *b, const part *p) {
     how.quantile = stop >= QUANTILE;
     if (stop == STEP_QUANTILE) how.floor = RESIDUAL_FLOOR;
     if (how.most > MOST_ITERATIONS) unsupported(b, p, " with so many iterations");
-    ignore(p, "gradient train_iterations gamma_scale site");
+    ignore(p, "gradient train_iterations gamma_scale site tile"); /* the library solves step by step */
     return how;
 }
 
@@ -186,7 +186,7 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const bool contractive = flag_of(b, p, "contractive"), scaled = flag_of(b, p, "scaled");
     const mixing m = mixing_of(b, p, N, contractive);
     const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
-    ignore(p, "selective lambda_init accelerated tile"); /* within one step there is nothing to accelerate */
+    ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
     check_iterates(b, p);
     const json *const feedback = json_member(p->settings, "feedback");
     ignore(p, "feedback");

@@ -171,6 +171,8 @@ GATED: dict[str, Any] = {"gate_in_loop": True, "feedback": ("mixer", "B", "C"), 
 BEDOUIN = [
     row("", 2, 6),
     row("rank 2", 3, 5, (5, 0, 3), rank=2),
+    row("tiles", 3, 5, (5, 0, 3), rank=2, tile=2),
+    row("tiles, nothing fed back", 2, 5, feedback=(), tile=3, d_conv=2),
     row("all fed back", 2, 5, feedback=("lambda", "mixer", "B", "C", "gate")),
     row("nothing fed back", 2, 5, (2, 5), feedback=(), mixer="dplr", rank=2, d_state=8),
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),

@@ -202,7 +202,7 @@ def test_gradients_are_one_where_nothing_depends_on_the_iterate() -> None:
         np.testing.assert_allclose(cheap, exact, rtol=0, atol=1e-12 * max(1, np.abs(exact).max()))
 
 
-@pytest.mark.parametrize("layer", [Bedouin(3), FPMamba(3, stop="sequence")])
+@pytest.mark.parametrize("layer", [Bedouin(3), Bedouin(3, tile=5), FPMamba(3, stop="sequence")])
 def test_a_sequence_does_not_depend_on_its_batch(layer: MatrixFixedPoint) -> None:
     params, u = made(layer, B=4)
     u *= np.array([0.1, 1, 3, 10])[:, None, None]
@@ -216,7 +216,16 @@ def test_a_sequence_does_not_depend_on_its_batch(layer: MatrixFixedPoint) -> Non
 
 
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("layer", [Bedouin(3, tol=1e-6), FPMamba(3, tol=1e-6), FPMamba(3, tol=1e-6, mixer="kronecker")])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Bedouin(3, tol=1e-6),
+        Bedouin(3, tol=1e-6, tile=5),
+        FPMamba(3, tol=1e-6),
+        FPMamba(3, tol=1e-6, tile=4),
+        FPMamba(3, tol=1e-6, mixer="kronecker"),
+    ],
+)
 def test_a_sequence_that_is_not_finite_ends_by_itself(layer: MatrixFixedPoint, train: bool) -> None:
     params, u = made(layer, B=4)
     ctx = Context(train=train)
@@ -232,8 +241,33 @@ def test_a_sequence_that_is_not_finite_ends_by_itself(layer: MatrixFixedPoint, t
     assert np.isnan(y[1]).any()
 
 
-def test_a_fixed_point_that_is_not_reached_gives_one_warning() -> None:
-    layer = Bedouin(3, tol=1e-12, max_iterations=3)
+@pytest.mark.parametrize("settings", [{}, {"feedback": ("mixer", "gate"), "d_conv": 2}, {"feedback": ()}])
+def test_a_fixed_point_by_tiles_is_one_of_the_whole(settings: dict[str, Any]) -> None:
+    """There may be several; the one that the tiles end at ends the iteration of the whole at once."""
+    tiled = FPMamba(3, d_state=4, tol=1e-9, tile=5, **settings)
+    whole = FPMamba(3, d_state=4, tol=1e-9, **settings)
+    params, u = made(tiled, T=13)
+    ctx = Context(np.array([13, 0, 7]))
+    y, saved = tiled.forward(params, u, ctx)
+    assert saved.report.converged.all()
+    assert saved.report.iterations.max() > 1
+    assert (saved.report.per_step[[0, 2]] <= saved.report.iterations[[0, 2]]).all()
+    again, found = whole.forward(params, u, ctx, start=saved.iterate)
+    assert found.report.iterations.tolist() == [1, 0, 1]
+    # the two differ by one step of the iteration, and the maps out of it multiply that by some ten
+    np.testing.assert_allclose(again, y, rtol=0, atol=1e3 * tiled.tol * np.abs(y).max())
+
+
+def test_one_tile_is_the_whole() -> None:
+    for make in (Bedouin, FPMamba):
+        params, u = made(make(3))
+        one, none = (make(3, tile=tile).forward(params, u)[0].tobytes() for tile in (12, None))
+        assert one == none
+
+
+@pytest.mark.parametrize("tile", [None, 5])
+def test_a_fixed_point_that_is_not_reached_gives_one_warning(tile: int | None) -> None:
+    layer = Bedouin(3, tol=1e-12, max_iterations=3, tile=tile)
     params, u = made(layer)
     with pytest.warns(
         NotConverged, match=r"Bedouin: no fixed point for 3 of 3 sequences: residual 0\.\d+ after 3 iter"
@@ -294,6 +328,8 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (Bedouin, {"spectral": True}, "Bedouin: spectral=True with 'householder' .* expected a Kronecker product"),
         (FPMamba, {"mixer": "monarch", "rank": 4}, "FPMamba: rank=4, expected a divisor of the width, 6"),
         (FPMamba, {"mixer": "mixture"}, "FPMamba: rank=1, expected at least 2 for 'mixture'"),
+        (FPMamba, {"tile": 0}, "FPMamba: tile=0, expected a positive integer"),
+        (Bedouin, {"tile": 4, "solver": "direct"}, "Bedouin: tile=4, expected None with solver='direct'"),
         (Bedouin, {"rank": 99}, "^Bedouin: rank=99, expected an integer from 1 to the width, 6$"),
         (FPMamba, {"tol": 0}, "^FPMamba: tol=0.0, expected a positive number$"),
         (FPMamba, {"norm_eps": 0.0}, "FPMamba: norm_eps=0.0, expected a positive number"),

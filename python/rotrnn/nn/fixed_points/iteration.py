@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -233,6 +233,18 @@ class Report(NamedTuple):
     converged: npt.NDArray[np.bool_]
     per_step: npt.NDArray[np.float64]
 
+    @classmethod
+    def of_tiles(cls, parts: Sequence[tuple[Report, Steps]], lengths: Steps) -> Report:
+        """Returns the report of sequences from those of their tiles, each with the number of valid steps in it."""
+        reports = [report for report, _ in parts]
+        applied = sum(report.iterations * steps for report, steps in parts)
+        return cls(
+            np.max([one.iterations for one in reports], 0),
+            np.max([one.residual for one in reports], 0),  # NaN if one is
+            np.all([one.converged for one in reports], 0),
+            applied / np.maximum(np.asarray(lengths), 1),
+        )
+
     def numbers(self) -> dict[str, float]:
         """Returns numbers for the training log: mean of the number of iterations of a step; median and maximum of those
         of a sequence; and the largest residual (NaN if one is NaN)."""
@@ -351,6 +363,7 @@ def solve(
     name: str = "solve",
     guaranteed: bool = False,
     each_step: bool = False,
+    warn: bool = True,
 ) -> Solution:
     """Iterates to the fixed point ``y = F(y)``, starting from `y`.
 
@@ -367,6 +380,8 @@ def solve(
         Name of the caller for messages; whether an unreached fixed point is an error.
     each_step
         Use the residuals of single time steps, as in `rotrnn.ops.fixed_point.relax`.
+    warn
+        Whether a fixed point that is not reached is a warning or an error; if not, the caller complains.
 
     Returns
     -------
@@ -390,7 +405,8 @@ def solve(
             y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step or settings.each_step
         )
 
-    return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, site=site, name=name, guaranteed=guaranteed))
+    asking: Any = {"site": site, "name": name, "guaranteed": guaranteed, "warn": warn}
+    return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, **asking))
 
 
 def iterate(
@@ -403,6 +419,7 @@ def iterate(
     site: int = 0,
     name: str = "iterate",
     guaranteed: bool = False,
+    warn: bool = True,
 ) -> Report:
     """Like `solve`, with a function ``step(s, lengths)`` that updates y in place with step sizes s (B,) and returns the
     residuals (B,)."""
@@ -420,7 +437,8 @@ def iterate(
         ends = last.iterations, last.residual, last.residual < last.tol, last.iterations
         for to, value in zip(report, ends, strict=True):
             to[...] = value
-        _complain(report, last.running, settings, ctx, name, guaranteed)
+        if warn:
+            complain(report, last.running, settings, ctx, name, guaranteed)
 
     if there is not None:
         _record(there, step, progress, lengths, ctx, site, finish)
@@ -446,7 +464,7 @@ def in_one_call(
     residual = residual.astype(np.float64)
     converged = residual < settings.least_tol(dtype)
     report = Report(iterations, residual, converged, applied / np.maximum(np.asarray(lengths), 1))
-    _complain(report, residual >= settings.least_tol(dtype), settings, ctx, name, guaranteed)
+    complain(report, residual >= settings.least_tol(dtype), settings, ctx, name, guaranteed)
     return report
 
 
@@ -515,8 +533,13 @@ def _record(
     there.loop(body, drive)
 
 
-def _complain(
-    report: Report, running: npt.NDArray[np.bool_], settings: Iteration, ctx: Context, name: str, guaranteed: bool
+def complain(
+    report: Report,
+    running: npt.NDArray[np.bool_],
+    settings: Iteration,
+    ctx: Context,
+    name: str,
+    guaranteed: bool = False,
 ) -> None:
     """Warns of sequences that reached the limit or are not finite, unless the limit was that of training. Raises if a
     guaranteed fixed point was not reached."""

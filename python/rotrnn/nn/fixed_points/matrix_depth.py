@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.iteration import Iteration, Steps, exponents, solve, times_power
-from rotrnn.nn.fixed_points.maps import Lagged
+from rotrnn.nn.fixed_points.iteration import (
+    Iteration,
+    Report,
+    Solution,
+    Steps,
+    complain,
+    exponents,
+    last_steps,
+    solve,
+    times_power,
+)
+from rotrnn.nn.fixed_points.maps import Lagged, lagged
 from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts
 from rotrnn.nn.layer import Array, Context
+from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.dense import dense
+from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import LaggedMapsGrads
 from rotrnn.ops.pointwise import layer_norm, layer_norm_backward, silu, swiglu, swiglu_backward
+from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
 
 
@@ -103,6 +116,38 @@ class MatrixDepth:
         gated = self._gated(scanned)
         out, *moments = self._normed(gated, lengths)
         return Applied(out, hT, maps, operands, mixed, carries, late, scanned, gated, tuple(moments))
+
+    def by_tiles(
+        self, y: Array, tile: int, lengths: Steps, settings: Iteration, ctx: Context, name: str, **asking: Any
+    ) -> Solution:
+        """Like `solve`, for `tile` steps at a time, after the fixed point of those before. As the step is causal, y is
+        the fixed point of the whole when each tile is that of its own steps."""
+        if recording() is not None:
+            raise NotRecordable("a fixed point by tiles needs the host")
+        h, last, parts = self.h0, self.driven.y0, []
+        for low in range(0, y.shape[1], tile):
+            at = slice(low, low + tile)
+            first = contiguous(y[:, at])
+            steps: Any = CheckedLengths.of(np.clip(np.asarray(lengths) - low, 0, first.shape[1]), *first.shape[:2])
+            part = self._part(at, last, h)
+            found, report = solve(part, first, settings, replace(ctx, lengths=steps), name=name, warn=False, **asking)
+            y[:, at] = found
+            parts.append((report, steps))
+            h = part.apply(found, steps).hT
+            last = None if last is None else last_steps(found, steps, last)
+        report = Report.of_tiles(parts, lengths)
+        settled = report.converged | np.isnan(report.residual) | (ctx.train and settings.ends_together)
+        complain(report, ~settled, settings, ctx, name)
+        return Solution(y, report)
+
+    def _part(self, at: slice, y0: Array | None, h0: Array) -> MatrixDepth:
+        """Returns the step of some of the time steps, with the output and the state before them."""
+        driven = replace(self.driven, base=contiguous(self.driven.base[:, at]))
+        if y0 is not None:
+            driven = lagged(driven.maps, driven.base, driven.V, y0, driven.eps)
+        gate = None if self.gate is None else contiguous(self.gate[:, at])
+        known = {name: contiguous(one[:, at]) for name, one in self.known.items()}
+        return replace(self, x=contiguous(self.x[:, at]), known=known, driven=driven, h0=h0, gate=gate)
 
     def solution(self, lengths: Steps) -> Applied:
         """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself. The driven maps are those

@@ -132,10 +132,11 @@ class MatrixFixedPoint(Recurrent):
     mixer_silu: bool = False
     unit_eps: float = 0.0
     spectral: bool = False
+    tile: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand", "rank")
+        self.check_sizes("d_state", "expand", "rank", *(("tile",) if self.tile is not None else ()))
         self.check_sizes("site", "d_conv", least=0)
         self.check_choice("mixer", MIXERS)
         self.check_choice("gradient", GRADIENTS)
@@ -313,7 +314,11 @@ class MatrixFixedPoint(Recurrent):
                 in_one_call(at_once(applied.y, lengths), lengths, x.dtype, self._iteration, ctx, name=name),
             )
         first = np.zeros_like(x) if start is None else mask_padding(start, lengths)
-        y, report = solve(depth, first, self._iteration, ctx, site=self.site, name=name, each_step=self.normed)
+        asking: Any = {"site": self.site, "name": name, "each_step": self.normed}
+        if self.tile is None or self.tile >= x.shape[1]:
+            y, report = solve(depth, first, self._iteration, ctx, **asking)
+        else:
+            y, report = depth.by_tiles(first, self.tile, lengths, self._iteration, ctx, **asking)
         return y, depth.apply(y, lengths), report
 
     @property

@@ -75,6 +75,10 @@ class Bedouin(MatrixFixedPoint):
         and y_t is a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder", "dplr"
         and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then concern the gradient
         "implicit" alone, whose adjoint is iterated.
+    tile : int, optional
+        Number of time steps that are iterated together, each tile to the tolerance, after the fixed point of those
+        before: the number of iterations then does not grow with the sequence. By default the whole sequence. The
+        gradient "implicit" is iterated over the whole sequence either way.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
         "rounded_gamma").
@@ -110,6 +114,7 @@ class Bedouin(MatrixFixedPoint):
             ("feedback", not self.direct or "lambda" not in self.feedback, "none to lambda with solver='direct'"),
             ("mixer_silu", not (self.direct and self.mixer_silu), "False with solver='direct'"),
             ("unit_eps", not (self.direct and self.unit_eps), "0 with solver='direct'"),
+            ("tile", not (self.direct and self.tile), "None with solver='direct'"),
         ):
             if not good:
                 raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected}")

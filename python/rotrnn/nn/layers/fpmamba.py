@@ -56,6 +56,8 @@ class FPMamba(MatrixFixedPoint):
         Epsilon of the layer norm.
     dt_min, dt_max : float
         Range of the initial delta, which is log-uniform.
+    tile
+        As in Bedouin. A fixed point by tiles is one of the whole sequence, but not always the same.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
