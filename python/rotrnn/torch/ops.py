@@ -89,9 +89,8 @@ def _(
 
 def _differentiable(x: Tensor, params: list[Tensor], state: list[Tensor], text: str) -> list[Tensor | None]:
     """Returns x, the trained parameters and the leaves of the state, with None for integers."""
-    call = parse(text)
-    trained = [one for name, one in zip(call.names, params, strict=True) if name in call.trained]
-    return [one if one.is_floating_point() or one.is_complex() else None for one in (x, *trained, *state)]
+    wanted = (x, *(params[i] for i in parse(text).trained_at), *state)
+    return [one if one.is_floating_point() or one.is_complex() else None for one in wanted]
 
 
 # ---- autograd ----
@@ -126,11 +125,15 @@ class _Forward(torch.autograd.Function):
         buffers = len(call.names) - len(call.trained) if key is not None else 0
         last = len(grads) - buffers
         dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
-        found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
-        dx, *more = (None if one is None else next(found) for one in _differentiable(x, params, state, ctx.text))
-        trained = dict(zip(call.trained, more, strict=False))
-        dparams = [trained.get(name) for name in call.names]
-        return None, None, None, None, dx, None, None, *dparams, *more[len(trained) :]
+        # there is no gradient of these gradients, so nothing is to be recorded unless that is to be refused
+        with contextlib.nullcontext() if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd():
+            found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
+        wanted = _differentiable(x, params, state, ctx.text)
+        dx, *more = [None if one is None else next(found) for one in wanted]
+        dparams: list[Tensor | None] = [None] * n
+        for i, dparam in zip(call.trained_at, more, strict=False):
+            dparams[i] = dparam
+        return None, None, None, None, dx, None, None, *dparams, *more[len(call.trained) :]
 
 
 def _below_autograd(keyset: Any, *arguments: Any) -> list[Tensor]:
@@ -177,12 +180,12 @@ def _inputs(given: Given) -> Inputs:
 
 
 def _shape(tensor: Tensor) -> Shape:
-    return Shape(tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype])
+    return Shape(tuple(map(int, tensor.shape)), DTYPES[tensor.dtype])
 
 
 def _array(tensor: Tensor) -> Array:
     """Returns a tensor as a C-contiguous array, of the same memory if it is contiguous."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return np.asarray(tensor.numpy(force=True), order="C")
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     array: Array = cuda.device().view(plain)
@@ -194,13 +197,14 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
+def _on_device(x: Tensor) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if x.is_cpu else _on_gpu(x)
+
+
 @contextlib.contextmanager
-def _on_device(x: Tensor) -> Iterator[None]:
+def _on_gpu(x: Tensor) -> Iterator[None]:
     """Within the block, CuPy works on the GPU of x and on PyTorch's current stream there, which orders its kernels
     with PyTorch's own."""
-    if x.device.type == "cpu":
-        yield
-        return
     cuda.device()
     import cupy
 
