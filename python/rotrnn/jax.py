@@ -8,7 +8,7 @@ The compiled program calls Python (`jax.experimental.buffer_callback`, a handler
 There the layer's own forward reads XLA's buffers as NumPy arrays, without a copy, and its results are written to XLA's
 once. When a gradient is wanted, forward has more outputs, the bytes of each array that it made for backward
 (`rotrnn.models.call`), and the layer's own backward reads these; forward is not computed again. They are separate
-because the C library of Linux takes blocks above 32 MB from the system anew in each call, page by page.
+because Linux's C library takes blocks above 32 MB from the system anew each time, page by page, and often keeps others.
 
 Shapes come first: while JAX traces, forward runs once on zeros, and errors about shapes, dtypes and names are raised.
 """
@@ -224,7 +224,9 @@ class _Adapter:
         for i, view in _views(plan, results[1]).items():
             _write(view, outputs[i])
 
-    def backward(self, results: Gradients, given: _Given, y: Array, held: list[Array], dy: Array, dstate: list[Any]) -> None:
+    def backward(
+        self, results: Gradients, given: _Given, y: Array, held: list[Array], dy: Array, dstate: list[Any]
+    ) -> None:
         """Runs backward, and writes gradients to `results`."""
         inputs = self.inputs(given)
         plan = self.call.plan(inputs.forms())
