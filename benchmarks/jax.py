@@ -3,12 +3,14 @@
     python -m benchmarks.jax [--json] [--quick] [--record]
 
 At B 8, T 1024, D 128 in float32. The layer's own call and the same through `rotrnn.jax.function`, compiled and waited
-for, are timed in turn; the limit is the former. `--record` writes benchmarks/results/jax.json.
+for, are timed in turn; the limit is the former. The page faults are those of one call through JAX, which takes 4 KB
+from the system at each. `--record` writes benchmarks/results/jax.json.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +37,10 @@ def calls(name: str, size: tuple[int, int, int]) -> dict[str, tuple[Callable[[],
         y, pullback = jax.vjp(f, params, x)
         return y, pullback(dy)
 
+    def own() -> Any:
+        y, saved = layer.forward(params, x)
+        return y, layer.backward(params, saved, dy)
+
     both = jax.jit(loss)
     jparams, jx, jdy = jax.device_put((params, x, dy))
     return {
@@ -43,17 +49,24 @@ def calls(name: str, size: tuple[int, int, int]) -> dict[str, tuple[Callable[[],
             lambda: jax.block_until_ready(forward(jparams, jx)),
         ),
         "forward and backward": (
-            lambda: layer.backward(params, layer.forward(params, x)[1], dy),
+            own,
             lambda: jax.block_until_ready(both(jparams, jx, jdy)),
         ),
     }
+
+
+def page_faults(function: Callable[[], Any]) -> int:
+    """The number of pages that a call takes from the system."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    function()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def rows(size: tuple[int, int, int], window: float) -> Iterator[dict[str, Any]]:
     for name in LAYERS:
         for what, (own, through) in calls(name, size).items():
             limit, seconds = seconds_in_turn([own, through], window=window)
-            sizes = dict(zip("BTD", size, strict=True))
+            sizes = dict(zip("BTD", size, strict=True)) | {"page_faults": page_faults(through)}
             yield row(f"{name} in JAX, {what}", seconds, limit, limit="the layer's own call", layer=name, **sizes)
 
 

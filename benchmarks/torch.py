@@ -57,7 +57,12 @@ def own(net: rotrnn.torch.Module, x: torch.Tensor) -> Callable[[], object]:
     """The same by the layer itself, on the memory of the same tensors."""
     layer, params, array, ctx = net.core, net.params(), x.detach().numpy(), Context(train=True)
     dy = np.ones_like(array)
-    return lambda: layer.backward(params, layer.forward(params, array, ctx)[1], dy)
+
+    def run() -> object:
+        y, saved = layer.forward(params, array, ctx)
+        return y, layer.backward(params, saved, dy)
+
+    return run
 
 
 # ---- peers ----

@@ -6,8 +6,9 @@
 
 The compiled program calls Python (`jax.experimental.buffer_callback`, a handler of XLA's foreign function interface).
 There the layer's own forward reads XLA's buffers as NumPy arrays, without a copy, and its results are written to XLA's
-once. When a gradient is wanted, forward has one more output, bytes with all arrays that it made for backward
-(`rotrnn.models.call`), and the layer's own backward reads these; forward is not computed again.
+once. When a gradient is wanted, forward has more outputs, the bytes of each array that it made for backward
+(`rotrnn.models.call`), and the layer's own backward reads these; forward is not computed again. They are separate
+because Linux's C library takes blocks above 32 MB from the system anew each time, page by page, and often keeps others.
 
 Shapes come first: while JAX traces, forward runs once on zeros, and errors about shapes, dtypes and names are raised.
 """
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rotrnn import _cpu
-from rotrnn.models.call import Call, Gradients, Inputs, Plan, filled
+from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
 from rotrnn.nn.layer import Array, Module, Params, State, flatten, unflatten
 
 try:
@@ -34,9 +35,6 @@ except ImportError as error:
     raise ImportError(f"rotrnn.jax needs JAX 0.6.2 or later; pip install 'rotrnn[jax]' ({error})") from error
 
 __all__ = ["function", "with_buffers"]
-
-ALIGNMENT = 64
-"""Each of the arrays that forward keeps for backward begins at a multiple of so many bytes."""
 
 
 def function(
@@ -218,20 +216,21 @@ class _Adapter:
         first = last - len(self.call.leaves) * self.after
         return _Made(outputs[0], list(outputs[first:last]), list(outputs[last:]))
 
-    def forward(self, results: tuple[_Made, Array | None], given: _Given) -> None:
+    def forward(self, results: tuple[_Made, list[Array]], given: _Given) -> None:
         """Runs forward, and writes the outputs and, if wanted, the bytes that backward needs to `results`."""
         outputs, plan = self.call.forward(self.inputs(given))
         for result, one in zip(tree_leaves(results[0]), tree_leaves(self.sorted(outputs)), strict=True):
             _write(result, one)
-        if results[1] is not None:
-            for i, view in _views(plan, results[1])[0].items():
-                _write(view, outputs[i])
+        for i, view in _views(plan, results[1]).items():
+            _write(view, outputs[i])
 
-    def backward(self, results: Gradients, given: _Given, y: Array, held: Array, dy: Array, dstate: list[Any]) -> None:
+    def backward(
+        self, results: Gradients, given: _Given, y: Array, held: list[Array], dy: Array, dstate: list[Any]
+    ) -> None:
         """Runs backward, and writes gradients to `results`."""
         inputs = self.inputs(given)
         plan = self.call.plan(inputs.forms())
-        views = {**_views(plan, held)[0], 0: y}
+        views = {**_views(plan, held), 0: y}
         grads = self.call.backward(inputs, [views[i] for i in plan.kept], dy, dstate)
         for result, one in zip(_with_none(results), _with_none(grads), strict=True):
             if result is not None:
@@ -272,9 +271,10 @@ class _Adapter:
         return run  # type: ignore[no-any-return]
 
     def _call_forward(self, plan: Plan, given: _Given, keep: bool) -> tuple[_Made, Any]:
-        """Returns the outputs and, with `keep`, the bytes that backward needs; else None."""
+        """Returns the outputs and, with `keep`, the bytes of each array that backward needs besides."""
         made = tree_map(_shape_for_jax, self.sorted(plan.forms), is_leaf=_is_form)
-        held = jax.ShapeDtypeStruct((_views(plan)[1],), np.uint8) if keep else None
+        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, _, dtype in _held_forms(plan).values()]
+        held = [jax.ShapeDtypeStruct((size,), np.uint8) for size in sizes] if keep else []
 
         def callback(results: Any, given: Any) -> None:
             for into, (one,) in _each(results, (given,), made.y):
@@ -329,16 +329,15 @@ class _Adapter:
 # ---- arrays ----
 
 
-def _views(plan: Plan, held: Array | None = None) -> tuple[dict[int, Array], int]:
-    """Returns the outputs that backward needs, without y, as views of the bytes `held`, and the number of bytes."""
-    views, size = {}, 0
-    for i in plan.kept:
-        if i > 0:
-            shape, _, dtype = plan.forms[i]
-            if held is not None:
-                views[i] = np.ndarray(shape, dtype, held.data, size)
-            size += -(-int(np.prod(shape)) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-    return views, max(size, ALIGNMENT)
+def _held_forms(plan: Plan) -> dict[int, Form]:
+    """Returns the forms of the outputs that backward needs, without y. JAX has them as bytes, of any dtype."""
+    return {i: plan.forms[i] for i in plan.kept if i > 0}
+
+
+def _views(plan: Plan, held: list[Array]) -> dict[int, Array]:
+    """Returns these outputs as views of the bytes that hold them; nothing if nothing is held."""
+    pairs = zip(_held_forms(plan).items(), held, strict=False)
+    return {i: np.ndarray(form.shape, form.dtype, one.data) for (i, form), one in pairs}
 
 
 def _write(result: Array, value: Array) -> None:
@@ -354,7 +353,11 @@ def _each(results: Any, given: tuple[Any, ...], first: Any) -> Iterator[tuple[An
     """Yields results and given arrays of each element that `vmap` added axes for. `first` is the first of the results
     without these axes; an array that all elements share has axes of size 1."""
     shape = tree_leaves(results)[0].shape
-    for index in np.ndindex(shape[: len(shape) - len(first.shape)]):
+    added = shape[: len(shape) - len(first.shape)]
+    if not added:
+        yield results, given
+        return
+    for index in np.ndindex(added):
 
         def pick(array: Array, index: tuple[int, ...] = index) -> Array:
             places = (min(i, size - 1) for i, size in zip(index, array.shape, strict=False))

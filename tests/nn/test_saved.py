@@ -27,7 +27,7 @@ from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.selective import Mamba
-from rotrnn.nn.saved import Leaf, Node, Static, flatten_saved, leaf_names, saved_shapes, unflatten_saved
+from rotrnn.nn.saved import Leaf, Node, Static, arrays_of, flatten_saved, leaf_names, saved_shapes, unflatten_saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
 
@@ -40,6 +40,7 @@ def copied(saved: Any) -> Any:
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     again = unflatten_saved(structure, {name: array.copy("C") for name, array in arrays.items()})
     assert flatten_saved(again)[1] == structure
+    assert [id(one) for one in arrays_of(structure, saved)] == [id(one) for one in arrays.values()]
     return again
 
 

@@ -25,7 +25,7 @@ from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Array, Context, Module, State, flatten, is_parameter, unflatten
-from rotrnn.nn.saved import Shape, Structure, flatten_saved, unflatten_saved
+from rotrnn.nn.saved import Shape, Structure, arrays_of, flatten_saved, rebuilt
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.device import full, is_plain, is_writeable, named
 from rotrnn.ops.precisions import precision
@@ -52,8 +52,9 @@ class Inputs(NamedTuple):
 
     def map(self, function: Callable[[Any], Any]) -> Inputs:
         """Returns these inputs with a function of each array in its place."""
-        lengths, key = (None if one is None else function(one) for one in (self.lengths, self.key))
-        params, state = (tuple(map(function, some)) for some in (self.params, self.state))
+        lengths = None if self.lengths is None else function(self.lengths)
+        key = None if self.key is None else function(self.key)
+        params, state = tuple(map(function, self.params)), tuple(map(function, self.state))
         return Inputs(function(self.x), params, state, lengths, key, self.after, self.device)
 
     def forms(self) -> Inputs:
@@ -73,10 +74,10 @@ class Plan(NamedTuple):
     """How the outputs of a forward are arranged."""
 
     structure: Structure
-    sources: dict[str, int]
-    """Where each array of `saved` is, by name: an index into x, parameters, state before x, and the kept outputs."""
-    checked: dict[str, tuple[int, int]]
-    """Names of the lengths among them, and what they are known to fit (`CheckedLengths`)."""
+    places: list[int]
+    """Where each array of `saved` is: an index into x, parameters, state before x, and outputs."""
+    checked: dict[int, tuple[int, int]]
+    """Which of them are lengths, and what these are known to fit (`CheckedLengths`)."""
     kept: tuple[int, ...]
     """Indices of the outputs that backward needs."""
     forms: tuple[Form, ...]
@@ -116,7 +117,8 @@ class Call:
     def __init__(self, core: Any, products: str) -> None:
         self.core, self.precision = core, products
         self.names = names_of(core)
-        self.trained = tuple(name for name in self.names if is_parameter(name))
+        self.trained_at = [i for i, name in enumerate(self.names) if is_parameter(name)]
+        self.trained = tuple(self.names[i] for i in self.trained_at)
         self.form = form_of(core)
         self.leaves = leaves_of(self.form, self.form)
         self._plans: dict[Inputs, Plan] = {}
@@ -135,21 +137,23 @@ class Call:
             y, saved = self.core.forward(unflatten(params), inputs.x, ctx, *state)
         outputs = Outputs(inputs.x, *inputs.params, *inputs.state)
         outputs.add(y)
-        arrays, structure = flatten_saved(saved)
-        places = {name: outputs.place(array) for name, array in arrays.items()}
+        forms = inputs.forms()
+        plan = self._plans.get(forms)
+        structure = flatten_saved(saved)[1] if plan is None else plan.structure
+        arrays = arrays_of(structure, saved)
+        places = [outputs.place(array) for array in arrays]
         if inputs.after:  # some layers compute it when they are asked for it
             after = saved.blocks.state if isinstance(self.core, SequenceModel) else getattr(saved, "state", None)
             for leaf in leaves_of(self.form, after):
                 outputs.add(leaf)
         for name in buffers:
             outputs.add(params[name])
-        checked = {name: one.fits for name, one in arrays.items() if isinstance(one, CheckedLengths) and one.fits}
-        plan = Plan(
-            structure, outputs.sources(places), checked, outputs.kept(places), tuple(map(_form, outputs.arrays))
-        )
-        self._plans[inputs.forms()] = plan
-        if len(self._plans) > MOST_PLANS:
-            del self._plans[next(iter(self._plans))]
+        if plan is None or plan.places != places:
+            checked = {i: one.fits for i, one in enumerate(arrays) if isinstance(one, CheckedLengths) and one.fits}
+            plan = Plan(structure, places, checked, outputs.kept(places), tuple(map(_form, outputs.arrays)))
+            self._plans[forms] = plan
+            if len(self._plans) > MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
         return outputs.arrays, plan
 
     def plan(self, forms: Inputs) -> Plan:
@@ -185,7 +189,9 @@ class Call:
         """Returns the gradients, C-contiguous, from those of y and, if there are any, of the leaves of the state after
         x. `kept` are the outputs of forward that its plan names."""
         plan = self.plan(inputs.forms())
-        there = [inputs.x, *inputs.params, *inputs.state, *kept]
+        given = [inputs.x, *inputs.params, *inputs.state]
+        there = dict(enumerate(given))
+        there.update(zip([len(given) + i for i in plan.kept], kept, strict=True))
         params = unflatten(dict(zip(self.names, inputs.params, strict=True)))
         state: tuple[State, ...] = ()
         if any(one is not None for one in dstate):
@@ -196,12 +202,12 @@ class Call:
             state = (filled(self.form, whole),)
         backward = self.core.backward_all if isinstance(self.core, SequenceModel) else self.core.backward
         with precision(self.precision):
-            arrays = {name: there[i] for name, i in plan.sources.items()}
-            for name, fits in plan.checked.items():
-                arrays[name] = CheckedLengths.of(arrays[name], *fits)
-            saved = unflatten_saved(plan.structure, arrays)
-            dx, dparams, *dstate0 = backward(params, saved, dy, *state)
-        outputs, flat = Outputs(dy, *(one for one in dstate if one is not None), *there), dict(flatten(dparams))
+            arrays = [there[i] for i in plan.places]
+            for i, fits in plan.checked.items():
+                arrays[i] = CheckedLengths.of(arrays[i], *fits)
+            dx, dparams, *dstate0 = backward(params, rebuilt(plan.structure, arrays), dy, *state)
+        outputs = Outputs(dy, *(one for one in dstate if one is not None), *there.values())
+        flat = dict(flatten(dparams))
         before = leaves_of(self.form, dstate0[0]) if inputs.state else []
         return Gradients(
             None if dx is None else outputs.add(_in_order(dx)),
@@ -222,8 +228,9 @@ class Outputs:
 
     def add(self, array: Array) -> Array:
         """Adds an array, or a copy of it, and returns which."""
-        new = array.copy() if id(_owner(array)) in self._owners or not is_writeable(array) else array
-        self._owners.add(id(_owner(new)))
+        owner = _owner(array)
+        new = array.copy() if id(owner) in self._owners or not is_writeable(array) else array
+        self._owners.add(id(owner if new is array else new))
         self._places.setdefault(id(array), self._n + len(self.arrays))
         self._alive.append(array)
         self.arrays.append(new)
@@ -235,14 +242,9 @@ class Outputs:
             self.add(array)
         return self._places[id(array)]
 
-    def kept(self, places: dict[str, int]) -> tuple[int, ...]:
+    def kept(self, places: list[int]) -> tuple[int, ...]:
         """Returns the indices of the outputs at these places."""
-        return tuple(sorted({place - self._n for place in places.values() if place >= self._n}))
-
-    def sources(self, places: dict[str, int]) -> dict[str, int]:
-        """Returns these places as indices into the inputs and the outputs that are `kept`."""
-        index = {self._n + one: self._n + i for i, one in enumerate(self.kept(places))}
-        return {name: index.get(place, place) for name, place in places.items()}
+        return tuple(sorted({place - self._n for place in places if place >= self._n}))
 
 
 def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:

@@ -19,7 +19,7 @@ an applied dropout mask is an array.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -90,7 +90,19 @@ def unflatten_saved(structure: Structure, arrays: Mapping[str, Array]) -> Any:
         missing, odd = sorted(set(names) - arrays.keys()), sorted(arrays.keys() - set(names))
         got = f"no {missing[0]!r}" if missing else repr(odd[0])
         raise ValueError(f"unflatten_saved: arrays has {got}, expected the {len(names)} names of the structure")
-    return _unflatten(structure, "", arrays)
+    return rebuilt(structure, [arrays[name] for name in names])
+
+
+def arrays_of(structure: Structure, saved: Any) -> list[Array]:
+    """Returns the arrays in `saved`, of which the structure is known, in the order of `flatten_saved`."""
+    arrays: list[Array] = []
+    _gather(structure, saved, arrays)
+    return arrays
+
+
+def rebuilt(structure: Structure, arrays: Iterable[Array]) -> Any:
+    """The inverse of `arrays_of`."""
+    return _unflatten(structure, iter(arrays))
 
 
 def leaf_names(structure: Structure) -> list[str]:
@@ -174,14 +186,21 @@ def _children(value: Any, name: str) -> tuple[tuple[str, ...], list[Any]]:
     )
 
 
-def _unflatten(node: Structure, name: str, arrays: Mapping[str, Array]) -> Any:
+def _gather(node: Structure, value: Any, arrays: list[Array]) -> None:
     if isinstance(node, Leaf):
-        return arrays[name]
+        arrays.append(value)
+    elif isinstance(node, Node):
+        parts = value if isinstance(value, tuple) else _children(value, "")[1]
+        for child, part in zip(node.children, parts, strict=True):
+            _gather(child, part, arrays)
+
+
+def _unflatten(node: Structure, arrays: Iterator[Array]) -> Any:
+    if isinstance(node, Leaf):
+        return next(arrays)
     if isinstance(node, Static):
         return node.value
-    children = [
-        _unflatten(child, _join(name, key), arrays) for key, child in zip(node.names, node.children, strict=True)
-    ]
+    children = [_unflatten(child, arrays) for child in node.children]
     if issubclass(node.kind, tuple):
         made = tuple(children) if node.kind is tuple else node.kind(*children)
         return made if node.maker is None else mark(made, node.maker)

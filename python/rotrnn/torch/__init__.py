@@ -175,16 +175,17 @@ class Module(_Tree):
             raise TypeError(f"{self._name}.forward: x is a {type(x).__name__}, expected a torch.Tensor")
         if x.device.type not in ("cpu", "cuda"):
             raise TypeError(f"{self._name}.forward: x is on {x.device}, expected a tensor on the CPU or a CUDA GPU")
+        device, dtype = x.device, x.dtype if x.is_floating_point() else None
         for path, one in zip(self._paths, params, strict=True):
-            if one.device != x.device:
+            if one.device != device:
                 raise TypeError(
                     f"{self._name}.forward: x is on {x.device} and {'.'.join(path)} on {one.device}, expected one"
                 )
-            if x.is_floating_point() and one.dtype != x.dtype:
+            if dtype is not None and one.dtype != dtype:
                 raise TypeError(
                     f"{self._name}.forward: x has dtype {x.dtype} and {'.'.join(path)} {one.dtype}, expected one dtype"
                 )
-        real = x.dtype if x.is_floating_point() or not params else params[0].dtype
+        real = x.dtype if dtype is not None or not params else params[0].dtype
         if real not in (torch.float32, torch.float64) and (params or real not in ops.DTYPES):
             raise TypeError(f"{self._name}.forward: dtype is {real}, expected torch.float32 or torch.float64")
 

@@ -32,7 +32,7 @@ DTYPES: dict[Any, np.dtype[Any]] = {
 }
 TORCH = {there: here for here, there in DTYPES.items()}
 
-Given = tuple[Tensor, list[Tensor], list[Tensor], Tensor | None, Tensor | None, bool]
+Given = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None, Tensor | None, bool]
 """x, params, state, lengths, key, and whether the state after x is asked for."""
 
 _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
@@ -89,39 +89,69 @@ def _(
 
 def _differentiable(x: Tensor, params: list[Tensor], state: list[Tensor], text: str) -> list[Tensor | None]:
     """Returns x, the trained parameters and the leaves of the state, with None for integers."""
-    call = parse(text)
-    trained = [one for name, one in zip(call.names, params, strict=True) if name in call.trained]
-    return [one if one.is_floating_point() or one.is_complex() else None for one in (x, *trained, *state)]
+    wanted = (x, *(params[i] for i in parse(text).trained_at), *state)
+    return [one if one.is_floating_point() or one.is_complex() else None for one in wanted]
 
 
 # ---- autograd ----
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
-    *given, text = inputs
-    x, params, state, lengths, key, after = given
-    plan = _plan((x, params, state, lengths, key, after), text)
-    ctx.save_for_backward(x, lengths, key, *params, *state, *(output[i] for i in plan.kept))
-    ctx.counts, ctx.after, ctx.text = (len(params), len(state)), after, text
-    ctx.y = output[0].shape, output[0].dtype, output[0].device
-    ctx.set_materialize_grads(False)
+class _Forward(torch.autograd.Function):
+    """The op `forward` with its gradient, of tensors outside lists: `torch.library.register_autograd` would take each
+    list apart and together again in every call, which takes longer than all that is done here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, keyset: Any, counts: tuple[int, int], after: bool, text: str, x: Tensor, lengths: Tensor | None,
+        key: Tensor | None, *rest: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
+        given = x, rest[: counts[0]], rest[counts[0] :], lengths, key, after
+        outputs = _below_autograd(keyset, *given, text)
+        ctx.save_for_backward(x, lengths, key, *rest, *(outputs[i] for i in _plan(given, text).kept))
+        ctx.counts, ctx.after, ctx.text = counts, after, text
+        ctx.y = outputs[0].shape, outputs[0].dtype, outputs[0].device
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        call = parse(ctx.text)
+        x, lengths, key, *rest = ctx.saved_tensors
+        n, m = ctx.counts
+        params, state, kept = rest[:n], rest[n : n + m], rest[n + m :]
+        shape, dtype, device = ctx.y
+        dy = torch.zeros(shape, dtype=dtype, device=device) if grads[0] is None else grads[0]
+        buffers = len(call.names) - len(call.trained) if key is not None else 0
+        last = len(grads) - buffers
+        dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
+        # there is no gradient of these gradients, so nothing is to be recorded unless that is to be refused
+        with contextlib.nullcontext() if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd():
+            found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
+        wanted = _differentiable(x, params, state, ctx.text)
+        dx, *more = [None if one is None else next(found) for one in wanted]
+        dparams: list[Tensor | None] = [None] * n
+        for i, dparam in zip(call.trained_at, more, strict=False):
+            dparams[i] = dparam
+        return None, None, None, None, dx, None, None, *dparams, *more[len(call.trained) :]
 
 
-def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    call = parse(ctx.text)
-    x, lengths, key, *rest = ctx.saved_tensors
-    n, m = ctx.counts
-    params, state, kept = rest[:n], rest[n : n + m], rest[n + m :]
-    shape, dtype, device = ctx.y
-    dy = torch.zeros(shape, dtype=dtype, device=device) if grads[0] is None else grads[0]
-    buffers = len(call.names) - len(call.trained) if key is not None else 0
-    last = len(grads) - buffers
-    dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
-    found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
-    dx, *more = (None if one is None else next(found) for one in _differentiable(x, params, state, ctx.text))
-    trained = dict(zip(call.trained, more, strict=False))
-    return dx, [trained.get(name) for name in call.names], more[len(trained) :], None, None, None, None
+def _below_autograd(keyset: Any, *arguments: Any) -> list[Tensor]:
+    """Calls the op `forward` without autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        outputs: list[Tensor] = forward.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        return outputs
+
+
+def _autograd(
+    keyset: Any, x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None,
+    after: bool, text: str,
+) -> list[Tensor]:  # fmt: skip
+    """The op `forward` where autograd may be recording."""
+    if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
+        return _below_autograd(keyset, x, params, state, lengths, key, after, text)
+    counts = len(params), len(state)
+    return list(_Forward.apply(keyset, counts, after, text, x, lengths, key, *params, *state))
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:
@@ -131,7 +161,8 @@ def _refuse(ctx: Any, *grads: Any) -> None:
     )
 
 
-torch.library.register_autograd("rotrnn::forward", _backward, setup_context=_save)
+_library = torch.library.Library("rotrnn", "FRAGMENT")
+_library.impl("forward", _autograd, "Autograd", with_keyset=True)
 torch.library.register_autograd("rotrnn::backward", _refuse)
 
 
@@ -149,12 +180,12 @@ def _inputs(given: Given) -> Inputs:
 
 
 def _shape(tensor: Tensor) -> Shape:
-    return Shape(tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype])
+    return Shape(tuple(map(int, tensor.shape)), DTYPES[tensor.dtype])
 
 
 def _array(tensor: Tensor) -> Array:
     """Returns a tensor as a C-contiguous array, of the same memory if it is contiguous."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         return np.asarray(tensor.numpy(force=True), order="C")
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     array: Array = cuda.device().view(plain)
@@ -166,13 +197,14 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
+def _on_device(x: Tensor) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if x.is_cpu else _on_gpu(x)
+
+
 @contextlib.contextmanager
-def _on_device(x: Tensor) -> Iterator[None]:
+def _on_gpu(x: Tensor) -> Iterator[None]:
     """Within the block, CuPy works on the GPU of x and on PyTorch's current stream there, which orders its kernels
     with PyTorch's own."""
-    if x.device.type == "cpu":
-        yield
-        return
     cuda.device()
     import cupy
 
