@@ -33,6 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mamba": {},
     "mamba2": {},
     "delta_net": {"heads": 4},
+    "mlstm": {"heads": 4, "d_state": 32},
+    "slstm": {"d_state": 128, "heads": 4},
     "fixed_point": {"d_state": 128},
     "bedouin": {},
     "fpmamba": {},

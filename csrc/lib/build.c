@@ -170,9 +170,15 @@ const double *stack_of(builder *b, const part *p, const char *name, int64_t coun
     return array_of(b, p, name, 3, (const int64_t[]){count, rows, columns});
 }
 
-weights weights_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns) {
-    const file_array *const array = used_of(b, p, name, 2, (const int64_t[]){rows, columns});
+static weights in_place(builder *b, const file_array *array) {
     return (weights){array ? array->bytes : NULL, b->file->is_double};
+}
+
+weights weights_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns) {
+    return in_place(b, used_of(b, p, name, 2, (const int64_t[]){rows, columns}));
+}
+weights stacked_weights_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns) {
+    return in_place(b, used_of(b, p, name, 3, (const int64_t[]){count, rows, columns}));
 }
 
 static void *taken(builder *b, int64_t count, size_t size) {
@@ -266,11 +272,27 @@ void emit_dense(builder *b, rows y, rows x, weights w, const double *bias) {
     o->w[1] = stored(b, bias, y.width);
 }
 
-void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps) {
-    op *const norm = emit(b, OP_RMS_NORM, y, x);
+void build_map(builder *b, const part *p, const char *w, const char *shift, bool bias, rows y, rows x) {
+    const weights weight = weights_of(b, p, w, y.width, x.width);
+    emit_dense(b, y, x, weight, bias ? vector_of(b, p, shift, y.width) : NULL);
+}
+
+static void emit_norm(builder *b, rows y, rows x, const double *scale, const double *bias, int64_t groups, double eps,
+                      bool centred) {
+    op *const norm = emit(b, OP_NORM, y, x);
     norm->count = groups;
+    norm->choice = centred;
     norm->eps = eps;
     norm->w[0] = stored(b, scale, x.width);
+    norm->w[1] = stored(b, bias || !good(b) ? bias : spare(b, x.width), x.width);
+}
+
+void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps) {
+    emit_norm(b, y, x, scale, NULL, groups, eps, false);
+}
+
+void emit_layer_norm(builder *b, rows y, rows x, const double *scale, const double *bias, int64_t groups, double eps) {
+    emit_norm(b, y, x, scale, bias, groups, eps, true);
 }
 
 void emit_skip(builder *b, rows y, rows x, const double *skip) {
@@ -305,6 +327,10 @@ static const struct {
 #if LIB_MATRIX_STATES
     {"Mamba2", build_mamba2},
     {"DeltaNet", build_delta_net},
+#endif
+#if LIB_XLSTM
+    {"MLSTM", build_mlstm},
+    {"SLSTM", build_slstm},
 #endif
 #if LIB_FIXED_POINTS
     {"FixedPointRNN", build_fixed_point},
@@ -372,10 +398,8 @@ static void build_norm(builder *b, const part *norm, rows y, rows x) {
         build_batch_norm(b, norm, y, x);
     } else if (is_kind(norm, "LayerNorm")) {
         check_width(b, norm, "d_model", D);
-        op *const o = emit(b, OP_LAYER_NORM, y, x);
-        o->eps = number_of(b, norm, "eps");
-        o->w[0] = stored(b, vector_of(b, norm, "scale", D), D);
-        o->w[1] = stored(b, vector_of(b, norm, "bias", D), D);
+        const double *const scale = vector_of(b, norm, "scale", D), *const bias = vector_of(b, norm, "bias", D);
+        emit_layer_norm(b, y, x, scale, bias, 1, number_of(b, norm, "eps"));
     } else if (is_kind(norm, "RMSNorm")) {
         check_width(b, norm, "d_model", D);
         emit_rms_norm(b, y, x, vector_of(b, norm, "scale", D), 1, number_of(b, norm, "eps"));

@@ -60,8 +60,10 @@ void check_width(builder *b, const part *p, const char *key, int64_t width);
 const double *vector_of(builder *b, const part *p, const char *name, int64_t n);
 const double *matrix_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns);
 const double *stack_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns);
-/* A matrix that is packed or stored as it is, which is read in place; the same from a row on; and one in double. */
+/* A matrix, or several, that are packed or stored as they are, which is read in place; the same from a row on; and one
+ * in double. */
 weights weights_of(builder *b, const part *p, const char *name, int64_t rows, int64_t columns);
+weights stacked_weights_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns);
 weights from_row(weights w, int64_t row, int64_t columns);
 weights computed(const double *numbers);
 /* Numbers for a while, zeroed; NULL if there is no memory. */
@@ -83,8 +85,13 @@ int64_t take_history(builder *b, int64_t window, int64_t width);
 op *emit(builder *b, op_kind kind, rows y, rows x);
 /* y = x w^T + bias, w (y's width, x's width), bias may be NULL. */
 void emit_dense(builder *b, rows y, rows x, weights w, const double *bias);
+/* The same of the arrays of a part with the names `w` and, if it has a bias, `shift`. */
+void build_map(builder *b, const part *p, const char *w, const char *shift, bool bias, rows y, rows x);
 /* y = scale x / sqrt(mean x^2 + eps), with a scale by channel and the mean of each of some groups of channels. */
 void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t groups, double eps);
+/* y = scale (x - mean) / sqrt(variance + eps) + bias, with a scale and, unless it is NULL, a bias by channel, and the
+ * mean and variance of each of some groups of channels. y is another register. */
+void emit_layer_norm(builder *b, rows y, rows x, const double *scale, const double *bias, int64_t groups, double eps);
 /* y += skip x */
 void emit_skip(builder *b, rows y, rows x, const double *skip);
 
@@ -98,6 +105,7 @@ build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d; /* 
 build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
 build_layer build_min_gru, build_rnn, build_lstm, build_mamba; /* gated.c */
 build_layer build_mamba2, build_delta_net;                     /* matrix_states.c */
+build_layer build_mlstm, build_slstm;                          /* xlstm.c */
 build_layer build_attention, build_wrope_memory;               /* histories.c */
 build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c */
 

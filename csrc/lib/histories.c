@@ -4,12 +4,6 @@
 
 #include "build.h"
 
-/* y = w x + b of the arrays w_NAME and, with `bias`, b_NAME. */
-static void build_map(builder *b, const part *p, const char *w, const char *shift, bool bias, rows y, rows x) {
-    const weights weight = weights_of(b, p, w, y.width, x.width);
-    emit_dense(b, y, x, weight, bias ? vector_of(b, p, shift, y.width) : NULL);
-}
-
 void build_attention(builder *b, const part *p, rows y, rows x) {
     const int64_t D = x.width, H = integer_of(b, p, "heads", 1), window = window_of(b, p), pairs = D / H / 2;
     const int64_t groups = is_null(b, p, "kv_heads") ? H : integer_of(b, p, "kv_heads", 1), K = D / H * groups;

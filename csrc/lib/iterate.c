@@ -210,8 +210,8 @@ void K(rot_run_matrix_fixed_point)(const op *o, const frame *f) {
     const iterated *const how = o->iterated;
     const int64_t E = o->y.width, output = o->state + how->maps[MAP_B].width * E * (int64_t)sizeof(real);
     for (int64_t t = 0; t < f->n; t++) {
-        if (how->V) add_recurrence(f, o->x, how->driven, t, how->V, output, E);
-        if (how->V_gate) add_recurrence(f, o->z, 0, t, how->V_gate, output, E);
+        if (how->V) add_recurrence(f, o->x, how->driven, o->x.width - how->driven, t, how->V, output, E);
+        if (how->V_gate) add_recurrence(f, o->z, 0, o->z.width, t, how->V_gate, output, E);
         for (int64_t b = 0; b < f->B; b++) matrix_step(o, f, b, b * f->n + t);
     }
 }

@@ -14,12 +14,15 @@
 
 #include "kernels.h"
 
-/* Whether layers are in this build: S4, those whose heads have a matrix state, and those that iterate */
+/* Whether layers are in this build: S4, Mamba-2 and DeltaNet, those with exponential gates, and those that iterate */
 #ifndef LIB_S4
 #define LIB_S4 1
 #endif
 #ifndef LIB_MATRIX_STATES
 #define LIB_MATRIX_STATES 1
+#endif
+#ifndef LIB_XLSTM
+#define LIB_XLSTM 1
 #endif
 #ifndef LIB_FIXED_POINTS
 #define LIB_FIXED_POINTS 1
@@ -28,8 +31,7 @@
 typedef enum {
     OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
-    OP_LAYER_NORM,   /* y = w[0] xhat + w[1] */
-    OP_RMS_NORM,     /* y = w[0] x / sqrt(mean x^2 + eps), the mean of each of `count` groups of channels; y is not x */
+    OP_NORM,         /* y = w[0] c / sqrt(mean c^2 + eps) + w[1] by `count` groups; c: x, or x - mean x if `choice` */
     OP_ADD,          /* y += x */
     OP_SKIP,         /* y += w[0] x, by channel */
     OP_GELU,         /* y = gelu(x) */
@@ -55,6 +57,8 @@ typedef enum {
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, behind which are B and C of `choice` groups; steps z, w = {A, skip} */
     OP_DELTA,        /* y: delta rule of `count` heads, from queries and keys x, values z and openings v (run.c) */
+    OP_MLSTM,        /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v (run.c) */
+    OP_SLSTM,        /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
     OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer with maps x; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer, x: its maps, z: its gate, v: its input */
     OP_COUNT

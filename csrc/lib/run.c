@@ -22,14 +22,10 @@ static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
                       o->w[0], least(count, f->B * f->n - r), o->count, out);
 }
 
-/* In the Python module, which has OpenMP, threads share the rows of a chunk. Theirs is the mode of the push, too, but
- * only here: threads that start here inherit and keep the usual mode, in which kernels run. */
-static void run_dense(const op *o, const frame *f) {
-    const int64_t rows = f->B * f->n;
-    if (rows * o->count * o->y.width <= SERIAL) {
-        dense_rows(o, f, 0, rows);
-        return;
-    }
+#ifdef _OPENMP
+/* In the Python module, threads share the rows of a chunk. Theirs is the mode of the push, too, but only here: threads
+ * that start here inherit and keep the usual mode, in which kernels run. */
+static void share_rows(const op *o, const frame *f, int64_t rows) {
     const float_mode mode = float_mode_now(), usual = mode & ~(float_mode)FLOAT_MODE_BITS;
     float_mode_set(usual);
 #pragma omp parallel for schedule(static)
@@ -40,17 +36,38 @@ static void run_dense(const op *o, const frame *f) {
     }
     float_mode_set(mode);
 }
+#endif
+
+static void run_dense(const op *o, const frame *f) {
+    const int64_t rows = f->B * f->n;
+#ifdef _OPENMP
+    if (rows * o->count * o->y.width > SERIAL) {
+        share_rows(o, f, rows);
+        return;
+    }
+#endif
+    dense_rows(o, f, 0, rows);
+}
 
 static void run_affine(const op *o, const frame *f) {
     affine_rows(rows_of(f, o->y), rows_of(f, o->x), o->w[1], o->w[0], o->w[2], f->B * f->n, o->y.width);
 }
 
-static void run_layer_norm(const op *o, const frame *f) {
-    const int64_t D = o->y.width;
-    real *y = rows_of(f, o->y);
-    const real *x = rows_of(f, o->x);
-    for (int64_t r = 0; r < f->B * f->n; r++, y += D, x += D)
-        (void)layer_norm_row(y, x, o->w[0], o->w[1], D, (real)o->eps);
+/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
+ * here, so the library and Python's extension have the same bits. */
+static void run_norm(const op *o, const frame *f) {
+    const int64_t width = o->y.width / o->count;
+    real *restrict y = rows_of(f, o->y);
+    const real *restrict x = rows_of(f, o->x), *const scales = o->w[0], *const shifts = o->w[1];
+    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
+        const int64_t at = r % o->count * width;
+        const real *restrict scale = scales + at, *restrict shift = shifts + at;
+        const real mean = o->choice ? row_sum(x, width) / (real)width : 0;
+        EACH(d, width) y[d] = (x[d] - mean) * (x[d] - mean);
+        const real square = row_sum(y, width) / (real)width;
+        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
+        EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], mean, rstd), scale[d], shift[d]);
+    }
 }
 
 static void run_add(const op *o, const frame *f) {
@@ -395,7 +412,7 @@ static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t 
 static void run_rnn(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(f, o->y, 0, t, o->w[0], o->state, N);
+        add_recurrence(f, o->y, 0, N, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++)
             activate_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * N, N, o->choice);
     }
@@ -413,7 +430,7 @@ static void lstm_row(real *restrict h, real *restrict c, real *restrict y, const
 static void run_lstm(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     for (int64_t t = 0; t < f->n; t++) {
-        add_recurrence(f, o->x, 0, t, o->w[0], o->state, N);
+        add_recurrence(f, o->x, 0, 4 * N, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++) {
             const int64_t at = b * f->n + t;
             real *const h = state_of(f, b, o->state); /* and the cell behind it */
@@ -466,21 +483,6 @@ static void run_selective(const op *o, const frame *f) {
     }
 }
 
-/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
- * here, so the library and Python's extension have the same bits. */
-static void run_rms_norm(const op *o, const frame *f) {
-    const int64_t width = o->y.width / o->count;
-    real *restrict y = rows_of(f, o->y);
-    const real *restrict x = rows_of(f, o->x), *const scales = o->w[0];
-    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
-        const real *restrict scale = scales + r % o->count * width;
-        EACH(d, width) y[d] = x[d] * x[d];
-        const real square = row_sum(y, width) / (real)width;
-        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
-        EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
-    }
-}
-
 #if LIB_MATRIX_STATES
 /* One state of each channel of a head, with e = exp(delta A). */
 static void head_row(real *restrict y, real *restrict h, real e, bool negative, real delta, const real *restrict x,
@@ -509,12 +511,18 @@ static void run_ssd(const op *o, const frame *f) {
     }
 }
 
+#endif
+
+#if LIB_MATRIX_STATES || LIB_XLSTM
 /* sum (values) <- h^T c of a head's state h (keys, values) */
 static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys,
                           int64_t values) {
     zero_row(sum, values);
     for (int64_t s = 0; s < keys; s++) EACH(j, values) sum[j] += h[s * values + j] * c[s];
 }
+#endif
+
+#if LIB_MATRIX_STATES
 
 /* A Householder step after the decay a; u (values) is overwritten. */
 static void householder_row(real *restrict h, real *restrict u, const real *restrict k, const real *restrict v,
@@ -549,12 +557,80 @@ static void run_delta(const op *o, const frame *f) {
 }
 #endif
 
+#if LIB_XLSTM
+static real log_forget(real raw, bool exponential) { return exponential ? raw : -softplus(-raw); }
+
+/* A step of a head (mlstm.c): its memory c (keys, values) and n (keys), scaled by e^{-m}, and y: values, then what is
+ * read. Exponents are of 2. In the end k holds the terms of n . q, products without a sum as in run_norm. */
+static void mlstm_row(real *restrict y, real *restrict c, real *restrict n, real *restrict m, const real *restrict q,
+                      real *restrict k, real log_i, real log_f, int64_t keys, int64_t values) {
+    const double past = level_exponent(*m) + gate_exponent(log_f), new = gate_exponent(log_i);
+    *m = level_of_exponent(past > new ? past : new);
+    const double level = level_exponent(*m);
+    const real kept = exp2_of((real)(past - level)), taken = exp2_of((real)(new - level));
+    for (int64_t s = 0; s < keys; s++) {
+        const real gain = taken * k[s];
+        EACH(j, values) c[s * values + j] = scan_step(kept, c[s * values + j], gain * y[j]);
+    }
+    EACH(s, keys) n[s] = scan_step(kept, n[s], taken * k[s]);
+    EACH(s, keys) k[s] = n[s] * q[s];
+    state_product(y, c, q, keys, values);
+    const real inverse = 1 / denominator_of(row_sum(k, keys), least_denominator(level));
+    EACH(j, values) y[j] *= inverse;
+}
+
+/* The state of a head: c, n and m. */
+static void run_mlstm(const op *o, const frame *f) {
+    const int64_t heads = o->count, values = o->y.width / heads, keys = o->x.width / heads;
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        real *y = rows_of(f, o->y) + row * o->y.width, *c = state_of(f, b, o->state);
+        real *k = rows_of(f, o->z) + row * o->x.width;
+        const real *q = rows_of(f, o->x) + row * o->x.width, *const gates = rows_of(f, o->v) + row * 2 * heads;
+        for (int64_t i = 0; i < heads; i++, y += values, q += keys, k += keys) {
+            real *const n = c + keys * values, *const m = n + keys;
+            mlstm_row(y, c, n, m, q, k, gates[i], log_forget(gates[heads + i], o->choice), keys, values);
+            c = m + 1;
+        }
+    }
+}
+
+/* Rows of z, N apart: gates in the order i, f, z, o. The state: h, c, n and m. */
+static void slstm_row(real *restrict state, real *restrict y, const real *restrict z, int64_t N, int64_t P,
+                      bool exponential) {
+    real *restrict const h = state, *restrict const c = h + P, *restrict const n = c + P, *restrict const m = n + P;
+    EACH(j, P) {
+        const lstm_gates raw = {z[j], z[N + j], z[2 * N + j], z[3 * N + j]};
+        const slstm_memory before = {c[j], n[j], m[j]};
+        const double past = slstm_past(raw.f, before, exponential);
+        const real level = slstm_level(raw.i, past);
+        const lstm_gates at = slstm_gates_of(raw, past, level);
+        const slstm_memory now = slstm_step(at, before, level);
+        c[j] = now.c, n[j] = now.n, m[j] = now.m;
+        y[j] = h[j] = slstm_output(at, now);
+    }
+}
+
+/* One head, w: the matrices of its gates. */
+static void run_slstm(const op *o, const frame *f) {
+    const int64_t N = o->y.width, P = o->count;
+    for (int64_t t = 0; t < f->n; t++) {
+        for (int64_t i = 0; i < 4; i++) add_recurrence(f, o->x, i * N + o->from, P, t, o->w[i], o->state, P);
+        for (int64_t b = 0; b < f->B; b++) {
+            const int64_t at = b * f->n + t;
+            slstm_row(state_of(f, b, o->state), rows_of(f, o->y) + at * N + o->from,
+                      rows_of(f, o->x) + at * 4 * N + o->from, N, P, o->choice);
+        }
+    }
+}
+#endif
+
 /* ------------------------------------------------------------------------------------------------------- a push */
 
 static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
-    [OP_LAYER_NORM] = run_layer_norm,
+    [OP_NORM] = run_norm,
     [OP_ADD] = run_add,
     [OP_SKIP] = run_skip,
     [OP_GELU] = run_gelu,
@@ -580,10 +656,13 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DPLR_BANK] = run_dplr_bank,
     [OP_PRODUCTS] = run_products,
 #endif
-    [OP_RMS_NORM] = run_rms_norm,
 #if LIB_MATRIX_STATES
     [OP_SSD] = run_ssd,
     [OP_DELTA] = run_delta,
+#endif
+#if LIB_XLSTM
+    [OP_MLSTM] = run_mlstm,
+    [OP_SLSTM] = run_slstm,
 #endif
 #if LIB_FIXED_POINTS
     [OP_FIXED_POINT] = K(rot_run_fixed_point),

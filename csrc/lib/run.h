@@ -26,12 +26,13 @@ static inline int64_t *steps_unsettled(const frame *f, int64_t b) { return state
 /* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
 #define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
 
-/* z += w h for step t of all sequences at once: z (B n, width) from column `at` on, the states h at `state`. */
-static inline void add_recurrence(const frame *f, rows z, int64_t at, int64_t t, const void *w, int64_t state,
-                                  int64_t N) {
+/* z += w h for step t of all sequences at once: `columns` of z (B n, width) from `at` on, with the states h (N) at
+ * `state`. */
+static inline void add_recurrence(const frame *f, rows z, int64_t at, int64_t columns, int64_t t, const void *w,
+                                  int64_t state, int64_t N) {
     real *const to = rows_of(f, z) + t * z.width + at;
     const int64_t row = f->n * z.width, states = f->state_bytes / (int64_t)sizeof(real);
-    unrounded_product(to, row, to, row, (gemm_view){state_of(f, 0, state), states, 1}, w, f->B, N, z.width - at);
+    unrounded_product(to, row, to, row, (gemm_view){state_of(f, 0, state), states, 1}, w, f->B, N, columns);
 }
 
 #endif

@@ -36,6 +36,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "mamba": {"d_state": 2, "negative": True},
     "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
     "delta_net": {"d_state": 2, "heads": 2, "steps": 2, "gate": True},
+    "mlstm": {"d_state": 3, "heads": 2, "bias": True},
+    "slstm": {"d_state": 4, "heads": 2},
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},

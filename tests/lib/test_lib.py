@@ -107,6 +107,12 @@ CASES = {
         "delta_net", {"d_state": 3, "heads": 3, "expand": 2, "steps": 2, "negative": True, "gate": True, "d_conv": 1}
     ),
     "delta_net, no convolution": Case("delta_net", {"d_state": 5, "d_conv": 0, "steps": 3}),
+    "mlstm": Case("mlstm", {"d_state": 5}, {"block": "plain"}),
+    "mlstm, heads": Case("mlstm", {"d_state": 3, "heads": 4, "expand": 2}),
+    "mlstm, biased": Case("mlstm", {"d_state": 5, "heads": 2, "bias": True, "forget": "exp", "norm_eps": 0.1}),
+    "slstm": Case("slstm", LINEAR, {"block": "plain"}),
+    "slstm, heads": Case("slstm", {"d_state": 12, "heads": 3}),
+    "slstm, exponential": Case("slstm", {"d_state": 70, "heads": 2, "forget": "exp", "norm_eps": 0.1}),
     "fixed_point": Case("fixed_point", {**LINEAR, **TIGHT}),
     "fixed_point, negative": Case(
         "fixed_point",
@@ -631,8 +637,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
-    "mlstm": ("mlstm", {"d_state": 4}),
-    "slstm": ("slstm", {"d_state": 4}),
     "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
     "fixed_point, feedback": ("fixed_point", {"d_state": 4, "feedback": ("output",)}),
     "fixed_point, separate convolutions": ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True}),
@@ -683,7 +687,8 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("option", "left_out"), [("LIB_S4", "s4"), ("LIB_MATRIX_STATES", "mamba2"), ("LIB_FIXED_POINTS", "bedouin")]
+    ("option", "left_out"),
+    [("LIB_S4", "s4"), ("LIB_MATRIX_STATES", "mamba2"), ("LIB_XLSTM", "mlstm"), ("LIB_FIXED_POINTS", "bedouin")],
 )
 def test_layers_can_be_left_out(option: str, left_out: str, tmp_path: Path) -> None:
     lib = librotrnn.library(f"{librotrnn.FOLDER}-without-{left_out}", LIB_ISA=SIMD_AVAILABLE[0], **{option: "0"})
