@@ -4,7 +4,7 @@
  * belongs to pairs of steps lies in shared memory, the head's state in global memory. Each product is a plain loop over
  * its depth, without tensor cores. A second kernel adds dB and dC over the heads of a group. Every sum has one order.
  */
-#include "device.h"
+#include "padding.h"
 
 enum { CHUNK = SSD_CHUNK, THREADS = 256 };
 static_assert(CHUNK <= THREADS, "a thread for each step of a chunk");
@@ -131,25 +131,13 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carr
     }
 }
 
-/* y (batch,T,width) <- 0 at steps that do not count */
-static void zero_padding(real *y, plan p, int64_t width) {
-    each(p.batch * p.T * width, [=] __device__(int64_t i) {
-        const int64_t row = i / width;
-        if (row % p.T >= steps_of(p.lengths, row / p.T, p.T)) y[i] = 0;
-    });
-}
-
-static void copy_or_zero(real *y, const real *x, int64_t n) {
-    each(n, [=] __device__(int64_t i) { y[i] = x ? x[i] : 0; });
-}
-
 KERNEL(ssd_forward) {
     const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     real *const states = hT ? hT : workspace_of<real>(batch, H, P, N);
     copy_or_zero(states, h0, batch * H * P * N);
     launch(run_forward, batch * H, THREADS, sizeof(forward_room), p, in, y, states, carries);
-    if (y) zero_padding(y, p, H * P);
+    if (y) zero_padding(y, lengths, batch, T, H * P);
     return runtime_status();
 }
 
@@ -300,8 +288,8 @@ KERNEL(ssd_backward) {
                            workspace_of<real>(batch, T, H, N)};
     copy_or_zero(dh0, dhT, batch * H * P * N);
     launch(run_backward, batch * H, THREADS, sizeof(backward_room), p, in, out, dy, carries);
-    zero_padding(dx, p, H * P);
-    zero_padding(ddelta, p, H);
+    zero_padding(dx, lengths, batch, T, H * P);
+    zero_padding(ddelta, lengths, batch, T, H);
     sum_heads(dB, out.dB, p);
     sum_heads(dC, out.dC, p);
     sum_sequences(dA, out.dA, p);

@@ -20,8 +20,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "wrope_memory": {"d_state": 4, "length": 16},
 }
 B, T, CLASSES = 3, 9, 4
-ON_CPU = ("mlstm", "slstm")
-"""Layers that have no kernels on a GPU."""
 
 
 def classifier(layer: str, n_layers: int, **more: Any) -> Any:

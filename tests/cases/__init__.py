@@ -34,6 +34,8 @@ ANYWHERE: list[LayerRow] = [
     *selective.LAYERS,
     *ssd.LAYERS,
     *delta.LAYERS,
+    *mlstm.LAYERS,
+    *slstm.LAYERS,
     *linear.BOTH_WAYS,
     *rnn.LAYERS,
     *window.WINDOWED_LAYERS,
@@ -44,7 +46,7 @@ ANYWHERE: list[LayerRow] = [
     *dplr.LAYERS,
     *fixed_point.FIXED_POINT,
 ]
-LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU, *mlstm.LAYERS, *slstm.LAYERS]
+LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
@@ -64,6 +66,8 @@ ON_DEVICES: list[Case] = [
     *selective.OPS,
     *ssd.OPS,
     *delta.OPS,
+    *mlstm.OPS,
+    *slstm.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
     *history.READS,
@@ -72,12 +76,7 @@ ON_DEVICES: list[Case] = [
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
-CASES = [
-    *ON_DEVICES,
-    *mlstm.OPS,
-    *slstm.OPS,
-    *(row.case() for row in (*bedouin.ON_CPU, *mlstm.LAYERS, *slstm.LAYERS)),
-]
+CASES = [*ON_DEVICES, *(row.case() for row in bedouin.ON_CPU)]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *rnn.OPS_LARGE,

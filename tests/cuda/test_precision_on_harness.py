@@ -20,6 +20,7 @@ from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import is_array
 from rotrnn.ops.linear_layer import linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
+from rotrnn.ops.slstm import slstm, slstm_backward
 from strict import StrictArray, kernels_of, poisoned, to_device, to_host
 
 DROPOUT: dict[str, Any] = {"rate": 0.3, "seed": 3, "step": 5}
@@ -330,6 +331,31 @@ def test_recurrences(cell: str, precision: str) -> None:
         results.append((back, backward))
         distances.append(max(apart(*pair) for pair in results))
     assert_near(distances, precision)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_the_scalar_memory(precision: str) -> None:
+    """Beside the CPU, which rounds the same operands. Without any rounding, every draw is far."""
+    distances, far = [], []
+    for draw in range(3):
+        rng = np.random.default_rng(draw)
+        sizes = (2, 28, 7), (3, 5, 4, 2, 7), (3, 5, 2, 7)
+        arrays = [rng.standard_normal(size).astype(np.float32) for size in sizes]
+        with in_precision(precision):
+            got = scalar_memory(*map(to_device, arrays))
+        with rotrnn.precision(precision):
+            want = scalar_memory(*arrays)
+        distances.append(apart(got, want))
+        far.append(apart(got, scalar_memory(*arrays)))
+    assert_near(distances, precision)
+    assert min(far) > 20 * SUMS, far
+
+
+def scalar_memory(w: Any, x: Any, dh: Any) -> dict[str, Any]:
+    """Runs an sLSTM's memory forward and backward, where its arrays are: results by name."""
+    result = slstm(w, x, lengths=(5, 3, 0))
+    grads = slstm_backward(dh, w, result, lengths=(5, 3, 0))
+    return {name: to_host(one) for part in (result, grads) for name, one in part._asdict().items()}
 
 
 def kernel(name: str, precision: str, like: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:

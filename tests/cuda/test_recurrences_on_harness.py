@@ -1,5 +1,5 @@
-"""The selective scan, that of Mamba-2, the bank and dense recurrences as CUDA kernels, at sizes that the table of cases
-does not reach.
+"""The selective scan, that of Mamba-2, the bank, dense recurrences and the memories of xLSTM as CUDA kernels, at sizes
+that the table of cases does not reach.
 
 Each kernel is called with the same arguments as the CPU's. All padding is NaN, and so is memory that nobody wrote.
 """
@@ -293,3 +293,97 @@ def test_dense_recurrences(
         **({} if lstm else {"dc0": None}),
     }
     compare("rnn_backward", shapes, {"w": w, "c0": c0, **sizes, **more}, terms, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "H", "P", "lengths", "exponential", "dtype"),
+    [
+        (1, 1, 1, 1, None, False, np.float64),
+        (9, 5, 2, 6, None, True, np.float32),
+        (18, 7, 3, 5, (7, 0, 3, *[2] * 6, *[0] * 7, 7, 6), False, np.float64),  # the second warp's have no steps
+        (10, 6, 2, 35, (6, *[5] * 8, 1), True, np.float32),  # more terms than lanes
+        (2, 2, 1, 33, None, False, np.float64),  # and backward four times as many
+        (3, 0, 2, 4, None, False, np.float64),
+        (0, 3, 2, 4, None, False, np.float64),
+        (3, 2, 0, 4, None, False, np.float64),
+        (3, 2, 2, 0, None, False, np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_the_scalar_memory(
+    B: int, T: int, H: int, P: int, lengths: Any, exponential: bool, dtype: Any, optional: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(B * T + P)
+    sizes = {"B": B, "T": T, "H": H, "P": P, "exponential": exponential, "lengths": lengths_of(lengths)}
+    x = rng.standard_normal((B, T, 4, H, P)) / 2
+    w = (rng.standard_normal((H, 4 * P, P)) / (2 * max(P, 1)) ** 0.5).astype(dtype)
+
+    def state() -> Any:
+        return some(rng, B, H, P, dtype=dtype) if optional else None
+
+    first = {"c0": state(), "n0": rng.uniform(0.5, 2, (B, H, P)).astype(dtype) if optional else None, "m0": state()}
+    inputs = {"w": w, "x": padded(x.astype(dtype), lengths), "h0": state(), **first, **sizes}
+    steps = dict.fromkeys("hcnm", (B, T, H, P))
+    shapes = {**steps, "gates": (B, T, 4, H, P), **dict.fromkeys(("hT", "cT", "nT", "mT"), (B, H, P))}
+    terms = (4 * P + 40) * (T + 1)
+    saved = compare("slstm_forward", shapes, inputs, terms, seed)
+    more = {
+        "dh": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
+        **{name: state() for name in ("dhT", "dcT", "dnT", "dmT")},
+        **{name: padded(saved[name], lengths) for name in ("c", "n", "m", "gates")},  # backward does not read it either
+    }
+    shapes = {"dx": (B, T, 4, H, P), **dict.fromkeys(("dh0", "dc0", "dn0", "dm0"), (B, H, P))}
+    compare("slstm_backward", shapes, {"w": w, **first, **sizes, **more}, terms, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("B", "T", "H", "P", "N", "lengths", "dtype"),
+    [
+        (1, 3, 2, 64, 2, None, np.float64),  # the row of n is alone in its tile
+        (2, 130, 1, 70, 66, (130, 63), np.float32),  # two tiles each way, and chunks without steps
+        (2, 64, 3, 5, 17, (64, 0), np.float64),  # states are more than a tile's terms
+        (1, 129, 2, 3, 2, None, np.float64),
+        (1, 5, 2, 3, 2, (0,), np.float64),
+    ],
+)
+@pytest.mark.parametrize("optional", [True, False])
+def test_the_matrix_memory(
+    B: int, T: int, H: int, P: int, N: int, lengths: Any, dtype: Any, optional: bool, seed: int
+) -> None:
+    """Heads take turns: denominators are 1, or far from it, so that none is 1 by rounding (tests/cases/mlstm.py)."""
+    rng = np.random.default_rng(B * T + P)
+    chunks, small = -(-T // SSD_CHUNK), (np.arange(H) % 2 == 0)
+    sizes = {"batch": B, "T": T, "H": H, "P": P, "N": N, "lengths": lengths_of(lengths)}
+
+    def gates(*shape: int) -> Any:
+        return rng.uniform(-1, 1, shape) + np.where(small, -9.0 - np.log(N), 4.0)
+
+    inputs = {
+        "q": padded(rng.uniform(0.5, 1.5, (B, T, H, N)).astype(dtype), lengths),
+        "k": padded(rng.uniform(0.5, 1.5, (B, T, H, N)).astype(dtype), lengths),
+        "v": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
+        "log_i": padded(gates(B, T, H).astype(dtype), lengths),
+        "log_f": padded(rng.uniform(-0.7, 0.05, (B, T, H)).astype(dtype), lengths),
+        **sizes,
+    }
+    first = {
+        "c0": some(rng, B, H, P, N, dtype=dtype) if optional else None,
+        "n0": rng.uniform(0.5, 1.5, (B, H, N)).astype(dtype) if optional else None,
+        "m0": gates(B, H).astype(dtype) if optional else None,
+    }
+    state = {"c": (B, H, P, N), "n": (B, H, N), "m": (B, H)}
+    kept = {"carries": (B, chunks, H, P + 1, N), "levels": (B, chunks, H)}
+    shapes = {"y": (B, T, H, P), "den": (B, T, H), **{f"{name}T": one for name, one in state.items()}, **kept}
+    terms = 16 * T + N * P + 2 * P + 40
+    saved = compare("mlstm_forward", shapes, {**inputs, **first}, terms, seed)
+    more = {
+        "dy": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
+        **{f"d{name}T": some(rng, *one, dtype=dtype) if optional else None for name, one in state.items()},
+        **{name: padded(saved[name], lengths) for name in ("y", "den")},
+        **{name: saved[name] for name in kept},
+    }
+    shapes = {f"d{name}": inputs[name].shape for name in ("q", "k", "v", "log_i", "log_f")}
+    shapes |= {f"d{name}0": one for name, one in state.items()}
+    compare("mlstm_backward", shapes, {**inputs, **more}, terms, seed)
