@@ -56,6 +56,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",
     ),
     "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
+    "A5-limits": ("word-problem-iterations-small",),
     "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
@@ -108,11 +109,14 @@ def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
 
 
 def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
-    sessions = [one for run in runs for one in json.loads((run.folder / "sessions.json").read_text())]
+    begun = [path for run in runs if (path := run.folder / "sessions.json").exists()]
+    sessions = [one for path in begun for one in json.loads(path.read_text())]
+    done = sum(row["done"] for row in rows)
+    count = f"{len(runs)} runs" if done == len(runs) else f"{done} of {len(runs)} runs are done"
     told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in KEYS}
     seconds = sum(row["seconds"]["mean"] * row["done"] for row in rows if row["seconds"])
     return (
-        f"{len(runs)} runs, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
+        f"{count}, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
         f"({told['simd']}), threads: {told['threads']}, commit {told['commit']}."
     )
 
