@@ -16,7 +16,8 @@ enum {
     TILE = 64,
     SIDE = 16, /* threads along a tile */
     EACH = TILE / SIDE,
-    DEPTH = 16, /* terms that a tile's operands are brought for at once */
+    DEPTH = 16,                                  /* terms that a tile's operands are brought for at once */
+    GRADIENT_BLOCKS = sizeof(real) == 4 ? 2 : 1, /* on a processor, at least: for more the compiler would spill */
 };
 static_assert(CHUNK == (int)TILE, "a tile has the steps of a chunk");
 static_assert(SIDE * SIDE == (int)THREADS, "a part of a tile for each thread");
@@ -232,7 +233,7 @@ enum order { BY_ROW, BY_TERM };
 
 template <order ORDER, class F>
 ROT_DEVICE_ONLY void bring(real (*to)[TILE + 1], int64_t width, int64_t first, int64_t depth, F f) {
-#pragma unroll
+#pragma unroll 2
     for (int u = 0; u < TILE * DEPTH / THREADS; u++) {
         const int n = (int)threadIdx.x + u * THREADS;
         const int i = ORDER == BY_ROW ? n / DEPTH : n % TILE, d = ORDER == BY_ROW ? n % DEPTH : n / TILE;
@@ -442,7 +443,7 @@ struct backward_room {
 };
 static_assert(sizeof(backward_room) <= MOST_SHARED, "too much shared memory");
 
-GLOBAL(THREADS) run_gradients(plan p, inputs in, outputs out, gradients d) {
+GLOBAL2(THREADS, GRADIENT_BLOCKS) run_gradients(plan p, inputs in, outputs out, gradients d) {
     backward_room &room = shared_memory<backward_room>();
     const exponents &e = room.e;
     const piece at = piece_at(p, blockIdx.x);

@@ -90,8 +90,6 @@ def mlstm(
         An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
         Shapes disagree, a length is out of range, or a size product overflows.
-    NotImplementedError
-        The arrays are on a GPU, for which there is no kernel.
     """
     args = Boundary("mlstm")
     arrays = _arrays(args, q, k, v, log_i, log_f)
@@ -152,7 +150,7 @@ def mlstm_backward(
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError
+    TypeError, ValueError
         As `mlstm`; also if `result` is not a MlstmResult.
     """
     args = Boundary("mlstm_backward")

@@ -31,8 +31,9 @@ class precision:
     -----
     float64 is not rounded. Backward has to run in the precision of its forward; layers and models check it. Other
     threads keep theirs; tasks of asyncio and generators in one thread share it, so do not await or yield within the
-    block. On the CPU, products follow it in `dense`, blocks and linear layers, the RNN, the LSTM and attention. Numbers
-    within 2^-9 of float32's largest become infinite in bf16. Saved models and states of streams do not know it.
+    block. On the CPU, products follow it in `dense`, blocks and linear layers, the RNN, the LSTM, the sLSTM and
+    attention. Numbers within 2^-9 of float32's largest become infinite in bf16. Saved models and states of streams do
+    not know it.
     """
 
     def __init__(self, name: str) -> None:

@@ -90,8 +90,6 @@ def slstm(
         An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
         Shapes disagree, `forget` is unknown, a length is out of range, or a size product overflows.
-    NotImplementedError
-        The arrays are on a GPU, for which there is no kernel.
     """
     args = Boundary("slstm")
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
@@ -148,7 +146,7 @@ def slstm_backward(
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError
+    TypeError, ValueError
         As `slstm`; also if `result` is not a SlstmResult.
     """
     args = Boundary("slstm_backward")
