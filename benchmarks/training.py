@@ -32,6 +32,7 @@ PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
 RINGS = "digits-rings"
 COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
+FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-") and name != RINGS),
     RINGS: (RINGS,),
@@ -50,7 +51,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "
         "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
     ),
-    "A5-carry": ("word-problem-carry-small --variant carried --variant plain --set task.test=500",),
+    "A5-carry-fpmamba": (
+        f"{FPMAMBA} --variant carried --set task.carry_after=4000 --set task.carry_rise=500",
+        f"{FPMAMBA} --variant plain",
+    ),
     "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
     "S5-carry-delta": (
         "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",
@@ -156,7 +160,7 @@ def main() -> None:
     for name in args.names or TRAININGS:
         folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
-        (FOLDER / f"{name}.md").write_text(report(name, commands, folders, args.jobs))
+        (FOLDER / f"{name}.md").write_text(report(name, commands, list(dict.fromkeys(folders)), args.jobs))
 
 
 if __name__ == "__main__":
