@@ -2,7 +2,7 @@
 
     python -m benchmarks.recall [--seeds SEEDS] [--jobs N] [--sweeps DIR]
 
-Runs the small variants of the recipes recall-age and recall-content; stopped runs continue, finished ones are kept.
+Runs the recipes recall-age and recall-content, each run for half a minute; stopped runs continue, finished ones are kept.
 Writes their accuracies at each age to benchmarks/results/recall.json, and of these the page recall.md and recall.png.
 """
 
@@ -130,7 +130,7 @@ def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> F
 
 def write_up(recorded: dict[str, Any], folder: Path) -> None:
     """Writes recall.json, and of it recall.md and recall.png, into the folder."""
-    recipes = {name: load_recipe(f"{name}-small") for name in recorded["rows"]}
+    recipes = {name: load_recipe(name) for name in recorded["rows"]}
     came_from, every = recorded["origin"], [row for rows in recorded["rows"].values() for row in rows]
     seconds = sum(row["seconds"]["mean"] * row["done"] for row in every if row["seconds"])
     said = ["# Recall by age\n", *(f"    rotrnn sweep {one}" for one in recorded["sweeps"]), ""]
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     parser.add_argument("--sweeps", type=Path, default=Path("sweeps"), help="folder of the sweeps (sweeps)")
     args = parser.parse_args()
-    sweeps = [f"{name}-small --seeds {args.seeds}" for name in TITLES]
+    sweeps = [f"{name} --seeds {args.seeds}" for name in TITLES]
     folders = [sweep(one, args.sweeps / name, args.jobs) for one, name in zip(sweeps, TITLES, strict=True)]
     runs = (collect(find_runs([folder])) for folder in folders)
     rows = {name: [one.row() for one in some] for name, some in zip(TITLES, runs, strict=True)}

@@ -55,6 +55,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"{FPMAMBA} --variant carried --set task.carry_after=4000 --set task.carry_rise=500",
         f"{FPMAMBA} --variant plain",
     ),
+    "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
     "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
     "S5-carry-delta": (
         "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",
