@@ -2,7 +2,7 @@
 
     python -m benchmarks.recall [--seeds SEEDS] [--jobs N] [--sweeps DIR]
 
-Runs the recipes recall-age and recall-content, each run for half a minute; stopped runs continue, finished ones are kept.
+Runs the recipes recall-age and recall-content, half a minute a run; stopped runs continue, finished ones are kept.
 Writes their accuracies at each age to benchmarks/results/recall.json, and of these the page recall.md and recall.png.
 """
 

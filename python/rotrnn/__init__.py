@@ -10,9 +10,13 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from rotrnn import _cpu, nn, ops
-from rotrnn import cuda as cuda
 from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
+from rotrnn._support.platform import brief_spins as _brief_spins
+
+with _brief_spins():
+    from rotrnn import _cpu
+from rotrnn import cuda as cuda
+from rotrnn import nn, ops
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.regressor import Regressor, StepRegressor

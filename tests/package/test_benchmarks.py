@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import full_size, recall, report, ssd, tiles, training
+from benchmarks import busy, full_size, recall, report, ssd, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -358,3 +358,16 @@ def test_quick_run_of_loading() -> None:
     assert [row["task"] for row in rows] == list(SIZES)
     for row in rows:
         assert row["ratio"] == row["seconds"] / row["limit_seconds"] > 0
+
+
+def test_quick_run_beside_other_work() -> None:
+    before = files()
+    command = [sys.executable, "-m", "benchmarks.busy", "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert len(rows) == 2 * len(busy.SPINS) * (len(busy.LAYERS) + 1)
+    for row in rows:
+        ours = {"name": row["name"], "way": "rotrnn", "loops": row["loops"]}
+        (one,) = (one for one in rows if ours.items() <= one.items())
+        assert row["over"] == row["seconds"] / one["seconds"] > 0

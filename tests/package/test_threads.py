@@ -24,6 +24,7 @@ from bare import SMALL
 from rotrnn import _cpu
 
 THREADS, ROUNDS = 6, 12
+MAPS = Path("/proc/self/maps")
 
 
 def scan(seed: int) -> list[Any]:
@@ -317,3 +318,21 @@ for layer in layers:
 """
     one, two = (run(code, OPENBLAS_NUM_THREADS=n, OMP_NUM_THREADS=n, MKL_NUM_THREADS=n) for n in ("1", "2"))
     assert one == two
+
+
+@pytest.mark.skipif(
+    not (MAPS.exists() and "libgomp" in MAPS.read_text()), reason="another OpenMP than GNU's, or a system that hides it"
+)
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "3000"), ({"OMP_WAIT_POLICY": "passive"}, "0"), ({"GOMP_SPINCOUNT": "77"}, "77")],
+    ids=["by default", "policy", "count"],
+)
+def test_waiting_threads_spin_briefly_unless_told_otherwise(given: dict[str, str], spins: str) -> None:
+    """OpenMP itself tells, on the standard error stream; the process's environment is as it was."""
+    code = "import os; before = dict(os.environ); import rotrnn; print(before == dict(os.environ))"
+    env = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    env |= {"OMP_DISPLAY_ENV": "verbose", **given}
+    child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert child.stdout == "True\n"
+    assert f"GOMP_SPINCOUNT = '{spins}'" in child.stderr

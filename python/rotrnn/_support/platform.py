@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -108,6 +108,21 @@ def yield_core() -> None:
         time.sleep(0)
     else:
         os.sched_yield()
+
+
+@contextlib.contextmanager
+def brief_spins() -> Iterator[None]:
+    """Has GNU OpenMP, if it is loaded inside, let a waiting thread spin for microseconds before it sleeps, unless the
+    environment says otherwise. Its own default is milliseconds: on a machine that is busy with other work, threads then
+    wait for one that has no core, up to a hundred times as long; and NumPy's own threads find the cores taken."""
+    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = "3000"
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
 
 
 def after_fork_in_child(work: Callable[[], object]) -> None:

@@ -11,12 +11,16 @@ implementations) comes from a forward on zeros, once for each shape.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_leaves
 
 from rotrnn import cuda
 from rotrnn.models.call import Inputs, Plan, parse
@@ -96,9 +100,10 @@ def _differentiable(x: Tensor, params: list[Tensor], state: list[Tensor], text: 
 # ---- autograd ----
 
 
-class _Forward(torch.autograd.Function):
+class _Forward(torch.autograd.function._SingleLevelFunction):
     """The op `forward` with its gradient, of tensors outside lists: `torch.library.register_autograd` would take each
-    list apart and together again in every call, which takes longer than all that is done here."""
+    list apart and together again in every call, which takes longer than all that is done here. Nor is what it registers
+    known to torch.func; a function of a single level is, for the dispatcher calls it once for each level."""
 
     @staticmethod
     def forward(
@@ -107,7 +112,7 @@ class _Forward(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
         given = x, rest[: counts[0]], rest[counts[0] :], lengths, key, after
-        outputs = _below_autograd(keyset, *given, text)
+        outputs = _below_autograd(forward, keyset, *given, text)
         ctx.save_for_backward(x, lengths, key, *rest, *(outputs[i] for i in _plan(given, text).kept))
         ctx.counts, ctx.after, ctx.text = counts, after, text
         ctx.y = outputs[0].shape, outputs[0].dtype, outputs[0].device
@@ -136,10 +141,14 @@ class _Forward(torch.autograd.Function):
         return None, None, None, None, dx, None, None, *dparams, *more[len(call.trained) :]
 
 
-def _below_autograd(keyset: Any, *arguments: Any) -> list[Tensor]:
-    """Calls the op `forward` without autograd."""
-    with torch._C._AutoDispatchBelowAutograd():
-        outputs: list[Tensor] = forward.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
+    """Calls an op below autograd; of torch.func's transforms, below that of this level, for the others record, too."""
+    with contextlib.ExitStack() as inside:
+        if not _plain():
+            inside.enter_context(torch.enable_grad())
+            inside.enter_context(forward_ad._set_fwd_grad_enabled(True))
+        inside.enter_context(torch._C._AutoDispatchBelowAutograd())
+        outputs: list[Tensor] = op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
         return outputs
 
 
@@ -148,22 +157,75 @@ def _autograd(
     after: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
     """The op `forward` where autograd may be recording."""
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(one).tangent is not None for one in (x, *params, *state)
+    ):
+        raise RuntimeError(
+            "rotrnn.torch: forward-mode derivatives (jvp, jacfwd, hessian) were asked for, which rotrnn does not have, "
+            "expected those of reverse mode: torch.autograd.grad, torch.func.vjp"
+        )
     if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
-        return _below_autograd(keyset, x, params, state, lengths, key, after, text)
+        return _below_autograd(forward, keyset, x, params, state, lengths, key, after, text)
     counts = len(params), len(state)
-    return list(_Forward.apply(keyset, counts, after, text, x, lengths, key, *params, *state))
+    return list(_apply(_Forward, keyset, counts, after, text, x, lengths, key, *params, *state))
 
 
-def _refuse(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(
-        "rotrnn.torch: a gradient of a gradient was asked for (create_graph=True), which rotrnn does not have, "
-        "expected first derivatives only"
-    )
+class _Backward(torch.autograd.function._SingleLevelFunction):
+    """The op `backward` where its gradient may be asked for, which there is not."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[], list[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(run())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(
+            "rotrnn.torch: a gradient of a gradient was asked for (create_graph=True), which rotrnn does not have, "
+            "expected first derivatives only"
+        )
+
+
+def _backward_autograd(keyset: Any, *arguments: Any) -> list[Tensor]:
+    """The op `backward` where autograd may be recording."""
+    tensors = [one for one in tree_leaves(arguments) if isinstance(one, Tensor)]
+    return list(_apply(_Backward, partial(_below_autograd, backward, keyset, *arguments), *tensors))
+
+
+def _apply(function: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    """Applies a function, within torch.func's transforms, too."""
+    with contextlib.nullcontext() if _plain() else enable_single_level_autograd_function():
+        return tuple(function.apply(*arguments))
+
+
+def _plain() -> bool:
+    """Whether no transform of torch.func is around."""
+    return torch._C._functorch.peek_interpreter_stack() is None
+
+
+# ---- vmap ----
+
+
+def _by_loop(op: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[list[Tensor], list[int]]:
+    """The rule of vmap for an op: a loop over the mapped axis."""
+    every = [op(*_part(arguments, in_dims, i)) for i in range(info.batch_size)]
+    outputs = [torch.stack(one) for one in zip(*every, strict=True)]
+    return outputs, [0] * len(outputs)
+
+
+def _part(value: Any, dim: Any, i: int) -> Any:
+    """Returns part i of arguments of which some have a mapped axis."""
+    if dim is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.select(dim, i)
+    return [_part(one, axis, i) for one, axis in zip(value, dim, strict=True)]
 
 
 _library = torch.library.Library("rotrnn", "FRAGMENT")
 _library.impl("forward", _autograd, "Autograd", with_keyset=True)
-torch.library.register_autograd("rotrnn::backward", _refuse)
+_library.impl("backward", _backward_autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("rotrnn::forward", partial(_by_loop, forward))
+torch.library.register_vmap("rotrnn::backward", partial(_by_loop, backward))
 
 
 # ---- tensors and arrays ----

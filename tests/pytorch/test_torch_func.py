@@ -1,0 +1,93 @@
+"""torch.func and forward mode: gradients of functions of a module, a mapped axis, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cores import CORES, SMALL, input_of, moved
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
+
+pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_vjp_has_the_bits_of_autograd(name: str) -> None:
+    net, x = moved(SMALL[name]).eval(), input_of(SMALL[name])
+    params = dict(net.named_parameters())
+
+    def function(given: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(net, given, (x,))
+
+    y, back = vjp(function, params, x)
+    dy = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(2))
+    dparams, dx = back(dy)
+    x.requires_grad_()
+    expected = torch.autograd.grad(net(x), [x, *params.values()], dy)
+    for got, one in zip([dx, *dparams.values()], expected, strict=True):
+        assert torch.equal(got, one)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_of_each_sample(name: str) -> None:
+    """vmap of grad: the gradients of the parameters for each of three batches, as one call for each gives them."""
+    net = moved(SMALL[name]).eval()
+    every = torch.stack([input_of(SMALL[name], seed=seed) for seed in range(3)], 1)
+    params = dict(net.named_parameters())
+
+    def loss(given: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(net, given, (x,)).square().sum()
+
+    found = vmap(grad(loss), (None, 1))(params, every)
+    for i, x in enumerate(every.unbind(1)):
+        expected = torch.autograd.grad(net(x).square().sum(), list(params.values()))
+        for got, one in zip(found.values(), expected, strict=True):
+            assert torch.equal(got[i], one)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_vmap_over_an_axis_of_x(name: str) -> None:
+    net = moved(CORES[name], torch.float32).eval()
+    every = torch.stack([input_of(CORES[name], torch.float32, seed) for seed in range(3)], 1)
+    found = vmap(net, 1)(every)
+    for got, x in zip(found, every.unbind(1), strict=True):
+        assert torch.equal(got, net(x))
+
+
+def test_a_mapped_module_has_gradients() -> None:
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+    every = torch.stack([x, 2 * x]).requires_grad_()
+    found = torch.autograd.grad(vmap(net)(every).square().sum(), [every, *net.parameters()])
+    expected = torch.autograd.grad(torch.stack([net(one) for one in every]).square().sum(), [every, *net.parameters()])
+    for got, one in zip(found, expected, strict=True):
+        assert torch.equal(got, one)
+
+
+def test_the_jacobian() -> None:
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+    assert torch.equal(jacrev(net)(x), torch.autograd.functional.jacobian(net, x))
+
+
+def test_second_derivatives_and_forward_mode_are_refused() -> None:
+    """In each way they can be asked for; none returns zeros."""
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return net(x).square().sum()
+
+    with pytest.raises(RuntimeError, match=r"a gradient of a gradient was asked for .* expected first derivatives"):
+        grad(lambda x: grad(loss)(x).sum())(x)
+    forward = r"forward-mode derivatives .* expected those of reverse mode: torch\.autograd\.grad, torch\.func\.vjp"
+    with pytest.raises(RuntimeError, match=forward):
+        jvp(loss, (x,), (x,))
+    with pytest.raises(RuntimeError, match="derivatives"):
+        jvp(lambda x: grad(lambda d: loss(x + d))(torch.zeros_like(x)), (x,), (x,))
+    with pytest.raises(RuntimeError, match="a gradient of a gradient"):
+        grad(loss)(x.requires_grad_()).sum().backward()
+    x.requires_grad_(False)
+    with forward_ad.dual_level():
+        with pytest.raises(RuntimeError, match=forward):
+            net(forward_ad.make_dual(x, x))
+        assert torch.equal(net(x), net(x.clone()))  # what has no tangent is let through
+    with pytest.raises((RuntimeError, NotImplementedError), match="jvp"):
+        hessian(loss)(x)
