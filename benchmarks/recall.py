@@ -157,7 +157,8 @@ def main() -> None:
     folders = [sweep(one, args.sweeps / name, args.jobs) for one, name in zip(sweeps, TITLES, strict=True)]
     runs = (collect(find_runs([folder])) for folder in folders)
     rows = {name: [one.row() for one in some] for name, some in zip(TITLES, runs, strict=True)}
-    write_up({"sweeps": sweeps, "origin": origin(), "rows": rows}, RESULTS)
+    run = {**origin(), "command": f"python -m benchmarks.recall --seeds {args.seeds}"}
+    write_up({"sweeps": sweeps, "origin": run, "rows": rows}, RESULTS)
 
 
 if __name__ == "__main__":
