@@ -52,7 +52,8 @@ __all__ = ["Forecaster", "SequenceClassifier", "SequenceRegressor"]
 
 
 class Estimator:
-    """What the estimators share: settings, and training by a recipe.
+    """What the estimators share: settings, and training by a recipe. They train in float32. Classifiers and regressors
+    predict in float64.
 
     Parameters
     ----------
@@ -243,7 +244,8 @@ class Estimator:
         self.n_iter_ = self.result_["steps"]
 
     def _outputs(self, call: str, x: X) -> Numbers:
-        """Returns the model's outputs for sequences."""
+        """Returns the model's outputs for sequences, in float64: in float32 they would differ in their last digits with
+        the number of sequences in a call."""
         self._check_fitted(call)
         values, lengths = sequences(f"{type(self).__name__}.{call}", x)
         if values.shape[1] != self.n_features_in_:
@@ -251,8 +253,9 @@ class Estimator:
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step)")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
-        parts = [split.batch(np.arange(i, min(i + BATCH, len(data)))) for i in range(0, len(data), BATCH)]
-        return np.concatenate([logits_of(self.model_, self.params_, one) for one in parts])
+        params = astype(self.params_, np.float64)
+        rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
+        return np.concatenate([logits_of(self.model_, params, split.batch(one, np.float64)) for one in rows])
 
     def _fit(self, x: X, y: npt.ArrayLike, kind: str, class_weights: Any = None, **model: Any) -> None:
         """Fits sequences and labels that are checked."""
@@ -460,7 +463,7 @@ class SequenceClassifier(Estimator):
         return self._log_proba("predict_log_proba", x)
 
     def _log_proba(self, call: str, x: X) -> Numbers:
-        z = self._outputs(call, x).astype(np.float64)
+        z = self._outputs(call, x)
         if self._several:
             return -np.logaddexp(0, -z)
         z -= z.max(1, keepdims=True)
@@ -541,7 +544,7 @@ class SequenceRegressor(Estimator):
         return self._quantiles("predict_quantiles", x)
 
     def _quantiles(self, call: str, x: X) -> Numbers:
-        found = self._outputs(call, x).astype(np.float64)
+        found = self._outputs(call, x)
         found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
         return found[:, 0] if self._flat else found
 
