@@ -62,13 +62,17 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
     "A5-limits": ("word-problem-iterations-small",),
+    "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
     "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
+    "copy-ablations": ("copy-ablations-small --seeds 0",),
     "brackets": ("brackets-small",),
+    "brackets-budget": ("brackets-small --variant lstm --grid training.steps=4000,16000,64000",),
+    "brackets-bedouin": ("brackets-small --variant bedouin-4 --seeds 0 --steps 16000",),
 }
 """What is trained under each name: arguments of `rotrnn sweep`."""
 KEYS = ("commit", "processor", "simd", "threads")
