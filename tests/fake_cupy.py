@@ -24,6 +24,7 @@ import strict
 from cuda_harness import Memory, load
 from rotrnn import cuda
 from rotrnn.ops import device as devices
+from rotrnn.ops import precisions
 from strict import Address, StrictArray
 
 
@@ -492,6 +493,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
     known = dict(devices._DEVICES)
     cuda._load.cache_clear()
+    precisions._modules.cache_clear()
     for name, value in failures.items():
         setattr(Failures, name, value)
     try:
@@ -500,6 +502,7 @@ def gpu(**failures: Any) -> Iterator[None]:
         Failures.reset()
         strict.RECORD = None
         cuda._load.cache_clear()
+        precisions._modules.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)
         from strict import STRICT

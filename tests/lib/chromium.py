@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+READY = "document.body && document.body.dataset.ready"
+"""What is true of the pages of examples/c once their programs run."""
 PATIENCE = 120.0
 """Seconds until a browser that does not answer counts as broken; it starts in one or two when the machine is idle."""
 
@@ -25,9 +27,9 @@ def chromium() -> str | None:
 
 
 class Page:
-    """A file in a browser's tab. Use it as a context: the browser ends with it."""
+    """A file in a browser's tab, from when `ready` is true in it. Use it as a context: the browser ends with it."""
 
-    def __init__(self, path: Path, width: int = 1000, height: int = 700) -> None:
+    def __init__(self, path: Path, width: int = 1000, height: int = 700, ready: str = READY) -> None:
         program = chromium()
         assert program is not None
         self.count, self.buffer, self.errors = 0, b"", []
@@ -44,19 +46,24 @@ class Page:
             os.close(one)
         self.session: dict[str, Any] = {}
         try:
-            self._open(path, width, height)
+            self._open(width, height)
+            self.go(path, ready)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, width: int, height: int) -> None:
+    def _open(self, width: int, height: int) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.body && document.body.dataset.ready")
+
+    def go(self, path: Path, ready: str = READY) -> None:
+        """Shows another file."""
+        url = path.resolve().as_uri()
+        self.call("Page.navigate", url=url)
+        self.wait(f"location.href == {json.dumps(url)} && {ready}")
 
     def __enter__(self) -> Page:
         return self
