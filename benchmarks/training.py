@@ -57,6 +57,11 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
     "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
+    "A5-carry-delta-more": (
+        "word-problem-carry-delta-small --grid task.group=A5 --seeds 3..4 "
+        + " ".join(f"--variant {one}" for one in ("delta-2-plain", "delta-2-length-32", "delta-2-carried"))
+        + " --variant lstm-plain --variant lstm-carried",
+    ),
     "S5-carry-delta": (
         "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",
     ),
