@@ -76,6 +76,7 @@ test: .venv/installed
 
 docs: build/docs/venv/installed
 	build/docs/venv/bin/python docs/site/make_site.py
+	$(BIN)/python docs/site/look.py
 
 # Sphinx and its like, beside the packages of .venv
 build/docs/venv/installed: .venv/installed
