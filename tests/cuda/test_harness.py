@@ -18,7 +18,7 @@ SEEDS = range(6)  # 0: threads in order
 
 
 def has_thread_sanitizer(compiler: str) -> bool:
-    """Whether there is such a compiler, with the sanitizer's header and library: Debian has clang's in another package."""
+    """Whether there is such a compiler with the sanitizer, which Debian has in another package than clang."""
     if not shutil.which(compiler):
         return False
     command = [compiler, "-fsanitize=thread", "-x", "c++", "-", "-o", os.devnull]
