@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,18 @@ def test_learning_curves_show_percent_baseline_and_test() -> None:
     np.testing.assert_allclose(lines(accuracy)["test (45.0 %)"], [[90, 45]])
     np.testing.assert_allclose(lines(accuracy)["most frequent class (10.0 %)"][:, 1], 10)
     assert plots.learning_curves({}, {}).axes  # a run that has logged nothing yet
+
+
+def test_learning_curves_of_a_regression_show_all_skills() -> None:
+    """Also those below zero, beside the mark of the test, at every step."""
+    steps = np.array([25.0, 100.0])
+    skill = (steps, np.array([-0.5, 0.8]))
+    figure = plots.learning_curves({"loss": (steps, steps)}, {"loss": (steps, steps), "skill": skill}, test=(100, 0.7))
+    axes = figure.axes[1]
+    for limits, values in ((axes.get_xlim(), steps), (axes.get_ylim(), 100 * skill[1])):
+        assert limits[0] <= values.min() < values.max() <= limits[1]
+    with warnings.catch_warnings(action="error"):
+        figure.canvas.draw()  # the layout has room for its panels
 
 
 def test_learning_curves_of_whole_sequences_and_without_a_validation_part() -> None:

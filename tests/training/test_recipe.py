@@ -12,7 +12,7 @@ import pytest
 import toy
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import flatten, is_parameter
-from rotrnn.tasks import Digits, ListOps
+from rotrnn.tasks import TASKS, Digits, ListOps
 from rotrnn.training.optimiser import describe_groups
 from rotrnn.training.recipe import (
     change,
@@ -421,3 +421,20 @@ def test_no_such_recipe(tmp_path):
         load_recipe("listops-lur")
     with pytest.raises(FileNotFoundError):
         load_recipe(tmp_path / "absent.toml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Filed:
+    path: str = "x.npy"
+
+
+def test_the_default_path_of_a_task_is_the_same_file_in_the_folder_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(TASKS, "filed", Filed)
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("digits-lru", ["task.name=filed"])
+    assert recipe.task.path == str(tmp_path / "x.npy")
+    (tmp_path / "run").mkdir()
+    written(tmp_path / "run", recipe=recipe.text())
+    again = load_recipe(tmp_path / "run" / "recipe.toml")
+    assert again.task == recipe.task
+    assert again.digest() == recipe.digest()

@@ -73,7 +73,6 @@ def learning_curves(
             steps, values = validation[quantity]
             axes.plot(steps, factor * values, color=colour, marker=marker(steps), markersize=3.5, label=label)
         axes.set_xlabel("training step")
-        axes.set_xlim(left=0)
     regression = "skill" in validation
     left.set(title="Loss", ylabel="loss" if regression else "cross-entropy (nats)")
     name = "skill" if regression else "accuracy"
@@ -84,7 +83,9 @@ def learning_curves(
     if test is not None:
         label = f"test{', whole sequences' if sequences else ''} ({100 * test[1]:.1f} %)"
         right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, clip_on=False, label=label)
-    right.set_ylim(bottom=0)
+    for axes in sheet.panels:
+        axes.set_xlim(left=0)
+    right.set_ylim(bottom=min(0, right.get_ylim()[0]))  # a skill may be negative
     lines, labels = right.get_legend_handles_labels()
     sheet.legend(lines, labels, ncols=max(1, len(lines) if len(lines) <= 4 else 3))
     return sheet.figure

@@ -150,6 +150,11 @@ class Recipe:
     source: Source = field(default_factory=Source)
     modules: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        task: Any = self.task  # a relative `path` would be another one where a run is read: its recipe's folder
+        if (path := getattr(task, "path", "")) and isinstance(path, str) and not os.path.isabs(path):
+            object.__setattr__(self, "task", dataclasses.replace(task, path=os.path.abspath(path)))
+
     def build(self, task: Task | Shape) -> SequenceModel:
         """Returns the model for a loaded task, or for the shape of a task, of which no weights are counted."""
         model = build_model(
