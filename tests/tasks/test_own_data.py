@@ -76,6 +76,23 @@ def test_labels_of_every_kind(tmp_path: Path) -> None:
         assert describe(task)
 
 
+def test_numbers_are_not_taken_for_classes(tmp_path: Path) -> None:
+    """Fractions of which most differ; a few doses, or texts, are classes."""
+    path, y = str(tmp_path / "own.npz"), np.array([0.5, 1.25, 2.0, 3.5])
+    save_arrays(path, np.zeros((4, 3)), y)
+    said = r"has 4 different numbers in 4 labels, 0\.5 among them, expected classes; for numbers, kind = 'regression'"
+    with pytest.raises(ValueError, match=r"own\.npz: y " + said):
+        Arrays(path, **ALL).load()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in y))
+    with pytest.raises(ValueError, match=r"rows\.csv: column 'label' " + said):
+        Table(str(rows), **ALL).load()
+    save_arrays(path, np.zeros((4, 3)), np.array([0.5, 1.5, 0.5, 1.5]))
+    assert Arrays(path, **ALL).load().labels == ("0.5", "1.5")
+    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in ("0.5", "1.5", "none")))
+    assert Table(str(rows), **ALL).load().labels == ("0.5", "1.5", "none")
+
+
 LONG = """id,time,price,volume,label
 b,1,10,100,up
 b,2,11,90,up

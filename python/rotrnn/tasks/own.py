@@ -275,6 +275,9 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
         if labels.ndim != 1:
             raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
+        if 2 * len(classes) > len(labels) and (found := _fractions(classes)).size:
+            have = f"{len(classes)} different numbers in {len(labels)} labels, {found[0]} among them"
+            raise ValueError(f"{where} has {have}, expected classes; for numbers, kind = 'regression'")
         return numbers.astype(np.int64), tuple(str(one) for one in classes.tolist())
     columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
     if columns.dtype.kind not in "iufb":
@@ -287,6 +290,15 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
         wrong = columns[~np.isin(columns, (-1, 0, 1))][0]
         raise ValueError(f"{where} has {wrong}, expected 0 and 1, or -1 where there is no label")
     return columns.astype(np.int64), None
+
+
+def _fractions(classes: Numbers) -> Numbers:
+    """Returns which classes, numbers or texts of numbers, are no integers; none if one of them is no number."""
+    try:
+        values = classes.astype(np.float64)
+    except ValueError:
+        return classes[:0]
+    return classes[values != np.floor(values)]
 
 
 def joined(arrays: Sequence[npt.ArrayLike], where: str) -> tuple[Numbers, Index]:
