@@ -373,6 +373,9 @@ def test_ctrl_c_saves_every_run(tmp_path):
         wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
     with pytest.raises(ValueError, match="another sweep is running here"):
         run_sweep({}, tmp_path / "sweep")
+    workers = children(process)
+    assert len({os.getpgid(one) for one in (process.pid, *workers)}) == 3  # a terminal's Ctrl-C is for a group
+    assert {os.getsid(one) for one in workers} == {os.getsid(process.pid)}  # and `nice` works within a session
     process.send_signal(signal.SIGINT)
     code, out = ended(process)
     assert code == 130

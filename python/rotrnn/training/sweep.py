@@ -328,7 +328,9 @@ class Worker:
             stdout=subprocess.DEVNULL,
             stderr=output,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches only this process, which then asks the worker to stop
+            # Ctrl-C reaches only this process, which then asks the worker to stop. In a session of its own a worker
+            # would not heed `nice` beside those of others: Linux shares the cores among sessions
+            process_group=0,
         )
         return cls(run, process, output)
 
