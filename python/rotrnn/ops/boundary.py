@@ -181,6 +181,10 @@ class Boundary:
         native = array.dtype.newbyteorder("=")
         if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
+            if array.dtype.kind == "O" and not array.ndim:  # what NumPy does not take for an array of anything
+                thing = array.item()
+                got = "None" if thing is None else f"a {type(thing).__name__}"
+                raise TypeError(f"{self.op}: {name} is {got}, expected an array of {expected}")
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
         return array.astype(native, copy=False)
 
