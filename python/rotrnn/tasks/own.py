@@ -297,8 +297,8 @@ def _fractions(classes: Numbers) -> Numbers:
     try:
         values = classes.astype(np.float64)
     except ValueError:
-        return classes[:0]
-    return classes[values != np.floor(values)]
+        values = np.zeros(len(classes))
+    return np.asarray(classes[values != np.floor(values)])
 
 
 def joined(arrays: Sequence[npt.ArrayLike], where: str) -> tuple[Numbers, Index]:
