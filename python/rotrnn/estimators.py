@@ -1,7 +1,8 @@
 """Estimators with scikit-learn's conventions: `SequenceClassifier`, `SequenceRegressor` and `Forecaster`.
 
 They train as recipes do (`rotrnn.train`), and scikit-learn need not be installed. What is fitted ends in "_". `model_`
-and `params_` take and give numbers as they were given to `fit`: the scales of training are part of the parameters.
+and `params_` take and give numbers as they were given to `fit`: the scales of training are part of the parameters. In
+float32, as `params_` are, this costs digits where a mean is many deviations from zero; predictions are in float64.
 ``est.model_.save(path, est.params_)`` and `rotrnn.load` carry them elsewhere, and ``est.model_.stream(est.params_)``
 reads a sequence step by step.
 
@@ -52,8 +53,7 @@ __all__ = ["Forecaster", "SequenceClassifier", "SequenceRegressor"]
 
 
 class Estimator:
-    """What the estimators share: settings, and training by a recipe. They train in float32. Classifiers and regressors
-    predict in float64.
+    """What the estimators share: settings, and training by a recipe. They train in float32 and predict in float64.
 
     Parameters
     ----------
@@ -235,12 +235,14 @@ class Estimator:
     def _train(
         self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
     ) -> None:
-        """Trains, and sets what is fitted. Scales become part of the encoder and of the head."""
+        """Trains, and sets what is fitted. Scales become part of the encoder and of the head; `_params` are those of
+        predictions, in float64: in float32 a mean of many deviations would leave few digits, or none."""
         self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
         run = Run(Path(folder))
         self.model_: SequenceModel = recipe.build(loaded)
         params = run.load_params("last" if loaded.val is loaded.train else "best")
-        self.params_ = scaled(self.model_, params, inputs, outputs)
+        exact = scaled(self.model_, params, inputs, outputs)
+        self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
         self.n_iter_ = self.result_["steps"]
 
     def _outputs(self, call: str, x: X) -> Numbers:
@@ -253,9 +255,8 @@ class Estimator:
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step)")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
-        params = astype(self.params_, np.float64)
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
-        return np.concatenate([logits_of(self.model_, params, split.batch(one, np.float64)) for one in rows])
+        return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
 
     def _fit(self, x: X, y: npt.ArrayLike, kind: str, class_weights: Any = None, **model: Any) -> None:
         """Fits sequences and labels that are checked."""
@@ -295,7 +296,7 @@ def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) 
     levels = model.levels if isinstance(model, Regression) else 1
     mean, std = np.repeat(outputs.mean, levels), np.repeat(outputs.std, levels)
     head["w"], head["bias"] = head["w"] * std[:, None], head["bias"] * std + mean
-    return astype({**params, "encoder": encoder, "head": head}, np.float32)
+    return {**params, "encoder": encoder, "head": head}
 
 
 def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
@@ -675,11 +676,10 @@ class Forecaster(Estimator):
         y = self.series_ if after is None else self._series("predict", after)
         H, V = self.horizon, y.shape[1]
         steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
-        stream, read = self.model_.stream(self.params_), 0
+        stream, read = self.model_.stream(self._params), 0
         found: list[Numbers] = []
         while H * len(found) < steps:
-            inputs = self.form_.inputs(y)[read:].astype(np.float32)
-            said = stream.push(inputs[None])[0, -1].astype(np.float64).reshape(H, V, -1)
+            said = stream.push(self.form_.inputs(y)[None, read:])[0, -1].reshape(H, V, -1)
             found.append(self.form_.naive(y, np.array([len(y) - 1]), H)[0, ..., None] + said)
             read, y = len(y), np.concatenate([y, found[-1][..., middle(self.quantiles)]])
         return self._shaped(np.concatenate(found)[:steps], quantiles)
@@ -701,10 +701,10 @@ class Forecaster(Estimator):
         """Returns what `backtest` does, forecasts (m, horizon, V, Q) and naive ones (m, horizon, V), of (m, V)."""
         whole = np.concatenate([self.series_, later])
         origins = np.arange(len(self.series_) - 1, len(whole) - 1)
-        said = self.model_.stream(self.params_).push(self.form_.inputs(whole).astype(np.float32)[None])[0, origins]
+        said = self.model_.stream(self._params).push(self.form_.inputs(whole)[None])[0, origins]
         naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
         base = naive if self.period else np.zeros_like(naive)
-        return base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1), naive
+        return base[..., None] + said.reshape(*naive.shape, -1), naive
 
     def score(self, y: npt.ArrayLike) -> float:
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
