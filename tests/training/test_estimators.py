@@ -23,6 +23,7 @@ from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
 
 SMALL: dict[str, Any] = {"width": 8, "depth": 1, "epochs": 30, "learning_rate": 0.02}
+QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
 CHECKED: dict[str, Any] = {**SMALL, "batch_size": 16, "patience": None, "validation_fraction": 0.0, "width": 16}
 
 COLUMNS = "the columns of x (n, time) are steps, of which there may be any number: features are those of a step"
@@ -286,9 +287,83 @@ def test_series_that_cannot_be_forecast() -> None:
         one.predict(0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (SequenceClassifier, {"width": -1}, "width is -1, expected an integer from 1 to"),
+        (SequenceClassifier, {"depth": 0}, "depth is 0, expected an integer from 1 to"),
+        (SequenceClassifier, {"epochs": 10**12}, "epochs is 1000000000000, expected an integer from 1 to 2147483648"),
+        (SequenceClassifier, {"learning_rate": "x"}, "learning_rate is 'x', expected a positive number"),
+        (SequenceClassifier, {"weight_decay": -1}, "weight_decay is -1, expected a nonnegative number"),
+        (SequenceClassifier, {"dropout": 1}, "dropout is 1, expected a number of at least 0, below 1"),
+        (SequenceClassifier, {"patience": 0}, "patience is 0, expected an integer from 1 to"),
+        (SequenceClassifier, {"seed": None}, "seed is None, expected an integer from 0 to"),
+        (SequenceClassifier, {"device": "gpu"}, "device is 'gpu', expected cpu or cuda"),
+        (SequenceClassifier, {"folder": 3}, "folder is a int, expected the path of a folder"),
+        (SequenceClassifier, {"folder": __file__}, f"folder {__file__}: is a file, expected a folder"),
+        (SequenceClassifier, {"layer": "lur"}, "layer is 'lur', expected one of rotrnn, lru"),
+        (SequenceClassifier, {"layer_settings": 3}, "layer_settings is a int, expected a dict"),
+        (SequenceClassifier, {"layer_settings": {"a": 1}}, "layer is 'lru', of width 64: LRU: unknown setting 'a'"),
+        (
+            SequenceClassifier,
+            {"layer": LRU(8, 8), "layer_settings": {"d_state": 1}},
+            "layer_settings is {'d_state': 1}, expected None with a layer that is given as an object",
+        ),
+        (SequenceClassifier, {"class_weight": "b"}, "class_weight is 'b', expected 'balanced', a dict, or a list"),
+        (SequenceClassifier, {"class_weight": 3}, "class_weight is 3, expected 'balanced', a dict, or a list"),
+        (SequenceClassifier, {"class_weight": [1, 2, 3]}, "class_weight has 3 numbers, expected 2, one for each"),
+        (SequenceClassifier, {"class_weight": {0: -1}}, "class_weight[0] is -1, expected a nonnegative number"),
+        (SequenceRegressor, {"objective": "x"}, "objective is 'x', expected one of mse, mae, quantile"),
+        (SequenceRegressor, {"quantiles": (0.1,)}, "quantiles is (0.1,) with objective 'mse', expected none"),
+        (SequenceRegressor, {"quantiles": 0.5}, "quantiles is 0.5, expected increasing numbers between 0 and 1, or"),
+        (
+            Forecaster,
+            {"objective": "quantile", "quantiles": (0.5, 0.5)},
+            "quantiles is (0.5, 0.5), expected increasing",
+        ),
+        (Forecaster, {"horizon": 0}, "horizon is 0, expected a positive integer"),
+        (Forecaster, {"horizon": 2**31}, "horizon is 2147483648, expected an integer of at least 1"),
+        (Forecaster, {"period": -1}, "period is -1, expected an integer from 0"),
+        (Forecaster, {"window": "a"}, "window is 'a', expected an integer from 0"),
+        (Forecaster, {"window": 99}, "window is 99, expected at most the 36 steps for training"),
+        (Forecaster, {"levels": 1}, "levels is 1, expected True or False"),
+        (Forecaster, {"levels": False, "period": 0}, "levels is False with period 0, expected one of the two"),
+    ],
+)
+def test_settings_are_refused_by_their_names(kind: Any, settings: dict[str, Any], message: str) -> None:
+    data = (STEPS,) if kind is Forecaster else (noise(40), np.arange(40) % 2)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        kind(**settings).fit(*data)
+    assert str(caught.value).startswith(f"{kind.__name__}.fit: {message}")
+
+
+def test_settings_may_be_numpys() -> None:
+    """As those of a search over np.arange are."""
+    numbers = {"width": 4, "depth": 1, "epochs": 2, "batch_size": 8, "patience": 1, "seed": 3}
+    own, numpys = (SequenceRegressor(**{key: kind(n) for key, n in numbers.items()}) for kind in (int, np.int64))
+    x = noise(40)
+    np.testing.assert_array_equal(own.fit(x, STEPS).predict(x), numpys.fit(x, STEPS).predict(x))
+
+
+def test_weights_of_several_labels_are_a_list() -> None:
+    y = np.arange(80).reshape(40, 2) % 2
+    with pytest.raises(ValueError, match=r"Classifier.fit: class_weight is a dict, expected a list with the weight of"):
+        SequenceClassifier(class_weight={1: 2.0}).fit(noise(40), y)
+
+
+def test_a_folder_is_one_fit(tmp_path: Path) -> None:
+    """A second one is refused before it writes anything."""
+    one = SequenceRegressor(folder=tmp_path / "run", **QUICK).fit(noise(40), STEPS)
+    data = (tmp_path / "run" / "data.npz").read_bytes()
+    with pytest.raises(ValueError, match="already holds a run") as caught:
+        one.fit(noise(40), 2 * STEPS)
+    expected = "expected a new folder for each fit; leave it out in cross-validation"
+    assert str(caught.value) == f"SequenceRegressor.fit: folder '{tmp_path / 'run'}' already holds a run, {expected}"
+    assert (tmp_path / "run" / "data.npz").read_bytes() == data
+
+
 STEPS = np.arange(40.0)
 LATER = STEPS[:5]
-QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
 
 
 @pytest.fixture(scope="module")
