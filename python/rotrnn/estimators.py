@@ -376,7 +376,8 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
     elif isinstance(x, str) or not isinstance(x, Sequence):
         raise TypeError(f"{call}: X is a {type(x).__name__}, expected an array, or a list of arrays")
     given: Any = x if array is None else array
-    if array is None or (array.dtype.kind == "O" and array.ndim == 1):
+    listed = array is None or (array.dtype.kind == "O" and array.ndim == 1)
+    if listed:
         given = [on_host(call, f"X[{i}]", one) for i, one in enumerate(given)]
         array = None if len({one.shape for one in given}) > 1 else np.asarray(given)
     if array is not None and array.ndim not in (2, 3):
@@ -385,17 +386,17 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
             "Reshape your data: x.reshape(1, -1) is one sequence"
         )
     if array is not None:
-        n, T = array.shape[:2]
+        n, T, *features = array.shape
         least = f"(shape={array.shape}) while a minimum of 1 is required."
         if not n:
             raise ValueError(f"{call}: Found array with 0 sample(s) {least}")
-        if not array.size:
+        if 0 in features or (not T and not features and not listed):  # of a table, scikit-learn calls columns so
             raise ValueError(f"{call}: Found array with 0 feature(s) {least}")
-        values, lengths = array.reshape(n * T, -1), np.full(n, T)
+        values, lengths = array.reshape(n * T, *(features or [1])), np.full(n, T)
     else:
         values, lengths = joined(given, f"{call}: X")
-        if not lengths.all():
-            raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
+    if not lengths.all():
+        raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
     values = _numbers(call, "X", values)
     if not np.isfinite(values).all():
         what = "NaN" if np.isnan(values).any() else "infinity"
@@ -633,7 +634,7 @@ class SequenceRegressor(Estimator):
 
     def predict(self, x: X) -> Numbers:
         """Returns predictions (n, K), or (n,) after targets (n,); of several quantiles, the one nearest to the
-        median."""
+        median, the first of two as near."""
         return self._predict("predict", x)
 
     def _predict(self, call: str, x: X) -> Numbers:
@@ -649,8 +650,8 @@ class SequenceRegressor(Estimator):
 
 
 def middle(quantiles: Sequence[float] | None) -> int:
-    """Returns the index of the quantile nearest to the median; 0 without any."""
-    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5)))
+    """Returns the index of the quantile nearest to the median, the first of two as near; 0 without any."""
+    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5).round(12)))  # 0.7 - 0.5 is less than 0.5 - 0.3
 
 
 class Forecaster(Estimator):
@@ -743,6 +744,13 @@ class Forecaster(Estimator):
             raise ValueError(f"{where}: the series has shape {array.shape}, expected {expected}")
         return array.reshape(len(array), -1)
 
+    def _check_quantiles(self, call: str, quantiles: bool) -> None:
+        """Raises ValueError if quantiles are asked for, and there are none."""
+        if quantiles and not self.quantiles:
+            expected = "False, or a fit with objective 'quantile'"
+            where = f"{type(self).__name__}.{call}: quantiles is {quantiles!r}"
+            raise ValueError(f"{where} with objective {self.objective!r}, expected {expected}")
+
     def _shaped(self, forecasts: Numbers, quantiles: bool) -> Numbers:
         """Returns forecasts (..., V, Q) as they were asked for, without V if the series was (n,)."""
         found = forecasts if quantiles else forecasts[..., middle(self.quantiles)]
@@ -761,10 +769,11 @@ class Forecaster(Estimator):
         after : series, optional
             Another series of the same variables to go on from, such as the fitted one with newer numbers at its end.
         quantiles : bool
-            Return all quantiles, (..., Q). Those beyond `horizon` are after forecasts of the middle one: their spread
-            is then too small.
+            Return all quantiles, (..., Q); ValueError with another objective. Those beyond `horizon` are after
+            forecasts of the middle one: their spread is then too small.
         """
         self._check_fitted("predict")
+        self._check_quantiles("predict", quantiles)
         y = self.series_ if after is None else self._series("predict", after)
         H, V = self.horizon, y.shape[1]
         steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
@@ -786,6 +795,7 @@ class Forecaster(Estimator):
             repeats. With `quantiles`, forecasts have a last axis Q.
         """
         self._check_fitted("backtest")
+        self._check_quantiles("backtest", quantiles)
         found, naive = self._backtest(self._series("backtest", y))
         return self._shaped(found, quantiles), naive[..., 0] if self._flat else naive
 

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
 from rotrnn import LRU
-from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor
+from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle
 from rotrnn.nn.layer import astype
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
@@ -129,6 +129,11 @@ def test_quantiles_bracket_as_many_targets_as_they_say() -> None:
     np.testing.assert_array_equal(one.predict(x[400:]), found[:, 1])
     inside = np.mean((found[:, 0] < y[400:]) & (y[400:] < found[:, 2]))
     assert 0.65 < inside < 0.95  # 0.8, with a deviation of 0.03 by the 200 targets and as much by what was fitted
+
+
+@pytest.mark.parametrize("low", [0.1, 0.2, 0.3, 0.4])
+def test_of_two_quantiles_as_near_to_the_median_the_first_is_predicted(low: float) -> None:
+    assert middle((low / 2, low, 1 - low)) == 1
 
 
 def test_several_labels_and_weights() -> None:
@@ -408,6 +413,14 @@ def fitted() -> dict[str, Any]:
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
         ("c", "predict_proba", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
+        *[
+            ("r", "predict", {"x": x}, "X[0] has no steps, expected at least one")
+            for x in ([np.zeros((0, 2))], np.zeros((1, 0, 2)), [np.zeros(0)])
+        ],
+        ("r", "predict", {"x": np.zeros((2, 3, 0))}, "Found array with 0 feature(s) (shape=(2, 3, 0))"),
+        ("c", "fit", {"x": {"a": 1}, "y": [1]}, "X is a dict, expected an array, or a list of arrays"),
+        ("f", "predict", {"steps": 3, "quantiles": True}, "quantiles is True with objective 'mse', expected False, or"),
+        ("f", "backtest", {"y": LATER, "quantiles": True}, "quantiles is True with objective 'mse', expected False"),
         # settings
         *[
             ("f", "predict", {"steps": steps}, f"steps is {steps!r}, expected a positive integer")
