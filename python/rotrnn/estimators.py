@@ -1,7 +1,8 @@
 """Estimators with scikit-learn's conventions: `SequenceClassifier`, `SequenceRegressor` and `Forecaster`.
 
 They train as recipes do (`rotrnn.train`), and scikit-learn need not be installed. What is fitted ends in "_". `model_`
-and `params_` take and give numbers as they were given to `fit`: the scales of training are part of the parameters.
+and `params_` take and give numbers as they were given to `fit`: the scales of training are part of the parameters. In
+float32, as `params_` are, this costs digits where a mean is many deviations from zero; predictions are in float64.
 ``est.model_.save(path, est.params_)`` and `rotrnn.load` carry them elsewhere, and ``est.model_.stream(est.params_)``
 reads a sequence step by step.
 
@@ -11,6 +12,7 @@ reads a sequence step by step.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,18 +24,21 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, check_folder
+from rotrnn._support.settings import Unfit, fit
 from rotrnn.cuda import DeviceError
-from rotrnn.models.build import ModelSettings, make_layer
+from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
 from rotrnn.models.model import SequenceModel
-from rotrnn.models.regressor import Regression
+from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Params, Recurrent, astype
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
+from rotrnn.ops.device import named
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
 from rotrnn.tasks.series import Form, Series
+from rotrnn.tasks.task import Index
 from rotrnn.training.evaluation import logits_of
 from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import AdamW, NonFinite
@@ -47,13 +52,14 @@ DEFAULTS = {"length": 64}
 """Settings of layers that have no default, besides `d_state`, which is the width."""
 BATCH = 256
 """Sequences of a prediction at a time."""
+MOST_STEPS = 2**31
+"""Largest number of updates, and of evaluations to wait for."""
 
 __all__ = ["Forecaster", "SequenceClassifier", "SequenceRegressor"]
 
 
 class Estimator:
-    """What the estimators share: settings, and training by a recipe. They train in float32. Classifiers and regressors
-    predict in float64.
+    """What the estimators share: settings, and training by a recipe. They train in float32 and predict in float64.
 
     Parameters
     ----------
@@ -78,7 +84,8 @@ class Estimator:
     seed : int
         Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
     folder : path, optional
-        New folder that keeps the run, with its log, checkpoints and data: `rotrnn plot FOLDER` draws it.
+        New folder that keeps the run, with its log, checkpoints and data: `rotrnn plot FOLDER` draws it. One folder is
+        one fit: leave it out in cross-validation and searches.
     verbose : bool
         Print evaluations and show progress.
     device : str
@@ -166,15 +173,55 @@ class Estimator:
             raise ValueError(message) from None
         raise NotFittedError(message)
 
+    # ---- settings ----
+
+    def _check(self, args: Boundary) -> None:
+        """Checks all settings, by the names that the caller gave them, before anything is made of them."""
+        args.integer("width", self.width, 1, MOST_WIDTH)
+        args.integer("depth", self.depth, 1, MOST_LAYERS)
+        args.integer("epochs", self.epochs, 1)
+        args.integer("batch_size", self.batch_size, 1)
+        args.number("learning_rate", self.learning_rate, positive=True)
+        args.number("weight_decay", self.weight_decay)
+        for name, share in (("dropout", self.dropout), ("validation_fraction", self.validation_fraction)):
+            if not 0 <= _number(share) < 1:
+                raise ValueError(f"{args.op}: {name} is {share!r}, expected a number of at least 0, below 1")
+        if self.patience is not None:
+            args.integer("patience", self.patience, 1, MOST_STEPS)
+        args.integer("seed", self.seed, 0, 2**63 - 1)
+        named(args.op, self.device)
+        self._layer(args)
+        if self.folder is not None:
+            check_folder(f"{args.op}: folder", self.folder)
+            if any(path.exists() for path in Run(Path(self.folder)).files()):
+                expected = "a new folder for each fit; leave it out in cross-validation"
+                raise ValueError(f"{args.op}: folder {str(self.folder)!r} already holds a run, expected {expected}")
+
+    def _layer(self, args: Boundary) -> Recurrent:
+        """Returns the layer of each block."""
+        if isinstance(self.layer, Recurrent):
+            if self.layer_settings:
+                expected = "None with a layer that is given as an object"
+                raise ValueError(f"{args.op}: layer_settings is {self.layer_settings!r}, expected {expected}")
+            return self.layer
+        kind = pick(f"{args.op}: layer", self.layer, LAYERS)
+        args.one_of("layer_settings", self.layer_settings or {}, dict)
+        missing = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+        given = {key: value for key, value in {"d_state": self.width, **DEFAULTS}.items() if key in missing}
+        try:
+            return make_layer(self.layer, self.width, {**given, **(self.layer_settings or {})})
+        except ValueError as error:
+            raise ValueError(f"{args.op}: layer is {self.layer!r}, of width {self.width}: {error}") from error
+
     # ---- training ----
 
     def _recipe(self, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
         """Returns the recipe of these settings for a task."""
-        layer = self._layer()
         args = Boundary(f"{type(self).__name__}.fit")
-        epochs = args.integer("epochs", self.epochs, 1)
-        batch = min(args.integer("batch_size", self.batch_size, 1), len(loaded.train))
+        layer = self._layer(args)
+        batch = min(int(self.batch_size), len(loaded.train))
         epoch = max(len(loaded.train) // batch, 1)
+        epochs = args.integer("epochs", self.epochs, 1, MOST_STEPS // epoch)
         name = next((name for name, kind in LAYERS.items() if type(layer) is kind), type(layer).__name__)
         settings = ModelSettings(
             name, layer.d_model, self.depth, norm="layer", dropout=self.dropout, final_norm=True, **model
@@ -183,8 +230,8 @@ class Estimator:
             batch=batch,
             steps=epochs * epoch,
             eval_every=epoch if loaded.val is not loaded.train else epochs * epoch,
-            seed=self.seed,
-            patience=self.patience if loaded.val is not loaded.train else None,
+            seed=int(self.seed),
+            patience=int(self.patience) if self.patience is not None and loaded.val is not loaded.train else None,
             class_weights=class_weights,
         )
         optimiser = AdamW(lr=self.learning_rate, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0)
@@ -193,20 +240,7 @@ class Estimator:
     def _share(self, n: int) -> float:
         """Returns the share of n sequences or steps that is held out, 0 if it is less than half of one."""
         share = self.validation_fraction
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            name = f"{type(self).__name__}.fit: validation_fraction"
-            raise ValueError(f"{name} is {share!r}, expected a number of at least 0, below 1")
         return share if round(share * n) else 0.0
-
-    def _layer(self) -> Recurrent:
-        if isinstance(self.layer, Recurrent):
-            if self.layer_settings:
-                raise ValueError("layer_settings: expected none with a layer that is given as an object")
-            return self.layer
-        kind = pick("layer", self.layer, LAYERS)
-        missing = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
-        given = {key: value for key, value in {"d_state": self.width, **DEFAULTS}.items() if key in missing}
-        return make_layer(self.layer, self.width, {**given, **(self.layer_settings or {})})
 
     @contextmanager
     def _place(self) -> Iterator[Path]:
@@ -221,6 +255,7 @@ class Estimator:
                 yield path
             except ValueError as error:
                 rename(error, f"{path}:", f"{call}:")
+                rename(error, "Series:", f"{call}:")
                 raise
             except (NonFinite, DeviceError, MemoryError) as error:
                 what, _, kept = str(error).rpartition("; ")
@@ -235,12 +270,14 @@ class Estimator:
     def _train(
         self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
     ) -> None:
-        """Trains, and sets what is fitted. Scales become part of the encoder and of the head."""
+        """Trains, and sets what is fitted. Scales become part of the encoder and of the head; `_params` are those of
+        predictions, in float64: in float32 a mean of many deviations would leave few digits, or none."""
         self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
         run = Run(Path(folder))
         self.model_: SequenceModel = recipe.build(loaded)
         params = run.load_params("last" if loaded.val is loaded.train else "best")
-        self.params_ = scaled(self.model_, params, inputs, outputs)
+        exact = scaled(self.model_, params, inputs, outputs)
+        self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
         self.n_iter_ = self.result_["steps"]
 
     def _outputs(self, call: str, x: X) -> Numbers:
@@ -253,14 +290,19 @@ class Estimator:
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step)")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
-        params = astype(self.params_, np.float64)
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
-        return np.concatenate([logits_of(self.model_, params, split.batch(one, np.float64)) for one in rows])
+        return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
 
-    def _fit(self, x: X, y: npt.ArrayLike, kind: str, class_weights: Any = None, **model: Any) -> None:
+    def _begin(self, x: X) -> tuple[Numbers, Index]:
+        """Checks the settings, and returns `sequences`: what is wrong with them is said before what is with y."""
+        args = Boundary(f"{type(self).__name__}.fit")
+        self._check(args)
+        return sequences(args.op, x)
+
+    def _fit(
+        self, values: Numbers, lengths: Index, labels: Numbers, kind: str, class_weights: Any = None, **model: Any
+    ) -> None:
         """Fits sequences and labels that are checked."""
-        values, lengths = sequences(f"{type(self).__name__}.fit", x)
-        labels = np.asarray(y)
         if len(labels) != len(lengths):
             got = f"y has {len(labels)} labels"
             raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
@@ -276,6 +318,25 @@ class Estimator:
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe(task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
+
+
+def _number(value: Any) -> float:
+    """Returns a number as it is, and NaN for anything else."""
+    try:
+        number: float = fit(value, float)
+    except Unfit:
+        return math.nan
+    return number
+
+
+def _check_objective(args: Boundary, objective: str, quantiles: tuple[float, ...] | None) -> None:
+    """Checks the two settings of a regression."""
+    args.choice("objective", objective, LOSSES)
+    try:
+        check_objective(args.op, objective, fit(quantiles, tuple[float, ...] | None) or ())
+    except Unfit:
+        expected = "increasing numbers between 0 and 1, or None"
+        raise ValueError(f"{args.op}: quantiles is {quantiles!r}, expected {expected}") from None
 
 
 def _arguments(kind: type) -> list[str]:
@@ -295,10 +356,10 @@ def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) 
     levels = model.levels if isinstance(model, Regression) else 1
     mean, std = np.repeat(outputs.mean, levels), np.repeat(outputs.std, levels)
     head["w"], head["bias"] = head["w"] * std[:, None], head["bias"] * std + mean
-    return astype({**params, "encoder": encoder, "head": head}, np.float32)
+    return {**params, "encoder": encoder, "head": head}
 
 
-def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
+def sequences(call: str, x: X) -> tuple[Numbers, Index]:
     """Returns sequences one after the other, (steps, F) float64, and their lengths, from an array (n, T) or (n, T, F),
     or from a list of arrays (T_i,) or (T_i, F).
 
@@ -315,7 +376,8 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
     elif isinstance(x, str) or not isinstance(x, Sequence):
         raise TypeError(f"{call}: X is a {type(x).__name__}, expected an array, or a list of arrays")
     given: Any = x if array is None else array
-    if array is None or (array.dtype.kind == "O" and array.ndim == 1):
+    listed = array is None or (array.dtype.kind == "O" and array.ndim == 1)
+    if listed:
         given = [on_host(call, f"X[{i}]", one) for i, one in enumerate(given)]
         array = None if len({one.shape for one in given}) > 1 else np.asarray(given)
     if array is not None and array.ndim not in (2, 3):
@@ -324,17 +386,17 @@ def sequences(call: str, x: X) -> tuple[Numbers, npt.NDArray[np.int64]]:
             "Reshape your data: x.reshape(1, -1) is one sequence"
         )
     if array is not None:
-        n, T = array.shape[:2]
+        n, T, *features = array.shape
         least = f"(shape={array.shape}) while a minimum of 1 is required."
         if not n:
             raise ValueError(f"{call}: Found array with 0 sample(s) {least}")
-        if not array.size:
+        if 0 in features or (not T and not features and not listed):  # of a table, scikit-learn calls columns so
             raise ValueError(f"{call}: Found array with 0 feature(s) {least}")
-        values, lengths = array.reshape(n * T, -1), np.full(n, T)
+        values, lengths = array.reshape(n * T, *(features or [1])), np.full(n, T)
     else:
         values, lengths = joined(given, f"{call}: X")
-        if not lengths.all():
-            raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
+    if not lengths.all():
+        raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
     values = _numbers(call, "X", values)
     if not np.isfinite(values).all():
         what = "NaN" if np.isnan(values).any() else "infinity"
@@ -428,6 +490,7 @@ class SequenceClassifier(Estimator):
     def fit(self, x: X, y: npt.ArrayLike) -> Self:
         """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone."""
         call = f"{type(self).__name__}.fit"
+        steps = self._begin(x)
         labels = _targets(call, y, numbers=False)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
@@ -446,14 +509,30 @@ class SequenceClassifier(Estimator):
             if len(self.classes_) < 2:
                 raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
-        self._fit(x, labels.astype(np.int64), kind, self._weights(call))
+        self._fit(*steps, labels.astype(np.int64), kind, self._weights(call, labels))
         return self
 
-    def _weights(self, call: str) -> Any:
+    def _check(self, args: Boundary) -> None:
+        super()._check(args)
+        given = self.class_weight
+        if given is None or (isinstance(given, str) and given == "balanced"):
+            return
+        if not isinstance(given, dict | list | tuple | np.ndarray):
+            raise ValueError(f"{args.op}: class_weight is {given!r}, expected 'balanced', a dict, or a list")
+        for key, weight in given.items() if isinstance(given, dict) else enumerate(given):
+            args.number(f"class_weight[{key!r}]", weight)
+
+    def _weights(self, call: str, labels: Numbers) -> Any:
         """Returns `class_weight` in the form of a recipe."""
         given = self.class_weight
+        if given is None or isinstance(given, str):
+            return given
+        if self._several and isinstance(given, dict):
+            raise ValueError(f"{call}: class_weight is a dict, expected a list with the weight of each label")
         if not isinstance(given, dict):
-            return given if given is None or isinstance(given, str) else tuple(map(float, given))
+            if len(given) != (n := labels.shape[1] if self._several else len(self.classes_)):
+                raise ValueError(f"{call}: class_weight has {len(given)} numbers, expected {n}, one for each")
+            return tuple(map(float, given))
         if unknown := [one for one in given if one not in self.classes_]:
             raise ValueError(f"{call}: class_weight has {unknown[0]!r}, expected one of {self.classes_.tolist()}")
         return tuple(float(given.get(one, 1.0)) for one in self.classes_.tolist())
@@ -533,10 +612,15 @@ class SequenceRegressor(Estimator):
 
     def fit(self, x: X, y: npt.ArrayLike) -> Self:
         """Fits to sequences and their targets. ValueError if they are of another form."""
+        steps = self._begin(x)
         targets = _targets(f"{type(self).__name__}.fit", y, numbers=True)
         self._flat = targets.ndim == 1
-        self._fit(x, targets, "regression", objective=self.objective, quantiles=self.quantiles)
+        self._fit(*steps, targets, "regression", objective=self.objective, quantiles=self.quantiles)
         return self
+
+    def _check(self, args: Boundary) -> None:
+        super()._check(args)
+        _check_objective(args, self.objective, self.quantiles)
 
     def predict_quantiles(self, x: X) -> Numbers:
         """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another
@@ -550,7 +634,7 @@ class SequenceRegressor(Estimator):
 
     def predict(self, x: X) -> Numbers:
         """Returns predictions (n, K), or (n,) after targets (n,); of several quantiles, the one nearest to the
-        median."""
+        median, the first of two as near."""
         return self._predict("predict", x)
 
     def _predict(self, call: str, x: X) -> Numbers:
@@ -566,8 +650,8 @@ class SequenceRegressor(Estimator):
 
 
 def middle(quantiles: Sequence[float] | None) -> int:
-    """Returns the index of the quantile nearest to the median; 0 without any."""
-    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5)))
+    """Returns the index of the quantile nearest to the median, the first of two as near; 0 without any."""
+    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5).round(12)))  # 0.7 - 0.5 is less than 0.5 - 0.3
 
 
 class Forecaster(Estimator):
@@ -624,6 +708,7 @@ class Forecaster(Estimator):
 
     def fit(self, y: npt.ArrayLike) -> Self:
         """Fits to a series (n,) or (n, V). ValueError if it is too short, or not of finite numbers."""
+        self._check(Boundary(f"{type(self).__name__}.fit"))
         series = self._series("fit", y)
         self._flat = np.ndim(y) == 1
         held = self._share(len(series))
@@ -641,6 +726,15 @@ class Forecaster(Estimator):
         self.form_, self.series_ = task.form, series
         return self
 
+    def _check(self, args: Boundary) -> None:
+        super()._check(args)
+        args.integer("horizon", self.horizon, 1)
+        args.integer("period", self.period)
+        args.integer("window", self.window)
+        if not (args.flag("levels", self.levels) or self.period):
+            raise ValueError(f"{args.op}: levels is False with period 0, expected one of the two to read")
+        _check_objective(args, self.objective, self.quantiles)
+
     def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
         """Returns a series (n, V), checked."""
         where = f"{type(self).__name__}.{call}"
@@ -649,6 +743,13 @@ class Forecaster(Estimator):
             expected = f"(n, {self.series_.shape[1]}) as of the series that was fitted"
             raise ValueError(f"{where}: the series has shape {array.shape}, expected {expected}")
         return array.reshape(len(array), -1)
+
+    def _check_quantiles(self, call: str, quantiles: bool) -> None:
+        """Raises ValueError if quantiles are asked for, and there are none."""
+        if quantiles and not self.quantiles:
+            expected = "False, or a fit with objective 'quantile'"
+            where = f"{type(self).__name__}.{call}: quantiles is {quantiles!r}"
+            raise ValueError(f"{where} with objective {self.objective!r}, expected {expected}")
 
     def _shaped(self, forecasts: Numbers, quantiles: bool) -> Numbers:
         """Returns forecasts (..., V, Q) as they were asked for, without V if the series was (n,)."""
@@ -668,18 +769,18 @@ class Forecaster(Estimator):
         after : series, optional
             Another series of the same variables to go on from, such as the fitted one with newer numbers at its end.
         quantiles : bool
-            Return all quantiles, (..., Q). Those beyond `horizon` are after forecasts of the middle one: their spread
-            is then too small.
+            Return all quantiles, (..., Q); ValueError with another objective. Those beyond `horizon` are after
+            forecasts of the middle one: their spread is then too small.
         """
         self._check_fitted("predict")
+        self._check_quantiles("predict", quantiles)
         y = self.series_ if after is None else self._series("predict", after)
         H, V = self.horizon, y.shape[1]
         steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
-        stream, read = self.model_.stream(self.params_), 0
+        stream, read = self.model_.stream(self._params), 0
         found: list[Numbers] = []
         while H * len(found) < steps:
-            inputs = self.form_.inputs(y)[read:].astype(np.float32)
-            said = stream.push(inputs[None])[0, -1].astype(np.float64).reshape(H, V, -1)
+            said = stream.push(self.form_.inputs(y)[None, read:])[0, -1].reshape(H, V, -1)
             found.append(self.form_.naive(y, np.array([len(y) - 1]), H)[0, ..., None] + said)
             read, y = len(y), np.concatenate([y, found[-1][..., middle(self.quantiles)]])
         return self._shaped(np.concatenate(found)[:steps], quantiles)
@@ -694,6 +795,7 @@ class Forecaster(Estimator):
             repeats. With `quantiles`, forecasts have a last axis Q.
         """
         self._check_fitted("backtest")
+        self._check_quantiles("backtest", quantiles)
         found, naive = self._backtest(self._series("backtest", y))
         return self._shaped(found, quantiles), naive[..., 0] if self._flat else naive
 
@@ -701,10 +803,10 @@ class Forecaster(Estimator):
         """Returns what `backtest` does, forecasts (m, horizon, V, Q) and naive ones (m, horizon, V), of (m, V)."""
         whole = np.concatenate([self.series_, later])
         origins = np.arange(len(self.series_) - 1, len(whole) - 1)
-        said = self.model_.stream(self.params_).push(self.form_.inputs(whole).astype(np.float32)[None])[0, origins]
+        said = self.model_.stream(self._params).push(self.form_.inputs(whole)[None])[0, origins]
         naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
         base = naive if self.period else np.zeros_like(naive)
-        return base[..., None] + said.astype(np.float64).reshape(*naive.shape, -1), naive
+        return base[..., None] + said.reshape(*naive.shape, -1), naive
 
     def score(self, y: npt.ArrayLike) -> float:
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive

@@ -17,12 +17,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
 from rotrnn import LRU
-from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor
+from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle
 from rotrnn.nn.layer import astype
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
 
 SMALL: dict[str, Any] = {"width": 8, "depth": 1, "epochs": 30, "learning_rate": 0.02}
+QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
 CHECKED: dict[str, Any] = {**SMALL, "batch_size": 16, "patience": None, "validation_fraction": 0.0, "width": 16}
 
 COLUMNS = "the columns of x (n, time) are steps, of which there may be any number: features are those of a step"
@@ -93,6 +94,32 @@ def test_sums_are_learnt_and_scales_do_not_matter() -> None:
     assert several.predict(x).shape == (150, 2)
 
 
+def test_offsets_of_many_deviations_do_not_matter() -> None:
+    """In float32, numbers of order one have no digits left beside 1e8. Training sees the same to rounding, with or
+    without offsets, and so scores agree to what its 90 updates make of that."""
+    x = noise()
+    y = x[:, :, 0].sum(1)
+
+    def score(dx: float, dy: float) -> float:
+        return SequenceRegressor(**SMALL).fit(x[:100] + dx, y[:100] + dy).score(x[100:] + dx, y[100:] + dy)
+
+    plain = score(0, 0)
+    assert plain > 0.7
+    np.testing.assert_allclose([score(1e8, 0), score(0, 1e12), score(1e8, 1e12)], plain, rtol=0, atol=1e-3)
+    classes = (y > 0) + 0
+    one, far = (SequenceClassifier(**SMALL).fit(x + offset, classes) for offset in (0, 1e8))
+    np.testing.assert_allclose(far.predict_proba(x + 1e8), one.predict_proba(x), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("period", [0, 1])
+def test_forecasts_far_from_zero_are_as_good(period: int) -> None:
+    y = 10 * np.sin(np.arange(200) / 3)
+    one, far = (Forecaster(horizon=4, period=period, window=40, **SMALL).fit(y[:150] + offset) for offset in (0, 1e8))
+    assert one.score(y[150:]) > 0.8
+    assert abs(far.score(y[150:] + 1e8) - one.score(y[150:])) < 1e-3
+    np.testing.assert_allclose(far.predict(10) - 1e8, one.predict(10), rtol=0, atol=1e-2)
+
+
 def test_quantiles_bracket_as_many_targets_as_they_say() -> None:
     rng = np.random.default_rng(0)
     x, y = noise(600), rng.standard_normal(600)  # nothing to learn but the quantiles of y
@@ -102,6 +129,11 @@ def test_quantiles_bracket_as_many_targets_as_they_say() -> None:
     np.testing.assert_array_equal(one.predict(x[400:]), found[:, 1])
     inside = np.mean((found[:, 0] < y[400:]) & (y[400:] < found[:, 2]))
     assert 0.65 < inside < 0.95  # 0.8, with a deviation of 0.03 by the 200 targets and as much by what was fitted
+
+
+@pytest.mark.parametrize("low", [0.1, 0.2, 0.3, 0.4])
+def test_of_two_quantiles_as_near_to_the_median_the_first_is_predicted(low: float) -> None:
+    assert middle((low / 2, low, 1 - low)) == 1
 
 
 def test_several_labels_and_weights() -> None:
@@ -154,7 +186,8 @@ def test_a_fitted_model_is_saved_for_numbers_as_they_are(tmp_path: Path) -> None
     one.model_.save(tmp_path / "model.safetensors", one.params_)
     model, params = rotrnn.load(tmp_path / "model.safetensors")
     logits, _ = model.forward(astype(params, np.float64), x)
-    np.testing.assert_array_equal(logits[:, 0], one.predict(x))
+    found = one.predict(x)
+    np.testing.assert_allclose(logits[:, 0], found, rtol=0, atol=1e-5 * np.abs(found).max())  # float32's, some dozens
     run = Run(tmp_path / "run")
     assert run.status() == "done"
     assert one.n_iter_ == run.read_json(run.result)["steps"]
@@ -259,9 +292,83 @@ def test_series_that_cannot_be_forecast() -> None:
         one.predict(0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (SequenceClassifier, {"width": -1}, "width is -1, expected an integer from 1 to"),
+        (SequenceClassifier, {"depth": 0}, "depth is 0, expected an integer from 1 to"),
+        (SequenceClassifier, {"epochs": 10**12}, "epochs is 1000000000000, expected an integer from 1 to 2147483648"),
+        (SequenceClassifier, {"learning_rate": "x"}, "learning_rate is 'x', expected a positive number"),
+        (SequenceClassifier, {"weight_decay": -1}, "weight_decay is -1, expected a nonnegative number"),
+        (SequenceClassifier, {"dropout": 1}, "dropout is 1, expected a number of at least 0, below 1"),
+        (SequenceClassifier, {"patience": 0}, "patience is 0, expected an integer from 1 to"),
+        (SequenceClassifier, {"seed": None}, "seed is None, expected an integer from 0 to"),
+        (SequenceClassifier, {"device": "gpu"}, "device is 'gpu', expected cpu or cuda"),
+        (SequenceClassifier, {"folder": 3}, "folder is a int, expected the path of a folder"),
+        (SequenceClassifier, {"folder": __file__}, f"folder {__file__}: is a file, expected a folder"),
+        (SequenceClassifier, {"layer": "lur"}, "layer is 'lur', expected one of rotrnn, lru"),
+        (SequenceClassifier, {"layer_settings": 3}, "layer_settings is a int, expected a dict"),
+        (SequenceClassifier, {"layer_settings": {"a": 1}}, "layer is 'lru', of width 64: LRU: unknown setting 'a'"),
+        (
+            SequenceClassifier,
+            {"layer": LRU(8, 8), "layer_settings": {"d_state": 1}},
+            "layer_settings is {'d_state': 1}, expected None with a layer that is given as an object",
+        ),
+        (SequenceClassifier, {"class_weight": "b"}, "class_weight is 'b', expected 'balanced', a dict, or a list"),
+        (SequenceClassifier, {"class_weight": 3}, "class_weight is 3, expected 'balanced', a dict, or a list"),
+        (SequenceClassifier, {"class_weight": [1, 2, 3]}, "class_weight has 3 numbers, expected 2, one for each"),
+        (SequenceClassifier, {"class_weight": {0: -1}}, "class_weight[0] is -1, expected a nonnegative number"),
+        (SequenceRegressor, {"objective": "x"}, "objective is 'x', expected one of mse, mae, quantile"),
+        (SequenceRegressor, {"quantiles": (0.1,)}, "quantiles is (0.1,) with objective 'mse', expected none"),
+        (SequenceRegressor, {"quantiles": 0.5}, "quantiles is 0.5, expected increasing numbers between 0 and 1, or"),
+        (
+            Forecaster,
+            {"objective": "quantile", "quantiles": (0.5, 0.5)},
+            "quantiles is (0.5, 0.5), expected increasing",
+        ),
+        (Forecaster, {"horizon": 0}, "horizon is 0, expected a positive integer"),
+        (Forecaster, {"horizon": 2**31}, "horizon is 2147483648, expected an integer of at least 1"),
+        (Forecaster, {"period": -1}, "period is -1, expected an integer from 0"),
+        (Forecaster, {"window": "a"}, "window is 'a', expected an integer from 0"),
+        (Forecaster, {"window": 99}, "window is 99, expected at most the 36 steps for training"),
+        (Forecaster, {"levels": 1}, "levels is 1, expected True or False"),
+        (Forecaster, {"levels": False, "period": 0}, "levels is False with period 0, expected one of the two"),
+    ],
+)
+def test_settings_are_refused_by_their_names(kind: Any, settings: dict[str, Any], message: str) -> None:
+    data = (STEPS,) if kind is Forecaster else (noise(40), np.arange(40) % 2)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        kind(**settings).fit(*data)
+    assert str(caught.value).startswith(f"{kind.__name__}.fit: {message}")
+
+
+def test_settings_may_be_numpys() -> None:
+    """As those of a search over np.arange are."""
+    numbers = {"width": 4, "depth": 1, "epochs": 2, "batch_size": 8, "patience": 1, "seed": 3}
+    own, numpys = (SequenceRegressor(**{key: kind(n) for key, n in numbers.items()}) for kind in (int, np.int64))
+    x = noise(40)
+    np.testing.assert_array_equal(own.fit(x, STEPS).predict(x), numpys.fit(x, STEPS).predict(x))
+
+
+def test_weights_of_several_labels_are_a_list() -> None:
+    y = np.arange(80).reshape(40, 2) % 2
+    with pytest.raises(ValueError, match=r"Classifier.fit: class_weight is a dict, expected a list with the weight of"):
+        SequenceClassifier(class_weight={1: 2.0}).fit(noise(40), y)
+
+
+def test_a_folder_is_one_fit(tmp_path: Path) -> None:
+    """A second one is refused before it writes anything."""
+    one = SequenceRegressor(folder=tmp_path / "run", **QUICK).fit(noise(40), STEPS)
+    data = (tmp_path / "run" / "data.npz").read_bytes()
+    with pytest.raises(ValueError, match="already holds a run") as caught:
+        one.fit(noise(40), 2 * STEPS)
+    expected = "expected a new folder for each fit; leave it out in cross-validation"
+    assert str(caught.value) == f"SequenceRegressor.fit: folder '{tmp_path / 'run'}' already holds a run, {expected}"
+    assert (tmp_path / "run" / "data.npz").read_bytes() == data
+
+
 STEPS = np.arange(40.0)
 LATER = STEPS[:5]
-QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -306,6 +413,14 @@ def fitted() -> dict[str, Any]:
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
         ("c", "predict_proba", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
+        *[
+            ("r", "predict", {"x": x}, "X[0] has no steps, expected at least one")
+            for x in ([np.zeros((0, 2))], np.zeros((1, 0, 2)), [np.zeros(0)])
+        ],
+        ("r", "predict", {"x": np.zeros((2, 3, 0))}, "Found array with 0 feature(s) (shape=(2, 3, 0))"),
+        ("c", "fit", {"x": {"a": 1}, "y": [1]}, "X is a dict, expected an array, or a list of arrays"),
+        ("f", "predict", {"steps": 3, "quantiles": True}, "quantiles is True with objective 'mse', expected False, or"),
+        ("f", "backtest", {"y": LATER, "quantiles": True}, "quantiles is True with objective 'mse', expected False"),
         # settings
         *[
             ("f", "predict", {"steps": steps}, f"steps is {steps!r}, expected a positive integer")
