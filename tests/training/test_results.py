@@ -122,6 +122,14 @@ def test_runs_that_were_copied_elsewhere(runs, tmp_path):
     assert rows(runs / "lr=0.1,seed=1", runs / "lr=0.1,seed=1", runs) == rows(runs / "lr=0.1,seed=1", runs)
 
 
+def test_runs_are_in_the_order_of_the_numbers_in_their_names(tmp_path):
+    names = ["gru", "lr=1e-4,seed=0", "lr=0.001,seed=2", "lr=0.001,seed=10", "lstm,steps=4000", "lstm,steps=16000"]
+    for name in sorted(names):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").touch()
+    assert [run.folder.name for run in find_runs([tmp_path])] == names
+
+
 def test_different_results_of_one_recipe_are_reported(runs, tmp_path, recwarn):
     """The recipe does not record which data were in the folder."""
     shutil.copytree(runs / "lr=0.1,seed=1", tmp_path / "again")

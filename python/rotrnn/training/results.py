@@ -7,6 +7,7 @@ import dataclasses
 import io
 import math
 import os
+import re
 import statistics
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from rotrnn.training.run import Run
 
 Row = dict[str, Any]
 CHECKPOINTS = ("best", "last")
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,19 @@ class Outcome:
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Returns the runs in these folders or below them. A folder without any is returned as a run that cannot be
-    read."""
+    """Returns the runs in these folders or below them, numbers in the names of folders in the order of their values. A
+    folder without any is returned as a run that cannot be read."""
     found: dict[Path, Run] = {}
     for path in map(Path, paths):
         own = path / "recipe.toml"
-        here = [own] if own.exists() else sorted(path.rglob("recipe.toml")) or [own]
+        here = [own] if own.exists() else sorted(path.rglob("recipe.toml"), key=_by_value) or [own]
         found |= {recipe.parent.resolve(): Run(recipe.parent) for recipe in here}
     return list(found.values())
+
+
+def _by_value(path: Path) -> list[list[str | float]]:
+    """A key for sorting that puts ``steps=4000`` before ``steps=16000``."""
+    return [[float(one) if i % 2 else one for i, one in enumerate(NUMBER.split(part))] for part in path.parts]
 
 
 def read_runs(runs: Iterable[Run]) -> tuple[list[Outcome], list[str]]:
