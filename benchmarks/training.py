@@ -34,6 +34,7 @@ DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and
 NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "griffin", "min_gru")
 LATER = tuple(f"digits-{name}" for name in NEIGHBOURS)
 """Recipes of `DIGITS` for what the papers compare with, on pages of their own."""
+BRACKETS = ("bedouin-4", "lstm", "transformer", "mamba")
 COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 TRAININGS: dict[str, tuple[str, ...]] = {
@@ -84,7 +85,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "copy-ablations": ("copy-ablations-small --seeds 0",),
     "copy-depth": ("copy-depth-small --seeds 0",),
     "copy-fixed_point": ("copy-fixed_point-small",),
-    "brackets": ("brackets-small",),
+    "brackets": (f"brackets-small {' '.join(f'--variant {one}' for one in BRACKETS)}",),
     "brackets-budget": ("brackets-small --variant lstm --grid training.steps=4000,16000,64000",),
     "brackets-bedouin": ("brackets-small --variant bedouin-4 --seeds 0 --steps 16000",),
 }
