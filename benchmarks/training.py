@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS
+from rotrnn._support.json import to_json
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
 from rotrnn.training.evaluation import scaled
@@ -113,7 +114,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "pictures": [path.name for path in _pictures(name, folders)],
         "rows": rows,
     }
-    (FOLDER / f"{name}.json").write_text(json.dumps(recorded, indent=1) + "\n")
+    (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n")
     return page(name, recorded)
 
 
