@@ -774,8 +774,9 @@ def _plot_parser(commands: Any) -> None:
 For one run, written to RUN/plots: learning curves; if the layers have them, eigenvalues in the unit disc before and
 after training, norms of the hidden states along the sequence and over training, iterations to the fixed point, and the
 difference between parallel and sequential inference; for the best parameters on the test split, the confusion matrix
-and, if the task defines it, accuracy against length; accuracy against the maximum number of iterations, if `rotrnn eval
-RUN --grid layer.max_iterations=2,4,8 --out RUN/iterations.json` was run.
+and, if the task defines it, accuracy against length; accuracy against the maximum number of iterations, or against the
+tolerance, of fixed points, if `rotrnn eval RUN --grid layer.max_iterations=2,4,8 --out RUN/iterations.json`, or the
+same with `layer.tol=0.1,0.01` and RUN/tolerances.json, was run.
 
 For several runs, or a folder of runs, written to DIR/plots, or to `plots` next to the runs: learning curves, accuracies
 on the test split, and, if the runs have them, accuracy against length, hidden states and iterations. Runs whose recipes

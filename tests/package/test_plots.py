@@ -23,7 +23,7 @@ from rotrnn.cli import main
 from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import _write, caps_of, layer_series, longest, median_iterations, series_of, spread
+from rotrnn.plots.runs import GRIDS, _write, evaluated, layer_series, longest, median_iterations, series_of, spread
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
 from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
@@ -459,6 +459,18 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
     np.testing.assert_allclose(lines(axes)[f"longest in training ({toy.T})"][:, 0], toy.T)
 
 
+def test_tolerances_are_drawn_from_their_file(tmp_path: Path) -> None:
+    toy_run(tmp_path, "training.seed=0")
+    found = [{"point": f"tol={tol}", "accuracy": a} for tol, a in (("0.1", 0.2), ("1e-05", 0.9), ("0.01", 0.5))]
+    (tmp_path / "tolerances.json").write_text(json.dumps(found))
+    (axes,) = plots.run_figures(tmp_path)["tolerances"].axes
+    np.testing.assert_allclose(lines(axes)["this run"], [[1e-5, 90], [0.01, 50], [0.1, 20]])
+    assert axes.get_xlim()[0] > axes.get_xlim()[1]
+    (tmp_path / "tolerances.json").write_text('[{"point": "tol=0.0", "accuracy": 1}]')
+    with pytest.raises(ValueError, match=r"tolerances.json: .* is not accuracy at tol=N, expected the output"):
+        plots.run_figures(tmp_path)
+
+
 def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
     for seed, accuracies in ((0, [0.5, 0.9]), (1, [0.7, 0.7])):
         toy_run(tmp_path / f"seed={seed}", f"training.seed={seed}")
@@ -477,7 +489,7 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
             (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
         np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
         with pytest.raises(ValueError, match=message):
-            caps_of(Run(tmp_path / "seed=0"), "accuracy")
+            evaluated(Run(tmp_path / "seed=0"), "accuracy", GRIDS["caps"])
 
 
 def test_what_cannot_be_read_stops_no_other(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -602,6 +614,7 @@ DISC = [np.exp(1j * np.arange(4.0)) * 0.9] * 2
 CURVE = {"length": [4, 8], "n": [200, 200], "accuracy": [0.9, 0.8], "sequence_accuracy": [0.9, 0.6]}
 DRAWN: dict[str, tuple[int, Any]] = {
     "accuracy_by_iterations": (1, lambda **to: plots.accuracy_by_iterations({"a": [ONE]}, **to)),
+    "accuracy_by_tolerance": (1, lambda **to: plots.accuracy_by_tolerance({"a": [ONE]}, **to)),
     "accuracy_by_length": (2, lambda **to: plots.accuracy_by_length({"a": [CURVE]}, chance=0.1, **to)),
     "compare_iterations": (2, lambda **to: plots.compare_iterations({"a": [ONE]}, {"a": [ONE]}, **to)),
     "compare_learning": (3, lambda **to: plots.compare_learning(*[{"a": [ONE]}] * 3, **to)),

@@ -6,7 +6,7 @@ matplotlib is an optional extra and is imported only when something is drawn. py
 global state, and no display is needed.
 """
 
-from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
+from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length, accuracy_by_tolerance
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
@@ -17,6 +17,7 @@ from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_
 __all__ = [
     "accuracy_by_iterations",
     "accuracy_by_length",
+    "accuracy_by_tolerance",
     "compare",
     "compare_iterations",
     "compare_learning",

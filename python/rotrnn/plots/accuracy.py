@@ -1,4 +1,4 @@
-"""Accuracy outside the training conditions: at other lengths, and with another number of iterations."""
+"""Accuracy outside the training conditions: at other lengths, and for other iterations and tolerances."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from rotrnn.plots.style import GREY, Given, Groups, Series, Sheet, counted, draw_groups, height_for, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Curve = Mapping[str, Sequence[float]]
@@ -106,17 +107,37 @@ def accuracy_by_iterations(
     `length` marks the longest sequence, `trained` the maximum number of iterations in training; `ax` is
     axes to draw into.
     """
-    sheet = Sheet(ax, 5.2, height_for(len(groups) + 2, 2.9))
-    (axes,) = sheet.panels
-    draw_groups(axes, counted(groups), factor=100.0)
+    sheet, axes = _by_setting(groups, name, ax, base=2)
     if length is not None:
         axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest sequence ({length})")
     if trained is not None:
         axes.axvline(trained, color=GREY, linestyle=":", linewidth=1.2, label=f"maximum in training ({trained})")
-    caps = sorted({int(cap) for runs in groups.values() for at, _ in runs for cap in at})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(caps, [str(cap) for cap in caps])
-    axes.minorticks_off()
-    axes.set(title="Limited iterations", xlabel="maximum iterations at test", ylabel=f"{name} (%)", ylim=(-2, 102))
+    axes.set(title="Limited iterations", xlabel="maximum iterations at test")
     sheet.side_legend()
     return sheet.figure
+
+
+@styled
+def accuracy_by_tolerance(groups: Groups, *, name: str = "accuracy", ax: Given = None) -> Figure:
+    """Draws accuracy (0 to 1) against the tolerance of the fixed points in the test, the finest to the right.
+
+    `ax` is axes to draw into.
+    """
+    sheet, axes = _by_setting(groups, name, ax, base=10)
+    axes.invert_xaxis()
+    axes.set(title="Tolerance", xlabel="tolerance at test")
+    sheet.side_legend()
+    return sheet.figure
+
+
+def _by_setting(groups: Groups, name: str, ax: Given, base: int) -> tuple[Sheet, Axes]:
+    """Draws accuracies against the values of a setting, with ticks at these."""
+    sheet = Sheet(ax, 5.2, height_for(len(groups) + 2, 2.9))
+    (axes,) = sheet.panels
+    draw_groups(axes, counted(groups), factor=100.0)
+    values = sorted({float(one) for runs in groups.values() for at, _ in runs for one in at})
+    axes.set_xscale("log", base=base)
+    axes.set_xticks(values, [f"{one:g}" for one in values])
+    axes.minorticks_off()
+    axes.set(ylabel=f"{name} (%)", ylim=(-2, 102))
+    return sheet, axes

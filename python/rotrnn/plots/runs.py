@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from rotrnn._support.text import plural
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.ops.precisions import precision
-from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length
+from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length, accuracy_by_tolerance
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
@@ -37,9 +37,23 @@ LENGTH_EXAMPLES = 1024
 """Number of training examples, spread over the split, from which the longest length is taken."""
 ITERATION_SEQUENCES = 64
 """Number of test sequences, spread over the split, from which the median number of iterations is taken."""
-CAPS = "iterations.json"
-"""File in a run's folder, written by ``rotrnn eval RUN --grid layer.max_iterations=2,4,... --out
-RUN/iterations.json``."""
+
+
+class Grid(NamedTuple):
+    """A file in a run's folder, written by ``rotrnn eval RUN --grid layer.SETTING=A,B,... --out RUN/FILE``, the
+    pattern of the setting's values, and how they are drawn."""
+
+    file: str
+    setting: str
+    pattern: str
+    draw: Callable[..., Figure]
+
+
+GRIDS = {
+    "caps": Grid("iterations.json", "max_iterations", r"\d{1,18}", accuracy_by_iterations),
+    "tolerances": Grid("tolerances.json", "tol", r"\d{1,18}(\.\d{1,18})?(e[-+]?\d{1,2})?", accuracy_by_tolerance),
+}
+"""By the name of the figure."""
 GAP_SEQUENCES, GAP_STEPS = 8, 256
 """Number of the first test sequences, and of their steps, for comparing parallel with sequential inference."""
 
@@ -129,8 +143,9 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
         curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
         found = median_iterations(model, run.load_params("best"), task, dtype)
         figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
-    if (caps := caps_of(run, task.metric)) is not None:
-        figures["caps"] = accuracy_by_iterations({"this run": [caps]}, name=task.metric.replace("_", " "))
+    for name, grid in GRIDS.items():
+        if (found_by := evaluated(run, task.metric, grid)) is not None:
+            figures[name] = grid.draw({"this run": [found_by]}, name=task.metric.replace("_", " "))
     return figures
 
 
@@ -193,28 +208,28 @@ def layer_series(records: Sequence[dict[str, Any]], name: str) -> Series | None:
     return np.array([one["step"] for one in found]), np.array(values, np.float64)
 
 
-def caps_of(run: Run, metric: str) -> Series | None:
-    """Returns the maximum numbers of iterations in the test and `metric` at each, from the file `CAPS`; None if there
-    is no such file.
+def evaluated(run: Run, metric: str, grid: Grid) -> Series | None:
+    """Returns the values of a setting in the test and `metric` at each, from the file of the grid; None if there is no
+    such file.
 
     ValueError if the file holds anything else.
     """
-    path = run.folder / CAPS
+    path = run.folder / grid.file
     found = []
     if not isinstance(every := run.read_json(path, []), list):
         raise ValueError(f"{path}: expected a list, the output of rotrnn eval")
     for one in every:
         said = one.get("point") if isinstance(one, dict) else None
-        point = re.fullmatch(r"max_iterations=(\d{1,18})", said) if isinstance(said, str) else None
-        if point is None or metric not in one or not is_number(one[metric]):
+        point = re.fullmatch(f"{grid.setting}=({grid.pattern})", said) if isinstance(said, str) else None
+        if point is None or not float(point[1]) or metric not in one or not is_number(one[metric]):
             raise ValueError(
-                f"{path}: {one!r:.80} is not {metric} at max_iterations=N, expected the output of rotrnn eval"
+                f"{path}: {one!r:.80} is not {metric} at {grid.setting}=N, expected the output of rotrnn eval"
             )
-        found.append((int(point[1]), one[metric]))
+        found.append((float(point[1]), one[metric]))
     if not found:
         return None
-    caps, values = zip(*sorted(found), strict=True)
-    return np.array(caps), np.array(values, np.float64)
+    at, values = zip(*sorted(found), strict=True)
+    return np.array(at), np.array(values, np.float64)
 
 
 def _block(key: str) -> int:
@@ -305,16 +320,17 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
     if any(norms.values()):
         figures["norms_over_training"] = compare_norms(norms)
 
-    def readable_caps(run: Run) -> Series | None:
+    def readable(run: Run, grid: Grid) -> Series | None:
         try:
-            return caps_of(run, metric)
+            return evaluated(run, metric, grid)
         except ValueError as error:
             warnings.warn(f"skipped: {error}", stacklevel=3)
             return None
 
-    caps = {name: [s for one in some if (s := readable_caps(one.run))] for name, some in groups.items()}
-    if any(caps.values()):
-        figures["caps"] = accuracy_by_iterations(caps, name=words)
+    for figure, grid in GRIDS.items():
+        at = {name: [s for one in some if (s := readable(one.run, grid))] for name, some in groups.items()}
+        if any(at.values()):
+            figures[figure] = grid.draw(at, name=words)
     iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))
     if any(iterations.values()):
         figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
