@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS
+from rotrnn._support.json import to_json
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
 from rotrnn.training.evaluation import scaled
@@ -30,15 +31,24 @@ from rotrnn.training.run import Run
 FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
-RINGS = "digits-rings"
+DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name != "digits-rings")
+NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "griffin", "min_gru")
+LATER = tuple(f"digits-{name}" for name in NEIGHBOURS)
+"""Recipes of `DIGITS` for what the papers compare with, on pages of their own."""
+BRACKETS = ("bedouin-4", "lstm", "transformer", "mamba")
 COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
+DELTA_2 = "--variant delta-2-plain --variant delta-2-length-32 --variant delta-2-carried"
+DELTA_4 = DELTA_2.replace("delta-2", "delta-4")
+LSTM = "--variant lstm-plain --variant lstm-carried"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 TRAININGS: dict[str, tuple[str, ...]] = {
-    "digits": tuple(f"{name} --seeds 0..2" for name in recipe_names() if name.startswith("digits-") and name != RINGS),
-    RINGS: (RINGS,),
+    "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
+    "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
+    "digits-rings": ("digits-rings",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-norms": ("listops-norms-small --seeds 0..2",),
     "listops-ladder": ("listops-ladder-small",),
+    "listops-s4d-ablations": ("listops-s4d-ablations-small",),
     "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "bf16": (
@@ -56,16 +66,14 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"{FPMAMBA} --variant plain",
     ),
     "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
-    "A5-carry-delta": ("word-problem-carry-delta-small --grid task.group=A5",),
+    "A5-carry-delta": (f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_2} {DELTA_4} {LSTM}",),
     "A5-carry-delta-more": (
-        "word-problem-carry-delta-small --grid task.group=A5 --seeds 3..4 "
-        + " ".join(f"--variant {one}" for one in ("delta-2-plain", "delta-2-length-32", "delta-2-carried"))
-        + " --variant lstm-plain --variant lstm-carried",
+        f"word-problem-carry-delta-small --grid task.group=A5 --seeds 3..4 {DELTA_2} {LSTM}",
+        "word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 --variant lstm-length-32",
     ),
-    "S5-carry-delta": (
-        "word-problem-carry-s5-small --variant delta-4-plain --variant delta-4-length-32 --variant delta-4-carried",
-    ),
+    "S5-carry-delta": (f"word-problem-carry-s5-small {DELTA_4}",),
     "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
+    "A5-fixed_point": ("word-problem-fixed_point-small --grid task.group=A5",),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
     "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
@@ -75,7 +83,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
     "copy-ablations": ("copy-ablations-small --seeds 0",),
-    "brackets": ("brackets-small",),
+    "copy-depth": ("copy-depth-small --seeds 0",),
+    "copy-fixed_point": ("copy-fixed_point-small",),
+    "brackets": (f"brackets-small {' '.join(f'--variant {one}' for one in BRACKETS)}",),
     "brackets-budget": ("brackets-small --variant lstm --grid training.steps=4000,16000,64000",),
     "brackets-bedouin": ("brackets-small --variant bedouin-4 --seeds 0 --steps 16000",),
 }
@@ -104,7 +114,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "pictures": [path.name for path in _pictures(name, folders)],
         "rows": rows,
     }
-    (FOLDER / f"{name}.json").write_text(json.dumps(recorded, indent=1) + "\n")
+    (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n")
     return page(name, recorded)
 
 

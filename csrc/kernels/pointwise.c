@@ -427,15 +427,9 @@ KERNEL(layer_norm_backward) {
 
 static void rms_norm_rows(const job *j, int64_t chunk, int64_t first, int64_t rows) {
     const int64_t D = j->D;
-    const real *restrict scale = j->channel[0];
     (void)chunk;
-    for (int64_t row = first; row < first + rows; row++) {
-        real *restrict y = j->out[0] + row * D;
-        const real *restrict x = j->in[0] + row * D;
-        const real square = row_squares(x, 0, D) / (real)D, rstd = (real)(1 / sqrt((double)(square + j->eps)));
-        for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
-        j->row_out[0][row] = rstd;
-    }
+    for (int64_t row = first; row < first + rows; row++)
+        j->row_out[0][row] = rms_norm_row(j->out[0] + row * D, j->in[0] + row * D, j->channel[0], D, j->eps);
 }
 
 /* y (B,T,D), rstd (B,T; not written at padding); x (B,T,D), scale (D). Layer norm with mean 0 and no bias:

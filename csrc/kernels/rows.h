@@ -130,7 +130,15 @@ static inline row_moments layer_norm_row(real *restrict y, const real *restrict 
     return m;
 }
 
-/* Its adjoint: dx is overwritten, dscale and dbias (D) are added to. */
+/* The same without mean and bias; returns rstd = 1 / sqrt(mean x^2 + eps). */
+static inline real rms_norm_row(real *restrict y, const real *restrict x, const real *restrict scale, int64_t D,
+                                real eps) {
+    const real square = row_squares(x, 0, D) / (real)D, rstd = (real)(1 / sqrt((double)(square + eps)));
+    for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
+    return rstd;
+}
+
+/* The adjoint of layer_norm_row: dx is overwritten, dscale and dbias (D) are added to. */
 static inline void layer_norm_row_adjoint(real *restrict dx, real *restrict dscale, real *restrict dbias,
                                           const real *restrict dy, const real *restrict x, const real *restrict scale,
                                           row_moments m, int64_t D) {

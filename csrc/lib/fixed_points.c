@@ -16,10 +16,11 @@ static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mix
 static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
 
-/* A map of a step, f(W x + V y + b) with y the previous output. W and V have `width` rows; what is NULL is zero. */
+/* A map of a step, f(W x + U u + V y + b) with the layer's input u and its previous output y. W, U and V have `width`
+ * rows; what is NULL is zero. With `from`, the numbers behind x from this place on take the place of W x. */
 typedef struct {
-    int64_t width, function;
-    const double *W, *V, *b;
+    int64_t width, function, from;
+    const double *W, *U, *V, *b;
 } map;
 
 /* A mixer of tokens of width N, and the sizes of its parts. */
@@ -116,14 +117,16 @@ static void set_constant_mixer(builder *b, const part *p, iterated *to, const mi
     to->alpha = stored(b, alpha, gains);
 }
 
-/* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all. */
-static void stack(double *all, const double *w, const columns *of, int64_t first, int64_t in) {
-    if (w) memcpy(all + (of->at - first) * in, w, (size_t)(of->width * in) * sizeof *all);
+/* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all, of `wide` numbers each. */
+static void stack(double *all, const double *w, const columns *of, int64_t first, int64_t in, int64_t wide) {
+    for (int64_t i = 0; w && i < of->width; i++)
+        memcpy(all + (of->at - first + i) * wide, w + i * in, (size_t)in * sizeof *all);
 }
 
 /* Appends the sums W x + b of the maps from `first` to `end`, and sets their V, for a previous output of N numbers.
- * Those that depend on it come last; all of these have the same x. */
-static void emit_maps(builder *b, iterated *to, const map *maps, int first, int end, rows x, int64_t N) {
+ * Those that depend on it come last; all of these have the same x. It has `in` channels that W multiplies, and may have
+ * more behind them. */
+static void emit_maps(builder *b, iterated *to, const map *maps, int first, int end, rows x, int64_t in, int64_t N) {
     int64_t width = 0, driven = 0;
     for (int late = 0; late < 2; late++) {
         if (late) driven = width;
@@ -141,12 +144,28 @@ static void emit_maps(builder *b, iterated *to, const map *maps, int first, int 
     for (int i = first; i < end; i++) {
         columns *const of = to->maps + i;
         of->sums = sums, of->values = values;
-        stack(W, maps[i].W, of, 0, D);
-        stack(bias, maps[i].b, of, 0, 1);
-        stack(V, maps[i].V, of, driven, N);
+        stack(W, maps[i].W, of, 0, in, D);
+        stack(bias, maps[i].b, of, 0, 1, 1);
+        stack(V, maps[i].V, of, driven, N, N);
+        for (int64_t j = 0; maps[i].from && j < of->width; j++) W[(of->at + j) * D + maps[i].from + j] = 1;
     }
     emit_dense(b, sums, x, computed(W), bias);
     if (late) to->sums = sums, to->driven = driven, to->V = packed_of(b, computed(V), late, N);
+}
+
+/* Adds U u of the maps, which have one input x, to their sums. */
+static void emit_of_input(builder *b, const iterated *to, const map *maps, rows u) {
+    const rows sums = to->maps[MAP_DELTA].sums;
+    double *const U = spare(b, sums.width * u.width);
+    bool any = false;
+    for (int i = 0; good(b) && i < MOST_MAPS; i++) {
+        stack(U, maps[i].U, to->maps + i, 0, u.width, u.width);
+        any |= !!maps[i].U;
+    }
+    if (!any) return;
+    const rows more = take_rows(b, sums.width);
+    emit_dense(b, more, u, computed(U), NULL);
+    emit(b, OP_ADD, sums, more);
 }
 
 /* Whether the mixer is a function of x + y with the previous output y, and so V its W. */
@@ -217,12 +236,12 @@ static void emit_vector_maps(builder *b, const part *p, iterated *to, const map 
     static const int first[] = {MAP_LAMBDA, MAP_U, MAP_GATE, MAP_DRIVE};
     static const char *const of[] = {"_lambda", "_mixer", "_B"};
     if (!flag_of(b, p, "separate_convs")) {
-        emit_maps(b, to, maps, 0, MOST_MAPS, x, N);
+        emit_maps(b, to, maps, 0, MOST_MAPS, x, v.width, N);
         return;
     }
     for (int i = 0; i < 3; i++)
-        emit_maps(b, to, maps, first[i], first[i + 1], maps[first[i]].W ? convolved(b, p, v, of[i]) : x, N);
-    emit_maps(b, to, maps, MAP_DRIVE, MOST_MAPS, x, N);
+        emit_maps(b, to, maps, first[i], first[i + 1], maps[first[i]].W ? convolved(b, p, v, of[i]) : x, v.width, N);
+    emit_maps(b, to, maps, MAP_DRIVE, MOST_MAPS, x, v.width, N);
 }
 
 void build_fixed_point(builder *b, const part *p, rows y, rows x) {
@@ -267,25 +286,52 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     emit_skip(b, y, u, skip);
 }
 
-/* A matrix-state layer between its projections, with the maps of its step. A (E, S). */
+/* What a matrix-state layer has beside its maps: A (E, S), skip (E) and V_gate (E, E) or NULL; `further` rows `more` of
+ * W_in, behind those of x, for what maps take `from` there; and whether z, without V_gate y, is a gate in F. */
+typedef struct {
+    const double *A, *skip, *V_gate, *more;
+    int64_t further;
+    bool gated;
+} matrix_layer;
+
+/* v <- [W_in's first rows for x; more] u */
+static void emit_source(builder *b, const part *p, rows v, rows u, weights W_in, const matrix_layer *l) {
+    const int64_t D = u.width, E = v.width - l->further;
+    if (!l->further) {
+        emit_dense(b, v, u, W_in, NULL);
+        return;
+    }
+    const double *const first = matrix_of(b, p, "W_in", 2 * E, D);
+    double *const all = good(b) ? spare(b, v.width * D) : NULL;
+    if (!good(b)) return;
+    memcpy(all, first, (size_t)(E * D) * sizeof *all);
+    memcpy(all + E * D, l->more, (size_t)(l->further * D) * sizeof *all);
+    emit_dense(b, v, u, computed(all), NULL);
+}
+
+/* A matrix-state layer between its projections, with the maps of its step. */
 static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, const map *maps,
-                              const double *A, const double *V_gate) {
+                              const matrix_layer *l) {
     const int64_t D = u.width, E = integer_of(b, p, "expand", 1) * D, S = maps[MAP_B].width;
     const weights W_in = weights_of(b, p, "W_in", 2 * E, D), W_out = weights_of(b, p, "W_out", D, E);
-    const double *const skip = vector_of(b, p, "D", E);
     double *const by_state = good(b) ? spare(b, S * E) : NULL;
     if (m->form == MIXER_MATRIX) to->matrix = orthogonal_of(b, p, E, false);
     if (!good(b)) return;
     for (int64_t e = 0; e < E; e++)
-        for (int64_t s = 0; s < S; s++) by_state[s * E + e] = A[e * S + s];
+        for (int64_t s = 0; s < S; s++) by_state[s * E + e] = l->A[e * S + s];
     to->A = stored(b, by_state, S * E);
-    to->skip = stored(b, skip, E);
-    to->V_gate = packed_of(b, computed(V_gate), E, E);
-    const rows v = take_rows(b, E), gate = take_rows(b, E), out = take_rows(b, E);
-    emit_dense(b, v, u, W_in, NULL);
+    to->skip = stored(b, l->skip, E);
+    to->V_gate = packed_of(b, computed(l->V_gate), E, E);
+    const rows v = take_rows(b, E + l->further), gate = take_rows(b, E), out = take_rows(b, E);
+    emit_source(b, p, v, u, W_in, l);
     const rows x = convolved(b, p, v, "");
     emit_dense(b, gate, u, from_row(W_in, E, D), NULL);
-    emit_maps(b, to, maps, 0, MOST_MAPS, x, E);
+    if (l->gated) {
+        to->gate = take_rows(b, E);
+        emit_dense(b, to->gate, u, from_row(W_in, E, D), NULL);
+    }
+    emit_maps(b, to, maps, 0, MOST_MAPS, x, E, E);
+    emit_of_input(b, to, maps, u);
     op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, x);
     emit_iteration(b, step, to, m, E);
     step->z = gate;
@@ -314,7 +360,8 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     double *const A = good(b) ? spare(b, E * S) : NULL;
     if (!good(b)) return;
     for (int64_t i = 0; i < E * S; i++) A[i] = -rate * (fmax(omega[i], 0) + log1p(exp(-fabs(omega[i]))));
-    emit_matrix_layer(b, p, y, x, to, &m, maps, A, V_gate);
+    emit_matrix_layer(b, p, y, x, to, &m, maps,
+                      &(matrix_layer){.A = A, .skip = vector_of(b, p, "D", E), .V_gate = V_gate});
 }
 
 /* Rows of w (rows, columns), from column `first` on `width` of each, that are normalised as a whole and multiplied by
@@ -346,19 +393,66 @@ static const double *normed_matrix(builder *b, const part *p, const char *name, 
     return weight_normed(b, w, gains, rows, columns, 0, columns);
 }
 
+/* Sets delta, B and C, and what the layer has of the two forms of FPMamba: Mamba's, by channels, */
+static void set_channels(builder *b, const part *p, map *maps, matrix_layer *l, int64_t D, int64_t E, int64_t S) {
+    const int64_t R = (D + 15) / 16;
+    const double *const W_d = matrix_of(b, p, "W_d", R, E), *const W_dt = matrix_of(b, p, "W_dt", E, R);
+    const double *const A_log = matrix_of(b, p, "A_log", E, S);
+    double *const A = good(b) ? spare(b, E * S) : NULL, *const W_delta = good(b) ? spare(b, E * E) : NULL;
+    maps[MAP_DELTA].b = vector_of(b, p, "b_dt", E);
+    maps[MAP_B].W = matrix_of(b, p, "W_B", S, E), maps[MAP_C].W = matrix_of(b, p, "W_C", S, E);
+    l->skip = vector_of(b, p, "D", E);
+    if (!good(b)) return;
+    for (int64_t i = 0; i < E * S; i++) A[i] = -exp(A_log[i]);
+    for (int64_t i = 0; i < E; i++)
+        for (int64_t r = 0; r < R; r++)
+            for (int64_t j = 0; j < E; j++) W_delta[i * E + j] += W_dt[i * R + r] * W_d[r * E + j];
+    maps[MAP_DELTA].W = W_delta;
+    l->A = A;
+}
+
+/* and Mamba-2's, by heads of P channels. */
+static void set_heads(builder *b, const part *p, map *maps, matrix_layer *l, int64_t D, int64_t E, int64_t S,
+                      int64_t P) {
+    const int64_t H = E / P;
+    const double *const W_dt = matrix_of(b, p, "W_dt", H, D), *const b_dt = vector_of(b, p, "b_dt", H);
+    const double *const A_log = vector_of(b, p, "A_log", H), *const skip = vector_of(b, p, "D", H);
+    const double *const W_B = matrix_of(b, p, "W_B", S, D), *const W_C = matrix_of(b, p, "W_C", S, D);
+    double *const A = good(b) ? spare(b, E * S) : NULL, *const skips = good(b) ? spare(b, E) : NULL;
+    double *const biases = good(b) ? spare(b, E) : NULL, *const U = good(b) ? spare(b, E * D) : NULL;
+    double *const more = good(b) ? spare(b, 2 * S * D) : NULL;
+    if (!good(b)) return;
+    for (int64_t e = 0; e < E; e++) {
+        for (int64_t s = 0; s < S; s++) A[e * S + s] = -exp(A_log[e / P]);
+        skips[e] = skip[e / P], biases[e] = b_dt[e / P];
+        memcpy(U + e * D, W_dt + e / P * D, (size_t)D * sizeof *U);
+    }
+    memcpy(more, W_B, (size_t)(S * D) * sizeof *more);
+    memcpy(more + S * D, W_C, (size_t)(S * D) * sizeof *more);
+    maps[MAP_DELTA].U = U, maps[MAP_DELTA].b = biases;
+    maps[MAP_B].from = E, maps[MAP_C].from = E + S;
+    l->A = A, l->skip = skips, l->more = more, l->further = 2 * S;
+}
+
 void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
-    const int64_t R = (x.width + 15) / 16;
+    const int64_t P = integer_of(b, p, "d_head", 0);
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
     const int64_t vectors = function_of_vectors(b, p);
-    const bool symmetric = is_symmetric(b, p), gated = flag_of(b, p, "gate_in_loop");
+    const bool symmetric = is_symmetric(b, p), plain = flag_of(b, p, "gate_in_loop");
     const double eps = number_of(b, p, "norm_eps");
     ignore(p, "dt_min dt_max");
-    const double *const W_d = matrix_of(b, p, "W_d", R, E), *const W_dt = matrix_of(b, p, "W_dt", E, R);
-    map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E, .function = LAGGED_SOFTPLUS, .b = vector_of(b, p, "b_dt", E)},
-                           [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
-                           [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
+    if (P && E % P) failed(b->error, ROTRNN_DAMAGED, "%s has heads that do not divide its width", p->name);
+    map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E, .function = LAGGED_SOFTPLUS},
+                           [MAP_B] = {.width = S, .function = direction},
+                           [MAP_C] = {.width = S, .function = direction}};
+    matrix_layer layer = {.gated = plain || P};
+    if (!good(b)) return;
+    if (P)
+        set_heads(b, p, maps, &layer, x.width, E, S, P);
+    else
+        set_channels(b, p, maps, &layer, x.width, E, S);
     if (has(p, "feedback", "B")) maps[MAP_B].V = normed_matrix(b, p, "V_B", "g_V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
     if (m.form != MIXER_MATRIX) {
@@ -375,19 +469,12 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
             set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, columns, symmetric);
         }
     }
-    const double *const V_gate = has(p, "feedback", "gate") ? normed_matrix(b, p, "V_gate", "g_V_gate", E, E) : NULL;
-    const double *const A_log = matrix_of(b, p, "A_log", E, S);
-    const double *const scale = vector_of(b, p, "scale", E), *const bias = vector_of(b, p, "bias", E);
+    if (has(p, "feedback", "gate")) layer.V_gate = normed_matrix(b, p, "V_gate", "g_V_gate", E, E);
+    const double *const scale = vector_of(b, p, "scale", E), *const bias = P ? NULL : vector_of(b, p, "bias", E);
     iterated *const to = new_iterated(b, p, &m);
-    double *const A = good(b) ? spare(b, E * S) : NULL, *const W_delta = good(b) ? spare(b, E * E) : NULL;
     if (!good(b)) return;
-    for (int64_t i = 0; i < E * S; i++) A[i] = -exp(A_log[i]);
-    for (int64_t i = 0; i < E; i++)
-        for (int64_t r = 0; r < R; r++)
-            for (int64_t j = 0; j < E; j++) W_delta[i * E + j] += W_dt[i * R + r] * W_d[r * E + j];
-    maps[MAP_DELTA].W = W_delta;
     to->how.floor = RESIDUAL_FLOOR;
-    to->gated = gated;
+    to->plain = plain;
     to->scale = stored(b, scale, E), to->bias = stored(b, bias, E), to->eps = eps;
-    emit_matrix_layer(b, p, y, x, to, &m, maps, A, V_gate);
+    emit_matrix_layer(b, p, y, x, to, &m, maps, &layer);
 }

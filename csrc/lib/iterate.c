@@ -1,8 +1,7 @@
 /* The instructions that iterate each step to its fixed point y = F(y): FixedPointRNN, Bedouin and FPMamba by their
  * sequential inference (python/rotrnn/nn/fixed_points/). Within a step, the maps and the mixer Q are constant, and
  *
- *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if the gate is in it, and layer-normed if there is a
- * norm,
+ *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if a gate is in it, and normalised if there is a norm,
  *
  * where `carried` is what comes from the state. Each sequence ends on its own.
  */
@@ -47,7 +46,10 @@ static void finish(const image *F, real *restrict f) {
     if (F->gate) EACH(i, F->N) f[i] *= silu(F->gate[i]);
     if (!F->how->scale) return;
     copy_row(F->apart, f, F->N);
-    (void)layer_norm_row(f, F->apart, F->how->scale, F->how->bias, F->N, (real)F->how->eps);
+    if (F->how->bias)
+        (void)layer_norm_row(f, F->apart, F->how->scale, F->how->bias, F->N, (real)F->how->eps);
+    else
+        (void)rms_norm_row(f, F->apart, F->how->scale, F->N, (real)F->how->eps);
 }
 
 static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
@@ -194,13 +196,13 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t E = o->y.width, S = how->maps[MAP_B].width;
     const bool normed = how->scale;
-    const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->x) + row * E;
+    const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->x) + row * o->x.width;
     const real *const gate = rows_of(f, o->z) + row * E;
     real *const h = state_of(f, b, o->state), *const output = h + S * E;
     real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
     real *const next = y + E, *const apart = next + E, *const prepared = apart + E;
     image F = {.how = how, .N = E, .x = x, .carried = carried, .gain = gain, .apart = apart};
-    F.gate = how->gated ? gate : NULL;
+    F.gate = how->gate.width ? rows_of(f, how->gate) + row * E : NULL;
     F.scratch = prepared + o->count;
     apply_maps(how, f, row);
     const real *const delta = values_of(f, how->maps + MAP_DELTA, row);
@@ -215,7 +217,7 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
     finish(&F, next);
     copy_row(output, next, E);
-    if (how->gated)
+    if (how->plain)
         copy_row(rows_of(f, o->y) + row * E, output, E);
     else
         gate_row(rows_of(f, o->y) + row * E, output, gate, x, skip, normed, E);

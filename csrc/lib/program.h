@@ -86,7 +86,7 @@ typedef struct {
 
 enum { MIXER_MATRIX = -1, MOST_MAPS = 5 };
 
-/* What an instruction that iterates has beside rows: F(y) = carried + gain (y + Q (x - y)), layer-normed if `scale`.
+/* What an instruction that iterates has beside rows: F(y) = carried + gain (y + Q (x - y)), normalised if `scale`.
  * Weights are as those of an instruction. */
 typedef struct {
     iteration how;
@@ -100,12 +100,13 @@ typedef struct {
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */
     bool negative;                /* transitions are in (-1, 1) */
-    bool gated;                   /* F is multiplied by SiLU of the gate, and the output is not */
+    bool plain;                   /* the output is not gated */
+    rows gate;                    /* F is multiplied by SiLU of it; of width 0 where it is not */
     rows sums;                    /* of the maps that depend on the previous output: */
     int64_t driven;               /* from this column on, by V; and the gate by V_gate: */
     const void *V, *V_gate;       /* packed; NULL where nothing does */
     const void *A, *skip, *scale, *bias;
-    double eps; /* of the norm */
+    double eps; /* of the norm: an RMS norm if there is no bias */
 } iterated;
 
 /* The maps of both kinds, by their place; and those of a vector state. */

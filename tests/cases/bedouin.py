@@ -3,7 +3,7 @@ whose reference runs the authors' loop."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -93,17 +93,48 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
     return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
 
 
-def printed_step(layer: FPMamba, p: Arrays, x: Any, z: Any, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
+class Tokens(NamedTuple):
+    """What the step of the authors' code takes from its input, for a sequence or a batch: x and z, the parts of B and C
+    from the input, and delta before its softplus, by channels."""
+
+    x: Any
+    z: Any
+    B: Any
+    C: Any
+    dt: Any
+
+
+def of_input(layer: FPMamba, p: Arrays, inputs: Any, tail: Any, lengths: Any) -> Tokens:
+    """The projections of a batch, convolved; `tail` becomes the last inputs of the convolution."""
+    x, z = np.split(inputs @ p["W_in"].T, 2, -1)
+    S, heads = layer.d_state, layer.d_head > 0
+    v = np.concatenate([x, inputs @ p["W_B"].T, inputs @ p["W_C"].T], -1) if heads else x
+    for b in range(len(v) if layer.d_conv else 0):
+        for t in range(lengths[b]):
+            v[b, t], tail[b] = shifted(p, v[b, t], tail[b])
+    x = v[..., : layer.width]
+    if heads:
+        dt = np.repeat(inputs @ p["W_dt"].T + p["b_dt"], layer.d_head, -1)
+        return Tokens(x, z, v[..., -2 * S : -S], v[..., -S:], dt)
+    return Tokens(x, z, x @ p["W_B"].T, x @ p["W_C"].T, x @ p["W_d"].T @ p["W_dt"].T + p["b_dt"])
+
+
+def printed_step(layer: FPMamba, p: Arrays, of: Tokens, y: Any, h: Any, before: Any) -> tuple[Any, Any]:
     """Returns F(y) of one sequence, and the state after it, with weights normalised where they are used."""
+    x, z = of.x, of.z
+    A, skip = np.exp(p["A_log"]), p["D"]
+    if layer.d_head:
+        A, skip = np.repeat(A, layer.d_head)[:, None], np.repeat(skip, layer.d_head)
 
     def weight(name: str) -> Any:
         return p[f"g_{name}"][..., None] * p[name] / np.linalg.norm(p[name], axis=-1, keepdims=True)
 
     out = np.zeros_like(y)
-    for t in range(len(x)):
+    for t in range(len(y)):
         last = before if t == 0 else y[t - 1]
-        delta = np.log1p(np.exp(p["W_dt"] @ (p["W_d"] @ x[t]) + p["b_dt"]))
-        B, C = (p[f"W_{n}"] @ x[t] + (weight(f"V_{n}") @ last if f"V_{n}" in p else 0) for n in "BC")
+        delta = np.log1p(np.exp(of.dt[t]))
+        own = {"B": of.B[t], "C": of.C[t]}
+        B, C = (own[n] + (weight(f"V_{n}") @ last if f"V_{n}" in p else 0) for n in "BC")
         B, C = unit_rows(np.stack([B, C]), layer.unit_eps)
         parts = {name: p[name] for name in ("M",) if name in p}
         if not parts:
@@ -113,10 +144,13 @@ def printed_step(layer: FPMamba, p: Arrays, x: Any, z: Any, y: Any, h: Any, befo
                 value = weight(f"P_{name}") @ both + p.get(f"b_{name}", 0)
                 parts[name] = silu(value) if layer.mixer_silu and name in ("u", "factors") else value
         mixed = mixer_of(layer, parts) @ (x[t] - y[t]) + y[t]
-        lam = transition(np.exp(-np.exp(p["A_log"]) * delta[:, None]), layer.negative)
+        lam = transition(np.exp(-A * delta[:, None]), layer.negative)
         h = lam * h + np.outer(delta * mixed, B)
-        f = (h @ C + p["D"] * mixed) * (silu(z[t]) if layer.gate_in_loop else 1)
-        out[t] = p["scale"] * (f - f.mean()) / np.sqrt(f.var() + layer.norm_eps) + p["bias"]
+        f = (h @ C + skip * mixed) * (silu(z[t]) if layer.gate_in_loop or layer.d_head else 1)
+        if layer.d_head:
+            out[t] = p["scale"] * f / np.sqrt((f**2).mean() + layer.norm_eps)
+        else:
+            out[t] = p["scale"] * (f - f.mean()) / np.sqrt(f.var() + layer.norm_eps) + p["bias"]
     return out, h
 
 
@@ -126,10 +160,12 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
     E = layer.width
     lengths = [T] * B if lengths is None else lengths
     h0, y0, *tail = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
-    x, z = np.split(inputs @ p["W_in"].T, 2, -1)
-    for b in range(B if layer.d_conv else 0):
-        for t in range(lengths[b]):
-            x[b, t], tail[0][b] = shifted(p, x[b, t], tail[0][b])
+    tokens = of_input(layer, p, inputs, tail[0] if tail else None, lengths)
+
+    def apply(b: int) -> tuple[Any, Any]:
+        of = Tokens(*(one[b, : lengths[b]] for one in tokens))
+        return printed_step(layer, p, of, y[b], h0[b], y0[b])
+
     y = [np.zeros((n, E)) for n in lengths]
     some = [b for b in range(B) if lengths[b]]
     for group in [some] if layer.stop == "quantile" else [[b] for b in some]:
@@ -138,7 +174,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
             if max(lowest.values(), default=0) < layer.tol:
                 break
             for b in group:
-                f, _ = printed_step(layer, p, x[b, : lengths[b]], z[b], y[b], h0[b], y0[b])
+                f, _ = apply(b)
                 residual = (np.abs(y[b] - f).max(1) / (np.abs(f).max(1) + 1e-8)).max()
                 y[b] = size[b] * f + (1 - size[b]) * y[b]
                 patience[b] = 15 if residual < lowest[b] else patience[b] - 1
@@ -147,8 +183,8 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
                     patience[b], size[b] = 15, 0.9 * size[b]
     out, hT, yT = np.zeros(inputs.shape), np.array(h0), np.array(y0)
     for b in some:
-        y[b], hT[b] = printed_step(layer, p, x[b, : lengths[b]], z[b], y[b], h0[b], y0[b])
-        gate = z[b, : lengths[b]]
+        y[b], hT[b] = apply(b)
+        gate = tokens.z[b, : lengths[b]]
         if "V_gate" in p:
             V = p["g_V_gate"][:, None] * p["V_gate"] / np.linalg.norm(p["V_gate"], axis=1, keepdims=True)
             gate = gate + np.concatenate([y0[b : b + 1], y[b][:-1]]) @ V.T
@@ -203,6 +239,9 @@ FPMAMBA = [
     printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", **GATED),
     printed_row("linear vectors", 2, 3, mixer_silu=False, feedback=("mixer", "C")),
     printed_row("negative", 2, 4, negative=True, dt_min=0.3, dt_max=0.6, symmetric=True),
+    printed_row("heads", 3, 4, (4, 0, 3), stop="sequence", d_head=2, norm_eps=0.3),
+    printed_row("heads, convolution", 2, 4, (4, 2), stop="sequence", d_head=1, d_conv=3, norm_eps=0.3, rank=2),
+    printed_row("heads, gate in the loop", 2, 3, d_head=4, negative=True, dt_min=0.3, dt_max=0.6, **GATED),
     printed_row("", 2, 0),
     printed_row("", 0, 2),
     printed_row("", 1, 1),

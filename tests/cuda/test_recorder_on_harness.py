@@ -108,6 +108,7 @@ FIXED_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a drawn limit": ("bedouin", {"d_state": 4, "tol": 1e-9, "train_iterations": "gamma"}),
     "implicit matrix states": ("bedouin", {"d_state": 4, "tol": 1e-6, "gradient": "implicit"}),
     "step sizes shrink": ("fpmamba", {"d_state": 4, "tol": 1e-4, "train_iterations": 38}),
+    "heads": ("fpmamba", {"d_state": 4, "d_head": 4, "d_conv": 2, "tol": 1e-4, "train_iterations": 20}),
     "all end together": ("fpmamba", {"d_state": 4, "tol": 0.3, "stop": "quantile"}),
     "a drawn limit for all": ("fpmamba", {"d_state": 4, "tol": 1e-9, "stop": "quantile", "train_iterations": "gamma"}),
 }

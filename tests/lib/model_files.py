@@ -43,7 +43,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "wrope_memory": {"d_state": 2, "length": 4},
     "fixed_point": {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")},
     "bedouin": {"d_state": 2, "mixer": "kronecker", "d_conv": 2},
-    "fpmamba": {"d_state": 2, "max_iterations": 100, "symmetric": True},
+    "fpmamba": {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2},
     "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},
 }
 

@@ -205,6 +205,20 @@ CASES = {
             "feedback": ("mixer", "B"),
         },
     ),
+    "fpmamba, heads": Case(
+        "fpmamba",
+        {"d_state": 3, **TIGHT, "stop": "sequence", "d_head": 2, "norm_eps": 0.3, "mixer": "dplr", "rank": 2},
+    ),
+    "fpmamba, heads with a convolution": Case(
+        "fpmamba",
+        {
+            **{"d_state": 3, **TIGHT, "stop": "sequence", "d_head": 4, "norm_eps": 0.3, "d_conv": 3},
+            **{"gate_in_loop": True, "feedback": ("mixer", "C"), "negative": True},
+        },
+    ),
+    "fpmamba, heads, none driven": Case(
+        "fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "d_head": 1, "norm_eps": 0.3, "feedback": ()}
+    ),
     "fpmamba, none driven": Case("fpmamba", {"d_state": 3, **TIGHT, "stop": "sequence", "feedback": ()}),
     "griffin": Case(
         "rotrnn",

@@ -328,6 +328,8 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (Bedouin, {"spectral": True}, "Bedouin: spectral=True with 'householder' .* expected a Kronecker product"),
         (FPMamba, {"mixer": "monarch", "rank": 4}, "FPMamba: rank=4, expected a divisor of the width, 6"),
         (FPMamba, {"mixer": "mixture"}, "FPMamba: rank=1, expected at least 2 for 'mixture'"),
+        (FPMamba, {"d_head": 4}, r"FPMamba: d_head=4, expected a divisor of expand \* d_model=6"),
+        (FPMamba, {"d_head": -1}, "FPMamba: d_head=-1, expected"),
         (FPMamba, {"tile": 0}, "FPMamba: tile=0, expected a positive integer"),
         (Bedouin, {"tile": 4, "solver": "direct"}, "Bedouin: tile=4, expected None with solver='direct'"),
         (Bedouin, {"rank": 99}, "^Bedouin: rank=99, expected an integer from 1 to the width, 6$"),

@@ -119,9 +119,10 @@ def test_a_matrix_state_is_multiplied_by_it(layer: Bedouin) -> None:
         state = after
 
 
-def test_with_a_norm_in_the_loop_it_is_the_derivative() -> None:
+@pytest.mark.parametrize("settings", [{}, {"d_head": 2, "norm_eps": 0.3}], ids=repr)
+def test_with_a_norm_in_the_loop_it_is_the_derivative(settings: dict[str, Any]) -> None:
     """Central differences of step 1e-4: they err by its square, and by the iteration's 1e-12 or so over 1e-4."""
-    layer = FPMamba(2, d_state=2, tol=1e-14, max_iterations=5000)
+    layer = FPMamba(2, d_state=2, tol=1e-14, max_iterations=5000, **settings)
     params, x = made(layer, (1, 3), noise=0.02)
     state = zero_state("test", layer, 1, np.float64)
     for t in range(3):

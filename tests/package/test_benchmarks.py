@@ -21,6 +21,7 @@ from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from rotrnn import _cpu
+from rotrnn._support.json import to_json
 from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall
@@ -63,6 +64,7 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
     assert {one.stem for one in found} == {one.stem for one in training.FOLDER.glob("*.md")}
     for path in found:
         recorded = json.loads(path.read_text())
+        assert path.read_text() == to_json(recorded, indent=1) + "\n", path  # no NaN, which JSON does not have
         assert path.with_suffix(".md").read_text() == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
 

@@ -36,9 +36,10 @@ WORST_CONDITION = 1e8
 
 
 class Converted(NamedTuple):
-    """A layer, its parameters, and the largest distance of its eigenvalues from those of the original layer.
+    """A layer, its parameters, and `error`: the largest distance of an eigenvalue from the original's, not of outputs.
 
-    With error 0 both layers compute the same function, up to rounding.
+    With error 0 both layers compute the same function, up to rounding. Otherwise it is no bound for the difference of
+    their outputs, which also depends on the weights, the inputs, and how long the states last.
     """
 
     layer: Recurrent
@@ -199,7 +200,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
 
 
 def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Converted:
-    """The `RotRNN` nearest to a linear recurrence or a linear RNN.
+    """The `RotRNN` whose eigenvalues are nearest to those of a linear recurrence or a linear RNN.
 
     All planes of a head share one decay gamma. With a head for each plane, the default, any eigenvalue inside the unit
     circle is met exactly. With fewer heads, planes are sorted by their magnitude, consecutive ones share a head, and

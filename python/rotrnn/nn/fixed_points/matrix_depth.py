@@ -25,16 +25,24 @@ from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.dense import dense
 from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import LaggedMapsGrads
-from rotrnn.ops.pointwise import layer_norm, layer_norm_backward, silu, swiglu, swiglu_backward
+from rotrnn.ops.pointwise import (
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+    silu,
+    swiglu,
+    swiglu_backward,
+)
 from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
 
 
 class Norm(NamedTuple):
-    """Layer norm inside the step."""
+    """Layer norm inside the step, or RMS norm if it has no bias."""
 
     scale: Array
-    bias: Array
+    bias: Array | None
     eps: float
 
 
@@ -63,7 +71,7 @@ class DepthGrads(NamedTuple):
     dconstants: Operands
     dA: Array
     dskip: Array | None
-    dnorm: tuple[Array, Array] | None
+    dnorm: tuple[Array, ...] | None
     dgate: Array | None
     dh0: Array
     dorigin: Array
@@ -76,7 +84,7 @@ class MatrixDepth:
         x~_t = Q_t (x_t - y_t) + y_t
         h_t = lam_t * h_{t-1} + (delta_t * x~_t) B_t^T
         lam_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`
-        F(y)_t = h_t C_t + skip * x~_t,     times SiLU(gate_t) if there is a `gate`, and layer-normed with `norm`
+        F(y)_t = h_t C_t + skip * x~_t,     times SiLU(gate_t) if there is a `gate`, and normalised with `norm`
 
     delta, B, C and the parts of Q are maps. Those that depend only on x are `known`, and those that depend on y are
     `driven`. For a mixer that is the same for all tokens, `constants` are its operands.
@@ -172,8 +180,9 @@ class MatrixDepth:
         constant."""
         dnorm, dgate = None, None
         if self.norm is not None:
-            dy, *rest = layer_norm_backward(dy, a.gated, self.norm.scale, *a.moments, lengths=lengths)
-            dnorm = rest[0], rest[1]
+            backward = rms_norm_backward if self.norm.bias is None else layer_norm_backward
+            dy, *rest = backward(dy, a.gated, self.norm.scale, *a.moments, lengths=lengths)
+            dnorm = tuple(rest)
         if self.gate is not None:
             dy, dgate = swiglu_backward(dy, a.scanned, self.gate)
         scan = selective_scan_backward(
@@ -240,13 +249,14 @@ class MatrixDepth:
         return matrices
 
     def _norm_slope(self, f: Array) -> Array:
-        """Returns the derivative (B, T, E, E) of the layer norm at f."""
+        """Returns the derivative (B, T, E, E) of the norm at f."""
         assert self.norm is not None
         width = f.shape[-1]
-        centred = f - f.mean(-1, keepdims=True)
+        centring = np.eye(width, dtype=f.dtype) - (0 if self.norm.bias is None else 1 / width)
+        centred = f @ centring
         size = np.sqrt((centred**2).mean(-1, keepdims=True) + self.norm.eps)
         unit = (centred / size)[..., None]
-        inner = np.eye(width, dtype=f.dtype) - 1 / width - unit * unit.swapaxes(-1, -2) / width
+        inner = centring - unit * unit.swapaxes(-1, -2) / width
         slope: Array = self.norm.scale[:, None] * inner / size[..., None]
         return slope
 
@@ -267,4 +277,7 @@ class MatrixDepth:
         """Returns f, normalised if there is a norm, and the moments of the norm."""
         if self.norm is None:
             return (f,)
-        return layer_norm(f, self.norm.scale, self.norm.bias, eps=self.norm.eps, lengths=lengths)
+        how: Any = {"eps": self.norm.eps, "lengths": lengths}
+        if self.norm.bias is None:
+            return rms_norm(f, self.norm.scale, **how)
+        return layer_norm(f, self.norm.scale, self.norm.bias, **how)

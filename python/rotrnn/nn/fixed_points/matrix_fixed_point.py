@@ -102,8 +102,10 @@ class MatrixFixedPoint(Recurrent):
 
     A subclass implements `maps`, `driven` (which of them depend on y), and `fold` with its adjoint, from parameters to
     the effective weights: W_in (2E, D), W_out (D, E), A (E, S), D (E,); for each map n, W_n (rows, E), optionally b_n,
-    and V_n (rows, E) if it is driven; V_gate (E, E) if the gate is driven; scale and bias (E,) of a norm; M of a
-    constant mixer; conv_w (E, d_conv) and conv_bias (E,) with a convolution.
+    and V_n (rows, E) if it is driven; V_gate (E, E) if the gate is driven; scale and, of a layer norm, bias (E,); M of
+    a constant mixer; conv_w (E, d_conv) and conv_bias (E,) with a convolution. Maps may read more channels than the E
+    of x, from rows of W_in between those of x and z: W_n then has columns for these, too, and the first `convolved` of
+    all are convolved.
     """
 
     normed: ClassVar[bool]
@@ -202,12 +204,17 @@ class MatrixFixedPoint(Recurrent):
     @property
     def conv_shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns names and shapes of the parameters of the convolution, if there is one."""
-        return conv_shapes(self.width, self.d_conv)
+        return conv_shapes(self.convolved, self.d_conv)
+
+    @property
+    def convolved(self) -> int:
+        """The number of channels of the convolution."""
+        return self.width
 
     @property
     def state_form(self) -> StateForm:
         own = StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
-        return *own, *conv_state(self.width, self.d_conv)
+        return *own, *conv_state(self.convolved, self.d_conv)
 
     def input_shape(self, saved: MatrixSaved) -> tuple[int, ...]:
         return tuple(saved.inputs.shape)
@@ -273,12 +280,12 @@ class MatrixFixedPoint(Recurrent):
             lagged(driven_maps, projected.driven, weights.V, y0, self.unit_eps),
             folded["A"],
             folded["D"] if self.normed else None,
-            Norm(folded["scale"], folded["bias"], self.norm_eps) if self.normed else None,
+            Norm(folded["scale"], folded.get("bias"), self.norm_eps) if self.normed else None,
             self._mixer,
             weights.constants,
             h0,
             self.negative,
-            projected.z if self.gate_in_loop else None,
+            projected.z if self.gates_step else None,
         )
         before, applied, report = self._solved(depth, start, lengths, ctx)
         y = applied.y
@@ -296,8 +303,9 @@ class MatrixFixedPoint(Recurrent):
         """Returns h, y and the last inputs of the convolution of a state or its gradient, each None if not there."""
         if self.d_conv:
             args.bind("K-1", self.d_conv - 1, "d_conv")
+            args.bind("C", self.convolved, "the convolution")
         leaves = [*(() if state is None else state), None, None, None]
-        axes = "B E S", "B E", "B K-1 E"
+        axes = "B E S", "B E", "B K-1 C"
         return [args.optional(f"{name}.{i}", leaves[i], one) for i, one in enumerate(axes)]
 
     def _solved(
@@ -323,8 +331,13 @@ class MatrixFixedPoint(Recurrent):
 
     @property
     def gate_in_loop(self) -> bool:
-        """Whether the gate is part of the step."""
+        """Whether there is no gate outside of the step."""
         return False
+
+    @property
+    def gates_step(self) -> bool:
+        """Whether a gate is part of the step."""
+        return self.gate_in_loop
 
     @property
     def norm_eps(self) -> float:
@@ -371,14 +384,14 @@ class MatrixFixedPoint(Recurrent):
         dfolded |= unstack("V", depth.driven.maps, dV)
         dfolded["A"] = grads.dA
         if grads.dnorm is not None:
-            dfolded["D"], (dfolded["scale"], dfolded["bias"]) = grads.dskip, grads.dnorm
+            dfolded |= {"D": grads.dskip, **dict(zip(("scale", "bias"), grads.dnorm, strict=False))}
         if weights.constants is not None:
             parts = {name: folded[name] for name in depth.mixer.parts}
             dfolded |= depth.mixer.operands_backward(parts, weights.constants, grads.dconstants)
 
         dx += grads.dx
         dknown = saved.known.backward(grads.dknown, None, lengths).dbase
-        dz = grads.dgate if dz is None else dz
+        dz = grads.dgate if dz is None else dz if grads.dgate is None else dz + grads.dgate
         assert dz is not None
         projected = ProjectedGrads(dx, dz, dknown, grads.driven.dbase, dafter)
         du, dprojection, dtail = project_backward(

@@ -1,10 +1,11 @@
 """Projections of a matrix-state layer, which depend on its input only and not on the iteration, and their adjoint.
 
 The effective weights of a layer (`MatrixFixedPoint.fold`) are stacked once per call (`stack`), so that each group of
-maps needs a single product. With ``[x, z] = W_in u``, ``base = W x + b`` is the part of the maps that comes from x, for
-maps that do not depend on y (known) and for maps that do (driven). Where weights are `composed`, W is multiplied with
-W_in once per call, and base is computed from u, which has fewer channels than x: equal to rounding. With a short
-convolution, ``[v, z] = W_in u`` and ``x = SiLU(conv(v))``; weights are then not composed.
+maps needs a single product. With ``[s, z] = W_in u``, ``base = W s + b`` is the part of the maps that comes from u, for
+maps that do not depend on y (known) and for maps that do (driven). x is the first E channels of the source s, which in
+most layers has no others. Where weights are `composed`, W is multiplied with W_in once per call, and base is computed
+from u, which has fewer channels than s: equal to rounding. With a short convolution, ``[v, z] = W_in u`` and
+``s = SiLU(conv(v))`` for the first channels of v, and v for the rest; weights are then not composed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from rotrnn.ops.device import contiguous
 
 
 class Weights(NamedTuple):
-    """Effective weights, folded from the parameters once, and stacked for the products: W_known and W_driven (K, E), or
-    (K, D) if `composed`."""
+    """Effective weights, folded from the parameters once, and stacked for the products: W_known and W_driven (K, S) for
+    a source of S channels, or (K, D) if `composed`."""
 
     folded: Folded[Params]
     composed: bool
@@ -40,11 +41,12 @@ class Weights(NamedTuple):
 
 
 class Projected(NamedTuple):
-    """Projections of u (B, T, D): x and z (B, T, E), and the bases (B, T, K) of the known maps and of the driven maps;
-    and the convolution, if there is one."""
+    """Projections of u (B, T, D): x and z (B, T, E), what the maps are computed from, and the bases (B, T, K) of the
+    known maps and of the driven maps; and the convolution, if there is one."""
 
     x: Array
     z: Array
+    source: Array
     known: Array
     driven: Array
     convolved: Convolved | None
@@ -54,7 +56,7 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer, compo
     """Stacks the weights of the maps by rows, with zeros for missing biases and for the V of a map that does not depend
     on y; also returns the operands of a constant mixer."""
     weights = folded.weights
-    width, dtype = len(weights["W_in"]) // 2, weights["W_in"].dtype
+    width, dtype = _source_width(weights), weights["W_in"].dtype
 
     def biases(maps: Maps) -> Array:
         like = weights["W_in"]
@@ -63,19 +65,28 @@ def stack(folded: Folded[Params], known: Maps, driven: Maps, mixer: Mixer, compo
         return np.concatenate([np.zeros(0, dtype, like=like), *given])
 
     def of_input(maps: Maps) -> Array:
-        W = _rows("W", maps, weights)
+        W = _rows("W", maps, weights, width)
         return matmul(W, weights["W_in"][:width]) if composed else W
 
-    V = _rows("V", driven, weights)
+    V = _rows("V", driven, weights, _channels(weights))
     constants = None if mixer.varying else mixer.operands({name: weights[name] for name in mixer.parts})
     stacked = of_input(known), biases(known), of_input(driven), biases(driven)
     return Weights(folded, composed, *stacked, V, contiguous(V.T), constants)
 
 
-def _rows(kind: str, maps: Maps, weights: Params) -> Array:
-    """Stacks the weights of this kind; zeros where a map has none."""
+def _channels(weights: Params) -> int:
+    """Returns E."""
+    return int(weights["W_out"].shape[1])
+
+
+def _source_width(weights: Params) -> int:
+    """Returns the number of channels of the source."""
+    return len(weights["W_in"]) - _channels(weights)
+
+
+def _rows(kind: str, maps: Maps, weights: Params, width: int) -> Array:
+    """Stacks the weights of this kind, which have `width` columns; zeros where a map has none."""
     like = weights["W_in"]
-    width = len(like) // 2
     zero = {name: np.zeros((one.width, width), like.dtype, like=like) for name, one in maps.items()}
     parts = [weights.get(f"{kind}_{name}", zero[name]).reshape(one.width, width) for name, one in maps.items()]
     return np.concatenate([np.zeros((0, width), like.dtype, like=like), *parts])
@@ -99,13 +110,30 @@ class ProjectedGrads(NamedTuple):
 
 def project(u: Array, w: Weights, tail: Array | None, lengths: Steps) -> Projected:
     """Computes the projections of u before the iteration; `tail` are the inputs of the convolution before them."""
-    W_in = w.folded.weights["W_in"]
-    E = len(W_in) // 2
-    v, z = dense(u, W_in[:E]), dense(u, W_in[E:])
-    convolved = convolve(v, w.folded.weights, tail, lengths)
-    x = v if convolved is None else convolved.u
-    source = u if w.composed else x
-    return Projected(x, z, dense(source, w.W_known, w.b_known), dense(source, w.W_driven, w.b_driven), convolved)
+    weights = w.folded.weights
+    W_in, width = weights["W_in"], _source_width(weights)
+    s, z = dense(u, W_in[:width]), dense(u, W_in[width:])
+    convolved = convolve(_first(s, _convolved(weights)), weights, tail, lengths)
+    if convolved is not None:
+        s = _before(convolved.u, s)
+    source = u if w.composed else s
+    bases = dense(source, w.W_known, w.b_known), dense(source, w.W_driven, w.b_driven)
+    return Projected(_first(s, _channels(weights)), z, source, *bases, convolved)
+
+
+def _convolved(weights: Params) -> int:
+    """Returns the number of channels that are convolved, if any are."""
+    return len(weights["conv_w"]) if "conv_w" in weights else 0
+
+
+def _first(x: Array, channels: int) -> Array:
+    return contiguous(x[..., :channels])
+
+
+def _before(first: Array, rest: Array) -> Array:
+    """Returns `rest` with `first` in place of its first channels."""
+    channels = first.shape[-1]
+    return first if channels == rest.shape[-1] else np.concatenate([first, rest[..., channels:]], -1)
 
 
 def project_backward(
@@ -114,26 +142,30 @@ def project_backward(
     """Returns (du, gradients of W_in, the convolution, and each map's W and b, gradient of the convolution's `tail`)
     from the gradients d. d.x is modified in place."""
     weights = w.folded.weights
-    W_in = weights["W_in"]
-    E = len(W_in) // 2
+    W_in, width = weights["W_in"], _source_width(weights)
     dweights: Params = {}
-    to_u, dW_x = [], np.zeros_like(W_in[:E])
+    to_u, dW_s = [], np.zeros_like(W_in[:width])
+    ds = d.x
+    if width > _channels(weights):
+        ds = _before(ds, np.zeros_like(saved.source))
     for maps, dbase, W in ((known, d.known, w.W_known), (driven, d.driven, w.W_driven)):
-        back = dense_backward(dbase, u if w.composed else saved.x, W)
+        back = dense_backward(dbase, saved.source, W)
         rows = back.dw
         if w.composed:
             to_u.append(back.dx)
-            rows = matmul(back.dw, contiguous(W_in[:E].T))
-            dW_x += matmul(contiguous(_rows("W", maps, weights).T), back.dw)
+            rows = matmul(back.dw, contiguous(W_in[:width].T))
+            dW_s += matmul(contiguous(_rows("W", maps, weights, width).T), back.dw)
         else:
-            np.add(d.x, back.dx, out=d.x)
+            np.add(ds, back.dx, out=ds)
         dweights |= unstack("W", maps, rows) | unstack("b", maps, back.dbias)
-    dv, dtail = d.x, None
+    dtail = None
     if saved.convolved is not None:
-        dv, dconv, dtail = convolve_backward(dv, saved.convolved, weights, d.after, lengths)
+        part = _first(ds, _convolved(weights))
+        dv, dconv, dtail = convolve_backward(part, saved.convolved, weights, d.after, lengths)
+        ds = _before(dv, ds)
         dweights |= dconv
-    of_x, of_z = dense_backward(dv, u, W_in[:E]), dense_backward(d.z, u, W_in[E:])
-    dweights["W_in"] = np.concatenate([of_x.dw + dW_x, of_z.dw])
+    of_s, of_z = dense_backward(ds, u, W_in[:width]), dense_backward(d.z, u, W_in[width:])
+    dweights["W_in"] = np.concatenate([of_s.dw + dW_s, of_z.dw])
     for more in (of_z.dx, *to_u):
-        np.add(of_x.dx, more, out=of_x.dx)
-    return of_x.dx, dweights, dtail
+        np.add(of_s.dx, more, out=of_s.dx)
+    return of_s.dx, dweights, dtail

@@ -14,7 +14,12 @@ from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import contiguous
+from rotrnn.ops.device import beside, contiguous
+
+A_RANGE, DT_FLOOR = (1.0, 16.0), 1e-4
+"""Initial values in the form of Mamba-2: of -A, and the least of delta."""
+HEADS = {"b_dt": "b_delta", "D": "D", "A_log": "A"}
+"""Parameters of which each head has one, and the weights whose gradients theirs are sums of."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,16 @@ class FPMamba(MatrixFixedPoint):
 
     In the authors' code reflection 1 is applied first; here, as in eq. 6, the last one is applied first. To convert
     their parameters, reverse the order of the vectors in P_u and P_alpha, of their gains, and of b_alpha.
+
+    With `d_head`, the form of Mamba-2 in the authors' code: delta, lam, D and A_log are one number for each head of
+    `d_head` channels, delta, B and C are functions of the layer's input, and the norm is an RMS norm behind a gate:
+
+        delta_t = softplus(W_dt in_t + b_dt),     lam_t = exp(-exp(A_log) delta_t), per head
+        F(y)_t = RMSNorm((h_t C_t + D * x~_t) * SiLU(z_t))
+        B_t = W_B in_t + V_B y_{t-1}, C likewise, L2-normalised
+
+    and the rest as above: `out` is gated once more. A convolution is then one over x, W_B in and W_C in, with SiLU. In
+    the authors' code groups of heads may have B and C of their own; here all heads share them, as in its default.
 
     The loop is that of the authors' code. It starts from y = 0. The residual of a sequence is the largest residual of
     its time steps. The step size is 0.99, multiplied by 0.9 whenever the lowest residual of a sequence is 15 iterations
@@ -51,9 +66,13 @@ class FPMamba(MatrixFixedPoint):
         Whether u passes through SiLU before it is normalised.
     gate_in_loop : bool
         ``F(y)_t = LayerNorm((h_t C_t + D * x~_t) * SiLU(z_t))`` and ``out = W_out y_t``. Needs a `feedback` without
-        "gate".
+        "gate". With `d_head`, where F is gated already, only the gate of `out` is left out; the authors' code then
+        multiplies by SiLU(z_t) twice in F.
+    d_head : int
+        Channels of a head in the form of Mamba-2, a divisor of E; 64 in the authors' code. 0, the default, for the
+        form of Mamba.
     norm_eps : float
-        Epsilon of the layer norm.
+        Epsilon of the norm.
     dt_min, dt_max : float
         Range of the initial delta, which is log-uniform.
     tile
@@ -66,9 +85,11 @@ class FPMamba(MatrixFixedPoint):
     gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback
     or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_p for
     its gains (b_alpha); M (E, E) for the orthogonal mixer; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
+    With `d_head`, for H heads: no W_d, W_dt (H, D), b_dt, D, A_log (H,), no bias of the norm, W_B, W_C (S, D), conv_w
+    (E + 2S, d_conv) and conv_bias (E + 2S,).
 
-    Initial values: A = -(1..S), D = 1, norm the identity, W_dt uniform on +-1/sqrt(R), other weights uniform on
-    +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
+    Initial values: A = -(1..S), or with `d_head` -A uniform on [1, 16] and delta at least 1e-4; D = 1, norm the
+    identity, weights uniform on +-1/sqrt(columns), gains the length of their rows, b_alpha = 0, M ~ N(0, 1/32E).
     """
 
     about: ClassVar[str] = "Bedouin as in its authors' code: Mamba's step sizes, layer norm in the loop, weight norm"
@@ -85,15 +106,27 @@ class FPMamba(MatrixFixedPoint):
     dt_max: float = 0.1
     mixer_silu: bool = True
     gate_in_loop: bool = False
+    d_head: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.norm_eps < np.inf:
             raise ValueError(f"FPMamba: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_sizes("d_head", least=0)
+        if self.d_head and self.width % self.d_head:
+            raise ValueError(f"FPMamba: d_head={self.d_head}, expected a divisor of expand * d_model={self.width}")
         if self.gate_in_loop and "gate" in self.feedback:
             raise ValueError(f"FPMamba: feedback={self.feedback!r}, expected none to the gate with gate_in_loop=True")
         if not 0 < self.dt_min <= self.dt_max < np.inf:
             raise ValueError(f"FPMamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max")
+
+    @property
+    def gates_step(self) -> bool:
+        return self.gate_in_loop or self.d_head > 0
+
+    @property
+    def convolved(self) -> int:
+        return self.width + 2 * self.d_state if self.d_head else self.width
 
     @property
     def maps(self) -> Maps:
@@ -118,19 +151,30 @@ class FPMamba(MatrixFixedPoint):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, E, S, R = self.d_model, self.width, self.d_state, -(-self.d_model // 16)
-        shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E), "W_d": (R, E), "W_dt": (E, R)}
-        shapes |= {"b_dt": (E,), "A_log": (E, S), "D": (E,), "scale": (E,), "bias": (E,), "W_B": (S, E), "W_C": (S, E)}
+        shapes: dict[str, tuple[int, ...]] = {"W_in": (2 * E, D), "W_out": (D, E)}
+        if self.d_head:
+            H = E // self.d_head
+            shapes |= {"W_dt": (H, D), "b_dt": (H,), "A_log": (H,), "D": (H,), "scale": (E,)}
+            shapes |= {"W_B": (S, D), "W_C": (S, D)}
+        else:
+            shapes |= {"W_d": (R, E), "W_dt": (E, R), "b_dt": (E,), "A_log": (E, S), "D": (E,)}
+            shapes |= {"scale": (E,), "bias": (E,), "W_B": (S, E), "W_C": (S, E)}
         for name, shape in self.normed_rows.items():
             shapes |= {name: shape, f"g_{name}": shape[:-1]}
         shapes |= self.conv_shapes
         return shapes | (self.biases if self.mixer_maps else self._mixer.parts)
 
     def init(self, rng: np.random.Generator) -> Params:
-        dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), self.width))
+        size = self.shapes["b_dt"]
+        dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), size))
+        if self.d_head:
+            dt, A = np.maximum(dt, DT_FLOOR), rng.uniform(*A_RANGE, size)
+        else:
+            A = np.tile(np.arange(1, self.d_state + 1), (self.width, 1))
         params: Params = {
             "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus(b_dt) = dt
-            "A_log": np.tile(np.log(np.arange(1, self.d_state + 1)), (self.width, 1)),
-            **initial_conv(rng, self.width, self.d_conv),
+            "A_log": np.log(A),
+            **initial_conv(rng, self.convolved, self.d_conv),
         }
         for name, shape in self.shapes.items():
             if name in ("D", "scale"):
@@ -146,14 +190,15 @@ class FPMamba(MatrixFixedPoint):
         return astype({name: params[name] for name in self.shapes}, np.float32)
 
     def fold(self, params: Params) -> Folded[Params]:
-        same = "W_in", "W_out", "W_B", "W_C", "D", "scale", "bias", *self.conv_shapes
-        weights = {name: params[name] for name in same}
-        weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
-        weights["A"] = -np.exp(params["A_log"])
+        weights = {name: params[name] for name in ("W_out", "scale", *self.conv_shapes)}
+        weights |= self._fold_heads(params) if self.d_head else self._fold_channels(params)
+        further = len(weights["W_in"]) - 2 * self.width
         for name in self.normed_rows:
             rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
             if name.startswith("P_"):
-                weights[f"W_{name[2:]}"] = contiguous(rows[..., : self.width])
+                W = rows[..., : self.width]
+                none = np.zeros((*W.shape[:-1], further), W.dtype, like=W)
+                weights[f"W_{name[2:]}"] = np.concatenate([W, none], -1)
                 weights[f"V_{name[2:]}"] = rows if self.symmetric else contiguous(rows[..., self.width :])
             else:
                 weights[name] = rows
@@ -161,18 +206,48 @@ class FPMamba(MatrixFixedPoint):
         weights |= {name: params[name] for name in constants}
         return Folded(weights)
 
+    def _fold_channels(self, params: Params) -> Params:
+        """Returns the weights that the two forms have differently, in the form of Mamba."""
+        weights = {name: params[name] for name in ("W_in", "W_B", "W_C", "D", "bias")}
+        weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
+        return weights | {"A": -np.exp(params["A_log"])}
+
+    def _fold_heads(self, params: Params) -> Params:
+        """Returns the same in the form of Mamba-2: W_in also has the rows of W_B, W_C and W_dt, and the maps B, C and
+        delta take their values from these, a head's for each of its channels."""
+        E, S, W_in = self.width, self.d_state, params["W_in"]
+        rows = np.concatenate([W_in[:E], params["W_B"], params["W_C"], params["W_dt"], W_in[E:]])
+        taken = beside(np.eye(len(rows) - E, dtype=W_in.dtype), W_in)[E:]
+        weights = {"W_in": rows, "W_B": taken[:S], "W_C": taken[S : 2 * S]}
+        heads = {"W_delta": taken[2 * S :], "b_delta": params["b_dt"], "D": params["D"]}
+        weights |= {name: np.repeat(one, self.d_head, 0) for name, one in heads.items()}
+        A = -np.repeat(np.exp(params["A_log"]), self.d_head * S)
+        return weights | {"A": A.reshape(E, S)}
+
+    def _fold_heads_backward(self, params: Params, dweights: Params) -> Params:
+        E, S = self.width, self.d_state
+        at = [0, E, E + S, E + 2 * S, len(dweights["W_in"]) - E]
+        x, B, C, dt, z = (dweights["W_in"][i:j] for i, j in zip(at, [*at[1:], None], strict=True))
+        by_head = {name: dweights[one].reshape(len(dt), -1).sum(1) for name, one in HEADS.items()}
+        by_head["A_log"] *= -np.exp(params["A_log"])
+        return {"W_in": np.concatenate([x, z]), "W_B": B, "W_C": C, "W_dt": dt, **by_head}
+
     def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
         dparams = {name: dweights[name] for name in self.shapes if name in dweights}
-        dparams["A_log"] = -dweights["A"] * np.exp(params["A_log"])
-        dparams["b_dt"] = dweights["b_delta"]
-        dparams["W_dt"] = matmul(dweights["W_delta"], params["W_d"].T)
-        dparams["W_d"] = matmul(params["W_dt"].T, dweights["W_delta"])
+        if self.d_head:
+            dparams |= self._fold_heads_backward(params, dweights)
+        else:
+            dparams["A_log"] = -dweights["A"] * np.exp(params["A_log"])
+            dparams["b_dt"] = dweights["b_delta"]
+            dparams["W_dt"] = matmul(dweights["W_delta"], params["W_d"].T)
+            dparams["W_d"] = matmul(params["W_dt"].T, dweights["W_delta"])
         for name, shape in self.normed_rows.items():
             if name.startswith("P_"):
                 halves = [dweights[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dweights]
+                halves = [half.reshape(*shape[:-1], -1)[..., : self.width] for half in halves]
                 if self.symmetric:
                     halves = [halves[0] + halves[1]]
-                drows = np.concatenate([half.reshape(-1, self.width) for half in halves], 1).reshape(shape)
+                drows = np.concatenate(halves, -1)
             else:
                 drows = dweights[name].reshape(shape)
             unit, size = unit_rows(params[name])

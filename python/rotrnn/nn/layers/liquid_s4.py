@@ -49,8 +49,20 @@ class LiquidS4(S4):
         pb:  h_k = A h_{k-1} + B u_k,    y_k = 2 Re(C h_k) + D u_k + sum_{m>=2} 2 Re(C B^m) v_{m,k}
 
     (Algorithm 1; "KB" is S4's kernel times B, "PB" has the powers of B alone, as if A were the identity.) Everything is
-    causal. The authors' code takes other products by default, those of the inputs nearest the end of the sequence, in
-    reverse order of time, so that its outputs depend on later inputs; and it leaves the rank-one part out of B.
+    causal.
+
+    The authors' code (raminmh/liquid-s4, commit d3a72bd) is another function:
+
+    - Products are added in reverse order of time, so its outputs depend on later inputs. By default they are those of
+      the inputs nearest the end of the sequence, any m of them. With ``allcombs=False`` they are of successive inputs;
+      the product itself is shifted, so that of degree 3 is ``u_k u_{k-1}^2 u_{k-2}``.
+    - B is without the rank-one part. B^m is not taken element by element: with the number S, the sum of B over all
+      states, "pb" has ``B S`` for degree 2, ``B S^3`` for 3 and ``B S^7`` for 4.
+    - "kb" has the kernel of S4 itself, times ``S^{m-1}``. It multiplies the kernel's Fourier transform of length T + 1
+      by that of the products, of length 2 T; this is not their convolution.
+    - These terms read A, B, C and Delta as they were when the model was built. They give them no gradient, and on a GPU
+      they keep their initial values.
+    - An option, ``lcontract``, sends the products through a tanh. It is off by default.
 
     Settings are those of S4, and `degree`, at least 2, and `kernel`. "kb" runs the recurrence once for each degree.
     The state is (the last degree - 1 inputs (B, degree - 1, D), h (B, D, N) complex). Parameters and initial values are

@@ -81,6 +81,9 @@ class MLSTM(Recurrent):
     have none. Norm, output gate and projection are in the order of the authors' later model (xLSTM 7B). The paper's
     block around the cell, with a convolution before q and k, is not built here.
 
+    The released code adds 1e-6 to the scaled denominator, ``max(|n . q|, e^{-m}) + 1e-6``; the paper and this layer do
+    not. In that of the paper's blocks, the gates read q, k and v in place of u.
+
     Parameters
     ----------
     heads : int

@@ -58,7 +58,9 @@ class S4(Recurrent):
 
     Parameters (dict of float32): log_A_re, A_im, P_re, P_im, B_re, B_im, C_re, C_im (D, N), log_step (D,), D (D,). A
     bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters. C is
-    the readout itself, where the authors' code trains ``C (1 - transition^L)`` for a length L.
+    the readout itself, where the authors' code trains ``C (1 - transition^L)`` for a length L. Each channel trains its
+    own A, P and B. In that code's configurations all channels mostly share one (``n_ssm = 1``); for Pathfinder and
+    Path-X they do not.
 
     Initial values: A and B of HiPPO-LegS in the eigenvectors of its normal part (the paper's NPLR form), the same in
     every channel; log Delta uniform from log dt_min to log dt_max, C ~ N(0, 1/2) per part, D ~ N(0, 1).
