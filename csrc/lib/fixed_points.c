@@ -3,6 +3,7 @@
  */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "build.h"
@@ -15,11 +16,10 @@ static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mix
 static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
 
-/* A map of a step, f(W x + U u + V y + b) with the layer's input u and its previous output y, where it is in the maps,
- * and what it is made of. W, U and V have `width` rows; what is NULL is zero. With `from`, the numbers behind x from
- * this place on take the place of W x. */
+/* A map of a step, f(W x + U u + V y + b) with the layer's input u and its previous output y. W, U and V have `width`
+ * rows; what is NULL is zero. With `from`, the numbers behind x from this place on take the place of W x. */
 typedef struct {
-    int64_t width, function, at, from;
+    int64_t width, function, from;
     const double *W, *U, *V, *b;
 } map;
 
@@ -117,18 +117,49 @@ static void set_constant_mixer(builder *b, const part *p, iterated *to, const mi
     to->alpha = stored(b, alpha, gains);
 }
 
-/* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all, of `columns` each. */
-static void stack(double *all, const double *w, const map *of, int64_t first, int64_t in, int64_t columns) {
+/* Copies rows, or leaves zeros, of a weight (width, in) of a map into the weights of all, of `wide` numbers each. */
+static void stack(double *all, const double *w, const columns *of, int64_t first, int64_t in, int64_t wide) {
     for (int64_t i = 0; w && i < of->width; i++)
-        memcpy(all + (of->at - first + i) * columns, w + i * in, (size_t)in * sizeof *all);
+        memcpy(all + (of->at - first + i) * wide, w + i * in, (size_t)in * sizeof *all);
 }
 
-/* Adds U u of the maps to their sums. */
-static void emit_of_input(builder *b, rows sums, const map *maps, rows u) {
+/* Appends the sums W x + b of the maps from `first` to `end`, and sets their V, for a previous output of N numbers.
+ * Those that depend on it come last; all of these have the same x. It has `in` channels that W multiplies, and may have
+ * more behind them. */
+static void emit_maps(builder *b, iterated *to, const map *maps, int first, int end, rows x, int64_t in, int64_t N) {
+    int64_t width = 0, driven = 0;
+    for (int late = 0; late < 2; late++) {
+        if (late) driven = width;
+        for (int i = first; i < end; i++) {
+            if (late != !!maps[i].V) continue;
+            to->maps[i] = (columns){.at = width, .width = maps[i].width, .function = maps[i].function};
+            width += maps[i].width;
+        }
+    }
+    if (!width) return;
+    const int64_t late = width - driven, D = x.width;
+    double *const W = spare(b, width * D), *const V = spare(b, late * N), *const bias = spare(b, width);
+    const rows sums = take_rows(b, width), values = take_rows(b, width);
+    if (!good(b)) return;
+    for (int i = first; i < end; i++) {
+        columns *const of = to->maps + i;
+        of->sums = sums, of->values = values;
+        stack(W, maps[i].W, of, 0, in, D);
+        stack(bias, maps[i].b, of, 0, 1, 1);
+        stack(V, maps[i].V, of, driven, N, N);
+        for (int64_t j = 0; maps[i].from && j < of->width; j++) W[(of->at + j) * D + maps[i].from + j] = 1;
+    }
+    emit_dense(b, sums, x, computed(W), bias);
+    if (late) to->sums = sums, to->driven = driven, to->V = packed_of(b, computed(V), late, N);
+}
+
+/* Adds U u of the maps, which have one input x, to their sums. */
+static void emit_of_input(builder *b, const iterated *to, const map *maps, rows u) {
+    const rows sums = to->maps[MAP_DELTA].sums;
     double *const U = spare(b, sums.width * u.width);
     bool any = false;
     for (int i = 0; good(b) && i < MOST_MAPS; i++) {
-        stack(U, maps[i].U, maps + i, 0, u.width, u.width);
+        stack(U, maps[i].U, to->maps + i, 0, u.width, u.width);
         any |= !!maps[i].U;
     }
     if (!any) return;
@@ -137,35 +168,31 @@ static void emit_of_input(builder *b, rows sums, const map *maps, rows u) {
     emit(b, OP_ADD, sums, more);
 }
 
-/* Appends the sums W x + U u + b of the maps, those that depend on the previous output last, and their V to `to`. x has
- * `in` channels that W multiplies, and may have more behind them; V has E columns. Returns the register of the sums. */
-static rows emit_maps(builder *b, iterated *to, map *maps, rows x, int64_t in, rows u, int64_t E) {
-    int64_t width = 0;
-    for (int driven = 0; driven < 2; driven++) {
-        if (driven) to->driven = width;
-        for (int i = 0; i < MOST_MAPS; i++) {
-            if (driven != !!maps[i].V) continue;
-            maps[i].at = width;
-            to->maps[i] = (columns){width, maps[i].width, maps[i].function};
-            width += maps[i].width;
-        }
+/* Whether the mixer is a function of x + y with the previous output y, and so V its W. */
+static bool is_symmetric(builder *b, const part *p) {
+    const bool symmetric = flag_of(b, p, "symmetric");
+    if (symmetric && !has(p, "feedback", "mixer"))
+        failed(b->error, ROTRNN_DAMAGED, "%s is symmetric without feedback to its mixer", p->name);
+    return symmetric;
+}
+
+static int64_t function_of_vectors(builder *b, const part *p) {
+    return flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
+}
+
+/* Sets the maps of the parts of a mixer that can vary, of x (D) and, with feedback, of the previous output (N). */
+static void set_mixer_maps(builder *b, const part *p, map *maps, const mixing *m, int64_t N, int64_t D) {
+    const bool symmetric = is_symmetric(b, p), driven = has(p, "feedback", "mixer") && !symmetric;
+    const int64_t vectors = function_of_vectors(b, p);
+    map *const u = maps + MAP_U, *const alpha = maps + MAP_ALPHA;
+    if (m->form == MIXER_MATRIX) return;
+    *u = (map){.width = m->u, .function = vectors, .W = vectors_of(b, p, "W_u", m, N, D)};
+    if (driven) u->V = vectors_of(b, p, "V_u", m, N, N);
+    if (m->alpha) {
+        *alpha = (map){.width = m->alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m->alpha, D)};
+        if (driven) alpha->V = matrix_of(b, p, "V_alpha", m->alpha, N);
     }
-    const int64_t late = width - to->driven;
-    double *const W = spare(b, width * x.width), *const V = spare(b, late * E), *const bias = spare(b, width);
-    const rows sums = take_rows(b, width);
-    if (!good(b)) return sums;
-    for (int i = 0; i < MOST_MAPS; i++) {
-        stack(W, maps[i].W, maps + i, 0, in, x.width);
-        stack(bias, maps[i].b, maps + i, 0, 1, 1);
-        stack(V, maps[i].V, maps + i, to->driven, E, E);
-        for (int64_t j = 0; maps[i].from && j < maps[i].width; j++)
-            W[(maps[i].at + j) * x.width + maps[i].from + j] = 1;
-    }
-    emit_dense(b, sums, x, computed(W), bias);
-    emit_of_input(b, sums, maps, u);
-    if (late) to->V = packed_of(b, computed(V), late, E);
-    to->values = take_rows(b, width);
-    return sums;
+    if (symmetric) u->V = u->W, alpha->V = alpha->W;
 }
 
 /* The library has no direct solver. */
@@ -185,12 +212,15 @@ static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
     return to;
 }
 
-/* x <- SiLU(conv(v)), if the layer has a short convolution; else x is v. */
-static rows convolved(builder *b, const part *p, rows v) {
+/* x <- SiLU(conv(v)), if the layer has a short convolution, whose arrays' names end in `of`; else x is v. */
+static rows convolved(builder *b, const part *p, rows v, const char *of) {
+    char w[32], bias[32];
     const int64_t taps = integer_of(b, p, "d_conv", 0);
     if (!taps) return v;
     const rows x = take_rows(b, v.width);
-    emit_silu_conv(b, x, v, matrix_of(b, p, "conv_w", v.width, taps), vector_of(b, p, "conv_bias", v.width), taps);
+    (void)snprintf(w, sizeof w, "conv_w%s", of);
+    (void)snprintf(bias, sizeof bias, "conv_bias%s", of);
+    emit_silu_conv(b, x, v, matrix_of(b, p, w, v.width, taps), vector_of(b, p, bias, v.width), taps);
     return x;
 }
 
@@ -200,30 +230,41 @@ static void emit_iteration(builder *b, op *o, iterated *to, const mixing *m, int
     o->iterated = to;
 }
 
+/* Maps of a vector state of the input v, which is convolved to x. With separate convolutions, each part that varies has
+ * one of its own. */
+static void emit_vector_maps(builder *b, const part *p, iterated *to, const map *maps, rows v, rows x, int64_t N) {
+    static const int first[] = {MAP_LAMBDA, MAP_U, MAP_GATE, MAP_DRIVE};
+    static const char *const of[] = {"_lambda", "_mixer", "_B"};
+    if (!flag_of(b, p, "separate_convs")) {
+        emit_maps(b, to, maps, 0, MOST_MAPS, x, v.width, N);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        emit_maps(b, to, maps, first[i], first[i + 1], maps[first[i]].W ? convolved(b, p, v, of[i]) : x, v.width, N);
+    emit_maps(b, to, maps, MAP_DRIVE, MOST_MAPS, x, v.width, N);
+}
+
 void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const int64_t N = integer_of(b, p, "d_state", 1), D = x.width;
     const bool contractive = flag_of(b, p, "contractive"), scaled = flag_of(b, p, "scaled");
     const mixing m = mixing_of(b, p, N, contractive);
     const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
+    const bool gated = has(p, "feedback", "output");
     ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
     check_iterates(b, p);
-    const json *const feedback = json_member(p->settings, "feedback");
-    ignore(p, "feedback");
-    if (feedback && feedback->first) unsupported(b, p, " with feedback");
-    if (flag_of(b, p, "separate_convs")) unsupported(b, p, " with separate convolutions");
+    if (!varying && (has(p, "feedback", "mixer") || function_of_vectors(b, p) != LAGGED_LINEAR))
+        failed(b->error, ROTRNN_DAMAGED, "%s has feedback to a constant mixer, or its vectors pass SiLU", p->name);
+    if (is_symmetric(b, p)) check_width(b, p, "d_state", D);
     map maps[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_lambda", N)},
                            [MAP_DRIVE] = {.width = N, .W = matrix_of(b, p, "B", N, D)}};
     if (has(p, "selective", "lambda")) maps[MAP_LAMBDA].W = matrix_of(b, p, "W_lambda", N, D);
     if (has(p, "selective", "B"))
         maps[MAP_GATE] = (map){
             .width = N, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_B", N, D), .b = vector_of(b, p, "b_B", N)};
-    if (varying) {
-        maps[MAP_U] = (map){.width = m.u, .W = vectors_of(b, p, "W_u", &m, N, D)};
-        if (m.alpha)
-            maps[MAP_ALPHA] =
-                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, D)};
-    }
+    if (varying) set_mixer_maps(b, p, maps, &m, N, D);
     const weights C = weights_of(b, p, "C", D, N);
+    const weights W_c = gated ? weights_of(b, p, "W_c", N, D) : computed(NULL);
+    const weights V_c = gated ? weights_of(b, p, "V_c", N, N) : computed(NULL);
     const double *const skip = vector_of(b, p, "D", D);
     iterated *const to = new_iterated(b, p, &m);
     if (!good(b)) return;
@@ -232,13 +273,17 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
         to->matrix = orthogonal_of(b, p, N, contractive);
     else if (!varying)
         set_constant_mixer(b, p, to, &m, N);
-    x = convolved(b, p, x);
-    const rows sums = emit_maps(b, to, maps, x, D, x, N), h = take_rows(b, N);
-    op *const step = emit(b, OP_FIXED_POINT, h, sums);
+    const rows u = convolved(b, p, x, ""), gate = take_rows(b, gated ? N : 0), h = take_rows(b, N);
+    emit_vector_maps(b, p, to, maps, x, u, N);
+    if (gated) emit_dense(b, gate, u, W_c, NULL);
+    to->V_gate = packed_of(b, V_c, N, N);
+    op *const step = emit(b, OP_FIXED_POINT, h, h);
     emit_iteration(b, step, to, &m, N);
+    step->z = gate;
     step->state = take_state(b, N, b->run->number);
+    if (gated) emit(b, OP_GATE, h, gate);
     emit_dense(b, y, h, C, NULL);
-    emit_skip(b, y, x, skip);
+    emit_skip(b, y, u, skip);
 }
 
 /* What a matrix-state layer has beside its maps: A (E, S), skip (E) and V_gate (E, E) or NULL; `further` rows `more` of
@@ -265,7 +310,7 @@ static void emit_source(builder *b, const part *p, rows v, rows u, weights W_in,
 }
 
 /* A matrix-state layer between its projections, with the maps of its step. */
-static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, map *maps,
+static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, const map *maps,
                               const matrix_layer *l) {
     const int64_t D = u.width, E = integer_of(b, p, "expand", 1) * D, S = maps[MAP_B].width;
     const weights W_in = weights_of(b, p, "W_in", 2 * E, D), W_out = weights_of(b, p, "W_out", D, E);
@@ -279,27 +324,19 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
     to->V_gate = packed_of(b, computed(l->V_gate), E, E);
     const rows v = take_rows(b, E + l->further), gate = take_rows(b, E), out = take_rows(b, E);
     emit_source(b, p, v, u, W_in, l);
-    const rows x = convolved(b, p, v);
+    const rows x = convolved(b, p, v, "");
     emit_dense(b, gate, u, from_row(W_in, E, D), NULL);
     if (l->gated) {
         to->gate = take_rows(b, E);
         emit_dense(b, to->gate, u, from_row(W_in, E, D), NULL);
     }
-    const rows sums = emit_maps(b, to, maps, x, E, u, E);
-    op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, sums);
+    emit_maps(b, to, maps, 0, MOST_MAPS, x, E, E);
+    emit_of_input(b, to, maps, u);
+    op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, x);
     emit_iteration(b, step, to, m, E);
     step->z = gate;
-    step->v = x;
     step->state = take_state(b, (S + 1) * E, b->run->number);
     emit_dense(b, y, out, W_out, NULL);
-}
-
-/* Whether the mixer is a function of x + y with the previous output y, and so V its W. */
-static bool is_symmetric(builder *b, const part *p) {
-    const bool symmetric = flag_of(b, p, "symmetric");
-    if (symmetric && !has(p, "feedback", "mixer"))
-        failed(b->error, ROTRNN_DAMAGED, "%s is symmetric without feedback to its mixer", p->name);
-    return symmetric;
 }
 
 void build_bedouin(builder *b, const part *p, rows y, rows x) {
@@ -307,8 +344,6 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const int64_t vectors = flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
-    const bool driven = has(p, "feedback", "mixer"), symmetric = is_symmetric(b, p);
     map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E,
                                           .function = LAGGED_SIGMOID,
                                           .W = matrix_of(b, p, "W_delta", E, E),
@@ -318,15 +353,7 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "lambda")) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
     if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
-    if (m.form != MIXER_MATRIX) {
-        maps[MAP_U] = (map){.width = m.u, .function = vectors, .W = vectors_of(b, p, "W_u", &m, E, E)};
-        if (m.alpha)
-            maps[MAP_ALPHA] =
-                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m.alpha, E)};
-        if (symmetric) maps[MAP_U].V = maps[MAP_U].W, maps[MAP_ALPHA].V = maps[MAP_ALPHA].W;
-        if (driven && !symmetric) maps[MAP_U].V = vectors_of(b, p, "V_u", &m, E, E);
-        if (driven && !symmetric && m.alpha) maps[MAP_ALPHA].V = matrix_of(b, p, "V_alpha", m.alpha, E);
-    }
+    set_mixer_maps(b, p, maps, &m, E, E);
     const double *const V_gate = has(p, "feedback", "gate") ? matrix_of(b, p, "V_gate", E, E) : NULL;
     const double *const omega = matrix_of(b, p, "omega", E, S), rate = 8; /* the constant c of its transition */
     iterated *const to = new_iterated(b, p, &m);
@@ -412,7 +439,7 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     const int64_t P = integer_of(b, p, "d_head", 0);
     const mixing m = mixing_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const int64_t vectors = flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
+    const int64_t vectors = function_of_vectors(b, p);
     const bool symmetric = is_symmetric(b, p), plain = flag_of(b, p, "gate_in_loop");
     const double eps = number_of(b, p, "norm_eps");
     ignore(p, "dt_min dt_max");

@@ -97,58 +97,74 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
     return false;
 }
 
-/* The values of a step's maps, from their sums p. */
-static void apply_maps(const iterated *how, real *values, const real *p) {
-    for (int i = 0; i < MOST_MAPS; i++) {
-        const columns c = how->maps[i];
-        if (c.function == LAGGED_LINEAR)
-            copy_row(values + c.at, p + c.at, c.width);
+/* Adds what comes from the previous outputs at `state` to the sums of step t, before `apply_maps`. */
+static void add_previous(const op *o, const frame *f, int64_t t, int64_t state) {
+    const iterated *const how = o->iterated;
+    const int64_t N = o->y.width, sums = how->sums.width;
+    if (how->V) add_recurrence(f, how->sums, how->driven, sums - how->driven, t, how->V, state, N);
+    if (how->V_gate) add_recurrence(f, o->z, 0, o->z.width, t, how->V_gate, state, N);
+}
+
+static real *values_of(const frame *f, const columns *c, int64_t row) {
+    return rows_of(f, c->values) + row * c->values.width + c->at;
+}
+
+/* The values of the maps of a row, from their sums. */
+static void apply_maps(const iterated *how, const frame *f, int64_t row) {
+    for (const columns *c = how->maps; c < how->maps + MOST_MAPS; c++) {
+        const real *const sums = rows_of(f, c->sums) + row * c->sums.width + c->at;
+        if (c->function == LAGGED_LINEAR)
+            copy_row(values_of(f, c, row), sums, c->width);
         else
-            map_row(values + c.at, p + c.at, c.width, c.function, (real)how->unit_eps);
+            map_row(values_of(f, c, row), sums, c->width, c->function, (real)how->unit_eps);
     }
 }
 
-/* Sets the mixer of a step, from the values of its maps or as it always is. */
-static void set_mixer(image *F, real *values, real *prepared) {
+/* Sets the mixer of a row, from the values of its maps or as it always is. */
+static void set_mixer(image *F, const frame *f, int64_t row, real *prepared) {
     const iterated *const how = F->how;
     F->w = how->prepared, F->alpha = how->alpha;
     if (how->form == MIXER_MATRIX || how->prepared) return;
-    const columns u = how->maps[MAP_U], alpha = how->maps[MAP_ALPHA];
+    const columns *const alpha = how->maps + MAP_ALPHA;
+    const real *const u = values_of(f, how->maps + MAP_U, row);
     const gaining g = {{how->form, how->rank, F->N}, (real)how->unit_eps, how->power_steps};
-    real *const gains = alpha.width ? values + alpha.at : prepared + mixer_prepared(g.m); /* that of Gram is 1 */
-    if (!alpha.width) gains[0] = 1;
-    EACH(i, alpha.width) gains[i] = (real)how->largest * gains[i];
-    if (changes_gains(g)) mixer_gain(gains, values + u.at, gains, F->scratch, g);
-    mixer_prepare(prepared, values + u.at, g.m);
+    real *const gains = alpha->width ? values_of(f, alpha, row) : prepared + mixer_prepared(g.m);
+    if (!alpha->width) gains[0] = 1; /* that of Gram */
+    EACH(i, alpha->width) gains[i] = (real)how->largest * gains[i];
+    if (changes_gains(g)) mixer_gain(gains, u, gains, F->scratch, g);
+    mixer_prepare(prepared, u, g.m);
     F->w = prepared, F->alpha = gains;
 }
 
-/* h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has one. */
-void K(rot_run_fixed_point)(const op *o, const frame *f) {
+/* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has
+ * one. */
+static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t N = o->y.width;
     real *const room = rows_of(f, how->room), *const x = room, *const carried = x + N, *const gain = carried + N;
     real *const y = gain + N, *const next = y + N, *const apart = next + N, *const prepared = apart + N;
+    real *const h = state_of(f, b, o->state);
     image F = {.how = how, .N = N, .x = x, .carried = carried, .gain = gain, .apart = apart};
     F.scratch = prepared + o->count;
-    for (int64_t b = 0; b < f->B; b++) {
-        real *const h = state_of(f, b, o->state);
-        for (int64_t row = b * f->n; row < (b + 1) * f->n; row++) {
-            real *const values = rows_of(f, how->values) + row * o->x.width;
-            apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
-            real *const lambda = values + how->maps[MAP_LAMBDA].at;
-            const real *const drive = values + how->maps[MAP_DRIVE].at;
-            if (how->negative) EACH(i, N) lambda[i] = 2 * lambda[i] - 1;
-            const real *const gate = how->maps[MAP_GATE].width ? values + how->maps[MAP_GATE].at : NULL;
-            EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
-            EACH(i, N) carried[i] = lambda[i] * h[i];
-            EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
-            set_mixer(&F, values, prepared);
-            *steps_unsettled(f, b) += !solve(&F, y, next);
-            mix(&F, h, y);
-            finish(&F, h);
-            copy_row(rows_of(f, o->y) + row * N, h, N);
-        }
+    apply_maps(how, f, row);
+    real *const lambda = values_of(f, how->maps + MAP_LAMBDA, row);
+    const real *const drive = values_of(f, how->maps + MAP_DRIVE, row);
+    const real *const gate = how->maps[MAP_GATE].width ? values_of(f, how->maps + MAP_GATE, row) : NULL;
+    if (how->negative) EACH(i, N) lambda[i] = 2 * lambda[i] - 1;
+    EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
+    EACH(i, N) carried[i] = lambda[i] * h[i];
+    EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
+    set_mixer(&F, f, row, prepared);
+    *steps_unsettled(f, b) += !solve(&F, y, next);
+    mix(&F, h, y);
+    finish(&F, h);
+    copy_row(rows_of(f, o->y) + row * N, h, N);
+}
+
+void K(rot_run_fixed_point)(const op *o, const frame *f) {
+    for (int64_t t = 0; t < f->n; t++) {
+        add_previous(o, f, t, o->state);
+        for (int64_t b = 0; b < f->B; b++) vector_step(o, f, b, b * f->n + t);
     }
 }
 
@@ -180,19 +196,18 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t E = o->y.width, S = how->maps[MAP_B].width;
     const bool normed = how->scale;
-    const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->v) + row * o->v.width;
+    const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->x) + row * o->x.width;
     const real *const gate = rows_of(f, o->z) + row * E;
     real *const h = state_of(f, b, o->state), *const output = h + S * E;
     real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
     real *const next = y + E, *const apart = next + E, *const prepared = apart + E;
-    real *const values = rows_of(f, how->values) + row * o->x.width;
     image F = {.how = how, .N = E, .x = x, .carried = carried, .gain = gain, .apart = apart};
     F.gate = how->gate.width ? rows_of(f, how->gate) + row * E : NULL;
     F.scratch = prepared + o->count;
-    apply_maps(how, values, rows_of(f, o->x) + row * o->x.width);
-    const real *const delta = values + how->maps[MAP_DELTA].at;
-    const real *const B = values + how->maps[MAP_B].at, *const C = values + how->maps[MAP_C].at;
-    set_mixer(&F, values, prepared);
+    apply_maps(how, f, row);
+    const real *const delta = values_of(f, how->maps + MAP_DELTA, row);
+    const real *const B = values_of(f, how->maps + MAP_B, row), *const C = values_of(f, how->maps + MAP_C, row);
+    set_mixer(&F, f, row, prepared);
     const real along = dot(B, C, S);
     EACH(e, E) gain[e] = delta[e] * along + (normed ? skip[e] : 0);
     zero_row(carried, E);
@@ -212,8 +227,7 @@ void K(rot_run_matrix_fixed_point)(const op *o, const frame *f) {
     const iterated *const how = o->iterated;
     const int64_t E = o->y.width, output = o->state + how->maps[MAP_B].width * E * (int64_t)sizeof(real);
     for (int64_t t = 0; t < f->n; t++) {
-        if (how->V) add_recurrence(f, o->x, how->driven, o->x.width - how->driven, t, how->V, output, E);
-        if (how->V_gate) add_recurrence(f, o->z, 0, o->z.width, t, how->V_gate, output, E);
+        add_previous(o, f, t, output);
         for (int64_t b = 0; b < f->B; b++) matrix_step(o, f, b, b * f->n + t);
     }
 }

@@ -59,8 +59,8 @@ typedef enum {
     OP_DELTA,        /* y: delta rule of `count` heads, from queries and keys x, values z and openings v (run.c) */
     OP_MLSTM,        /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v (run.c) */
     OP_SLSTM,        /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
-    OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer with maps x; `iterated` */
-    OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer, x: its maps, z: its gate, v: its input */
+    OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
+    OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer; x: its input, z: its gate; `iterated` */
     OP_COUNT
 } op_kind;
 
@@ -77,9 +77,10 @@ typedef struct {
     double floor;            /* added to the divisor of the residual; 0 for the least normal number */
 } iteration;
 
-/* Adjacent columns of the maps of a step: their function, LAGGED_, of the sum of what comes from the input and, from
- * the column `driven` on, of what comes from the previous output. */
+/* A map of a step: adjacent columns of the sums of all maps of one input, and of their values; and the function,
+ * LAGGED_, by which a sum becomes a value. */
 typedef struct {
+    rows sums, values;
     int64_t at, width, function;
 } columns;
 
@@ -90,7 +91,7 @@ enum { MIXER_MATRIX = -1, MOST_MAPS = 5 };
 typedef struct {
     iteration how;
     columns maps[MOST_MAPS];      /* of width 0 where there is none */
-    rows values, room;            /* the maps' values, and memory for a step */
+    rows room;                    /* memory for a step */
     int64_t form, rank;           /* of the mixer Q; MIXER_MATRIX has neither */
     double largest;               /* gain of the mixer: alpha = largest s(.) */
     double unit_eps;              /* least length that vectors are divided by; with `power_steps`, what mixer_gains.h */
@@ -101,7 +102,8 @@ typedef struct {
     bool negative;                /* transitions are in (-1, 1) */
     bool plain;                   /* the output is not gated */
     rows gate;                    /* F is multiplied by SiLU of it; of width 0 where it is not */
-    int64_t driven;               /* the first column that depends on the previous output, */
+    rows sums;                    /* of the maps that depend on the previous output: */
+    int64_t driven;               /* from this column on, by V; and the gate by V_gate: */
     const void *V, *V_gate;       /* packed; NULL where nothing does */
     const void *A, *skip, *scale, *bias;
     double eps; /* of the norm: an RMS norm if there is no bias */

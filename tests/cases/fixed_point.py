@@ -30,6 +30,10 @@ def sigmoid(z: Any) -> Any:
     return 1 / (1 + np.exp(-z))
 
 
+def silu(z: Any) -> Any:
+    return z * sigmoid(z)
+
+
 def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
     """Returns Q of one token as a matrix."""
     N, rank = layer.d_state, layer.rank
@@ -62,8 +66,10 @@ def dense_recurrence(
     parts = {}
     for name in layer._mixer.parts:
         parts[name] = params[name] if name in params else params[f"W_{name}"] @ inputs["mixer"]
-        if f"V_{name}" in params:
-            parts[name] = parts[name] + params[f"V_{name}"] @ h
+        if "mixer" in layer.feedback:
+            parts[name] = parts[name] + params[f"{'W' if layer.symmetric else 'V'}_{name}"] @ h
+        if layer.mixer_silu and name in ("u", "factors"):
+            parts[name] = silu(parts[name])
     Q = mixer_matrix(layer, parts)
     gain = 1 - np.abs(lam) if layer.scaled else np.ones_like(lam)
     K = np.linalg.inv(identity - gain[:, None] * (identity - Q))
@@ -84,14 +90,13 @@ def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, l
                 for part in PARTS:
                     of = f"_{part}" if f"conv_w_{part}" in params else ""
                     convolved = np.einsum("kd,dk->d", window, params[f"conv_w{of}"]) + params[f"conv_bias{of}"]
-                    own[part] = convolved * sigmoid(convolved)
+                    own[part] = silu(convolved)
                 x_t = own[""]
             A, drive = dense_recurrence(layer, params, x_t, h[b], own)
             before, h[b] = h[b].copy(), A @ h[b] + drive
             out = h[b]
             if "output" in layer.feedback:
-                c = params["W_c"] @ x_t + params["V_c"] @ before
-                out = c * sigmoid(c) * h[b]
+                out = silu(params["W_c"] @ x_t + params["V_c"] @ before) * h[b]
             y[b, t] = params["C"] @ out + params["D"] * x_t
     return y, (h, *tail) if layer.d_conv else h
 
@@ -157,7 +162,29 @@ FIXED_POINT = [
         feedback=("mixer", "output"),
         selective=("lambda", "mixer"),
     ),
+    row("silu", 3, 6, (6, 0, 4), rank=2, mixer_silu=True),
+    row("silu direct", 2, 5, (5, 3), DIRECT, rank=2, unit_eps=0.5, mixer_silu=True, solver="direct"),
+    row("silu tile", 2, 5, (5, 3), mixer="monarch", rank=2, mixer_silu=True, tile=2, contractive=True),
+    row("silu mixture", 2, 3, mixer="mixture", rank=3, mixer_silu=True, **SMALL_GAIN),
+    row("silu feedback", 3, 5, (5, 0, 2), rank=2, mixer_silu=True, contractive=True, feedback=("mixer",)),
+    row("symmetric", 3, 6, (6, 0, 4), d_state=3, rank=2, contractive=True, feedback=("mixer",), symmetric=True),
+    row(
+        "symmetric, silu, convolutions",
+        2,
+        5,
+        (5, 3),
+        d_state=3,
+        d_conv=2,
+        separate_convs=True,
+        contractive=True,
+        feedback=("mixer", "output"),
+        mixer_silu=True,
+        symmetric=True,
+    ),
+    row("symmetric dense", 2, 3, d_state=3, mixer="dense", feedback=("mixer",), symmetric=True, **SMALL_GAIN),
     row("", 2, 0, feedback=("mixer", "output")),
+    row("", 2, 0, mixer_silu=True),
+    row("", 1, 1, d_state=3, feedback=("mixer",), mixer_silu=True, symmetric=True),
     row("", 1, 1, feedback=("mixer", "output")),
     row("spectral", 2, 3, (3, 2), mixer="kronecker", d_state=6, spectral=True, unit_eps=1e-5, **SMALL_GAIN),
     row("spectral epsilon", 2, 4, mixer="kronecker", d_state=4, spectral=True, unit_eps=1.0, **SMALL_GAIN),

@@ -41,7 +41,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "lstm": {"d_state": 3},
     "attention": {"heads": 2},
     "wrope_memory": {"d_state": 2, "length": 4},
-    "fixed_point": {"d_state": 4, "rank": 2},
+    "fixed_point": {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")},
     "bedouin": {"d_state": 2, "mixer": "kronecker", "d_conv": 2},
     "fpmamba": {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2},
     "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},

@@ -147,6 +147,31 @@ CASES = {
         "fixed_point",
         {**LINEAR, **TIGHT, "tol": 1e-11, "stop": "step_quantile", "damping": "none", "contractive": True},
     ),
+    "fixed_point, feedback": Case("fixed_point", {**LINEAR, **TIGHT, "feedback": ("mixer", "output"), "rank": 2}),
+    "fixed_point, gated output": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "feedback": ("output",), "d_conv": 3, "selective": ()}
+    ),
+    "fixed_point, separate convolutions": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "d_conv": 3, "separate_convs": True, "contractive": True}
+    ),
+    "fixed_point, some separate convolutions": Case(
+        "fixed_point",
+        {
+            **{**LINEAR, **TIGHT, "d_conv": 1, "separate_convs": True, "selective": ("B",)},
+            **{"mixer": "orthogonal", "contractive": True, "feedback": ("output",)},
+        },
+    ),
+    "fixed_point, silu": Case("fixed_point", {**LINEAR, **TIGHT, "mixer_silu": True, "rank": 2}),
+    "fixed_point, symmetric": Case(
+        "fixed_point",
+        {
+            **{"d_state": D, **TIGHT, "feedback": ("mixer", "output"), "symmetric": True, "mixer_silu": True},
+            **{"d_conv": 2, "separate_convs": True, "contractive": True},
+        },
+    ),
+    "fixed_point, symmetric dense": Case(
+        "fixed_point", {"d_state": D, **TIGHT, "feedback": ("mixer",), "symmetric": True, "mixer": "dense"}
+    ),
     "bedouin": Case("bedouin", {"d_state": 4, **TIGHT, "rank": 2}, {"block": "plain"}),
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
@@ -449,10 +474,10 @@ def test_headers_that_are_no_model(header: bytes) -> None:
 
 
 class Made:
-    """A file that is made from the content of another, with the right checksum."""
+    """A file that is made from the content of a case's, with the right checksum."""
 
-    def __init__(self, folder: Path) -> None:
-        model, params, _ = built("tokens, mean")
+    def __init__(self, folder: Path, case: str = "tokens, mean") -> None:
+        model, params, _ = built(case)
         self.folder, self.model, self.arrays = folder, model, dict(flatten(astype(params, np.float32)))
 
     def content(self, facts: dict[str, Any]) -> bytes:
@@ -501,6 +526,27 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     refused(lambda m: m.update(kind=None), librotrnn.UNSUPPORTED, "kind")
     for facts in ({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}):
         refusal(made.content(facts))
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "word"),
+    [
+        ("fixed_point, constant", {"mixer_silu": True}, "constant mixer"),
+        ("fixed_point, matrix", {"feedback": ["mixer"]}, "constant mixer"),
+        ("fixed_point", {"symmetric": True}, "symmetric without feedback"),
+        ("fixed_point, feedback", {"symmetric": True}, "d_state"),
+    ],
+)
+def test_settings_of_a_fixed_point_that_contradict_each_other(
+    case: str, settings: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    made = Made(tmp_path, case)
+    facts = made.facts()
+    facts["model"]["stack"]["blocks"][1]["layer"].update(settings)
+    error = refusal(made.content(facts))
+    assert error.status == librotrnn.DAMAGED
+    assert "blocks.1.layer" in error.text
+    assert word in error.text
 
 
 def test_a_model_of_two_dtypes(tmp_path: Path) -> None:
@@ -652,8 +698,6 @@ REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
     "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
-    "fixed_point, feedback": ("fixed_point", {"d_state": 4, "feedback": ("output",)}),
-    "fixed_point, separate convolutions": ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True}),
     "fixed_point, mixture": ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2}),
     "bedouin, mixture": ("bedouin", {"d_state": 4, "mixer": "mixture", "rank": 2}),
     "bedouin, direct": ("bedouin", {"d_state": 4, "solver": "direct"}),

@@ -173,12 +173,20 @@ def test_without_a_guarantee_the_norm_may_exceed_one() -> None:
 # ----------------------------------------------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize("feedback", [(), ("mixer", "output")])
-def test_the_one_step_gradient_is_that_of_the_last_application(feedback: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"mixer_silu": True},
+        {"feedback": ("mixer", "output")},
+        {"feedback": ("mixer",), "mixer_silu": True, "symmetric": True},
+    ],
+)
+def test_the_one_step_gradient_is_that_of_the_last_application(own: dict[str, Any]) -> None:
     """With its argument y held; central differences of step 1e-5 err by 1e-10 and by eps / 1e-5 of the loss."""
-    layer = FixedPointRNN(3, 4, rank=2, feedback=feedback, contractive=True)
+    layer = FixedPointRNN(4, 4, rank=2, contractive=True, **own)
     rng, params = made(layer)
-    x, dy = rng.standard_normal((2, 2, 9, 3))
+    x, dy = rng.standard_normal((2, 2, 9, 4))
     state, dstate = rng.standard_normal((2, 2, 4))
     _, saved = layer.forward(params, x, state=state)
     dx, dparams, dstate0 = layer.backward(params, saved, dy, dstate)
@@ -186,7 +194,7 @@ def test_the_one_step_gradient_is_that_of_the_last_application(feedback: tuple[s
     def loss(**changed: Any) -> float:
         p = {name: changed.get(name, params[name]) for name in params}
         x_, state_ = changed.get("x", x), changed.get("state", state)
-        depth = layer._depth(p, {}, dict.fromkeys(saved.inputs, x_), state_)[0]
+        depth = layer._depth(p, {}, dict.fromkeys(saved.inputs, x_), state_, saved.lengths)[0]
         h = depth(saved.before, saved.lengths)
         output = layer._output(p, x_, h, state_, saved.lengths)
         out = h if output is None else output.product
@@ -394,6 +402,16 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
             r"feedback=\('mixer',\) with mixer='orthogonal', expected mixer to be one that can vary",
         ),
         ({"feedback": ("mixer",), "selective": ()}, r"with selective=\(\), expected selective to be with 'mixer'"),
+        ({"mixer_silu": True, "selective": ("B",)}, "mixer_silu=True with .* expected selective to be with 'mixer'"),
+        (
+            {"mixer_silu": True, "mixer": "orthogonal"},
+            "mixer_silu=True with mixer='orthogonal', expected mixer to be one that can vary",
+        ),
+        ({"symmetric": True}, r"symmetric=True with feedback=\(\), expected feedback to be with 'mixer'"),
+        (
+            {"symmetric": True, "feedback": ("mixer",)},
+            "FixedPointRNN: symmetric=True with d_state=4, expected d_state to be d_model, 3",
+        ),
         ({"unit_eps": -1.0}, "FixedPointRNN: unit_eps=-1.0, expected a nonnegative number"),
         (
             {"unit_eps": 1.0, "mixer": "orthogonal"},

@@ -50,13 +50,21 @@ def test_a_vector_state_has_the_dense_matrix_of_its_recurrence(mixer: str, selec
         np.testing.assert_allclose(A[at], expected, rtol=0, atol=16 * 6 * EPS * condition * np.abs(expected).max())
 
 
-def test_with_feedback_it_is_the_matrix_at_the_last_state() -> None:
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"feedback": ("mixer",)},
+        {"mixer_silu": True},
+        {"feedback": ("mixer",), "mixer_silu": True, "symmetric": True, "d_state": 3},
+    ],
+)
+def test_with_other_maps_of_the_mixer_it_is_the_matrix_at_the_last_state(own: dict[str, Any]) -> None:
     """h is within 32 eps of the fixed point, times some dozen of its iterations; A_t moves by as much."""
-    layer = FixedPointRNN(3, 6, feedback=("mixer",), contractive=True, tol=1e-14, max_iterations=1000)
+    layer = FixedPointRNN(3, **{"d_state": 6, "contractive": True, "tol": 1e-14, "max_iterations": 1000} | own)
     params, x = made(layer, (2, 5))
     A, h = layer.transitions(params, x), layer.forward(params, x)[1].iterate
     for b, t in np.ndindex(2, 5):
-        expected, _ = dense_recurrence(layer, params, x[b, t], h[b, t - 1] if t else np.zeros(6))
+        expected, _ = dense_recurrence(layer, params, x[b, t], h[b, t - 1] if t else np.zeros(layer.d_state))
         np.testing.assert_allclose(A[b, t], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rotrnn.nn.fixed_points.iteration import Steps
-from rotrnn.nn.fixed_points.mixer import Parts
+from rotrnn.nn.fixed_points.mixer import VECTORS, Parts
 from rotrnn.nn.layer import Array
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
 from rotrnn.ops.device import contiguous
@@ -28,6 +28,11 @@ class Map(NamedTuple):
 
 
 Maps = dict[str, Map]
+
+
+def mixer_maps(parts: dict[str, tuple[int, ...]], silu: bool) -> Maps:
+    """Returns the maps of the parts of a mixer, whose vectors pass through SiLU if `silu`."""
+    return {name: Map(shape, "silu" if silu and name in VECTORS else "linear") for name, shape in parts.items()}
 
 
 @dataclass(frozen=True)

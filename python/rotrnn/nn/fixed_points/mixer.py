@@ -297,7 +297,8 @@ class Monarch(Gains):
 @dataclass(frozen=True)
 class Dense(Gains):
     """``Q = U U^T / (lambda_max + eps)`` with an upper triangular U (N, N), where lambda_max is an estimate of the
-    largest eigenvalue of ``U U^T`` from 32 steps of power iteration; from the authors' code.
+    largest eigenvalue of ``U U^T`` from 32 steps of power iteration; from the authors' code, which adds eps to the
+    length in each of these steps, too.
 
     It has N (N + 1) / 2 numbers a token and no gains; rank has no meaning. The eigenvalues of Q are from 0 to about 1,
     as the estimate is from below, so it cannot be contractive.
@@ -335,6 +336,9 @@ PRODUCT_PARTS = {"factors": "u", "gains": "alpha"}
 class Mixture(Mixer):
     """R mixers one after the other: a Householder reflection of one vector, a Kronecker product, a reflection, ...;
     from the authors' code. The first is applied first, ``Q = Q_R .. Q_2 Q_1``, and R is at least 2.
+
+    In that code the mixers divide by at least 1e-5, whatever the model's norm_eps, and products are never spectral;
+    here they have `eps` and `spectral` as given.
 
     u and alpha are those of the reflections, and factors and gains the u and alpha of the products. It is composed
     of the ops of its mixers: no kernel mixes in the same pass as the iteration, nor by tiles, and the C library does

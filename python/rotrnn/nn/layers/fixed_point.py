@@ -32,7 +32,7 @@ from rotrnn.nn.fixed_points.iteration import (
     solve,
     times_power,
 )
-from rotrnn.nn.fixed_points.maps import Lagged, Map, Maps, lagged
+from rotrnn.nn.fixed_points.maps import Lagged, Map, Maps, lagged, mixer_maps
 from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -252,13 +252,15 @@ class OutputSaved(NamedTuple):
 
 class FixedPointSaved(NamedTuple):
     """Saved for backward: x with zeroed padding and those of its parts (if there are convolutions, what they return),
-    the convolutions by part, intermediate values, the step in depth, the iterate before its last application, the fixed
-    point h as `iterate` (B, T, N), the map of the output, and the report of the iteration."""
+    the convolutions by part, intermediate values, the mixer's maps if some are not linear (with feedback, those of the
+    step), the step in depth, the iterate before its last application, the fixed point h as `iterate` (B, T, N), the map
+    of the output, and the report of the iteration."""
 
     inputs: dict[str, Array]
     convolved: dict[str, Convolved]
     drive: Array
     gate: Array | None
+    known: Lagged | None
     depth: Depth
     before: Array
     iterate: Array
@@ -351,23 +353,33 @@ class FixedPointRNN(Recurrent):
         A convolution of its own for each part in `selective`, as in the authors' code, and one for the x that B and D
         multiply. Needs d_conv. A constant mixer has none.
     feedback : sequence of str
-        Parts that read h_{t-1} beside x_t, as in the authors' code; none by default. "mixer": the parts of Q_t are
-        ``W_p x_t + V_p h_{t-1}``, in each iteration of the last iterate; the mixer must be in `selective`. "output":
-        ``y_t = C (c_t * h_t) + D * x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a
-        token is as before, so that what is said of `contractive` holds. Feedback to the mixer needs "iteration" as
-        solver and no `tile`.
+        Parts that read h_{t-1} beside x_t; none by default. "mixer": the parts of Q_t are ``W_p x_t + V_p h_{t-1}``,
+        in each iteration of the last iterate; the mixer must be in `selective`. "output": ``y_t = C (c_t * h_t) + D *
+        x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a token is as before, so that
+        what is said of `contractive` holds. Feedback to the mixer needs "iteration" as solver and no `tile`.
     unit_eps : float
         The mixer's vectors u are divided by ``max(|u|, unit_eps)``, as in the authors' code, where it is 1e-5. With 0,
         vectors of any length have length 1, and a zero vector stays zero.
     spectral : bool
         Spectral normalisation of a "kronecker" mixer, or of those of a "mixture", as in the authors' code of this layer
         (`rotrnn.nn.fixed_points.mixer.Kronecker`).
+    mixer_silu : bool
+        The mixer's vectors pass through SiLU before they are normalised: ``u_t = SiLU(W_u x_t)``, or with feedback
+        ``SiLU(W_u x_t + V_u h_{t-1})``. The mixer must be in `selective`.
+    symmetric : bool
+        The parts of the mixer are functions of ``x_t + h_{t-1}``: V_p = W_p. Needs "mixer" in `feedback`, and
+        d_state = d_model, since here x_t has d_model channels.
+
+    The authors' code differs from this layer. x_t and h_t there have the same inner width. SiLU on u is the default,
+    alpha has a bias, and the mixer's maps are weight-normed. The input is ``SiLU(W_b x_t) * x_t``, with no matrix B.
+    The output is ``W_out RMSNorm(SiLU(z_t) * c_t * h_t)``, with a second map z_t of the layer's input, and no C and D.
+    With convolutions, c_t reads a convolution of x and h, up to h_t itself.
 
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
     each part p of the mixer, "p" if it is constant, e.g. u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
-    additional last axis D, and with feedback "V_p", with an additional last axis N; W_c (N, D), V_c (N, N); conv_w
-    (D, d_conv) and conv_bias (D,) of the convolution, those of part p with the suffix "_p", initially uniform on
-    +-1/sqrt(d_conv).
+    additional last axis D, and with feedback "V_p", with an additional last axis N, unless it is symmetric; W_c (N, D),
+    V_c (N, N); conv_w (D, d_conv) and conv_bias (D,) of the convolution, those of part p with the suffix "_p",
+    initially uniform on +-1/sqrt(d_conv).
 
     Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
     b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1), W_c ~
@@ -405,6 +417,8 @@ class FixedPointRNN(Recurrent):
     feedback: tuple[str, ...] = ()
     unit_eps: float = 0.0
     spectral: bool = False
+    mixer_silu: bool = False
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -427,14 +441,18 @@ class FixedPointRNN(Recurrent):
         if self.tile is not None:
             self.check_sizes("tile")
         direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
-        fed, reads = "mixer" in self.feedback, self._varies("mixer")
+        fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
             ("solver", direct and self.mixer not in DIRECT, "mixer", f"one of {', '.join(DIRECT)}"),
             ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
             ("feedback", fed and direct, "solver", "'iteration'"),
             ("feedback", fed and tiled, "tile", "None"),
-            ("feedback", fed and not reads and not self._mixer.varying, "mixer", "one that can vary"),
+            ("feedback", fed and not varying, "mixer", "one that can vary"),
             ("feedback", fed and not reads, "selective", "with 'mixer'"),
+            ("mixer_silu", self.mixer_silu and not varying, "mixer", "one that can vary"),
+            ("mixer_silu", self.mixer_silu and not reads, "selective", "with 'mixer'"),
+            ("symmetric", self.symmetric and not fed, "feedback", "with 'mixer'"),
+            ("symmetric", self.symmetric and self.d_state != self.d_model, "d_state", f"d_model, {self.d_model}"),
             ("separate_convs", self.separate_convs and not self.d_conv, "d_conv", "1 or more"),
             ("tile", tiled and direct, "solver", "'iteration'"),
             ("tile", tiled and self.mixer not in TILED, "mixer", f"one of {', '.join(TILED)}"),
@@ -463,11 +481,15 @@ class FixedPointRNN(Recurrent):
         return ("", *own) if self.d_conv else ()
 
     @property
-    def _fed_back(self) -> Maps:
-        """Returns the maps of the mixer, if it reads the last state."""
-        if "mixer" not in self.feedback:
-            return {}
-        return {name: Map(shape, "linear") for name, shape in self._mixer.parts.items()}
+    def _maps(self) -> Maps:
+        """Returns the maps of the mixer's parts, if they vary."""
+        return mixer_maps(self._mixer.parts, self.mixer_silu) if self._varies("mixer") else {}
+
+    @property
+    def _late(self) -> dict[str, str]:
+        """Returns the names of the weights of h_{t-1} by part of the mixer, if it reads it."""
+        weights = "W" if self.symmetric else "V"
+        return {name: f"{weights}_{name}" for name in self._maps} if "mixer" in self.feedback else {}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -479,7 +501,7 @@ class FixedPointRNN(Recurrent):
             shapes |= {"W_B": (N, D), "b_B": (N,)}
         for name, shape in self._mixer.parts.items():
             shapes |= {f"W_{name}": (*shape, D)} if self._varies("mixer") else {name: shape}
-        shapes |= {f"V_{name}": (*one.shape, N) for name, one in self._fed_back.items()}
+        shapes |= {late: (*self._maps[name].shape, N) for name, late in self._late.items()}
         if "output" in self.feedback:
             shapes |= {"W_c": (N, D), "V_c": (N, N)}
         for part in self._convs:
@@ -545,7 +567,7 @@ class FixedPointRNN(Recurrent):
         lengths = lengths_of(ctx, x)
         x, h0, tail, start, *_ = args.common(x, h0, tail, start, *params.values())
         inputs, convolved = self._inputs(params, mask_padding(x, steps), tail, lengths)
-        depth, drive, gate = self._depth(params, constants, inputs, h0)
+        depth, drive, gate, known = self._depth(params, constants, inputs, h0, lengths)
         y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
         h, report = depth.solve(y, self._iteration, ctx, **self._asking)
         output = self._output(params, inputs[""], h, depth.h0, lengths)
@@ -554,7 +576,7 @@ class FixedPointRNN(Recurrent):
         last: State = last_steps(h, lengths, depth.h0).astype(x.dtype)
         last = (last, convolved[""].after) if convolved else last
         return out, FixedPointSaved(
-            inputs, convolved, drive, gate, depth, y, h, output, lengths, ctx.fused, report, last
+            inputs, convolved, drive, gate, known, depth, y, h, output, lengths, ctx.fused, report, last
         )
 
     def _inputs(
@@ -590,9 +612,10 @@ class FixedPointRNN(Recurrent):
         return {"site": self.site, "name": type(self).__name__, "guaranteed": self.contractive}
 
     def _depth(
-        self, params: Params, constants: Params, inputs: dict[str, Array], h0: Array | None
-    ) -> tuple[Depth, Array, Array | None]:
-        """Returns the step in depth, B x, and the gate of B_t."""
+        self, params: Params, constants: Params, inputs: dict[str, Array], h0: Array | None, lengths: Steps
+    ) -> tuple[Depth, Array, Array | None, Lagged | None]:
+        """Returns the step in depth, B x, the gate of B_t, and maps of the mixer without feedback that are not all
+        linear."""
         x = inputs[""]
         z, mixer = params["b_lambda"].astype(x.dtype), self._mixer
         h0 = np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0
@@ -600,15 +623,19 @@ class FixedPointRNN(Recurrent):
             z = dense(inputs["lambda"], params["W_lambda"], z)
         drive = dense(x, params["B"])
         gate = sigmoid(dense(inputs["B"], params["W_B"], params["b_B"])) if self._varies("B") else None
-        parts, operands, driven = constants.get("parts"), constants.get("operands"), None
+        parts, operands, driven, known = constants.get("parts"), constants.get("operands"), None, None
         if parts is None:
-            sums = {name: dense(inputs["mixer"], params[f"W_{name}"].reshape(-1, self.d_model)) for name in mixer.parts}
-            if self._fed_back:
-                V = np.concatenate([params[f"V_{name}"].reshape(-1, self.d_state) for name in sums])
-                driven = lagged(self._fed_back, np.concatenate(list(sums.values()), -1), V, h0)
+            maps, late = self._maps, self._late
+            sums = {name: dense(inputs["mixer"], params[f"W_{name}"].reshape(-1, self.d_model)) for name in maps}
+            if late:
+                V = np.concatenate([params[late[name]].reshape(-1, self.d_state) for name in maps])
+                driven = lagged(maps, np.concatenate(list(sums.values()), -1), V, h0)
+            elif self.mixer_silu:
+                known = Lagged(maps, np.concatenate(list(sums.values()), -1))
+                parts = known(None, lengths)
             else:
-                parts = {name: sums[name].reshape(*x.shape[:2], *shape) for name, shape in mixer.parts.items()}
-                operands = mixer.operands(parts)
+                parts = {name: sums[name].reshape(*x.shape[:2], *one.shape) for name, one in maps.items()}
+            operands = None if parts is None else mixer.operands(parts)
         share = sigmoid(z)
         depth = Depth(
             2 * share - 1 if self.negative else share,
@@ -623,7 +650,7 @@ class FixedPointRNN(Recurrent):
             self.solver,
             self.tile,
         )
-        return depth, drive, gate
+        return depth, drive, gate, known
 
     def backward(
         self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None
@@ -679,15 +706,19 @@ class FixedPointRNN(Recurrent):
             affine(dv * saved.drive * saved.gate * (1 - saved.gate), "B", "W_B", "b_B")
             dv = dv * saved.gate
         affine(dv, "", "B")
-        for name, dpart in through.dparts.items():
+        dparts, known = through.dparts, saved.known
+        if known is not None:
+            dparts = known.split(known.backward(dparts, None, lengths).dbase)
+        for name, dpart in dparts.items():
             if self._varies("mixer"):
                 affine(dpart, "mixer", f"W_{name}")
             else:
                 dparams[name] = dpart
         if through.dV is not None:
-            ends = np.cumsum([one.width for one in self._fed_back.values()])[:-1].tolist()
-            for name, rows in zip(self._fed_back, np.split(through.dV, ends), strict=True):
-                dparams[f"V_{name}"] = rows.reshape(params[f"V_{name}"].shape)
+            ends = np.cumsum([one.width for one in self._maps.values()])[:-1].tolist()
+            for late, rows in zip(self._late.values(), np.split(through.dV, ends), strict=True):
+                own = rows.reshape(params[late].shape)
+                dparams[late] = dparams[late] + own if self.symmetric else own
         if not saved.convolved:
             return dinputs[""], {name: dparams[name] for name in self.shapes}, dh0
         dx, dtail = np.zeros_like(x), None
@@ -724,11 +755,11 @@ class FixedPointRNN(Recurrent):
         steps = args.lengths(ctx.lengths)
         x, *_ = args.common(x, *params.values())
         lengths = lengths_of(ctx, x)
-        if self._fed_back:
+        if self._late:
             saved = self._forward(params, {}, x, ctx, None, None)[1]
             return mask_steps(saved.depth.transitions(args, saved.iterate, lengths), steps)
         inputs = self._inputs(params, mask_padding(x, steps), None, lengths)[0]
-        depth = self._depth(params, self._constants(params), inputs, None)[0]
+        depth = self._depth(params, self._constants(params), inputs, None, lengths)[0]
         return mask_steps(depth.transitions(args, depth.v, lengths), steps)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.fixed_points.convolution import initial_conv
-from rotrnn.nn.fixed_points.maps import Map, Maps
+from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
-from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
+from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.ops.dense import matmul
@@ -131,8 +131,7 @@ class FPMamba(MatrixFixedPoint):
     @property
     def maps(self) -> Maps:
         direction = Map((self.d_state,), "unit" if self.normalise else "linear")
-        vectors = "silu" if self.mixer_silu else "linear"
-        parts = {name: Map(shape, vectors if name in VECTORS else "linear") for name, shape in self.mixer_maps.items()}
+        parts = mixer_maps(self.mixer_maps, self.mixer_silu)
         return {"delta": Map((self.width,), "softplus"), **parts, "B": direction, "C": direction}
 
     @property
