@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cases.fixed_point import TERMS, TOL, fixed_point_loop
 from cases.layer_row import LayerRow
 from cases.linear import lru_loop
 from cases.memory import read_loop
@@ -14,6 +15,7 @@ from cases.rnn import attention_reference, lstm_loop, lstm_reference, min_gru_re
 from cases.table import Arrays, Case, normal, scan_loop
 from cases.window import windowed_loop
 from rotrnn.nn.layers.attention import Attention
+from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.layers.rnn import LSTM, RNN
@@ -152,8 +154,18 @@ def attention_states(layer: Attention, p: Arrays, x: Any, state: Any, lengths: A
     return y, y, after
 
 
+def fixed_point_states(
+    layer: FixedPointRNN, p: Arrays, x: Any, state: Any, lengths: Any
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """h is the output of the same layer, of as many channels as states, with C the identity and no skip."""
+    y, after = fixed_point_loop(layer, p, x, state, lengths)
+    of_h = p | {"C": np.eye(layer.d_state), "D": np.zeros(layer.d_model)}
+    return y, fixed_point_loop(layer, of_h, x, state, lengths)[0], (after,)
+
+
 STATES: dict[type, Any] = {
-    LRU: lru_states, RNN: rnn_states, LSTM: lstm_states, MinGRU: min_gru_states, Attention: attention_states
+    LRU: lru_states, RNN: rnn_states, LSTM: lstm_states, MinGRU: min_gru_states, Attention: attention_states,
+    FixedPointRNN: fixed_point_states,
 }  # fmt: skip
 
 
@@ -203,11 +215,12 @@ def history_row(layer: StoredHistory, B: int, T: int, lengths: Any = None) -> La
         T,
         lengths,
         history_loop,
-        terms=40 * (T + 6) + 60 * (layer.d_model + 8),
+        terms=40 * (T + 6) + 60 * (layer.d_model + 8) + (TERMS if isinstance(layer.layer, FixedPointRNN) else 0),
         linear=(("history_C",), *((("x", "state"),) if linear else ())),
     )
 
 
+SOLVED = FixedPointRNN(4, 4, rank=2, gradient="implicit", tol=TOL, max_iterations=2000)
 HISTORIES = [
     history_row(StoredHistory(layer.d_model, layer, length, read, form, window, heads), B, T, lengths)
     for layer, length, read, form, window, heads, (B, T, lengths) in (
@@ -223,5 +236,7 @@ HISTORIES = [
         (RNN(3, 4), 3, "content", "reversed", 6, 1, (2, 7, None)),
         (Attention(4, heads=2), 3, "content", "blend_printed", None, 1, (2, 6, None)),
         (LSTM(3, 4), 3, "content", "none", 2, 1, (2, 0, None)),
+        (SOLVED, 3, "ages", "warped", None, 2, (3, 6, (6, 0, 3))),
+        (SOLVED, 3, "content", "uniform", 3, 1, (2, 5, None)),
     )
 ]

@@ -509,6 +509,10 @@ class FixedPointRNN(Recurrent):
         return shapes
 
     @property
+    def hidden(self) -> StateArray:
+        return StateArray("h", (self.d_state,))
+
+    @property
     def state_form(self) -> StateForm:
         h = StateArray("h", (self.d_state,))
         return (h, *conv_state(self.d_model, self.d_conv)) if self.d_conv else h
@@ -653,9 +657,11 @@ class FixedPointRNN(Recurrent):
         return depth, drive, gate, known
 
     def backward(
-        self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None
+        self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None, dh: Array | None = None
     ) -> tuple[Array, Params, State]:
-        x, depth, lengths = saved.x, saved.depth, saved.lengths
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
+        given by another module, is a further gradient of `hidden_states`."""
+        further, x, depth, lengths = dh, saved.x, saved.depth, saved.lengths
         args = Boundary(f"{type(self).__name__}.backward")
         for letter, size in zip("BTDN", (*x.shape, self.d_state), strict=True):
             args.bind(letter, size, "x")
@@ -686,6 +692,8 @@ class FixedPointRNN(Recurrent):
             dh = dh * output.values
             if of_map.dlate is not None:
                 dh += dense(of_map.dlate, contiguous(params["V_c"].T))
+        if further is not None:
+            dh = dh + further
         if dhT is not None:
             add_to_last_steps(dh, lengths, dhT)
         if self.gradient == "implicit":
@@ -770,6 +778,5 @@ class FixedPointRNN(Recurrent):
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()
 
-    def state_norms(self, saved: FixedPointSaved) -> Array:
-        norms: Array = np.linalg.norm(saved.iterate, axis=-1)
-        return norms
+    def hidden_states(self, saved: FixedPointSaved) -> Array:
+        return saved.iterate
