@@ -40,12 +40,17 @@ COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 DELTA_2 = "--variant delta-2-plain --variant delta-2-length-32 --variant delta-2-carried"
 DELTA_4 = DELTA_2.replace("delta-2", "delta-4")
 LSTM = "--variant lstm-plain --variant lstm-carried"
+LONG = (
+    "--seeds 0 --steps 20000 --set training.precision=bf16 --set training.eval_every=2000 "
+    "--set training.checkpoint_every=250"
+)
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
     "digits-rings": ("digits-rings",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
+    "listops-2048": (f"listops-rotrnn {LONG}", f"listops-lru {LONG} --set layer.d_state=128"),
     "listops-norms": ("listops-norms-small --seeds 0..2",),
     "listops-ladder": ("listops-ladder-small",),
     "listops-s4d-ablations": ("listops-s4d-ablations-small",),
