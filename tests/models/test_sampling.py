@@ -42,12 +42,15 @@ def test_a_tied_head_is_the_table() -> None:
     expected, saved_apart = UNTIED.forward(untied(params), PROMPT)
     assert np.array_equal(logits, expected)
     dlogits = np.random.default_rng(2).standard_normal(logits.shape)
-    grads = dict(flatten(TIED.backward(params, saved, dlogits)))
+    _, whole, _ = TIED.backward_all(params, saved, dlogits)
+    grads = dict(flatten(whole))
     apart = dict(flatten(UNTIED.backward(untied(params), saved_apart, dlogits)))
     assert grads.keys() == dict(flatten(params)).keys()
     for name, grad in grads.items():
         both = apart[name] + apart["head.w"] if name == "encoder.table" else apart[name]
         assert np.array_equal(grad, both), name
+    for name, grad in flatten(TIED.backward(params, saved, dlogits)):
+        assert np.array_equal(grad, grads[name]), name
     for engine in ("c", "python"):
         assert np.array_equal(
             TIED.stream(params, B, engine).push(PROMPT), UNTIED.stream(untied(params), B, engine).push(PROMPT)

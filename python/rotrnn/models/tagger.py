@@ -53,12 +53,14 @@ class Tagger(SequenceModel):
         dx, dhead = trusted(self.head.backward)(self.head_params(params), saved, dlogits)
         return dx, {"head": dhead}
 
-    def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
-        """As `SequenceModel.backward`; the gradient of a tied matrix is the sum of those of its two uses."""
-        grads = trusted(super().backward)(params, saved, dlogits, gather)
+    def backward_all(
+        self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
+    ) -> tuple[Array | None, Params, State]:
+        """Like that of all models; the gradient of a tied matrix is the sum of those of its two uses."""
+        dinputs, dparams, dstate0 = trusted(super().backward_all)(params, saved, dlogits, dstate, gather)
         if self.tied:
-            grads["encoder"]["table"] += grads["head"].pop("w")
-        return grads
+            dparams["encoder"]["table"] += dparams["head"].pop("w")
+        return dinputs, dparams, dstate0
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns logits (B, T, C) of the tokens of x only."""
