@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -43,6 +44,14 @@ class Tagger(SequenceModel):
         """Returns the parameters of the head, with its matrix if it is tied."""
         own: Params = params["head"]
         return {**own, "w": params["encoder"]["table"]} if self.tied else own
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """As `SequenceModel.init`; the table of a tied head is N(0, 1/D), like the matrix of a `Dense`, so that the
+        logits of a normed x have variance 1."""
+        params = super().init(rng)
+        if self.tied:
+            params["encoder"]["table"] *= np.float32(math.sqrt(self.head.d_out / self.head.d_in))
+        return params
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         return self.head.forward(self.head_params(params), x, ctx)
