@@ -241,6 +241,7 @@ CASES = {
     "last": Case("lru", LINEAR, {"pool": "last"}, head="classifier"),
     "bits": Case("lru", LINEAR, head="bits", tokens=True),
     "language": Case("min_gru", LINEAR, head="language", tokens=True),
+    "language, tied": Case("min_gru", LINEAR, {"tied": True}, head="language", tokens=True),
 }
 each_case = pytest.mark.parametrize("name", CASES)
 VOCABULARY, CLASSES = 7, 5

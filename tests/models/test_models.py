@@ -31,7 +31,7 @@ def model_of(head: str, *, features: bool = False, layer: str = "lru", **setting
     chosen = ModelSettings(layer=layer, d_model=5, n_layers=2, **settings)
     source = {"n_features": F} if features else {"vocab": V}
     own = {"lru": {"d_state": 3}, "rotrnn": {"d_state": 6, "heads": 2}}[layer]
-    return build_model(chosen, own, head=head, n_classes=V if head == "language" else C, **source)
+    return build_model(chosen, own, head=head, n_classes=V if chosen.tied or head == "language" else C, **source)
 
 
 def data_of(head: str, features: bool = False) -> tuple[Any, Any]:
@@ -67,6 +67,8 @@ def prepared(model: SequenceModel) -> Params:
         ("bits", True, {"norm": "layer", "final_norm": True}),
         ("bits", False, {"dropout": 0.3}),
         ("language", False, {"block": "plain", "norm": "layer", "final_norm": True, "dropout": 0.3}),
+        ("language", False, {"block": "plain", "norm": "rms", "final_norm": True, "tied": True}),
+        ("tagger", False, {"norm": "layer", "tied": True}),
         ("retrieval", False, {"norm": "layer", "glu": "half1"}),
         ("retrieval", True, {"pool": "last"}),
         ("classifier", True, {"prenorm": False}),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rotrnn
-from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.build import HEADS, TYING, ModelSettings, build_model
 from rotrnn.models.tagger import Choice, draw
 from rotrnn.nn.blocks.dense import TiedDense
 from rotrnn.nn.layer import astype, flatten
@@ -19,7 +19,7 @@ from rotrnn.nn.layer import astype, flatten
 V, D, B, T = 7, 6, 3, 5
 SETTINGS = ModelSettings("mamba", D, 2, norm="rms", block="plain", final_norm=True)
 UNTIED: Any = build_model(SETTINGS, {"d_state": 3}, head="language", n_classes=V, vocab=V)
-TIED: Any = replace(UNTIED, head=TiedDense(D, V))
+TIED: Any = build_model(replace(SETTINGS, tied=True), {"d_state": 3}, head="language", n_classes=V, vocab=V)
 PROMPT = np.random.default_rng(0).integers(0, V, (B, T))
 
 
@@ -42,16 +42,27 @@ def test_a_tied_head_is_the_table() -> None:
     expected, saved_apart = UNTIED.forward(untied(params), PROMPT)
     assert np.array_equal(logits, expected)
     dlogits = np.random.default_rng(2).standard_normal(logits.shape)
-    grads = dict(flatten(TIED.backward(params, saved, dlogits)))
+    _, whole, _ = TIED.backward_all(params, saved, dlogits)
+    grads = dict(flatten(whole))
     apart = dict(flatten(UNTIED.backward(untied(params), saved_apart, dlogits)))
     assert grads.keys() == dict(flatten(params)).keys()
     for name, grad in grads.items():
         both = apart[name] + apart["head.w"] if name == "encoder.table" else apart[name]
         assert np.array_equal(grad, both), name
+    for name, grad in flatten(TIED.backward(params, saved, dlogits)):
+        assert np.array_equal(grad, grads[name]), name
     for engine in ("c", "python"):
         assert np.array_equal(
             TIED.stream(params, B, engine).push(PROMPT), UNTIED.stream(untied(params), B, engine).push(PROMPT)
         )
+
+
+def test_a_tied_table_begins_as_a_matrix_of_the_head() -> None:
+    """Its numbers have the variance 1 / D, to four standard errors of that of V D normal numbers."""
+    settings = ModelSettings("min_gru", 50, 1, tied=True)
+    model = build_model(settings, {"d_state": 2}, head="tagger", n_classes=200, vocab=200)
+    table = model.init(np.random.default_rng(0))["encoder"]["table"]
+    assert abs(50 * table.var() - 1) < 4 * (2 / table.size) ** 0.5
 
 
 def test_a_tied_head_is_saved_once(tmp_path: Path) -> None:
@@ -60,6 +71,19 @@ def test_a_tied_head_is_saved_once(tmp_path: Path) -> None:
     model, loaded = rotrnn.load(tmp_path / "m")
     assert model == TIED
     assert "head.w" not in dict(flatten(loaded))
+
+
+def test_a_tied_head_has_the_ids_as_classes() -> None:
+    def tied(head: str, **sizes: int) -> None:
+        build_model(replace(SETTINGS, tied=True), {"d_state": 3}, head=head, **sizes)
+
+    for head in HEADS.keys() - TYING:
+        with pytest.raises(ValueError, match=f"build_model: the settings are tied, expected tied=False .*'{head}'"):
+            tied(head, n_classes=V, vocab=V)
+    with pytest.raises(ValueError, match="build_model: n_classes is 6 and vocab 7, expected as many classes as token"):
+        tied("tagger", n_classes=V - 1, vocab=V)
+    with pytest.raises(ValueError, match="build_model: n_classes is 7 and vocab None, expected as many classes"):
+        tied("tagger", n_classes=V, n_features=V)
 
 
 def test_a_tied_head_needs_the_table() -> None:

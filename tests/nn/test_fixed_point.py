@@ -438,6 +438,7 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
         ({"scaled": 1}, "scaled=1, expected True or False"),
         ({"site": -1}, "site=-1, expected an integer from 0"),
         ({"tol": -1.0}, "tol=-1.0, expected a positive number"),
+        ({"gamma_scale": 0}, "gamma_scale=0.0, expected a positive number"),
         ({"max_iterations": 0}, "max_iterations=0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from cases.fixed_point import dense_recurrence
 from cases.table import normal
 from rotrnn.nn import (
     LRU,
+    MLSTM,
     Bedouin,
     Context,
+    DeltaNet,
     FixedPointRNN,
     FPMamba,
     Mamba,
@@ -22,7 +25,6 @@ from rotrnn.nn import (
     SelectiveRotRNN,
     StoredHistory,
 )
-from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import MIXERS
 from rotrnn.nn.layer import astype, zero_state
 
@@ -87,6 +89,57 @@ def test_without_mixing_the_eigenvalues_are_lam() -> None:
     lam = 1 / (1 + np.exp(-params["b_lambda"]))
     np.testing.assert_allclose(np.sort(values.real), np.broadcast_to(np.sort(lam), (1, 2, 4)), rtol=8 * EPS)
     assert not values.imag.any()
+
+
+DELTA = [DeltaNet(6, heads=2, d_state=4, gate=gate, negative=True, d_conv=0) for gate in (False, True)]
+
+
+@pytest.mark.parametrize("layer", DELTA, ids=repr)
+def test_a_householder_step_moves_one_eigenvalue(layer: DeltaNet) -> None:
+    """``I - beta k k^T`` has the eigenvalue 1 but along k, where it is ``1 - beta |k|^2``; the gate multiplies all. The
+    matrix is symmetric, so eigenvalues move by no more than its roundings and those of finding them."""
+    params, x = made(layer, (2, 5))
+    values, (_, saved) = layer.eigenvalues(params, x), layer.forward(params, x)
+    assert values.shape == (2, 5, 2, 4)
+    assert values.dtype == np.complex128
+    expected = np.ones((2, 5, 2, 4))
+    expected[..., 0] -= 2 * saved.opened[:, :, 0] * (saved.k[:, :, 0] ** 2).sum(-1)
+    assert (expected[..., 0] < 0).any()
+    if layer.gate:
+        assert saved.decays is not None
+        expected *= saved.decays[-1][..., None]
+    np.testing.assert_allclose(np.sort(values), np.sort(expected), rtol=0, atol=64 * EPS)
+
+
+@pytest.mark.parametrize("layer", DELTA, ids=repr)
+def test_householder_steps_of_a_token_are_a_product(layer: DeltaNet) -> None:
+    layer = replace(layer, steps=3, d_conv=4)
+    params, x = made(layer, (2, 5))
+    A, (_, saved) = layer.transitions(params, x), layer.forward(params, x)
+    for b, t, head in np.ndindex(2, 5, 2):
+        steps = [
+            np.eye(4) - 2 * beta * np.outer(k, k)
+            for beta, k in zip(saved.opened[b, t, :, head], saved.k[b, t, :, head], strict=True)
+        ]
+        expected = steps[2] @ steps[1] @ steps[0]
+        if saved.decays is not None:
+            expected = saved.decays[-1][b, t, head] * expected
+        np.testing.assert_allclose(A[b, t, head], expected, rtol=0, atol=64 * EPS)
+
+
+@pytest.mark.parametrize(
+    "layer", [*DELTA, DeltaNet(6, heads=3, d_state=4, steps=2, gate=True, negative=True)], ids=repr
+)
+def test_the_state_of_a_delta_rule_is_multiplied_by_it(layer: DeltaNet) -> None:
+    """h_t is an affine function of h_{t-1}, so A_t times any matrix is a difference of two steps; with states of about
+    1 it rounds by a few times K eps."""
+    params, x = made(layer, (2, 4))
+    A, state = layer.transitions(params, x), zero_state("test", layer, 2, np.float64)
+    for t in range(4):
+        past, h = state
+        moved = normal(np.random.default_rng(t), h.shape)
+        other, state = (layer.step(params, (past, one), x[:, t])[1] for one in (h + moved, state[1]))
+        np.testing.assert_allclose(A[:, t] @ moved, other[1] - state[1], rtol=0, atol=256 * EPS)
 
 
 MATRIX = [
@@ -157,7 +210,10 @@ def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> 
 
 @pytest.mark.parametrize(
     "layer",
-    [FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), Mamba2(2), MinGRU(3, 4), SelectiveRotRNN(3, 4)],
+    [
+        *(FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), Mamba2(2), DeltaNet(2, steps=2, gate=True)),
+        *(MLSTM(4), MinGRU(3, 4), SelectiveRotRNN(3, 4)),
+    ],
     ids=repr,
 )
 def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
@@ -179,10 +235,16 @@ def test_what_has_no_dense_matrix_and_wrong_arguments() -> None:
     x[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match=r"FixedPointRNN\.eigenvalues: the transitions are not finite"):
         FixedPointRNN(3, 4).eigenvalues(FixedPointRNN(3, 4).init(np.random.default_rng(0)), x)
-    other: MatrixFixedPoint = Bedouin(2, d_state=2)
-    params, x = made(other, (2, 5))
-    with pytest.raises(ValueError, match=r"Bedouin\.forward: lengths"):
-        other.transitions(params, x, Context(lengths=np.array([5, 6])))
+    for other in (Bedouin(2, d_state=2), DeltaNet(2)):
+        name = type(other).__name__
+        params, x = made(other, (2, 5))
+        with pytest.raises(ValueError, match=rf"{name}\.forward: lengths"):
+            other.transitions(params, x, Context(lengths=np.array([5, 6])))
+        with pytest.raises(ValueError, match=rf"{name}\.forward: x has shape \(2, 5, 1\)"):
+            other.eigenvalues(params, x[..., :1])
+    x[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"DeltaNet\.eigenvalues: the transitions are not finite"):
+        other.eigenvalues(params, x)
 
 
 def test_a_stored_history_has_the_eigenvalues_of_its_layer() -> None:

@@ -79,9 +79,11 @@ BLOCKS: dict[str, Any] = {
 }
 
 
-def model(head: str, features: bool = False, layer: str = "lru", dropout: float = 0.0) -> SequenceModel:
+def model(
+    head: str, features: bool = False, layer: str = "lru", dropout: float = 0.0, tied: bool = False
+) -> SequenceModel:
     """Returns a model of two blocks for 6 classes."""
-    settings = ModelSettings(layer, D, 2, dropout=dropout, final_norm=True)
+    settings = ModelSettings(layer, D, 2, dropout=dropout, final_norm=True, tied=tied)
     inputs = {"n_features": 3} if features else {"vocab": 6}
     return build_model(settings, SETTINGS.get(layer, {"d_state": 4}), head=head, n_classes=6, **inputs)
 
@@ -89,6 +91,7 @@ def model(head: str, features: bool = False, layer: str = "lru", dropout: float 
 MODELS = {
     **{f"{head} of tokens": model(head, dropout=0.2) for head in HEADS},
     **{f"{head} of features": model(head, features=True) for head in HEADS if head != "language"},
+    "tied tagger": model("tagger", tied=True),
 }
 CORES: dict[str, Any] = {**LAYERS_HERE, **PARTS, **BLOCKS, **MODELS}
 SMALL = {

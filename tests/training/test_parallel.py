@@ -268,6 +268,13 @@ RUNS = {
     "tagger, batch norm": {"task": {"kind": "tagger"}, "training": {"batch": 7, "accumulate": 2}},
     "bits": {"task": {"kind": "bits"}, "training": {"batch": 7, "accumulate": 2}},
     "retrieval": {"task": {"kind": "retrieval"}},
+    "tied": {
+        "task": {
+            **{"name": "word_problem", "group": "S3", "length": 5, "samples": 60, "test_length": 6, "test": 50},
+            **{"shorter": "all", "count_padding": False},
+        },
+        "model": {"norm": "rms", "tied": True},
+    },
     "fpmamba": {
         "model": {"layer": "fpmamba", "block": "plain", "n_layers": 1, "norm": "layer"},
         "layer": {"d_state": 2},

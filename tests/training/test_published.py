@@ -528,7 +528,44 @@ def test_carried_states_of_delta_product(name, groups):
                 assert len({run.task.length * run.training.steps for run in of_kind.values()}) == 1
 
 
-SPARED = [("word-problem-carry", {"A_log", "D"}), ("word-problem-fixed_point", {"D"})]
+def test_word_problems_by_the_fixed_point_code():
+    """Its script and its defaults (dr-faustus/fp-rnn, 4c28602), with the sizes of the paper's appendix E."""
+    paper = load_recipe("word-problem")
+    runs = {name.partition(",")[0]: one for name, one in plan("word-problem-fpmamba", seeds=[0]).items()}
+    whole, masked, alone = (runs[f"householder-4{one}"] for one in ("", "-masked", "-length-16"))
+    for run in runs.values():
+        assert run.training == whole.training
+        assert (run.training.batch, run.training.steps) == (paper.training.batch, paper.training.steps)
+        assert dataclasses.replace(run.optimiser, no_decay=paper.optimiser.no_decay) == paper.optimiser
+        assert (run.model.d_model, run.model.n_layers, run.model.norm, run.model.norm_eps) == (512, 1, "rms", None)
+        assert run.model.tied
+        assert run.model.final_norm
+        layer = run.layer
+        assert (layer.tol, layer.max_iterations, layer.unit_eps, layer.d_conv) == (0.1, 1000, 1e-6, 0)
+        assert "mixer" in layer.feedback
+    assert {(run.layer.mixer, run.layer.rank) for name, run in runs.items() if name[-1] in "124"} == {
+        (mixer, rank) for mixer in ("householder", "dplr") for rank in (1, 2, 4)
+    }
+    layer = whole.layer
+    assert (layer.d_state, layer.expand, layer.norm_eps, layer.train_iterations) == (16, 2, 1e-6, 16)
+    assert (layer.stop, layer.damping, layer.mixer_silu, layer.gate_in_loop) == ("quantile", "adaptive", True, False)
+    vector = runs["vector-4"].layer
+    assert vector.d_state == layer.width == 1024
+    assert (vector.stop, vector.damping) == ("step_quantile", "none")
+    for name in ("householder-4", "vector-4"):
+        drawn, limited = runs[f"{name}-drawn"].layer, runs[name].layer
+        assert drawn == dataclasses.replace(limited, train_iterations="gamma", gamma_scale=16 / 16 + 1)
+    words = dataclasses.replace(paper.task, group=whole.task.group, shorter="all", count_padding=True)
+    assert whole.task == words
+    assert masked.task == dataclasses.replace(words, count_padding=False)
+    assert alone.task == dataclasses.replace(words, shorter="none")
+
+
+SPARED = [
+    ("word-problem-carry", {"A_log", "D"}),
+    ("word-problem-fpmamba", {"A_log", "D"}),
+    ("word-problem-fixed_point", {"D"}),
+]
 
 
 @pytest.mark.parametrize(("name", "spared"), SPARED)

@@ -29,6 +29,7 @@ RECIPES = {  # name -> settings that make it quicker
     "word-problem-depth": FEW,
     "word-problem-iterations": FEW,
     "word-problem-fixed_point": FEW,
+    "word-problem-fpmamba": (*FEW, "layer.max_iterations=4"),
     "word-problem-carry": (
         *FEW,
         "task.carry_after=0",

@@ -74,6 +74,9 @@ CORES: dict[str, Any] = {
         )
         for head in HEADS
     },
+    "tied model": build_model(
+        ModelSettings("lru", D, 1, tied=True), {"d_state": 3}, head="tagger", vocab=6, n_classes=6
+    ),
     "model of features": build_model(ModelSettings("lru", D, 1), {"d_state": 3}, n_features=3, n_classes=6),
 }
 FIXED_STATE = [name for name in REGISTRY if name != "attention"]

@@ -16,7 +16,7 @@ from rotrnn.models.regressor import Regressor, StepRegressor, check_objective
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.blocks.block import Block, FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.blocks.dense import Dense, Embedding
+from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm, RMSNorm
@@ -54,9 +54,10 @@ class ModelSettings:
     every n-th block is causal attention (`rotrnn.Attention`) to the last `attention_window` steps, by default to all,
     in `attention_heads` heads, by default one, with `attention_kv_heads` heads of keys and values, by default as many:
     ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` is Griffin, without attention Hawk (De et
-    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). Of
-    a regression, `objective` is "mse" (the default), "mae" or "quantile", which needs `quantiles`, increasing numbers
-    between 0 and 1 (`rotrnn.Regressor`).
+    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). With
+    `tied`, the matrix of the head is the table of the embedding (`rotrnn.nn.TiedDense`), for heads "tagger" and
+    "language" with the token ids as classes. Of a regression, `objective` is "mse" (the default), "mae" or "quantile",
+    which needs `quantiles`, increasing numbers between 0 and 1 (`rotrnn.Regressor`).
     """
 
     layer: str
@@ -72,6 +73,7 @@ class ModelSettings:
     final_norm: bool = False
     norm_momentum: float = 0.9
     norm_eps: float | None = None
+    tied: bool = False
     objective: str | None = None
     quantiles: tuple[float, ...] | None = None
     attention_every: int | None = None
@@ -218,6 +220,11 @@ def build_model(
     if head not in REGRESSIONS and (settings.objective is not None or settings.quantiles is not None):
         expected = f"expected none with head '{head}'"
         raise ValueError(f"build_model: the settings have an objective or quantiles, {expected}")
+    if settings.tied and head not in TYING:
+        raise ValueError(f"build_model: the settings are tied, expected tied=False with head '{head}'")
+    if settings.tied and n_classes != vocab:
+        what = f"n_classes is {n_classes} and vocab {vocab}"
+        raise ValueError(f"build_model: {what}, expected as many classes as token ids with tied=True")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
     if one.d_model != D:
@@ -257,12 +264,16 @@ def _tail(settings: ModelSettings) -> dict[str, Any]:
     return {"norm": settings.make_norm() if settings.final_norm else None}
 
 
+def _read_out(settings: ModelSettings, n: int) -> Dense:
+    return (TiedDense if settings.tied else Dense)(settings.d_model, n)
+
+
 def _classifier(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     return SequenceClassifier(encoder, stack, POOLS[settings.pool](), Dense(settings.d_model, n), **_tail(settings))
 
 
 def _tagger(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return Tagger(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
+    return Tagger(encoder, stack, _read_out(settings, n), **_tail(settings))
 
 
 def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
@@ -272,7 +283,7 @@ def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualSt
 def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     if getattr(stack.blocks[0].layer, "bidirectional", False):
         raise ValueError("build_model: head 'language' with a bidirectional layer, expected a layer that runs forward")
-    return LanguageModel(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
+    return LanguageModel(encoder, stack, _read_out(settings, n), **_tail(settings))
 
 
 def _multilabel(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
@@ -312,3 +323,5 @@ HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int]
 """Models by the name of their head."""
 REGRESSIONS = ("regressor", "step_regressor")
 """Heads whose labels are numbers."""
+TYING = ("tagger", "language")
+"""Heads whose classes can be the token ids."""

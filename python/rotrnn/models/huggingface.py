@@ -8,7 +8,7 @@ published ones do not: it is zero.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +20,6 @@ from rotrnn._support.settings import PYTHON, Unfit, describe, fit, hints_of
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.models.model import SequenceModel
-from rotrnn.models.tagger import Tagger
-from rotrnn.nn.blocks.dense import TiedDense
 from rotrnn.nn.layer import Array, Params, Recurrent, unflatten
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.selective import Mamba
@@ -179,19 +177,16 @@ def _setting(path: Path, name: str, value: Any, hint: Any) -> Any:
 
 
 def _model_of(config: Config) -> SequenceModel:
-    D, V = config.hidden_size, config.vocab_size
     settings = ModelSettings(
         config.layer_name,
-        *(D, config.num_hidden_layers),
+        *(config.hidden_size, config.num_hidden_layers),
         norm="rms",
         block="plain",
         final_norm=True,
         norm_eps=config.layer_norm_epsilon,
+        tied=config.tie_word_embeddings,
     )
-    model = build_model(settings, config.layer(), head="language", n_classes=V, vocab=V)
-    if isinstance(model, Tagger) and config.tie_word_embeddings:
-        return replace(model, head=TiedDense(D, V))
-    return model
+    return build_model(settings, config.layer(), head="language", n_classes=config.vocab_size, vocab=config.vocab_size)
 
 
 def _names(model: SequenceModel, config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -44,6 +45,14 @@ class Tagger(SequenceModel):
         own: Params = params["head"]
         return {**own, "w": params["encoder"]["table"]} if self.tied else own
 
+    def init(self, rng: np.random.Generator) -> Params:
+        """As `SequenceModel.init`; the table of a tied head is N(0, 1/D), like the matrix of a `Dense`, so that the
+        logits of a normed x have variance 1."""
+        params = super().init(rng)
+        if self.tied:
+            params["encoder"]["table"] *= np.float32(math.sqrt(self.head.d_out / self.head.d_in))
+        return params
+
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         return self.head.forward(self.head_params(params), x, ctx)
 
@@ -53,12 +62,14 @@ class Tagger(SequenceModel):
         dx, dhead = trusted(self.head.backward)(self.head_params(params), saved, dlogits)
         return dx, {"head": dhead}
 
-    def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
-        """As `SequenceModel.backward`; the gradient of a tied matrix is the sum of those of its two uses."""
-        grads = trusted(super().backward)(params, saved, dlogits, gather)
+    def backward_all(
+        self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
+    ) -> tuple[Array | None, Params, State]:
+        """Like that of all models; the gradient of a tied matrix is the sum of those of its two uses."""
+        dinputs, dparams, dstate0 = trusted(super().backward_all)(params, saved, dlogits, dstate, gather)
         if self.tied:
-            grads["encoder"]["table"] += grads["head"].pop("w")
-        return grads
+            dparams["encoder"]["table"] += dparams["head"].pop("w")
+        return dinputs, dparams, dstate0
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns logits (B, T, C) of the tokens of x only."""

@@ -68,8 +68,8 @@ class Dense(Module):
 
 @dataclass(frozen=True)
 class TiedDense(Dense):
-    """A `Dense` without a matrix of its own: the head of a `LanguageModel` whose matrix is the table of its `Embedding`
-    (Press and Wolf 2017). The model passes it as "w". Params: "bias" (D_out,), zero."""
+    """A `Dense` without a matrix of its own: the head of a `Tagger` or `LanguageModel` whose matrix is the table of its
+    `Embedding` (Press and Wolf 2017). The model passes it as "w". Params: "bias" (D_out,), zero."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

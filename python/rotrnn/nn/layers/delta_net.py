@@ -9,7 +9,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    mask_steps,
+    spectrum,
+    trusted,
+)
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import DeltaRuleGrads, delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
@@ -298,6 +311,28 @@ class DeltaNet(Recurrent):
         for one in dx:
             total += one
         return total, {name: dparams[name] for name in self.shapes}, (dtail0, rule.dh0)
+
+    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:
+        ``A_t = alpha_t (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T)``, alpha_t = 1 without `gate`.
+
+        The papers' S is multiplied by its transpose, from the right. Zero beyond the lengths. Arguments and errors are
+        those of `forward`.
+        """
+        _, saved = self.forward(params, x, ctx, state)
+        keys, betas = saved.k[..., None], (self.largest * saved.opened)[..., None, None]
+        A: Array = np.eye(self.d_state, dtype=keys.dtype, like=keys)
+        if saved.decays is not None:
+            A = saved.decays[-1][..., None, None] * A
+        for i in range(self.steps):
+            k = keys[:, :, i]
+            A = A - betas[:, :, i] * k * (k * A).sum(-2, keepdims=True)
+        return mask_steps(A, ctx.lengths)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
+        `transitions`."""
+        return spectrum("DeltaNet.eigenvalues", self.transitions(params, x, ctx, state))
 
     def _rows(self, values: Array) -> Array:
         """Returns what all heads have of a sequence, (B, T, H V) or (B, T, H, V), as rows (B, T H, V)."""

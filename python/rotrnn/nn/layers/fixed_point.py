@@ -327,7 +327,7 @@ class FixedPointRNN(Recurrent):
     accelerated : bool
         Run each iteration through time (eq. 7). If false, use h^{l-1}_{t-1} (eq. 4), which may need T iterations.
     gradient : "one_step" or "implicit"
-    tol, max_iterations, train_iterations, damping, stop
+    tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
     solver : "iteration" or "direct"
         "direct" computes the fixed point of each token exactly, from that of the token before, by a system of R
@@ -406,6 +406,7 @@ class FixedPointRNN(Recurrent):
     tol: float = 0.1
     max_iterations: int = 100
     train_iterations: int | str | None = None
+    gamma_scale: float = 1.0
     damping: str = "adaptive"
     stop: str = "sequence"
     solver: str = "iteration"
@@ -469,7 +470,8 @@ class FixedPointRNN(Recurrent):
 
     @property
     def _iteration(self) -> Iteration:
-        return Iteration(self.tol, self.max_iterations, self.train_iterations, self.damping, self.stop)
+        limits = self.max_iterations, self.train_iterations
+        return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
 
     def _varies(self, part: str) -> bool:
         return part in self.selective and (part != "mixer" or self._mixer.varying)
