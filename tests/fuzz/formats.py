@@ -43,7 +43,7 @@ from rotrnn.models.files import load as load_model
 from rotrnn.models.flax_checkpoints import import_lru, import_s5
 from rotrnn.models.huggingface import INDEX, WEIGHTS
 from rotrnn.models.pretrained import read_folder
-from rotrnn.plots.runs import caps_of
+from rotrnn.plots.runs import GRIDS, evaluated
 from rotrnn.tasks import AAN, IMDB, ListOps, Pathfinder, SpeechCommands, WordProblem
 from rotrnn.tasks.aan import read_pairs
 from rotrnn.tasks.arrays import Arrays, save_arrays
@@ -921,7 +921,7 @@ def _outcome(path: Path) -> None:
     recipe = _STATES.get(str(run.folder)) or _STATES.setdefault(str(run.folder), run.load_recipe())
     Outcome.of(run, recipe)
     run.records()
-    caps_of(run, "accuracy")
+    evaluated(run, "accuracy", GRIDS["caps"])
 
 
 def _register_run(name: str, file: str, **more: Any) -> None:
