@@ -211,7 +211,8 @@ def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> 
 @pytest.mark.parametrize(
     "layer",
     [
-        *(FixedPointRNN(3, 4), Bedouin(2, d_state=2), Mamba(2), Mamba2(2), DeltaNet(2, steps=2, gate=True)),
+        *(FixedPointRNN(3, 4), FixedPointRNN(3, 4, feedback=("mixer",), contractive=True, tol=1e-14)),
+        *(Bedouin(2, d_state=2), Mamba(2), Mamba2(2), DeltaNet(2, steps=2, gate=True)),
         *(MLSTM(4), MinGRU(3, 4), SelectiveRotRNN(3, 4)),
     ],
     ids=repr,
@@ -223,6 +224,20 @@ def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
     assert np.isfinite(values).all()
     assert not values[1, 3:].any()
     np.testing.assert_allclose(values[1, :3], layer.eigenvalues(params, x[1:, :3])[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"d_conv": 3}, {"d_conv": 2, "feedback": ("mixer",)}, {}], ids=repr)
+def test_a_state_continues_a_sequence(settings: dict[str, Any]) -> None:
+    layer = FixedPointRNN(3, 4, contractive=True, tol=1e-14, max_iterations=1000, **settings)
+    params, x = made(layer, (2, 5))
+    state = layer.forward(params, x[:, :2])[1].state
+    later = layer.transitions(params, x[:, 2:], state=state)
+    np.testing.assert_allclose(later, layer.transitions(params, x)[:, 2:], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        layer.eigenvalues(params, x[:, 2:], state=state), np.linalg.eigvals(later), rtol=0, atol=1e-12
+    )
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.\w+: state"):
+        layer.transitions(params, x, state=np.zeros((2, 5)))
 
 
 def test_what_has_no_dense_matrix_and_wrong_arguments() -> None:

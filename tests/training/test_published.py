@@ -352,6 +352,8 @@ def test_figures_of_the_fixed_point_paper():
     assert words["transformer"] == words["lru"] == words["rotrnn"] == ""
     figures = {name.partition(",")[0]: recipe.source.accuracy for name, recipe in plan("brackets-small").items()}
     scaled = {"bedouin-4": "0.280 scaled", "transformer": "0.025 scaled", "mamba": "0.136 scaled"}
+    layers = {name.partition(",")[0]: recipe.layer for name, recipe in plan("brackets").items()}
+    assert layers["bedouin-4"].rank == layers["fpmamba-heads-4"].rank == 4
     assert figures == scaled | {"lstm": "", "fpmamba-kronecker": "", "fpmamba-heads-4": ""}
 
 

@@ -224,7 +224,8 @@ def build_model(
         raise ValueError(f"build_model: the settings are tied, expected tied=False with head '{head}'")
     if settings.tied and n_classes != vocab:
         what = f"n_classes is {n_classes} and vocab {vocab}"
-        raise ValueError(f"build_model: {what}, expected as many classes as token ids with tied=True")
+        expected = "a model that reads token ids" if vocab is None else "as many classes as token ids"
+        raise ValueError(f"build_model: {what}, expected {expected} with tied=True")
     D = settings.d_model
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
     if one.d_model != D:

@@ -19,6 +19,9 @@ ACCURACIES = {"accuracy": "Accuracy of labels", "sequence_accuracy": "Accuracy o
 LEAST = 100
 """Minimum number of sequences for a point of a curve; neighbouring lengths with fewer are merged."""
 
+LABELS = 8
+"""As many labels as have room on an axis."""
+
 
 def merged(curve: Curve, least: int = LEAST) -> dict[str, list[float]]:
     """Merges neighbouring lengths of a curve until each point has at least `least` sequences.
@@ -137,7 +140,11 @@ def _by_setting(groups: Groups, name: str, ax: Given, base: int) -> tuple[Sheet,
     draw_groups(axes, counted(groups), factor=100.0)
     values = sorted({float(one) for runs in groups.values() for at, _ in runs for one in at})
     axes.set_xscale("log", base=base)
-    axes.set_xticks(values, [f"{one:g}" for one in values])
+    shown: list[float] = []
+    for one in values:  # those that are not too close to the last one for a label
+        if not shown or LABELS * np.log(one / shown[-1]) > 0.99 * np.log(values[-1] / values[0]):
+            shown.append(one)
+    axes.set_xticks(shown, [f"{one:g}" for one in shown])
     axes.minorticks_off()
     axes.set(ylabel=f"{name} (%)", ylim=(-2, 102))
     return sheet, axes

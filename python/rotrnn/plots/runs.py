@@ -222,8 +222,10 @@ def evaluated(run: Run, metric: str, grid: Grid) -> Series | None:
         said = one.get("point") if isinstance(one, dict) else None
         point = re.fullmatch(f"{grid.setting}=({grid.pattern})", said) if isinstance(said, str) else None
         if point is None or not float(point[1]) or metric not in one or not is_number(one[metric]):
+            found_point = f"the point {said}" if isinstance(said, str) else f"{one!r:.80}"
             raise ValueError(
-                f"{path}: {one!r:.80} is not {metric} at {grid.setting}=N, expected the output of rotrnn eval"
+                f"{path}: {found_point} is not {metric} at {grid.setting}=N, expected the output of rotrnn eval with "
+                f"--grid layer.{grid.setting}=... alone"
             )
         found.append((float(point[1]), one[metric]))
     if not found:

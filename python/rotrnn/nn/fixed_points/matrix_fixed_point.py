@@ -226,7 +226,8 @@ class MatrixFixedPoint(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
     ) -> tuple[Array, MatrixSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D). `state` is (h (B, E, S), y (B, E)) of the previous step, and
-        with a convolution its last inputs (B, d_conv - 1, E). `start` (B, T, E) is the first iterate (default 0).
+        with a convolution its last inputs (B, d_conv - 1, `convolved`). `start` (B, T, E) is the first iterate
+        (default 0).
 
         Warns `NotConverged` if the fixed point is not reached.
         """

@@ -747,12 +747,13 @@ class FixedPointRNN(Recurrent):
         depth.solve_adjoint(w, dh, saved.before, self._iteration, ctx, **asking)
         return times_power(depth.pull(w, dh, saved.before, saved.lengths) if self.accelerated else w, size)
 
-    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
+    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the dense A_t (B, T, N, N) of ``h_t = A_t h_{t-1} + ...``, the recurrence of the fixed point.
 
         That is ``K_t diag(lam_t)`` if `scaled`, else ``Q_t^-1 diag(lam_t)``. Nothing is iterated: A_t depends on x_t
         alone, and exists where the iteration does not converge, too. With feedback to the mixer, A_t also depends on
-        h_{t-1}, which is that of `forward`, held constant. Zero beyond the lengths.
+        h_{t-1}, which is that of `forward`, held constant. Zero beyond the lengths. `state` is that before x, which
+        feedback and a convolution read.
 
         Raises
         ------
@@ -762,20 +763,23 @@ class FixedPointRNN(Recurrent):
         self.check_params(params)
         args = self.boundary("transitions")
         x = self.check_input(args, "x", x)
+        ctx = self.check_context(args, ctx)
         steps = args.lengths(ctx.lengths)
-        x, *_ = args.common(x, *params.values())
-        lengths = lengths_of(ctx, x)
         if self._late:
-            saved = self._forward(params, {}, x, ctx, None, None)[1]
-            return mask_steps(saved.depth.transitions(args, saved.iterate, lengths), steps)
-        inputs = self._inputs(params, mask_padding(x, steps), None, lengths)[0]
-        depth = self._depth(params, self._constants(params), inputs, None, lengths)[0]
+            saved = self._forward(params, {}, x, ctx, state, None)[1]
+            return mask_steps(saved.depth.transitions(args, saved.iterate, saved.lengths), steps)
+        args.bind("N", self.d_state, "d_state")
+        h0, tail = self._leaves(args, "state", state)
+        x, h0, tail, *_ = args.common(x, h0, tail, *params.values())
+        lengths = lengths_of(ctx, x)
+        inputs = self._inputs(params, mask_padding(x, steps), tail, lengths)[0]
+        depth = self._depth(params, self._constants(params), inputs, h0, lengths)[0]
         return mask_steps(depth.transitions(args, depth.v, lengths), steps)
 
-    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION) -> Array:
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of
         `transitions`."""
-        return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx))
+        return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx, state))
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()

@@ -83,7 +83,7 @@ class FPMamba(MatrixFixedPoint):
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
     D (E,), A_log (E, S), scale, bias (E,) of the norm, W_B, W_C (S, E). With rows that are normalised and scaled by
     gains g: P_n for each part n of the mixer, in the part's shape with an additional last axis 2E (E without feedback
-    or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_n, g_V_B, g_V_C, g_V_gate. b_p for
+    or if it is symmetric), V_B, V_C (S, E), V_gate (E, E), and their gains g_P_n, g_V_B, g_V_C, g_V_gate. b_p for
     its gains (b_alpha); M (E, E) for the orthogonal mixer; conv_w (E, d_conv) and conv_bias (E,) of the convolution.
     With `d_head`, for H heads: no W_d, W_dt (H, D), b_dt, D, A_log (H,), no bias of the norm, W_B, W_C (S, D), conv_w
     (E + 2S, d_conv) and conv_bias (E + 2S,).
