@@ -52,6 +52,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-2048": (f"listops-rotrnn {LONG}", f"listops-lru {LONG} --set layer.d_state=128"),
     "listops-norms": ("listops-norms-small --seeds 0..2",),
+    "listops-norms-more": ("listops-norms-small --seeds 3..4",),
     "listops-ladder": ("listops-ladder-small",),
     "listops-s4d-ablations": ("listops-s4d-ablations-small",),
     "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
@@ -71,12 +72,18 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"{FPMAMBA} --variant plain",
     ),
     "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
+    "A5-carry-fpmamba-length-32": (f"{FPMAMBA.replace('5000', '2500')} --variant length-32",),
+    "A5-carry-mamba": (
+        "word-problem-carry-small --variant plain --variant carried --set model.layer=mamba --set model.n_layers=2 "
+        '--set layer.d_state=8 --set optimiser.lr=3e-3 --set \'optimiser.no_decay=["recurrent","norm*","*bias"]\'',
+    ),
     "A5-carry-delta": (f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_2} {DELTA_4} {LSTM}",),
     "A5-carry-delta-more": (
         f"word-problem-carry-delta-small --grid task.group=A5 --seeds 3..4 {DELTA_2} {LSTM}",
         "word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 --variant lstm-length-32",
     ),
     "S5-carry-delta": (f"word-problem-carry-s5-small {DELTA_4}",),
+    "S5-carry-delta-more": (f"word-problem-carry-s5-small {DELTA_2} {LSTM}",),
     "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
     "A5-fixed_point": ("word-problem-fixed_point-small --grid task.group=A5",),
     "A5-limits": ("word-problem-iterations-small",),
