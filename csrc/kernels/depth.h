@@ -13,7 +13,7 @@
 #ifndef ROT_DEPTH_H
 #define ROT_DEPTH_H
 
-#include "mixer.h"
+#include "direct.h"
 #include "residual.h"
 #include "steps.h"
 #if !ROT_DEVICE
@@ -90,74 +90,9 @@ ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const re
 
 /* -------------------------------------------------------------------------------------------- the exact fixed point */
 
-/* With the past known, y_t = F_t is a linear system, and I - Q is a diagonal matrix and one of rank R. With W (R,D) the
- * unit vectors of Q and d = 2 alpha,
- *
- *   I - Q = W^T T W,  T^-1 = diag(1/d) + N,  N the part of W W^T above its diagonal for a product of reflections, or 0;
- *
- * low rank has I - Q = I + W^T T W with d = -alpha and N = 0. So with gain = diag(gain_t) and E = I, or I - gain for
- * low rank, the system of e = y - x has the matrix E - gain W^T T W, and by Woodbury
- *
- *   e = E^-1 (base + gain W^T c),  (I + diag(d) (N - W E^-1 gain W^T)) c = diag(d) W E^-1 base,
- *
- * with base = lam F_{t-1} - (1 - gain) x. The adjoint's is the transposed one: with g = x + lam_{t+1} F_{t+1},
- *
- *   y = E^-1 (g + W^T c),  (I + diag(d) (N^T - W E^-1 gain W^T)) c = diag(d) W E^-1 gain g.
- *
- * Nothing is divided by a gain alpha, which may be 0. Only mixers of vectors have such a form, and low rank must be
- * scaled: else Q y = .. has no solution. */
-
-/* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
-ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
-    for (int64_t k = 0; k < R; k++) {
-        int64_t pivot = k;
-        for (int64_t i = k + 1; i < R; i++)
-            if (ROT_ABS(S[i * R + k]) > ROT_ABS(S[pivot * R + k])) pivot = i;
-        for (int64_t j = k; j < R && pivot != k; j++) {
-            const real swapped = S[k * R + j];
-            S[k * R + j] = S[pivot * R + j];
-            S[pivot * R + j] = swapped;
-        }
-        const real top = c[pivot];
-        c[pivot] = c[k];
-        c[k] = top;
-        for (int64_t i = k + 1; i < R; i++) {
-            const real factor = S[i * R + k] / S[k * R + k];
-            for (int64_t j = k + 1; j < R; j++) S[i * R + j] -= factor * S[k * R + j];
-            c[i] -= factor * c[k];
-        }
-    }
-    for (int64_t k = R - 1; k >= 0; k--) {
-        for (int64_t j = k + 1; j < R; j++) c[k] -= S[k * R + j] * c[j];
-        c[k] /= S[k * R + k];
-    }
-}
+/* By direct.h, with carried = lam F_{t-1}; of the adjoint, g = x + lam_{t+1} F_{t+1}. Low rank must be scaled. */
 
 ROT_INLINE int64_t direct_room(mixer m) { return 3 * m.D + m.R * (m.R + 1); }
-
-/* c (R) of the system above, given gain = E^-1 gain_t (D) and right = W's argument on its right side (D);
- * room: D + R R */
-ROT_ROW void direct_correction(real *c, const real *gain, const real *right, const real *w, const real *alpha,
-                               bool transposed, real *room, mixer m) {
-    const int64_t R = m.R, D = m.D;
-    const bool product = m.form == MIXER_HOUSEHOLDER;
-    real *const gained = room, *const S = gained + D;
-    for (int64_t i = 0; i < R; i++) {
-        const real *const w_i = w + i * D;
-        const real d_i = 2 * mixer_unit(m) * alpha[i];
-        EACH_OF_ROW(n, D) gained[n] = gain[n] * w_i[n];
-        set_one(S + i * R + i, 1 - d_i * dot(gained, w_i, D));
-        for (int64_t j = i + 1; j < R; j++) {
-            const real d_j = 2 * mixer_unit(m) * alpha[j], K = dot(gained, w + j * D, D);
-            const real above = product ? dot(w_i, w + j * D, D) : 0;
-            set_one(S + i * R + j, d_i * ((transposed ? 0 : above) - K));
-            set_one(S + j * R + i, d_j * ((transposed ? above : 0) - K));
-        }
-        set_one(c + i, d_i * dot(w_i, right, D));
-    }
-    EACH_OF_ROW(once, 1) solve_small(S, c, R);
-    join_row();
-}
 
 /* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above. */
 ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
@@ -166,7 +101,7 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
     const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
     real *const gain = room, *const right = gain + D, *const c = right + D, *const rest = c + R;
     EACH_OF_ROW(n, D) {
-        const real sign = lam[n] < 0 ? -1 : 1, size = sign * lam[n]; /* low rank is scaled: E = 1 - gain = size */
+        const real sign = lam[n] < 0 ? -1 : 1, size = sign * lam[n]; /* of low rank, E = 1 - gain = size */
         gain[n] = depth_input(lam[n], low ? 1 / size : 1, p->scaled);
         if (p->adjoint) {
             y[n] = later ? scan_step_adjoint(later[n], h[n], x[n]) : x[n];

@@ -3,7 +3,7 @@
  *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = a_t h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
  *
  * where Q, B and C depend on y_{t-1}, which is known when t is reached, and a_t is that of the selective scan. Then y_t
- * is a linear system of the form that depth.h solves: with k = B . C and c = (a_t h_{t-1}) C,
+ * is a linear system, that of direct.h: with k = B . C and c = (a_t h_{t-1}) C,
  *
  *   y = c + gain (y + Q (x - y)),   gain = k delta.
  *
@@ -14,10 +14,11 @@
  */
 #include <string.h>
 
-#include "depth.h"
+#include "direct.h"
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "lagged.h"
+#include "stop.h"
 #include "workspace.h"
 
 enum { TOGETHER = 4, TILE = SELECTIVE_TILE };
@@ -42,26 +43,6 @@ static void feed_state(real *restrict h, const real *restrict delta, const real 
     for (int64_t n = 0; n < E; n++) h[n] = selective_step(h[n], selective_input(delta[n], x[n]), b);
 }
 
-/* gain, right (E) of depth.h's system from k and y, which is c on entry. */
-static void system_of(real *restrict gain, real *restrict right, const real *restrict y, const real *restrict x,
-                      const real *restrict delta, real k, bool low_rank, int64_t E) {
-    for (int64_t n = 0; n < E; n++) {
-        const real g = k * delta[n], share = low_rank ? 1 / (1 - g) : 1;
-        gain[n] = share * g;
-        right[n] = share * (y[n] - (1 - g) * x[n]);
-    }
-}
-
-/* y, and mixed = x~ = x + (I - Q) (y - x), from the solution; sum = W^T c. */
-static void outputs_of(real *restrict y, real *restrict mixed, const real *restrict x, const real *restrict gain,
-                       const real *restrict right, const real *restrict sum, bool low_rank, int64_t E) {
-    for (int64_t n = 0; n < E; n++) {
-        const real apart = right[n] + gain[n] * sum[n];
-        y[n] = x[n] + apart;
-        mixed[n] = x[n] + sum[n] + (low_rank ? apart : 0);
-    }
-}
-
 /* What all tokens share; A is (S,E). */
 typedef struct {
     mixer m;
@@ -76,16 +57,14 @@ typedef struct {
     const real *u, *alpha, *B, *C;
 } maps;
 
-static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R * (m.R + 2) + 4 * m.D; }
+static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R + m.D + point_room(m); }
 
 /* y, mixed (E) of one token, and h (S,E) from that of the token before it. */
 static void solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,
                         real *room) {
     const mixer m = p->m;
     const int64_t E = m.D, R = m.R;
-    const bool low_rank = m.form == MIXER_LOW_RANK;
-    real *const w = room, *const gains = w + R * (E + 1), *const c = gains + R, *const gain = c + R;
-    real *const right = gain + E, *const sum = right + E, *const rest = sum + E;
+    real *const w = room, *const gains = w + R * (E + 1), *const gain = gains + R;
     zero_row(y, E);
     for (int64_t s = 0; s < p->S; s++) {
         if (p->negative)
@@ -95,11 +74,9 @@ static void solve_token(real *y, real *mixed, real *h, const real *x, const real
     }
     prepare_vectors(w, at.u, m);
     for (int64_t i = 0; i < R; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
-    system_of(gain, right, y, x, delta, dot(at.B, at.C, p->S), low_rank, E);
-    direct_correction(c, gain, right, w, gains, false, rest, m);
-    zero_row(sum, E);
-    for (int64_t i = 0; i < R; i++) add_scaled(sum, c[i], w + i * E, E);
-    outputs_of(y, mixed, x, gain, right, sum, low_rank, E);
+    const real k = dot(at.B, at.C, p->S);
+    for (int64_t n = 0; n < E; n++) gain[n] = k * delta[n];
+    direct_point(y, mixed, x, gain, w, gains, gain + E, m);
     for (int64_t s = 0; s < p->S; s++) feed_state(h + s * E, delta, mixed, at.B[s], E);
 }
 

@@ -1,5 +1,5 @@
-/* The layers that iterate to a fixed point: FixedPointRNN, Bedouin and FPMamba, by an iteration for each step
- * (iterate.c). Their equations are in python/rotrnn/nn/layers/.
+/* The layers that are fixed points: FixedPointRNN, Bedouin and FPMamba, found step by step (iterate.c). Their equations
+ * are in python/rotrnn/nn/layers/.
  */
 #include <float.h>
 #include <math.h>
@@ -8,13 +8,14 @@
 
 #include "build.h"
 #include "choose.h"
+#include "direct.h"
 #include "kernels.h"
-#include "mixer.h"
-#include "mixer_gains.h"
+#include "members.h"
 
 static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mixer */
 static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
+static const int64_t WIDEST_MIXTURE = (int64_t)1 << 20; /* so that sizes are no more than 2^63 */
 
 /* A map of a step, f(W x + U u + V y + b) with the layer's input u and its previous output y. W, U and V have `width`
  * rows; what is NULL is zero. With `from`, the numbers behind x from this place on take the place of W x. */
@@ -23,11 +24,12 @@ typedef struct {
     const double *W, *U, *V, *b;
 } map;
 
-/* A mixer of tokens of width N, and the sizes of its parts. */
+/* A mixer, the sizes of its parts, and the bound of its gains; its memory is also enough for the direct solver. */
 typedef struct {
-    int64_t form, rank, u, alpha, prepared, scratch, power_steps;
+    mixing of;
+    int64_t u, alpha, prepared, scratch;
     double largest, eps;
-} mixing;
+} mixer_parts;
 
 static bool has(const part *p, const char *key, const char *name) {
     const json *const list = json_member(p->settings, key);
@@ -49,41 +51,100 @@ static iteration iteration_of(builder *b, const part *p) {
     return how;
 }
 
-static mixing mixing_of(builder *b, const part *p, int64_t N, bool contractive) {
+/* The largest divisor of N up to its root. */
+static int64_t rows_of_product(int64_t N) {
+    int64_t rows = (int64_t)sqrt((double)N);
+    while (N % rows) rows--;
+    return rows;
+}
+
+/* Adds the sizes of the mixers. */
+static void add_sizes(mixer_parts *m) {
+    for (int64_t i = 0; i < members_of(&m->of); i++) {
+        const gaining g = member_of(&m->of, m->eps, i).sizes;
+        m->u += mixer_u(g.m), m->alpha += g.m.form == MIXER_GRAM ? 0 : mixer_alpha(g.m);
+        m->prepared += mixer_prepared(g.m) + (g.m.form == MIXER_GRAM);
+        m->scratch = most(m->scratch, most(mixer_scratch(g.m), gains_room(g)));
+    }
+    if (has_vectors(m->of.form)) m->scratch = most(m->scratch, point_room(member_of(&m->of, m->eps, 0).sizes.m));
+}
+
+static mixer_parts mixer_of(builder *b, const part *p, int64_t N, bool contractive) {
     enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
     static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR,   MIXER_LOW_RANK, MIXER_KRONECKER,
-                                    MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM};
-    static const int64_t count = sizeof forms / sizeof *forms;
-    mixing m = {.rank = integer_of(b, p, "rank", 1), .largest = 1, .eps = number_of(b, p, "unit_eps")};
-    const int64_t which =
-        choice_of(b, p, "mixer", "householder dplr low_rank kronecker monarch orthogonal dense mixture");
-    m.form = forms[which % count];
-    if (which >= count) unsupported(b, p, " with a mixture of mixers");
-    if (flag_of(b, p, "spectral")) m.power_steps = POWER_STEPS;
-    if (m.rank > N) failed(b->error, ROTRNN_DAMAGED, "%s has a rank above its width", p->name);
-    if (m.form == MIXER_MATRIX) return m;
-    if (contractive) m.largest = CONTRACTION / (2 * (double)m.rank);
-    if (contractive && m.form == MIXER_MONARCH) m.largest = CONTRACTION / sqrt((double)m.rank);
-    if (m.form == MIXER_LOW_RANK) m.largest = 1 / (double)m.rank;
-    if (m.form == MIXER_KRONECKER) {
-        for (m.rank = (int64_t)sqrt((double)N); N % m.rank;) m.rank--; /* the largest divisor up to the root */
+                                    MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM,     MIXER_MIXTURE};
+    mixer_parts m = {.of = {.rank = integer_of(b, p, "rank", 1), .width = N}, .largest = 1};
+    const int64_t R = m.of.rank;
+    m.eps = number_of(b, p, "unit_eps");
+    m.of.form = forms[choice_of(b, p, "mixer", "householder dplr low_rank kronecker monarch orthogonal dense mixture")];
+    if (flag_of(b, p, "spectral")) m.of.power_steps = POWER_STEPS;
+    if (R > N) failed(b->error, ROTRNN_DAMAGED, "%s has a rank above its width", p->name);
+    switch (m.of.form) {
+    case MIXER_MATRIX: return m;
+    case MIXER_LOW_RANK: m.largest = 1 / (double)R; break;
+    case MIXER_KRONECKER:
+        m.of.rank = rows_of_product(N);
         m.largest = contractive ? sqrt(CONTRACTION / (2 * sqrt((double)N))) : 1;
+        break;
+    case MIXER_MONARCH: m.largest = contractive ? CONTRACTION / sqrt((double)R) : 1; break;
+    case MIXER_GRAM: m.of.rank = N, m.of.power_steps = GRAM_STEPS; break;
+    case MIXER_MIXTURE:
+        m.of.rows = rows_of_product(N);
+        if (R < 2) failed(b->error, ROTRNN_DAMAGED, "%s is a mixture of fewer than two mixers", p->name);
+        if (N > WIDEST_MIXTURE) unsupported(b, p, " with so wide a mixture of mixers");
+        break;
+    default: m.largest = contractive ? CONTRACTION / (2 * (double)R) : 1;
     }
-    if (m.form == MIXER_GRAM) m.rank = N, m.power_steps = GRAM_STEPS;
-    const gaining sizes = {{m.form, m.rank, N}, m.eps, m.power_steps};
-    if (!mixer_fits(m.form, m.rank, N)) failed(b->error, ROTRNN_DAMAGED, "%s has a rank that does not fit", p->name);
-    if (!good(b)) return m;
-    m.u = mixer_u(sizes.m), m.alpha = m.form == MIXER_GRAM ? 0 : mixer_alpha(sizes.m);
-    m.prepared = mixer_prepared(sizes.m) + (m.form == MIXER_GRAM);
-    m.scratch = mixer_scratch(sizes.m) > gains_room(sizes) ? mixer_scratch(sizes.m) : gains_room(sizes);
+    for (int64_t i = 0; i < members_of(&m.of) && i < 2; i++) {
+        const mixer one = member_of(&m.of, m.eps, i).sizes.m;
+        if (!mixer_fits(one.form, one.R, N))
+            failed(b->error, ROTRNN_DAMAGED, "%s has a rank that does not fit", p->name);
+    }
+    if (good(b)) add_sizes(&m);
     return m;
 }
 
-/* The part of the mixer with the vectors u, as an array (m.u, columns) whose rows have two axes but for Kronecker. */
-static const double *vectors_of(builder *b, const part *p, const char *name, const mixing *m, int64_t N,
-                                int64_t columns) {
-    if (!has_vectors(m->form)) return matrix_of(b, p, name, m->u, columns);
-    return stack_of(b, p, name, m->rank, N, columns);
+/* The array PREFIXname (count, width, columns), without the axes that are 0. */
+static const double *array_of(builder *b, const part *p, const char *prefix, const char *name, int64_t count,
+                              int64_t width, int64_t columns) {
+    char full[32];
+    (void)snprintf(full, sizeof full, "%s%s", prefix, name);
+    if (count && columns) return stack_of(b, p, full, count, width, columns);
+    if (count || columns) return matrix_of(b, p, full, count ? count : width, count ? width : columns);
+    return vector_of(b, p, full, width);
+}
+
+/* The rows of two arrays, one after the other: `first` numbers and `second`. */
+static const double *joined(builder *b, const double *one, int64_t first, const double *two, int64_t second) {
+    double *const all = good(b) ? spare(b, first + second) : NULL;
+    if (!good(b)) return NULL;
+    memcpy(all, one, (size_t)first * sizeof *all);
+    memcpy(all + first, two, (size_t)second * sizeof *all);
+    return all;
+}
+
+/* The part u of a mixer, and its alpha, (m->u, columns) and (m->alpha, columns), as arrays of the file whose names
+ * begin with the prefix; without the last axis where columns is 0. A mixture has four such arrays. */
+static const double *vectors_of(builder *b, const part *p, const char *prefix, const mixer_parts *m, int64_t columns) {
+    const int64_t N = m->of.width, R = m->of.rank, each = columns ? columns : 1;
+    if (m->of.form != MIXER_MIXTURE) {
+        const bool rows = has_vectors(m->of.form);
+        return array_of(b, p, prefix, "u", rows ? R : 0, rows ? N : m->u, columns);
+    }
+    if (!good(b)) return NULL;
+    const int64_t all = (R + 1) / 2 * N, other = m->u - all;
+    const double *const u = array_of(b, p, prefix, "u", (R + 1) / 2, N, columns);
+    const double *const factors = array_of(b, p, prefix, "factors", R / 2, other / (R / 2), columns);
+    return joined(b, u, all * each, factors, other * each);
+}
+
+static const double *gains_of(builder *b, const part *p, const char *prefix, const mixer_parts *m, int64_t columns) {
+    const int64_t R = m->of.rank, all = (R + 1) / 2, other = m->alpha - all, each = columns ? columns : 1;
+    if (m->of.form != MIXER_MIXTURE) return array_of(b, p, prefix, "alpha", 0, m->alpha, columns);
+    if (!good(b)) return NULL;
+    const double *const alpha = array_of(b, p, prefix, "alpha", 0, all, columns);
+    const double *const gains = array_of(b, p, prefix, "gains", R / 2, other / (R / 2), columns);
+    return joined(b, alpha, all * each, gains, other * each);
 }
 
 /* Q = exp(M - M^T), where a contractive M is first made smaller (python/rotrnn/nn/fixed_points/mixer.py). */
@@ -102,17 +163,18 @@ static const void *orthogonal_of(builder *b, const part *p, int64_t N, bool cont
 }
 
 /* Sets the mixer of constant u and alpha. */
-static void set_constant_mixer(builder *b, const part *p, iterated *to, const mixing *m, int64_t N) {
-    const gaining g = {{m->form, m->rank, N}, m->eps, m->power_steps};
-    const int64_t gains = good(b) ? mixer_alpha(g.m) : 0;
-    const double *const u = has_vectors(m->form) ? matrix_of(b, p, "u", m->rank, N) : vector_of(b, p, "u", m->u);
-    const double *const raw = m->alpha ? vector_of(b, p, "alpha", m->alpha) : NULL;
+static void set_constant_mixer(builder *b, const part *p, iterated *to, const mixer_parts *m) {
+    const int64_t gains = m->of.form == MIXER_GRAM ? 1 : m->alpha;
+    const double *const u = vectors_of(b, p, "", m, 0), *const raw = m->alpha ? gains_of(b, p, "", m, 0) : NULL;
     double *const prepared = good(b) ? spare(b, m->prepared) : NULL, *const alpha = good(b) ? spare(b, gains) : NULL;
     double *const room = good(b) ? spare(b, m->scratch) : NULL;
     if (!good(b)) return;
-    mixer_prepare(prepared, u, g.m);
     for (int64_t i = 0; i < gains; i++) alpha[i] = raw ? m->largest / (1 + exp(-raw[i])) : 1;
-    if (changes_gains(g)) mixer_gain(alpha, u, alpha, room, g);
+    for (int64_t i = 0; i < members_of(&m->of); i++) {
+        const member one = member_of(&m->of, m->eps, i);
+        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
+        if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, room, one.sizes);
+    }
     to->prepared = stored(b, prepared, m->prepared);
     to->alpha = stored(b, alpha, gains);
 }
@@ -180,34 +242,36 @@ static int64_t function_of_vectors(builder *b, const part *p) {
     return flag_of(b, p, "mixer_silu") ? LAGGED_SILU : LAGGED_LINEAR;
 }
 
-/* Sets the maps of the parts of a mixer that can vary, of x (D) and, with feedback, of the previous output (N). */
-static void set_mixer_maps(builder *b, const part *p, map *maps, const mixing *m, int64_t N, int64_t D) {
+/* Sets the maps of the parts of a mixer that can vary, of x (D) and, with feedback, of the previous output. */
+static void set_mixer_maps(builder *b, const part *p, map *maps, const mixer_parts *m, int64_t D) {
     const bool symmetric = is_symmetric(b, p), driven = has(p, "feedback", "mixer") && !symmetric;
-    const int64_t vectors = function_of_vectors(b, p);
+    const int64_t vectors = function_of_vectors(b, p), N = m->of.width;
     map *const u = maps + MAP_U, *const alpha = maps + MAP_ALPHA;
-    if (m->form == MIXER_MATRIX) return;
-    *u = (map){.width = m->u, .function = vectors, .W = vectors_of(b, p, "W_u", m, N, D)};
-    if (driven) u->V = vectors_of(b, p, "V_u", m, N, N);
+    if (m->of.form == MIXER_MATRIX) return;
+    *u = (map){.width = m->u, .function = vectors, .W = vectors_of(b, p, "W_", m, D)};
+    if (driven) u->V = vectors_of(b, p, "V_", m, N);
     if (m->alpha) {
-        *alpha = (map){.width = m->alpha, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_alpha", m->alpha, D)};
-        if (driven) alpha->V = matrix_of(b, p, "V_alpha", m->alpha, N);
+        *alpha = (map){.width = m->alpha, .function = LAGGED_SIGMOID, .W = gains_of(b, p, "W_", m, D)};
+        if (driven) alpha->V = gains_of(b, p, "V_", m, N);
     }
     if (symmetric) u->V = u->W, alpha->V = alpha->W;
 }
 
-/* The library has no direct solver. */
-static void check_iterates(builder *b, const part *p) {
-    if (choice_of(b, p, "solver", "iteration direct")) unsupported(b, p, " with a direct solver");
+/* Whether the fixed point is found directly: of mixers of vectors, with low rank in the scaled form alone. */
+static bool is_direct(builder *b, const part *p, const mixer_parts *m, bool scaled) {
+    if (!choice_of(b, p, "solver", "iteration direct")) return false;
+    if (!has_vectors(m->of.form) || (m->of.form == MIXER_LOW_RANK && !scaled))
+        failed(b->error, ROTRNN_DAMAGED, "%s has a direct solver, which its mixer has not", p->name);
+    return true;
 }
 
-static iterated *new_iterated(builder *b, const part *p, const mixing *m) {
+static iterated *new_iterated(builder *b, const part *p, const mixer_parts *m) {
     iterated *const to = good(b) ? arena_take(b->memory, 1, sizeof *to) : NULL;
     if (!to) {
         failed(b->error, ROTRNN_NO_MEMORY, "no memory for the model");
         return NULL;
     }
-    *to = (iterated){.how = iteration_of(b, p), .form = m->form, .rank = m->rank, .largest = m->largest};
-    to->unit_eps = m->eps, to->power_steps = m->power_steps;
+    *to = (iterated){.how = iteration_of(b, p), .mixing = m->of, .largest = m->largest, .unit_eps = m->eps};
     to->negative = flag_of(b, p, "negative");
     return to;
 }
@@ -224,8 +288,8 @@ static rows convolved(builder *b, const part *p, rows v, const char *of) {
     return x;
 }
 
-static void emit_iteration(builder *b, op *o, iterated *to, const mixing *m, int64_t N) {
-    to->room = take_rows(b, 6 * N + m->prepared + m->scratch);
+static void emit_iteration(builder *b, op *o, iterated *to, const mixer_parts *m) {
+    to->room = take_rows(b, 6 * m->of.width + m->prepared + m->scratch);
     o->count = m->prepared;
     o->iterated = to;
 }
@@ -247,11 +311,11 @@ static void emit_vector_maps(builder *b, const part *p, iterated *to, const map 
 void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const int64_t N = integer_of(b, p, "d_state", 1), D = x.width;
     const bool contractive = flag_of(b, p, "contractive"), scaled = flag_of(b, p, "scaled");
-    const mixing m = mixing_of(b, p, N, contractive);
-    const bool varying = m.form != MIXER_MATRIX && has(p, "selective", "mixer");
+    const mixer_parts m = mixer_of(b, p, N, contractive);
+    const bool varying = m.of.form != MIXER_MATRIX && has(p, "selective", "mixer");
     const bool gated = has(p, "feedback", "output");
     ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
-    check_iterates(b, p);
+    const bool direct = is_direct(b, p, &m, scaled);
     if (!varying && (has(p, "feedback", "mixer") || function_of_vectors(b, p) != LAGGED_LINEAR))
         failed(b->error, ROTRNN_DAMAGED, "%s has feedback to a constant mixer, or its vectors pass SiLU", p->name);
     if (is_symmetric(b, p)) check_width(b, p, "d_state", D);
@@ -261,24 +325,24 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     if (has(p, "selective", "B"))
         maps[MAP_GATE] = (map){
             .width = N, .function = LAGGED_SIGMOID, .W = matrix_of(b, p, "W_B", N, D), .b = vector_of(b, p, "b_B", N)};
-    if (varying) set_mixer_maps(b, p, maps, &m, N, D);
+    if (varying) set_mixer_maps(b, p, maps, &m, D);
     const weights C = weights_of(b, p, "C", D, N);
     const weights W_c = gated ? weights_of(b, p, "W_c", N, D) : computed(NULL);
     const weights V_c = gated ? weights_of(b, p, "V_c", N, N) : computed(NULL);
     const double *const skip = vector_of(b, p, "D", D);
     iterated *const to = new_iterated(b, p, &m);
     if (!good(b)) return;
-    to->scaled = scaled;
-    if (m.form == MIXER_MATRIX)
+    to->scaled = scaled, to->direct = direct;
+    if (m.of.form == MIXER_MATRIX)
         to->matrix = orthogonal_of(b, p, N, contractive);
     else if (!varying)
-        set_constant_mixer(b, p, to, &m, N);
+        set_constant_mixer(b, p, to, &m);
     const rows u = convolved(b, p, x, ""), gate = take_rows(b, gated ? N : 0), h = take_rows(b, N);
     emit_vector_maps(b, p, to, maps, x, u, N);
     if (gated) emit_dense(b, gate, u, W_c, NULL);
     to->V_gate = packed_of(b, V_c, N, N);
     op *const step = emit(b, OP_FIXED_POINT, h, h);
-    emit_iteration(b, step, to, &m, N);
+    emit_iteration(b, step, to, &m);
     step->z = gate;
     step->state = take_state(b, N, b->run->number);
     if (gated) emit(b, OP_GATE, h, gate);
@@ -310,12 +374,12 @@ static void emit_source(builder *b, const part *p, rows v, rows u, weights W_in,
 }
 
 /* A matrix-state layer between its projections, with the maps of its step. */
-static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixing *m, const map *maps,
-                              const matrix_layer *l) {
+static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterated *to, const mixer_parts *m,
+                              const map *maps, const matrix_layer *l) {
     const int64_t D = u.width, E = integer_of(b, p, "expand", 1) * D, S = maps[MAP_B].width;
     const weights W_in = weights_of(b, p, "W_in", 2 * E, D), W_out = weights_of(b, p, "W_out", D, E);
     double *const by_state = good(b) ? spare(b, S * E) : NULL;
-    if (m->form == MIXER_MATRIX) to->matrix = orthogonal_of(b, p, E, false);
+    if (m->of.form == MIXER_MATRIX) to->matrix = orthogonal_of(b, p, E, false);
     if (!good(b)) return;
     for (int64_t e = 0; e < E; e++)
         for (int64_t s = 0; s < S; s++) by_state[s * E + e] = l->A[e * S + s];
@@ -333,17 +397,17 @@ static void emit_matrix_layer(builder *b, const part *p, rows y, rows u, iterate
     emit_maps(b, to, maps, 0, MOST_MAPS, x, E, E);
     emit_of_input(b, to, maps, u);
     op *const step = emit(b, OP_MATRIX_FIXED_POINT, out, x);
-    emit_iteration(b, step, to, m, E);
+    emit_iteration(b, step, to, m);
     step->z = gate;
     step->state = take_state(b, (S + 1) * E, b->run->number);
     emit_dense(b, y, out, W_out, NULL);
 }
 
 void build_bedouin(builder *b, const part *p, rows y, rows x) {
-    check_iterates(b, p);
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
-    const mixing m = mixing_of(b, p, E, false);
+    const mixer_parts m = mixer_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
+    const bool direct = is_direct(b, p, &m, true);
     map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E,
                                           .function = LAGGED_SIGMOID,
                                           .W = matrix_of(b, p, "W_delta", E, E),
@@ -353,12 +417,13 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     if (has(p, "feedback", "lambda")) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
     if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
-    set_mixer_maps(b, p, maps, &m, E, E);
+    set_mixer_maps(b, p, maps, &m, E);
     const double *const V_gate = has(p, "feedback", "gate") ? matrix_of(b, p, "V_gate", E, E) : NULL;
     const double *const omega = matrix_of(b, p, "omega", E, S), rate = 8; /* the constant c of its transition */
     iterated *const to = new_iterated(b, p, &m);
     double *const A = good(b) ? spare(b, E * S) : NULL;
     if (!good(b)) return;
+    to->direct = direct;
     for (int64_t i = 0; i < E * S; i++) A[i] = -rate * (fmax(omega[i], 0) + log1p(exp(-fabs(omega[i]))));
     emit_matrix_layer(b, p, y, x, to, &m, maps,
                       &(matrix_layer){.A = A, .skip = vector_of(b, p, "D", E), .V_gate = V_gate});
@@ -437,7 +502,7 @@ static void set_heads(builder *b, const part *p, map *maps, matrix_layer *l, int
 void build_fpmamba(builder *b, const part *p, rows y, rows x) {
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
     const int64_t P = integer_of(b, p, "d_head", 0);
-    const mixing m = mixing_of(b, p, E, false);
+    const mixer_parts m = mixer_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
     const int64_t vectors = function_of_vectors(b, p);
     const bool symmetric = is_symmetric(b, p), plain = flag_of(b, p, "gate_in_loop");
@@ -455,18 +520,15 @@ void build_fpmamba(builder *b, const part *p, rows y, rows x) {
         set_channels(b, p, maps, &layer, x.width, E, S);
     if (has(p, "feedback", "B")) maps[MAP_B].V = normed_matrix(b, p, "V_B", "g_V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = normed_matrix(b, p, "V_C", "g_V_C", S, E);
-    if (m.form != MIXER_MATRIX) {
-        const bool flat = !has_vectors(m.form);
+    if (m.of.form != MIXER_MATRIX) {
         const int64_t columns = has(p, "feedback", "mixer") && !symmetric ? 2 * E : E;
         maps[MAP_U] = (map){.width = m.u, .function = vectors};
-        const double *const P_u = vectors_of(b, p, "P_u", &m, E, columns);
-        const double *const g_u = flat ? vector_of(b, p, "g_P_u", m.u) : matrix_of(b, p, "g_P_u", m.rank, E);
+        const double *const P_u = vectors_of(b, p, "P_", &m, columns), *const g_u = vectors_of(b, p, "g_P_", &m, 0);
         set_normed(b, maps + MAP_U, P_u, g_u, E, columns, symmetric);
         if (m.alpha) {
-            maps[MAP_ALPHA] =
-                (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = vector_of(b, p, "b_alpha", m.alpha)};
-            const double *const P_alpha = matrix_of(b, p, "P_alpha", m.alpha, columns);
-            set_normed(b, maps + MAP_ALPHA, P_alpha, vector_of(b, p, "g_P_alpha", m.alpha), E, columns, symmetric);
+            maps[MAP_ALPHA] = (map){.width = m.alpha, .function = LAGGED_SIGMOID, .b = gains_of(b, p, "b_", &m, 0)};
+            const double *const P_alpha = gains_of(b, p, "P_", &m, columns);
+            set_normed(b, maps + MAP_ALPHA, P_alpha, gains_of(b, p, "g_P_", &m, 0), E, columns, symmetric);
         }
     }
     if (has(p, "feedback", "gate")) layer.V_gate = normed_matrix(b, p, "V_gate", "g_V_gate", E, E);

@@ -1,16 +1,17 @@
-/* The instructions that iterate each step to its fixed point y = F(y): FixedPointRNN, Bedouin and FPMamba by their
+/* The instructions that find the fixed point y = F(y) of each step: FixedPointRNN, Bedouin and FPMamba by their
  * sequential inference (python/rotrnn/nn/fixed_points/). Within a step, the maps and the mixer Q are constant, and
  *
  *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if a gate is in it, and normalised if there is a norm,
  *
- * where `carried` is what comes from the state. Each sequence ends on its own.
+ * where `carried` is what comes from the state. It is found by iteration, where each sequence ends on its own, or, of
+ * mixers of vectors and without gate and norm, directly.
  */
 #include <math.h>
 
+#include "depth.h"
 #include "kernels.h"
 #include "lagged.h"
-#include "mixer.h"
-#include "mixer_gains.h"
+#include "members.h"
 #include "residual.h"
 #include "rows.h"
 #include "run.h"
@@ -30,13 +31,17 @@ typedef struct {
 /* v <- y + Q (x - y) */
 static void mix(const image *F, real *restrict v, const real *restrict y) {
     const int64_t N = F->N;
-    if (F->how->form == MIXER_MATRIX) {
+    const mixing *const how = &F->how->mixing;
+    if (how->form == MIXER_MATRIX) {
         EACH(i, N) F->apart[i] = F->x[i] - y[i];
         unrounded_product(v, N, y, 0, (gemm_view){F->apart, N, 1}, F->how->matrix, 1, N, N);
         return;
     }
     EACH(i, N) v[i] = F->x[i] - y[i];
-    mixer_apply(v, F->w, F->alpha, F->scratch, (mixer){F->how->form, F->how->rank, N});
+    for (int64_t i = 0; i < members_of(how); i++) {
+        const member one = member_of(how, 0, i);
+        mixer_apply(v, F->w + one.prepared, F->alpha + one.alpha, F->scratch, one.sizes.m);
+    }
     add_row(v, y, N);
 }
 
@@ -97,6 +102,12 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
     return false;
 }
 
+static bool is_finite_row(const real *v, int64_t n) {
+    bool finite = true;
+    EACH(i, n) finite &= isfinite(v[i]);
+    return finite;
+}
+
 /* Adds what comes from the previous outputs at `state` to the sums of step t, before `apply_maps`. */
 static void add_previous(const op *o, const frame *f, int64_t t, int64_t state) {
     const iterated *const how = o->iterated;
@@ -121,19 +132,30 @@ static void apply_maps(const iterated *how, const frame *f, int64_t row) {
 }
 
 /* Sets the mixer of a row, from the values of its maps or as it always is. */
-static void set_mixer(image *F, const frame *f, int64_t row, real *prepared) {
+static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *prepared) {
     const iterated *const how = F->how;
     F->w = how->prepared, F->alpha = how->alpha;
-    if (how->form == MIXER_MATRIX || how->prepared) return;
+    if (how->matrix || how->prepared) return;
     const columns *const alpha = how->maps + MAP_ALPHA;
     const real *const u = values_of(f, how->maps + MAP_U, row);
-    const gaining g = {{how->form, how->rank, F->N}, (real)how->unit_eps, how->power_steps};
-    real *const gains = alpha->width ? values_of(f, alpha, row) : prepared + mixer_prepared(g.m);
-    if (!alpha->width) gains[0] = 1; /* that of Gram */
+    real *const gains = alpha->width ? values_of(f, alpha, row) : prepared + o->count - 1;
+    if (!alpha->width) gains[0] = 1; /* that of Gram, behind what is prepared */
     EACH(i, alpha->width) gains[i] = (real)how->largest * gains[i];
-    if (changes_gains(g)) mixer_gain(gains, u, gains, F->scratch, g);
-    mixer_prepare(prepared, u, g.m);
+    for (int64_t i = 0; i < members_of(&how->mixing); i++) {
+        const member one = member_of(&how->mixing, (real)how->unit_eps, i);
+        if (changes_gains(one.sizes))
+            mixer_gain(gains + one.alpha, u + one.u, gains + one.alpha, F->scratch, one.sizes);
+        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
+    }
     F->w = prepared, F->alpha = gains;
+}
+
+/* y <- the fixed point of a vector state, directly, with the state h before it. False if it is not finite. */
+static bool solve_vector(const image *F, real *y, const real *lambda, const real *h) {
+    const mixer m = member_of(&F->how->mixing, 0, 0).sizes.m;
+    const depth step = {.m = m, .scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
+    direct_token(&step, 0, y, h, NULL, F->scratch);
+    return is_finite_row(y, m.D);
 }
 
 /* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has
@@ -154,8 +176,8 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
     EACH(i, N) carried[i] = lambda[i] * h[i];
     EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
-    set_mixer(&F, f, row, prepared);
-    *steps_unsettled(f, b) += !solve(&F, y, next);
+    set_mixer(&F, o, f, row, prepared);
+    *steps_unsettled(f, b) += !(how->direct ? solve_vector(&F, y, lambda, h) : solve(&F, y, next));
     mix(&F, h, y);
     finish(&F, h);
     copy_row(rows_of(f, o->y) + row * N, h, N);
@@ -191,6 +213,13 @@ static void gate_row(real *restrict out, const real *restrict y, const real *res
         EACH(e, E) out[e] = gate[e] * silu(y[e] + skip[e] * x[e]);
 }
 
+/* y <- the fixed point of a matrix state, directly; `next` is memory. False if it is not finite. */
+static bool solve_matrix(const image *F, real *y, real *next) {
+    copy_row(y, F->carried, F->N);
+    direct_point(y, next, F->x, F->gain, F->w, F->alpha, F->scratch, member_of(&F->how->mixing, 0, 0).sizes.m);
+    return is_finite_row(y, F->N);
+}
+
 /* Step `row` of sequence b. The state: h (S, E), then the previous output y (E). */
 static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
@@ -207,12 +236,12 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     apply_maps(how, f, row);
     const real *const delta = values_of(f, how->maps + MAP_DELTA, row);
     const real *const B = values_of(f, how->maps + MAP_B, row), *const C = values_of(f, how->maps + MAP_C, row);
-    set_mixer(&F, f, row, prepared);
+    set_mixer(&F, o, f, row, prepared);
     const real along = dot(B, C, S);
     EACH(e, E) gain[e] = delta[e] * along + (normed ? skip[e] : 0);
     zero_row(carried, E);
     for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E, how->negative);
-    *steps_unsettled(f, b) += !solve(&F, y, next);
+    *steps_unsettled(f, b) += !(how->direct ? solve_matrix(&F, y, next) : solve(&F, y, next));
     mix(&F, next, y);
     for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
     finish(&F, next);

@@ -84,7 +84,15 @@ typedef struct {
     int64_t at, width, function;
 } columns;
 
-enum { MIXER_MATRIX = -1, MOST_MAPS = 5 };
+/* A matrix of the file; and a mixture, reflections and Kronecker products in turn. */
+enum { MIXER_MATRIX = 100, MIXER_MIXTURE }; /* above all forms of mixer.h */
+enum { MOST_MAPS = 5 };
+
+/* The mixer of tokens of `width` channels: its form and rank; the rows of a token as a matrix, for the products of a
+ * mixture; and steps of the power iteration, 0 for none (mixer_gains.h). */
+typedef struct {
+    int64_t form, rank, width, rows, power_steps;
+} mixing;
 
 /* What an instruction that iterates has beside rows: F(y) = carried + gain (y + Q (x - y)), normalised if `scale`.
  * Weights are as those of an instruction. */
@@ -92,12 +100,12 @@ typedef struct {
     iteration how;
     columns maps[MOST_MAPS];      /* of width 0 where there is none */
     rows room;                    /* memory for a step */
-    int64_t form, rank;           /* of the mixer Q; MIXER_MATRIX has neither */
+    mixing mixing;                /* of Q */
     double largest;               /* gain of the mixer: alpha = largest s(.) */
-    double unit_eps;              /* least length that vectors are divided by; with `power_steps`, what mixer_gains.h */
-    int64_t power_steps;          /* makes of the gains, if either is there or the mixer needs it */
+    double unit_eps;              /* least length that vectors are divided by; mixer_gains.h changes the gains for it */
     const void *matrix;           /* of MIXER_MATRIX, packed */
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
+    bool direct;                  /* the fixed point is found directly (direct.h), not by iteration */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */
     bool negative;                /* transitions are in (-1, 1) */
     bool plain;                   /* the output is not gated */

@@ -382,7 +382,8 @@ def _about(topic: str) -> list[str]:
     if topic in BLOCKS:
         return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings in [model]:", *_settings(ModelSettings)]
     if topic in TASKS:
-        return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic])]
+        namesake = ["", f"recipe {topic}:", load_recipe(topic).text()] if topic in recipe_names() else []
+        return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic]), *namesake]
     if topic in recipe_names():
         return [load_recipe(topic).text()]
     likely = alike(topic, [*LAYERS, *BLOCKS, *TASKS, *recipe_names(), "layers", "tasks", "recipes"])

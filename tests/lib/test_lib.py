@@ -162,6 +162,23 @@ CASES = {
         },
     ),
     "fixed_point, silu": Case("fixed_point", {**LINEAR, **TIGHT, "mixer_silu": True, "rank": 2}),
+    "fixed_point, mixture": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "mixture", "rank": 5, "spectral": True, "unit_eps": 1e-5}
+    ),
+    "fixed_point, constant mixture": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "mixture", "rank": 2, "spectral": True, "selective": ("B",)}
+    ),
+    "fixed_point, direct": Case("fixed_point", {**LINEAR, "solver": "direct", "rank": 3, "unit_eps": 0.5}),
+    "fixed_point, direct dplr": Case(
+        "fixed_point",
+        {
+            **{**LINEAR, "solver": "direct", "mixer": "dplr", "rank": 2, "scaled": False, "selective": ()},
+            "lambda_init": (0.1, 0.2),  # which Q^-1 multiplies
+        },
+    ),
+    "fixed_point, direct low rank": Case(
+        "fixed_point", {**LINEAR, "solver": "direct", "mixer": "low_rank", "feedback": ("output",), "negative": True}
+    ),
     "fixed_point, symmetric": Case(
         "fixed_point",
         {
@@ -176,12 +193,40 @@ CASES = {
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
     "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
+    "bedouin, mixture": Case(
+        "bedouin",
+        {"d_state": 3, **TIGHT, "mixer": "mixture", "rank": 3, "mixer_silu": True, "feedback": ("mixer", "C")},
+    ),
+    "bedouin, direct": Case("bedouin", {"d_state": 4, "solver": "direct", "rank": 2}, {"block": "plain"}),
+    "bedouin, direct dplr": Case(
+        "bedouin",
+        {
+            "d_state": 3,
+            "solver": "direct",
+            "mixer": "dplr",
+            "rank": 3,
+            "symmetric": True,
+            "d_conv": 3,
+            "negative": True,
+        },
+    ),
+    "bedouin, direct low rank": Case(
+        "bedouin", {"d_state": 3, "solver": "direct", "mixer": "low_rank", "feedback": ("B",), "normalise": False}
+    ),
     "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
     "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),
     "bedouin, all driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": ("lambda", "mixer", "B", "C", "gate")}),
     "bedouin, none driven": Case("bedouin", {"d_state": 3, **TIGHT, "feedback": (), "expand": 1}),
     "bedouin, matrix": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "orthogonal", "feedback": ("C",)}),
     "fpmamba": Case("fpmamba", {"d_state": 4, **TIGHT, "stop": "sequence"}, {"block": "plain"}),
+    "fpmamba, mixture": Case(
+        "fpmamba",
+        {
+            **{"d_state": 3, **TIGHT, "max_iterations": 2000, "stop": "sequence", "feedback": ("mixer", "C")},
+            **{"mixer": "mixture", "rank": 2, "spectral": True},
+        },
+        noise=0.02,  # so that all steps converge
+    ),
     "fpmamba, kronecker": Case(
         "fpmamba",
         {"d_state": 3, **TIGHT, "stop": "sequence", "mixer": "kronecker", "feedback": ("B", "gate")},
@@ -535,6 +580,11 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
         ("fixed_point, constant", {"mixer_silu": True}, "constant mixer"),
         ("fixed_point, matrix", {"feedback": ["mixer"]}, "constant mixer"),
         ("fixed_point", {"symmetric": True}, "symmetric without feedback"),
+        ("fixed_point, kronecker", {"solver": "direct"}, "direct solver"),
+        ("fixed_point, direct low rank", {"scaled": False}, "direct solver"),
+        ("bedouin, mixture", {"solver": "direct"}, "direct solver"),
+        ("bedouin, mixture", {"rank": 1}, "fewer than two"),
+        ("fpmamba, mixture", {"rank": 3}, "shape"),
         ("fixed_point, feedback", {"symmetric": True}, "d_state"),
     ],
 )
@@ -698,10 +748,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
-    "fixed_point, direct": ("fixed_point", {"d_state": 4, "solver": "direct"}),
-    "fixed_point, mixture": ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2}),
-    "bedouin, mixture": ("bedouin", {"d_state": 4, "mixer": "mixture", "rank": 2}),
-    "bedouin, direct": ("bedouin", {"d_state": 4, "solver": "direct"}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
 }

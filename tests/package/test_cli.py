@@ -217,6 +217,7 @@ def test_info(capsys):
         ("lstm", "\n  bidirectional = False\n  history = {length, "),
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
+        ("brackets", f"\nrecipe brackets:\n{load_recipe('brackets').text()}"),
         ("pathx-s5", "\nresolution = 128\n"),
     ):
         assert main(["info", topic]) == 0

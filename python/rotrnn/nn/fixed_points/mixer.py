@@ -341,8 +341,7 @@ class Mixture(Mixer):
     here they have `eps` and `spectral` as given.
 
     u and alpha are those of the reflections, and factors and gains the u and alpha of the products. It is composed
-    of the ops of its mixers: no kernel mixes in the same pass as the iteration, nor by tiles, and the C library does
-    not have it. It cannot be contractive.
+    of the ops of its mixers: no kernel mixes in the same pass as the iteration, nor by tiles. It cannot be contractive.
     """
 
     name: ClassVar[str] = "mixture"

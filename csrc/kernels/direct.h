@@ -1,0 +1,97 @@
+/* The fixed point of a step in depth, given its past, directly:  y = carried + gain (y + Q (x - y)).
+ *
+ * With W (R,D) the unit vectors of Q and d = 2 alpha, I - Q is a diagonal matrix and one of rank R,
+ *
+ *   I - Q = W^T T W,  T^-1 = diag(1/d) + N,  N the part of W W^T above its diagonal for a product of reflections, or 0;
+ *
+ * low rank has I - Q = I + W^T T W with d = -alpha and N = 0. So with gain as a diagonal matrix and E = I, or I - gain
+ * for low rank, the system of e = y - x has the matrix E - gain W^T T W, and by Woodbury
+ *
+ *   e = E^-1 (base + gain W^T c),  (I + diag(d) (N - W E^-1 gain W^T)) c = diag(d) W E^-1 base,
+ *
+ * with base = carried - (1 - gain) x. The adjoint of y is the transposed one, with the gradient g that comes in:
+ *
+ *   E^-1 (g + W^T c),  (I + diag(d) (N^T - W E^-1 gain W^T)) c = diag(d) W E^-1 gain g.
+ *
+ * Nothing is divided by a gain alpha, which may be 0. Only mixers of vectors have such a form, and of low rank no gain
+ * may be 1: else Q y = .. has no solution.
+ */
+#ifndef ROT_DIRECT_H
+#define ROT_DIRECT_H
+
+#include "mixer.h"
+
+/* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
+ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
+    for (int64_t k = 0; k < R; k++) {
+        int64_t pivot = k;
+        for (int64_t i = k + 1; i < R; i++)
+            if (ROT_ABS(S[i * R + k]) > ROT_ABS(S[pivot * R + k])) pivot = i;
+        for (int64_t j = k; j < R && pivot != k; j++) {
+            const real swapped = S[k * R + j];
+            S[k * R + j] = S[pivot * R + j];
+            S[pivot * R + j] = swapped;
+        }
+        const real top = c[pivot];
+        c[pivot] = c[k];
+        c[k] = top;
+        for (int64_t i = k + 1; i < R; i++) {
+            const real factor = S[i * R + k] / S[k * R + k];
+            for (int64_t j = k + 1; j < R; j++) S[i * R + j] -= factor * S[k * R + j];
+            c[i] -= factor * c[k];
+        }
+    }
+    for (int64_t k = R - 1; k >= 0; k--) {
+        for (int64_t j = k + 1; j < R; j++) c[k] -= S[k * R + j] * c[j];
+        c[k] /= S[k * R + k];
+    }
+}
+
+/* c (R) of the systems above, given E^-1 gain (D) and what W is multiplied by on the right side (D); room: D + R R */
+ROT_ROW void direct_correction(real *c, const real *gain, const real *right, const real *w, const real *alpha,
+                               bool transposed, real *room, mixer m) {
+    const int64_t R = m.R, D = m.D;
+    const bool product = m.form == MIXER_HOUSEHOLDER;
+    real *const gained = room, *const S = gained + D;
+    for (int64_t i = 0; i < R; i++) {
+        const real *const w_i = w + i * D;
+        const real d_i = 2 * mixer_unit(m) * alpha[i];
+        EACH_OF_ROW(n, D) gained[n] = gain[n] * w_i[n];
+        set_one(S + i * R + i, 1 - d_i * dot(gained, w_i, D));
+        for (int64_t j = i + 1; j < R; j++) {
+            const real d_j = 2 * mixer_unit(m) * alpha[j], K = dot(gained, w + j * D, D);
+            const real above = product ? dot(w_i, w + j * D, D) : 0;
+            set_one(S + i * R + j, d_i * ((transposed ? 0 : above) - K));
+            set_one(S + j * R + i, d_j * ((transposed ? above : 0) - K));
+        }
+        set_one(c + i, d_i * dot(w_i, right, D));
+    }
+    EACH_OF_ROW(once, 1) solve_small(S, c, R);
+    join_row();
+}
+
+ROT_INLINE int64_t point_room(mixer m) { return 4 * m.D + m.R * (m.R + 1); }
+
+/* y (D), which is `carried` on entry, and mixed (D) = y + Q (x - y), at the fixed point; gain is not yet divided by E.
+ * room: point_room */
+ROT_ROW void direct_point(real *y, real *mixed, const real *x, const real *gain, const real *w, const real *alpha,
+                          real *room, mixer m) {
+    const int64_t D = m.D, R = m.R;
+    const bool low = m.form == MIXER_LOW_RANK;
+    real *const shared = room, *const right = shared + D, *const sum = right + D, *const c = sum + D;
+    EACH_OF_ROW(n, D) {
+        const real share = low ? 1 / (1 - gain[n]) : 1;
+        shared[n] = share * gain[n];
+        right[n] = share * (y[n] - (1 - gain[n]) * x[n]);
+    }
+    direct_correction(c, shared, right, w, alpha, false, c + R, m);
+    zero_row(sum, D);
+    for (int64_t i = 0; i < R; i++) add_scaled(sum, c[i], w + i * D, D);
+    EACH_OF_ROW(n, D) {
+        const real apart = right[n] + shared[n] * sum[n];
+        y[n] = x[n] + apart;
+        mixed[n] = x[n] + sum[n] + (low ? apart : 0);
+    }
+}
+
+#endif

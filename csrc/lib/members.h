@@ -1,0 +1,33 @@
+/* The mixers that a layer applies one after the other: one of mixer.h, or the members of a mixture
+ * (python/rotrnn/nn/fixed_points/mixer.py). The numbers of a mixture are those of all its reflections, then those of
+ * all its Kronecker products: of u, of alpha, and of what is prepared.
+ */
+#ifndef ROT_MEMBERS_H
+#define ROT_MEMBERS_H
+
+#include "mixer_gains.h"
+#include "program.h"
+
+/* A member, and where its numbers begin. */
+typedef struct {
+    gaining sizes;
+    int64_t u, alpha, prepared;
+} member;
+
+static inline int64_t members_of(const mixing *m) {
+    return m->form == MIXER_MATRIX ? 0 : m->form == MIXER_MIXTURE ? m->rank : 1;
+}
+
+/* Member i, the first of which acts first. */
+static inline member member_of(const mixing *m, real eps, int64_t i) {
+    if (m->form != MIXER_MIXTURE) return (member){.sizes = {{m->form, m->rank, m->width}, eps, m->power_steps}};
+    const mixer one = {MIXER_HOUSEHOLDER, 1, m->width}, product = {MIXER_KRONECKER, m->rows, m->width};
+    const int64_t at = i / 2, all = (m->rank + 1) / 2;
+    if (i % 2 == 0) return (member){{one, eps, 0}, at * mixer_u(one), at * mixer_alpha(one), at * mixer_prepared(one)};
+    return (member){{product, eps, m->power_steps},
+                    all * mixer_u(one) + at * mixer_u(product),
+                    all * mixer_alpha(one) + at * mixer_alpha(product),
+                    all * mixer_prepared(one) + at * mixer_prepared(product)};
+}
+
+#endif
