@@ -3,9 +3,9 @@
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
 The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed and at each length too), the pictures of all runs together, and the page
-NAME.md with commands and tables, made of these alone: --pages writes it again and trains nothing. Failed runs are
-counted and listed.
+NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs
+together, and the page NAME.md with commands and tables, made of these alone: --pages writes it again and trains
+nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
     "digits-rings": ("digits-rings",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
-    "listops-2048": (f"listops-rotrnn {LONG}", f"listops-lru {LONG} --set layer.d_state=128"),
+    "listops-2048": (f"listops-rotrnn {LONG}",),
+    "listops-2048-lru": (f"listops-lru {LONG} --set layer.d_state=128",),
     "listops-norms": ("listops-norms-small --seeds 0..2",),
     "listops-norms-more": ("listops-norms-small --seeds 3..4",),
     "listops-ladder": ("listops-ladder-small",),
@@ -125,6 +126,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "remarks": [],
         "pictures": [path.name for path in _pictures(name, folders)],
         "rows": rows,
+        "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
     (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n")
     return page(name, recorded)
@@ -142,6 +144,13 @@ def page(name: str, recorded: dict[str, Any]) -> str:
 def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
     """Draws the runs; the file names begin with the name of the training."""
     return [path.rename(FOLDER / f"{name}-{path.name}") for path in compare(folders, FOLDER)]
+
+
+def _validation(run: Run) -> dict[str, list[Any]]:
+    """The steps at which a run was evaluated, also one that has not ended, and what was found."""
+    records = [one for one in run.records() if "val_loss" in one]
+    names = [name for name in records[0] if name == "step" or name.startswith("val_")] if records else []
+    return {name: [one[name] for one in records] for name in names}
 
 
 def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:

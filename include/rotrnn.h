@@ -110,7 +110,8 @@ ROTRNN_API int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t se
 ROTRNN_API int64_t rotrnn_stream_steps(const rotrnn_stream *stream);
 
 /* How often, since the start or the last reset, a layer of a sequence's model did not reach its fixed point in a step,
- * within its number of iterations; the stream goes on from where it was. 0 for models without such layers. */
+ * within its number of iterations, or by its direct solver to its tolerance; the stream goes on from where it was. 0
+ * for models without such layers. */
 ROTRNN_API int64_t rotrnn_sequence_unsettled(const rotrnn_stream *stream, int64_t sequence);
 
 /* Reads the next n >= 0 steps of each sequence: features (batch, n, inputs), or tokens (batch, n), in C order, of the

@@ -90,18 +90,16 @@ ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const re
 
 /* -------------------------------------------------------------------------------------------- the exact fixed point */
 
-/* By direct.h, with carried = lam F_{t-1}; of the adjoint, g = x + lam_{t+1} F_{t+1}. Low rank must be scaled. */
-
-ROT_INLINE int64_t direct_room(mixer m) { return 3 * m.D + m.R * (m.R + 1); }
-
-/* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above. */
+/* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above. That is direct_point of
+ * carried = lam F_{t-1}, and its adjoint, of g = x + lam_{t+1} F_{t+1}. But low rank, which must be scaled, has
+ * E = 1 - gain = |lam| here, which is not computed as a difference: where |lam| is small, little would be left. */
 ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
-    const int64_t D = p->m.D, R = p->m.R;
+    const int64_t D = p->m.D;
     const bool low = p->m.form == MIXER_LOW_RANK;
     const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
-    real *const gain = room, *const right = gain + D, *const c = right + D, *const rest = c + R;
+    real *const gain = room, *const right = gain + D;
     EACH_OF_ROW(n, D) {
-        const real sign = lam[n] < 0 ? -1 : 1, size = sign * lam[n]; /* of low rank, E = 1 - gain = size */
+        const real sign = lam[n] < 0 ? -1 : 1, size = sign * lam[n];
         gain[n] = depth_input(lam[n], low ? 1 / size : 1, p->scaled);
         if (p->adjoint) {
             y[n] = later ? scan_step_adjoint(later[n], h[n], x[n]) : x[n];
@@ -112,14 +110,12 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
             y[n] = x[n] + right[n];
         }
     }
-    direct_correction(c, gain, right, w, p->alpha + t * p->alpha_size, p->adjoint, rest, p->m);
-    zero_row(right, D);
-    for (int64_t i = 0; i < R; i++) add_scaled(right, c[i], w + i * D, D);
+    const real *const sum = direct_sum(gain, right, w, p->alpha + t * p->alpha_size, p->adjoint, right + D, p->m);
     EACH_OF_ROW(n, D) {
         if (p->adjoint)
-            y[n] = low ? (y[n] + right[n]) / ROT_ABS(lam[n]) : y[n] + right[n];
+            y[n] = low ? (y[n] + sum[n]) / ROT_ABS(lam[n]) : y[n] + sum[n];
         else
-            y[n] += gain[n] * right[n];
+            y[n] += gain[n] * sum[n];
     }
 }
 

@@ -70,23 +70,31 @@ ROT_ROW void direct_correction(real *c, const real *gain, const real *right, con
     join_row();
 }
 
-ROT_INLINE int64_t point_room(mixer m) { return 4 * m.D + m.R * (m.R + 1); }
+ROT_INLINE int64_t direct_room(mixer m) { return 4 * m.D + m.R * (m.R + 1); }
+
+/* W^T c (D), written over the room's first row, given E^-1 gain and what W is multiplied by on the right side. */
+ROT_ROW const real *direct_sum(const real *gain, const real *right, const real *w, const real *alpha, bool transposed,
+                               real *room, mixer m) {
+    real *const sum = room, *const c = sum + m.D;
+    direct_correction(c, gain, right, w, alpha, transposed, c + m.R, m);
+    zero_row(sum, m.D);
+    for (int64_t i = 0; i < m.R; i++) add_scaled(sum, c[i], w + i * m.D, m.D);
+    return sum;
+}
 
 /* y (D), which is `carried` on entry, and mixed (D) = y + Q (x - y), at the fixed point; gain is not yet divided by E.
- * room: point_room */
+ * room: direct_room */
 ROT_ROW void direct_point(real *y, real *mixed, const real *x, const real *gain, const real *w, const real *alpha,
                           real *room, mixer m) {
-    const int64_t D = m.D, R = m.R;
+    const int64_t D = m.D;
     const bool low = m.form == MIXER_LOW_RANK;
-    real *const shared = room, *const right = shared + D, *const sum = right + D, *const c = sum + D;
+    real *const shared = room, *const right = shared + D;
     EACH_OF_ROW(n, D) {
         const real share = low ? 1 / (1 - gain[n]) : 1;
         shared[n] = share * gain[n];
         right[n] = share * (y[n] - (1 - gain[n]) * x[n]);
     }
-    direct_correction(c, shared, right, w, alpha, false, c + R, m);
-    zero_row(sum, D);
-    for (int64_t i = 0; i < R; i++) add_scaled(sum, c[i], w + i * D, D);
+    const real *const sum = direct_sum(shared, right, w, alpha, false, right + D, m);
     EACH_OF_ROW(n, D) {
         const real apart = right[n] + shared[n] * sum[n];
         y[n] = x[n] + apart;

@@ -8,7 +8,8 @@
  *                       W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
  *                       triangular U, and alpha R + D/R gains
  *   MIXER_MONARCH       Q = I - blockdiag(alpha_k U_k U_k^T), with D/R blocks of R channels; u has the rows of each
- * upper triangular U_k MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
+ *                       upper triangular U_k
+ *   MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H

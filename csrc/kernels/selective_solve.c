@@ -57,7 +57,7 @@ typedef struct {
     const real *u, *alpha, *B, *C;
 } maps;
 
-static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R + m.D + point_room(m); }
+static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R + m.D + direct_room(m); }
 
 /* y, mixed (E) of one token, and h (S,E) from that of the token before it. */
 static void solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,

@@ -15,7 +15,7 @@
 static const double CONTRACTION = 0.95; /* bound of |I - Q| of a contractive mixer */
 static const double FINEST = 32;        /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
-static const int64_t WIDEST_MIXTURE = (int64_t)1 << 20; /* so that sizes are no more than 2^63 */
+static const int64_t MOST_CHANNELS = (int64_t)1 << 20; /* so that sizes of every mixer are below 2^63 */
 
 /* A map of a step, f(W x + U u + V y + b) with the layer's input u and its previous output y. W, U and V have `width`
  * rows; what is NULL is zero. With `from`, the numbers behind x from this place on take the place of W x. */
@@ -66,19 +66,24 @@ static void add_sizes(mixer_parts *m) {
         m->prepared += mixer_prepared(g.m) + (g.m.form == MIXER_GRAM);
         m->scratch = most(m->scratch, most(mixer_scratch(g.m), gains_room(g)));
     }
-    if (has_vectors(m->of.form)) m->scratch = most(m->scratch, point_room(member_of(&m->of, m->eps, 0).sizes.m));
+    if (has_vectors(m->of.form)) m->scratch = most(m->scratch, direct_room(member_of(&m->of, m->eps, 0).sizes.m));
 }
 
 static mixer_parts mixer_of(builder *b, const part *p, int64_t N, bool contractive) {
     enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
     static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR,   MIXER_LOW_RANK, MIXER_KRONECKER,
                                     MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM,     MIXER_MIXTURE};
+    static const char *const names = "householder dplr low_rank kronecker monarch orthogonal dense mixture";
     mixer_parts m = {.of = {.rank = integer_of(b, p, "rank", 1), .width = N}, .largest = 1};
     const int64_t R = m.of.rank;
     m.eps = number_of(b, p, "unit_eps");
-    m.of.form = forms[choice_of(b, p, "mixer", "householder dplr low_rank kronecker monarch orthogonal dense mixture")];
+    m.of.form = forms[choice_of(b, p, "mixer", names)];
     if (flag_of(b, p, "spectral")) m.of.power_steps = POWER_STEPS;
     if (R > N) failed(b->error, ROTRNN_DAMAGED, "%s has a rank above its width", p->name);
+    if (N > MOST_CHANNELS) unsupported(b, p, " of so many channels");
+    if (!(m.eps >= 0)) failed(b->error, ROTRNN_DAMAGED, "%s has a negative unit_eps", p->name);
+    if (contractive && (m.of.form == MIXER_LOW_RANK || m.of.form == MIXER_GRAM || m.of.form == MIXER_MIXTURE))
+        failed(b->error, ROTRNN_DAMAGED, "%s is contractive, which its mixer cannot be", p->name);
     switch (m.of.form) {
     case MIXER_MATRIX: return m;
     case MIXER_LOW_RANK: m.largest = 1 / (double)R; break;
@@ -91,7 +96,6 @@ static mixer_parts mixer_of(builder *b, const part *p, int64_t N, bool contracti
     case MIXER_MIXTURE:
         m.of.rows = rows_of_product(N);
         if (R < 2) failed(b->error, ROTRNN_DAMAGED, "%s is a mixture of fewer than two mixers", p->name);
-        if (N > WIDEST_MIXTURE) unsupported(b, p, " with so wide a mixture of mixers");
         break;
     default: m.largest = contractive ? CONTRACTION / (2 * (double)R) : 1;
     }
@@ -116,7 +120,7 @@ static const double *array_of(builder *b, const part *p, const char *prefix, con
 
 /* The rows of two arrays, one after the other: `first` numbers and `second`. */
 static const double *joined(builder *b, const double *one, int64_t first, const double *two, int64_t second) {
-    double *const all = good(b) ? spare(b, first + second) : NULL;
+    double *const all = spare(b, first + second);
     if (!good(b)) return NULL;
     memcpy(all, one, (size_t)first * sizeof *all);
     memcpy(all + first, two, (size_t)second * sizeof *all);
@@ -135,7 +139,7 @@ static const double *vectors_of(builder *b, const part *p, const char *prefix, c
     const int64_t all = (R + 1) / 2 * N, other = m->u - all;
     const double *const u = array_of(b, p, prefix, "u", (R + 1) / 2, N, columns);
     const double *const factors = array_of(b, p, prefix, "factors", R / 2, other / (R / 2), columns);
-    return joined(b, u, all * each, factors, other * each);
+    return good(b) ? joined(b, u, all * each, factors, other * each) : NULL;
 }
 
 static const double *gains_of(builder *b, const part *p, const char *prefix, const mixer_parts *m, int64_t columns) {
@@ -144,7 +148,7 @@ static const double *gains_of(builder *b, const part *p, const char *prefix, con
     if (!good(b)) return NULL;
     const double *const alpha = array_of(b, p, prefix, "alpha", 0, all, columns);
     const double *const gains = array_of(b, p, prefix, "gains", R / 2, other / (R / 2), columns);
-    return joined(b, alpha, all * each, gains, other * each);
+    return good(b) ? joined(b, alpha, all * each, gains, other * each) : NULL;
 }
 
 /* Q = exp(M - M^T), where a contractive M is first made smaller (python/rotrnn/nn/fixed_points/mixer.py). */
@@ -257,11 +261,12 @@ static void set_mixer_maps(builder *b, const part *p, map *maps, const mixer_par
     if (symmetric) u->V = u->W, alpha->V = alpha->W;
 }
 
-/* Whether the fixed point is found directly: of mixers of vectors, with low rank in the scaled form alone. */
-static bool is_direct(builder *b, const part *p, const mixer_parts *m, bool scaled) {
+/* Whether the fixed point is found directly: of mixers of vectors, with low rank in the scaled form alone. `refused`:
+ * other settings with which the layer has no direct solver. */
+static bool is_direct(builder *b, const part *p, const mixer_parts *m, bool scaled, bool refused) {
     if (!choice_of(b, p, "solver", "iteration direct")) return false;
-    if (!has_vectors(m->of.form) || (m->of.form == MIXER_LOW_RANK && !scaled))
-        failed(b->error, ROTRNN_DAMAGED, "%s has a direct solver, which its mixer has not", p->name);
+    if (refused || !has_vectors(m->of.form) || (m->of.form == MIXER_LOW_RANK && !scaled))
+        failed(b->error, ROTRNN_DAMAGED, "%s has a direct solver, which its other settings exclude", p->name);
     return true;
 }
 
@@ -315,7 +320,8 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     const bool varying = m.of.form != MIXER_MATRIX && has(p, "selective", "mixer");
     const bool gated = has(p, "feedback", "output");
     ignore(p, "selective lambda_init accelerated"); /* within one step there is nothing to accelerate */
-    const bool direct = is_direct(b, p, &m, scaled);
+    const bool direct = is_direct(b, p, &m, scaled, has(p, "feedback", "mixer"));
+    if (contractive && !scaled) failed(b->error, ROTRNN_DAMAGED, "%s is contractive without being scaled", p->name);
     if (!varying && (has(p, "feedback", "mixer") || function_of_vectors(b, p) != LAGGED_LINEAR))
         failed(b->error, ROTRNN_DAMAGED, "%s has feedback to a constant mixer, or its vectors pass SiLU", p->name);
     if (is_symmetric(b, p)) check_width(b, p, "d_state", D);
@@ -407,14 +413,15 @@ void build_bedouin(builder *b, const part *p, rows y, rows x) {
     const int64_t E = integer_of(b, p, "expand", 1) * x.width, S = integer_of(b, p, "d_state", 1);
     const mixer_parts m = mixer_of(b, p, E, false);
     const int64_t direction = flag_of(b, p, "normalise") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const bool direct = is_direct(b, p, &m, true);
+    const bool fed = has(p, "feedback", "lambda"), silu = function_of_vectors(b, p) != LAGGED_LINEAR;
+    const bool direct = is_direct(b, p, &m, true, fed || silu || m.eps > 0);
     map maps[MOST_MAPS] = {[MAP_DELTA] = {.width = E,
                                           .function = LAGGED_SIGMOID,
                                           .W = matrix_of(b, p, "W_delta", E, E),
                                           .b = vector_of(b, p, "b_delta", E)},
                            [MAP_B] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_B", S, E)},
                            [MAP_C] = {.width = S, .function = direction, .W = matrix_of(b, p, "W_C", S, E)}};
-    if (has(p, "feedback", "lambda")) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
+    if (fed) maps[MAP_DELTA].V = matrix_of(b, p, "V_delta", E, E);
     if (has(p, "feedback", "B")) maps[MAP_B].V = matrix_of(b, p, "V_B", S, E);
     if (has(p, "feedback", "C")) maps[MAP_C].V = matrix_of(b, p, "V_C", S, E);
     set_mixer_maps(b, p, maps, &m, E);

@@ -150,12 +150,11 @@ static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *
     F->w = prepared, F->alpha = gains;
 }
 
-/* y <- the fixed point of a vector state, directly, with the state h before it. False if it is not finite. */
-static bool solve_vector(const image *F, real *y, const real *lambda, const real *h) {
+/* y <- the fixed point of a vector state, directly, with the state h before it. */
+static void solve_vector(const image *F, real *y, const real *lambda, const real *h) {
     const mixer m = member_of(&F->how->mixing, 0, 0).sizes.m;
     const depth step = {.m = m, .scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
     direct_token(&step, 0, y, h, NULL, F->scratch);
-    return is_finite_row(y, m.D);
 }
 
 /* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has
@@ -177,9 +176,15 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     EACH(i, N) carried[i] = lambda[i] * h[i];
     EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
     set_mixer(&F, o, f, row, prepared);
-    *steps_unsettled(f, b) += !(how->direct ? solve_vector(&F, y, lambda, h) : solve(&F, y, next));
+    bool settled = true;
+    if (how->direct)
+        solve_vector(&F, y, lambda, h);
+    else
+        settled = solve(&F, y, next);
     mix(&F, h, y);
     finish(&F, h);
+    if (how->direct) settled = (double)residual_of(relax_row(y, h, 0, N), TINY) < how->how.tol;
+    *steps_unsettled(f, b) += !settled;
     copy_row(rows_of(f, o->y) + row * N, h, N);
 }
 
@@ -213,10 +218,10 @@ static void gate_row(real *restrict out, const real *restrict y, const real *res
         EACH(e, E) out[e] = gate[e] * silu(y[e] + skip[e] * x[e]);
 }
 
-/* y <- the fixed point of a matrix state, directly; `next` is memory. False if it is not finite. */
-static bool solve_matrix(const image *F, real *y, real *next) {
+/* y <- the fixed point of a matrix state, directly, and `mixed` as `mix` does. False if y is not finite. */
+static bool solve_matrix(const image *F, real *y, real *mixed) {
     copy_row(y, F->carried, F->N);
-    direct_point(y, next, F->x, F->gain, F->w, F->alpha, F->scratch, member_of(&F->how->mixing, 0, 0).sizes.m);
+    direct_point(y, mixed, F->x, F->gain, F->w, F->alpha, F->scratch, member_of(&F->how->mixing, 0, 0).sizes.m);
     return is_finite_row(y, F->N);
 }
 
@@ -242,7 +247,7 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     zero_row(carried, E);
     for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E, how->negative);
     *steps_unsettled(f, b) += !(how->direct ? solve_matrix(&F, y, next) : solve(&F, y, next));
-    mix(&F, next, y);
+    if (!how->direct) mix(&F, next, y);
     for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
     finish(&F, next);
     copy_row(output, next, E);

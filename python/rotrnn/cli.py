@@ -382,7 +382,11 @@ def _about(topic: str) -> list[str]:
     if topic in BLOCKS:
         return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings in [model]:", *_settings(ModelSettings)]
     if topic in TASKS:
-        namesake = ["", f"recipe {topic}:", load_recipe(topic).text()] if topic in recipe_names() else []
+        namesake = (
+            ["", f"recipe {topic}, with its own settings in [task]:", load_recipe(topic).text()]
+            if topic in recipe_names()
+            else []
+        )
         return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic]), *namesake]
     if topic in recipe_names():
         return [load_recipe(topic).text()]

@@ -26,26 +26,32 @@ Rng = np.random.Generator
 
 VALUES: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, 1e-320),
+    *("householder", "low_rank", "kronecker", "orthogonal", "dense", "mixture", "direct", ["mixer", "lambda"]),
     *(None, True, False, "", "full", "LRU", "Mamba", "Attention", "\u00e9\u0000", [], {}, [1], {"kind": "Dense"}),
 ]
-LAYERS: dict[str, dict[str, Any]] = {
-    "lru": {"d_state": 3},
-    "rotrnn": {"d_state": 6, "heads": 2, "window": 3},
-    "s4d": {"d_state": 2, "window": 2},
-    "liquid_s4": {"d_state": 2, "kernel": "kb"},
-    "mamba": {"d_state": 2, "negative": True},
-    "mamba2": {"d_state": 2, "d_head": 2, "groups": 2},
-    "delta_net": {"d_state": 2, "heads": 2, "steps": 2, "gate": True},
-    "mlstm": {"d_state": 3, "heads": 2, "bias": True},
-    "slstm": {"d_state": 4, "heads": 2},
-    "lstm": {"d_state": 3},
-    "attention": {"heads": 2},
-    "wrope_memory": {"d_state": 2, "length": 4},
-    "fixed_point": {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")},
-    "bedouin": {"d_state": 2, "mixer": "kronecker", "d_conv": 2},
-    "fpmamba": {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2},
-    "selective_rotrnn": {"d_state": 6, "heads": 2, "gamma": "input"},
-}
+LAYERS: list[tuple[str, dict[str, Any]]] = [
+    ("lru", {"d_state": 3}),
+    ("rotrnn", {"d_state": 6, "heads": 2, "window": 3}),
+    ("s4d", {"d_state": 2, "window": 2}),
+    ("liquid_s4", {"d_state": 2, "kernel": "kb"}),
+    ("mamba", {"d_state": 2, "negative": True}),
+    ("mamba2", {"d_state": 2, "d_head": 2, "groups": 2}),
+    ("delta_net", {"d_state": 2, "heads": 2, "steps": 2, "gate": True}),
+    ("mlstm", {"d_state": 3, "heads": 2, "bias": True}),
+    ("slstm", {"d_state": 4, "heads": 2}),
+    ("lstm", {"d_state": 3}),
+    ("attention", {"heads": 2}),
+    ("wrope_memory", {"d_state": 2, "length": 4}),
+    ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")}),
+    ("bedouin", {"d_state": 2, "mixer": "kronecker", "d_conv": 2}),
+    ("fpmamba", {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2}),
+    ("selective_rotrnn", {"d_state": 6, "heads": 2, "gamma": "input"}),
+    ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2, "selective": ("mixer",)}),
+    ("fixed_point", {"d_state": 4, "solver": "direct", "rank": 2, "selective": ()}),
+    ("bedouin", {"d_state": 2, "mixer": "dense"}),
+    ("bedouin", {"d_state": 2, "mixer": "low_rank", "solver": "direct"}),
+    ("fpmamba", {"d_state": 2, "mixer": "mixture", "rank": 3, "spectral": True}),
+]
 
 
 def content_of(arrays: dict[str, Any], facts: dict[str, Any]) -> bytes:
@@ -57,7 +63,7 @@ def content_of(arrays: dict[str, Any], facts: dict[str, Any]) -> bytes:
 def sources(rng: Rng) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Arrays and facts of a small model of each layer."""
     found = []
-    for i, (layer, own) in enumerate(LAYERS.items()):
+    for i, (layer, own) in enumerate(LAYERS):
         block = ("gated", "transformer", "griffin")[i % 3]
         settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=block)
         reads = {"vocab": 5} if i % 2 else {"n_features": 2}

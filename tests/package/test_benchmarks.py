@@ -49,7 +49,10 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = training.report("digits", [f"rotrnn sweep {arguments}"], [folder], 2)
     assert text.startswith(f"# digits\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
     assert "| digits-lru    | 2 " in text
-    (row,) = json.loads((tmp_path / "results" / "digits.json").read_text())["rows"]
+    recorded = json.loads((tmp_path / "results" / "digits.json").read_text())
+    (row,) = recorded["rows"]
+    assert list(recorded["validation"]) == [f"sweep/seed={seed}" for seed in (0, 1)]
+    assert all(one["step"] == [1] and len(one["val_accuracy"]) == 1 for one in recorded["validation"].values())
     assert row["seeds"] == [0, 1]
     assert len(row["best"]["accuracy"]["each"]) == 2
     assert text == training.page("digits", json.loads((tmp_path / "results" / "digits.json").read_text()))

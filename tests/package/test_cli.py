@@ -169,6 +169,8 @@ def test_a_folder_to_write_that_is_a_file(run, tmp_path, recipe, capsys):
 def test_a_mistyped_topic_is_guessed(capsys):
     assert main(["info", "digits-lruu"]) == 2
     assert capsys.readouterr().err.endswith("or the name of one of them; did you mean digits-lru?\n")
+    assert main(["train", "bracket-small"]) == 2
+    assert capsys.readouterr().err.endswith("nor the path of a .toml file; did you mean brackets-small?\n")
 
 
 def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
@@ -217,7 +219,7 @@ def test_info(capsys):
         ("lstm", "\n  bidirectional = False\n  history = {length, "),
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
-        ("brackets", f"\nrecipe brackets:\n{load_recipe('brackets').text()}"),
+        ("brackets", f"\nrecipe brackets, with its own settings in [task]:\n{load_recipe('brackets').text()}"),
         ("pathx-s5", "\nresolution = 128\n"),
     ):
         assert main(["info", topic]) == 0

@@ -113,7 +113,7 @@ def test_files_that_are_not_checkpoints(path, data, message):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no such checkpoint"):
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
         read_checkpoint(tmp_path / "absent")
 
 

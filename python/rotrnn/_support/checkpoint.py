@@ -92,7 +92,7 @@ def read_checkpoint(
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
     if not Path(path).is_file():
-        raise FileNotFoundError(errno.ENOENT, "there is no such checkpoint", str(path))
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
