@@ -387,8 +387,10 @@ def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
         known = shipped()
         if str(name) not in known:
             neither = "which is neither a recipe of the package nor the path of a .toml file"
+            plain = str(name).removesuffix(SMALL)
+            close = [plain] if plain in known else recipe_names()
             every = f"; expected one of {', '.join(known)}, or one of those with a small variant and {SMALL} behind it"
-            raise ValueError(f"recipe is {str(name)!r}, {neither}{alike(str(name), recipe_names()) or every}")
+            raise ValueError(f"recipe is {str(name)!r}, {neither}{alike(str(name), close) or every}")
         return known[str(name)], None
     with open(name, "rb") as file:
         content = read_most(file, LARGEST)
