@@ -173,8 +173,9 @@ CASES = {
         "fixed_point",
         {
             **{**LINEAR, "solver": "direct", "mixer": "dplr", "rank": 2, "scaled": False, "selective": ()},
-            "lambda_init": (0.1, 0.2),  # which Q^-1 multiplies
+            "lambda_init": (0.01, 0.02),  # which Q^-1 multiplies
         },
+        noise=0.02,
     ),
     "fixed_point, direct low rank": Case(
         "fixed_point", {**LINEAR, "solver": "direct", "mixer": "low_rank", "feedback": ("output",), "negative": True}
@@ -211,7 +212,9 @@ CASES = {
         },
     ),
     "bedouin, direct low rank": Case(
-        "bedouin", {"d_state": 3, "solver": "direct", "mixer": "low_rank", "feedback": ("B",), "normalise": False}
+        "bedouin",
+        {"d_state": 3, "solver": "direct", "mixer": "low_rank", "feedback": ("B",), "normalise": False},
+        noise=0.05,  # with more, I - gain Q is nearly singular at some step
     ),
     "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
     "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),
@@ -338,13 +341,15 @@ def test_equals_the_python_stream_in_double(name: str, tmp_path: Path) -> None:
 def test_float32_errs_no_more_than_python(name: str, tmp_path: Path) -> None:
     """Against float64 both err by as many roundings, in another order; the library computes what does not depend on
     time in double. The largest error of some hundred numbers then differs by a small factor. 2^-22 of the largest logit
-    is a few roundings, for the cases where Python happens to be exact."""
+    is a few roundings, for the cases where Python happens to be exact. The factor is small only where roundings are not
+    amplified, as the test in double supposes, too; 2^9 of them, of 2^-24 each, would be the case's own fault."""
     model, params, x = built(name)
     single = astype(params, np.float32)
     expected = stepped(model.stream(params, BATCH, "python"), x if x.dtype.kind == "i" else x.astype(np.float32))
     error = np.abs(
         stepped(model.stream(single, BATCH, "python"), x.astype(np.float32) if x.dtype.kind == "f" else x) - expected
     )
+    assert error.max() <= 2.0**-15 * np.abs(expected).max()
     got = one_by_one(Model(saved(tmp_path, model, single)).stream(BATCH), x)
     assert got.dtype == np.float32
     assert np.abs(got - expected).max() <= 4 * error.max() + 2.0**-22 * np.abs(expected).max()
