@@ -40,9 +40,19 @@ from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.loop import Interrupted, train
-from rotrnn.training.optimiser import NonFinite, describe_groups, members, table
+from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, MPIWorld, started, world
-from rotrnn.training.recipe import SMALL, build, load_recipe, parse_value, pick, recipe_names, recipe_tables, shipped
+from rotrnn.training.recipe import (
+    SMALL,
+    Training,
+    build,
+    load_recipe,
+    parse_value,
+    pick,
+    recipe_names,
+    recipe_tables,
+    shipped,
+)
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
@@ -352,6 +362,10 @@ def _groups(args: argparse.Namespace) -> None:
         print(f"\n{group.name}:\n{members(group)}")
 
 
+SECTIONS = {"model": ModelSettings, "optimiser": AdamW, "training": Training}
+"""Sections of a recipe whose keys are the same in every recipe."""
+
+
 def _about(topic: str) -> list[str]:
     """Returns the lines of text about a topic."""
     if topic == "layers":
@@ -375,23 +389,44 @@ def _about(topic: str) -> list[str]:
             inspect.getdoc(layer) or "",
             "",
             "settings in [layer]:",
-            *_settings(layer),
-            *([] if has_directions(layer) else ["  bidirectional = False"]),
-            f"  history = {{{', '.join(map(str.strip, _settings(StoredHistory)))}}}, or no such key for none",
+            *_indented(_of_layer(layer)),
+        ]
+    if topic in SECTIONS:
+        return [
+            inspect.getdoc(SECTIONS[topic]) or "",
+            "",
+            f"settings in [{topic}]:",
+            *_indented(_settings(SECTIONS[topic])),
         ]
     if topic in BLOCKS:
-        return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings in [model]:", *_settings(ModelSettings)]
+        return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings of blocks: rotrnn info model"]
+    if topic in HEADS:
+        return [f'head = "{topic}": chosen by the task of a recipe; in Python build_model(..., head="{topic}")']
     if topic in TASKS:
         namesake = (
             ["", f"recipe {topic}, with its own settings in [task]:", load_recipe(topic).text()]
             if topic in recipe_names()
             else []
         )
-        return [inspect.getdoc(TASKS[topic]) or "", "", "settings in [task]:", *_settings(TASKS[topic]), *namesake]
+        return [
+            inspect.getdoc(TASKS[topic]) or "",
+            "",
+            "settings in [task]:",
+            *_indented(_settings(TASKS[topic])),
+            *namesake,
+        ]
     if topic in recipe_names():
         return [load_recipe(topic).text()]
-    likely = alike(topic, [*LAYERS, *BLOCKS, *TASKS, *recipe_names(), "layers", "tasks", "recipes"])
-    raise ValueError(f"info: TOPIC is '{topic}', expected layers, tasks, recipes, or the name of one of them{likely}")
+    plain = topic.removesuffix(SMALL)
+    known = [*LAYERS, *BLOCKS, *TASKS, *recipe_names(), *SECTIONS, "layers", "tasks", "recipes"]
+    likely = alike(topic, [plain] if plain in recipe_names() else known)
+    sections = ", ".join(SECTIONS)
+    expected = f"layers, tasks, recipes, the name of one of them or of a block, or a section ({sections})"
+    raise ValueError(f"info: TOPIC is '{topic}', expected {expected}{likely}")
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _lanes(layer: type[Recurrent]) -> list[str]:
@@ -400,10 +435,27 @@ def _lanes(layer: type[Recurrent]) -> list[str]:
     return [f"state of a sequence: {layer.lanes} real numbers{grows}"] if layer.lanes else []
 
 
+SHARED = {
+    "bidirectional": "whether it runs in both directions of time",
+    "window": "forgets what is older than so many steps; None for nothing",
+    "history": "a table, by which its states are stored and read (docs/layers.md); none if left out",
+}
+"""What settings do that many layers have."""
+
+
 def _settings(kind: Any) -> list[str]:
-    given = ("d_model", "layer")  # no keys of a section: of the model, and what a history is of
+    """The keys of a section or table of recipes, with their defaults."""
+    given = () if kind is ModelSettings else ("d_model", "layer")  # no keys of [layer]: the model's, a history's layer
     fields = [one for one in dataclasses.fields(kind) if one.name not in given]
-    return [f"  {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}") for one in fields]
+    return [one.name + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}") for one in fields]
+
+
+def _of_layer(kind: type[Recurrent]) -> list[str]:
+    lines = _settings(kind)
+    lines += [] if has_directions(kind) else ["bidirectional = False"]
+    lines += [f"history = {{{', '.join(_settings(StoredHistory))}}}"]
+    about = ((line, SHARED.get(line.partition(" ")[0])) for line in lines)
+    return [line + (f"   # {text}" if text else "") for line, text in about]
 
 
 def _of_recipe(name: str) -> list[str]:
@@ -825,14 +877,15 @@ def _info_parser(commands: Any) -> None:
         _info,
         "version, build, instruction sets, threads, BLAS, layers, recipes",
         "Prints version, compiler, instruction sets, OpenMP and threads, NumPy's BLAS, layers, tasks and recipes;\n"
-        "with `layers`, `tasks` or `recipes`, a line on each and its source; with the name of one, its documentation.",
-        "rotrnn info\nrotrnn info layers\nrotrnn info lru\nrotrnn info pathfinder\nrotrnn info pathx-s5",
+        "with `layers`, `tasks` or `recipes`, a line on each and its source; with the name of one, its documentation;\n"
+        "with `model`, `optimiser` or `training`, every key of that section of a recipe.",
+        "\n".join(f"rotrnn info{one}" for one in ("", " layers", " lru", " pathfinder", " pathx-s5", " training")),
     )
     one.add_argument(
         "topic",
         nargs="?",
         metavar="TOPIC",
-        help="layers, tasks, recipes, or the name of one of them, or of a block",
+        help="layers, tasks, recipes, the name of one of them or of a block, or a section of recipes",
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rotrnn
 import toy
 from rotrnn import _cpu
 from rotrnn._support.text import plural
@@ -168,7 +169,9 @@ def test_a_folder_to_write_that_is_a_file(run, tmp_path, recipe, capsys):
 
 def test_a_mistyped_topic_is_guessed(capsys):
     assert main(["info", "digits-lruu"]) == 2
-    assert capsys.readouterr().err.endswith("or the name of one of them; did you mean digits-lru?\n")
+    assert capsys.readouterr().err.endswith("(model, optimiser, training); did you mean digits-lru?\n")
+    assert main(["info", "digits-lru-small"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean digits-lru?\n")
     assert main(["train", "bracket-small"]) == 2
     assert capsys.readouterr().err.endswith("nor the path of a .toml file; did you mean brackets-small?\n")
 
@@ -179,6 +182,13 @@ def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
     assert not (tmp_path / "typo").exists()
     assert main(["train", recipe, "--set", "source.note=\udcff", "--out", str(tmp_path / "typo")]) == 2
     assert "'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
+
+
+def test_what_is_no_model_but_a_runs_says_how_to_get_one(run):
+    with pytest.raises(ValueError, match=r"is the folder of a run: rotrnn export RUN --out MODEL\.safetensors writes"):
+        rotrnn.load(run)
+    with pytest.raises(ValueError, match=r"is not a model, expected .*; this is a checkpoint of a run: rotrnn export"):
+        rotrnn.load(Path(run, "best.safetensors"))
 
 
 def test_what_the_terminal_cannot_show(run):
@@ -212,11 +222,18 @@ def test_info(capsys):
     for topic, text in (
         ("layers", "\n" + " " * (max(map(len, LAYERS)) + 2) + "state of a sequence: 2 d_state real numbers\n"),
         ("attention", "\nstate of a sequence: 2 d_model t real numbers after t steps\n"),
+        ("lru", "\n  window = None   # forgets what is older "),
         (
             "lru",
-            "\n  gamma = True\n  history = {length, read = 'content', form = 'warped', window = None, heads = 1}, or ",
+            "\n  gamma = True\n  history = {length, read = 'content', form = 'warped', window = None, heads = 1}   # ",
         ),
-        ("lstm", "\n  bidirectional = False\n  history = {length, "),
+        ("lstm", "\n  bidirectional = False   # whether it runs in both directions of time\n  history = {length, "),
+        ("model", "\nfinal_norm : bool\n"),
+        ("model", "\nsettings in [model]:\n  layer\n  d_model\n  n_layers\n  norm = 'batch'\n"),
+        ("optimiser", "\nsettings in [optimiser]:\n  lr = "),
+        ("training", "\n  patience = None\n"),
+        ("griffin", 'block = "griffin": as transformer'),
+        ("classifier", 'head = "classifier": chosen by the task'),
         ("tasks", "\npathfinder "),
         ("brackets", "\n  modulus = 5\n"),
         ("brackets", f"\nrecipe brackets, with its own settings in [task]:\n{load_recipe('brackets').text()}"),
@@ -225,7 +242,7 @@ def test_info(capsys):
         assert main(["info", topic]) == 0
         assert text in capsys.readouterr().out
     assert main(["info", "nothing"]) == 2
-    assert "TOPIC is 'nothing', expected layers, tasks, recipes, or the name of one of them" in capsys.readouterr().err
+    assert "TOPIC is 'nothing', expected layers, tasks, recipes, the name of one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

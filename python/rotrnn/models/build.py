@@ -47,17 +47,52 @@ MOST_LAYERS = 10_000
 class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
 
-    `block` is one of `BLOCKS`. `glu` is the gate of a gated block: "full", "half1" or "half2" (see `rotrnn.nn.Gate`),
-    or "gelu" for no gate. With ``prenorm=False`` the norm follows the residual sum. `final_norm` adds a norm after the
-    last block. `norm_momentum` is the momentum of batch norm: the share that its running averages keep in each step.
-    `norm_eps` is added to the variance by either norm; the default is 1e-5. With ``attention_every=n``, the layer of
-    every n-th block is causal attention (`rotrnn.Attention`) to the last `attention_window` steps, by default to all,
-    in `attention_heads` heads, by default one, with `attention_kv_heads` heads of keys and values, by default as many:
     ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` is Griffin, without attention Hawk (De et
-    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``). With
-    `tied`, the matrix of the head is the table of the embedding (`rotrnn.nn.TiedDense`), for heads "tagger" and
-    "language" with the token ids as classes. Of a regression, `objective` is "mse" (the default), "mae" or "quantile",
-    which needs `quantiles`, increasing numbers between 0 and 1 (`rotrnn.Regressor`).
+    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``).
+
+    Parameters
+    ----------
+    layer : str
+        Name of the layer (a key of `rotrnn.LAYERS`). Its own settings are the section [layer].
+    d_model, n_layers : int
+        Number of channels, and of blocks.
+    norm : str
+        "batch", "layer" or "rms".
+    glu : str
+        End of a gated block: a gated linear unit in the form "full", "half1" or "half2" (`rotrnn.nn.Gate`), or "gelu"
+        for the activation alone.
+    dropout : float
+        Share of numbers that are set to 0 in training.
+    dropout_over_time : bool
+        Whether all steps of a sequence have the same mask of dropout.
+    pool : str
+        What a classifier or a regressor of whole sequences reads: "mean" for the mean over the steps, or "last" for
+        the last step.
+    block : str
+        "gated", "plain", "transformer" or "griffin" (`rotrnn.models.build.BLOCKS`).
+    prenorm : bool
+        Whether the norm comes before the layer; otherwise it follows the residual sum.
+    final_norm : bool
+        Whether there is one more norm after the last block.
+    norm_momentum : float
+        Momentum of batch norm: the share that its running averages keep in each step.
+    norm_eps : float, optional
+        What a norm adds to the variance; the default is 1e-5.
+    tied : bool
+        The matrix of the head is the table of the embedding (`rotrnn.nn.TiedDense`). For the heads "tagger" and
+        "language", whose classes are then the token ids.
+    objective : str, optional
+        Loss of a regression: "mse" (the default), "mae" or "quantile".
+    quantiles : tuple of float, optional
+        For "quantile": increasing numbers between 0 and 1 (`rotrnn.Regressor`).
+    attention_every : int, optional
+        The layer of every n-th block is causal attention (`rotrnn.Attention`). The default is no attention.
+    attention_window : int, optional
+        Number of last steps that it reads; the default is all.
+    attention_heads : int, optional
+        Number of its heads; the default is one.
+    attention_kv_heads : int, optional
+        Number of heads of keys and values, which its heads share; the default is as many as heads.
     """
 
     layer: str

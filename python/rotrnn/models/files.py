@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
@@ -63,10 +64,15 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         The file is damaged, or is not a model's; a part in it is unknown or its settings are wrong; or an array is
         missing, of another shape, or not finite. The error names the file and the problem.
     """
+    of_a_run = "of a run: rotrnn export RUN --out MODEL.safetensors writes such a file"
+    if path and isinstance(path, str | os.PathLike) and Path(path, "recipe.toml").is_file():
+        raise ValueError(f"{path}: is the folder {of_a_run}")
     check_file("load", path)
     arrays, facts = read_checkpoint(path)
     if "model" not in facts:
-        raise ValueError(f"{path}: is not a model, expected a file that a model's save wrote")
+        run = Path(path).with_name("recipe.toml").is_file()
+        hint = f"; this is a checkpoint {of_a_run}" if run else ""
+        raise ValueError(f"{path}: is not a model, expected a file that a model's save wrote{hint}")
     if facts.get("model_format") != FORMAT:
         raise ValueError(f"{path}: has model_format {facts.get('model_format')!r:.20}, expected {FORMAT}")
     try:
