@@ -59,7 +59,7 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
         exec(example, names)
     assert names["drawn"].shape == (4, 20)
     assert (tmp_path / "state.safetensors").exists()
-    assert (tmp_path / "runs" / "digits" / "result.json").exists()
+    assert (tmp_path / "runs" / "guide" / "result.json").exists()
 
 
 def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
