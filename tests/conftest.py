@@ -10,10 +10,15 @@ collect_ignore = ["pytorch", "with_pandas"]
 """Run by ``make test-torch`` and ``make test-data``, where PyTorch and pandas are."""
 
 WHOLE = {
+    "cuda/test_arrays_on_harness.py::test_an_op_runs_where_its_arrays_are",
     "cuda/test_gpus_on_harness.py",
     "cuda/test_harness.py",
+    "cuda/test_layers_on_harness.py",
     "lib/test_digits_page.py",
+    "lib/test_examples_in_c.py::test_the_script_makes_a_model_of_that_form",
+    "nn/test_griffin.py::test_its_recipe_learns_digits",
     "package/test_benchmarks.py",
+    "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",  # it has guards of its own
     "package/test_cli.py",
     "package/test_lru_figures.py",
     "package/test_notebooks.py",
@@ -23,6 +28,7 @@ WHOLE = {
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
     "package/test_theory.py::test_every_picture_is_drawn",
     "package/test_theory.py::test_the_command_draws_what_it_is_asked_for",
+    "training/test_estimators.py::test_the_checks_of_scikit_learn",
     "training/test_launchers.py",
     "training/test_parallel.py",
     "training/test_split.py::test_a_process_of_mpi_that_fails_does_not_hang_the_others",
@@ -31,8 +37,9 @@ WHOLE = {
     "training/test_sweep.py",
     "training/test_training_memory.py::test_a_step_takes_no_more_than_it_may",  # sanitizers hold freed memory back
 }
-"""These drive whole programs: commands, notebooks, benchmarks, pictures, several processes. The C code that they reach
-is that which tests of ops, layers, tasks and the training loop reach, so the sanitizers do not run them again."""
+"""These drive whole programs (commands, notebooks, benchmarks, pictures, several processes) or train for long. The C
+code that they reach is that which tests of ops, layers, tasks and the training loop reach, so the sanitizers do not run
+them again."""
 
 SLOW = {
     "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",

@@ -13,6 +13,7 @@ import pytest
 
 import rotrnn
 from rotrnn import _cpu
+from rotrnn.nn.layer import Array
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 
@@ -100,25 +101,36 @@ def test_a_layer_can_be_called_again_afterwards() -> None:
     np.testing.assert_array_equal(layer.forward(params, long[:, :100])[0], expected)
 
 
+def steps_of(seconds: float, stream: Any) -> Array:
+    """An input that takes a stream at least about so long to read; fewer steps with sanitizers, which are slow."""
+    few = np.ones((1, 2000, 2), np.float32)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        stream.push(few)
+        times.append(time.perf_counter() - began)
+    return np.ones((1, int(2000 * seconds / min(times)), 2), np.float32)
+
+
 def test_a_stream_is_afterwards_as_before() -> None:
     settings = rotrnn.ModelSettings("lru", 128, 4)
     model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
-    x = np.ones((1, 300_000, 2), np.float32)
     stream = model.stream(model.init(np.random.default_rng(0)), engine="c")
-    stream.push(x[:, :100])
-    state, began = stream.state, time.perf_counter()
+    x = steps_of(3, stream)
+    before, state, began = stream.tokens, stream.state, time.perf_counter()
     interrupted(lambda: stream.push(x))
     ended = time.perf_counter()
     np.testing.assert_array_equal(stream.state, state)
     stream.push(x)
     assert ended - began < (time.perf_counter() - ended) / 2
-    assert stream.tokens == 300_100
+    assert stream.tokens == before + x.shape[1]
 
 
 def test_a_handler_may_push_to_a_stream_during_a_push_to_another() -> None:
     settings = rotrnn.ModelSettings("lru", 128, 2)
     model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
-    params, x = model.init(np.random.default_rng(0)), np.ones((1, 50_000, 2), np.float32)
+    params = model.init(np.random.default_rng(0))
+    x = steps_of(0.5, model.stream(params))
     expected, other, called = model.stream(params).push(x), model.stream(params), []
 
     def handler(number: int, frame: object) -> None:
@@ -139,7 +151,7 @@ def test_a_handler_may_push_to_a_stream_during_a_push_to_another() -> None:
 def test_a_handler_may_call_kernels_and_go_on() -> None:
     """A handler that returns, as that of SIGTERM in training does, changes nothing."""
     rng = np.random.default_rng(0)
-    w, x = rng.standard_normal((2, 1500, 1500))
+    w, x = rng.standard_normal((2, 1000, 1000))
     expected, called = rotrnn.dense(x, w), []
 
     def handler(number: int, frame: object) -> None:
