@@ -231,10 +231,10 @@ BEDOUIN = [
 FPMAMBA = [
     printed_row("", 2, 4),
     printed_row("by the sequence", 3, 4, (4, 0, 2), stop="sequence", rank=2, feedback=("B", "gate")),
-    printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",)),
+    printed_row("kronecker", 1, 3, mixer="kronecker", feedback=("C",), norm_eps=0.3),
     printed_row("epsilon", 2, 4, unit_eps=1.0),
-    printed_row("monarch", 1, 3, mixer="monarch", rank=2, unit_eps=1e-5),
-    printed_row("mixture", 1, 3, mixer="mixture", rank=2, unit_eps=1e-5, feedback=("C",)),
+    printed_row("monarch", 1, 3, mixer="monarch", rank=2, unit_eps=1e-5, norm_eps=0.3),
+    printed_row("mixture", 1, 3, mixer="mixture", rank=2, unit_eps=1e-5, feedback=("C",), norm_eps=0.3),
     printed_row("convolution, symmetric", 3, 4, (4, 0, 2), stop="sequence", d_conv=4, symmetric=True),
     printed_row("gate in the loop", 2, 4, (4, 3), stop="sequence", **GATED),
     printed_row("linear vectors", 2, 3, mixer_silu=False, feedback=("mixer", "C")),
