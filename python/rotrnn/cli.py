@@ -33,7 +33,7 @@ from rotrnn.nn.blocks.norm import NORMS
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
-from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.task import Exhausted
@@ -370,9 +370,14 @@ def _about(topic: str) -> list[str]:
     """Returns the lines of text about a topic."""
     if topic == "layers":
         width = max(map(len, LAYERS))
-        rows = {name: [one.about, one.paper, *_lanes(one)] for name, one in LAYERS.items()}
         indent = "\n" + " " * (width + 2)
-        return [f"{name:<{width}}  {indent.join(lines)}" for name, lines in rows.items()]
+        lines = []
+        for title, group in GROUPS.items():
+            lines.append(f"{title}:")
+            for name, one in group.items():
+                lines.append(f"{name:<{width}}  " + indent.join([one.about, one.paper, *_lanes(one)]))
+            lines.append("")
+        return lines[:-1]
     if topic == "tasks":
         width = max(map(len, TASKS))
         first = {name: (inspect.getdoc(one) or "").partition("\n\n")[0] for name, one in TASKS.items()}

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import report
 from rotrnn import cli
-from rotrnn.nn.registry import LAYERS
+from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +175,16 @@ def test_every_layer_and_task_is_named(page: Path, names: dict[str, Any]) -> Non
     text = page.read_text()
     ours = [name for name, kind in names.items() if kind.__module__.startswith("rotrnn.")]  # tests register others
     assert not [name for name in ours if f"`{name}`" not in text]
+
+
+def test_layers_are_grouped_as_the_command_line_groups_them() -> None:
+    found: dict[str, list[str]] = {}
+    for line in (DOCS / "layers.md").read_text().partition("Which one to begin with")[0].splitlines():
+        if title := re.match(r"\| \*\*(.+?)\*\*", line):
+            found[title[1]] = []
+        elif found and line.startswith("|"):
+            found[list(found)[-1]] += re.findall(r"\[`(\w+)`\]", line.split("|")[1])
+    assert found == {title: list(group) for title, group in GROUPS.items()}
 
 
 def test_numbers_of_speed_are_those_of_the_recorded_run() -> None:

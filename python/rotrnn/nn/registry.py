@@ -23,26 +23,40 @@ from rotrnn.nn.layers.selective import Mamba as Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
 from rotrnn.nn.layers.slstm import SLSTM as SLSTM
 
-LAYERS: dict[str, type[Recurrent]] = {
-    "rotrnn": RotRNN,
-    "lru": LRU,
-    "s5": S5,
-    "s4": S4,
-    "liquid_s4": LiquidS4,
-    "s4d": S4D,
-    "rnn": RNN,
-    "lstm": LSTM,
-    "min_gru": MinGRU,
-    "attention": Attention,
-    "mamba": Mamba,
-    "mamba2": Mamba2,
-    "delta_net": DeltaNet,
-    "mlstm": MLSTM,
-    "slstm": SLSTM,
-    "selective_rotrnn": SelectiveRotRNN,
-    "fixed_point": FixedPointRNN,
-    "bedouin": Bedouin,
-    "fpmamba": FPMamba,
-    "rope_memory": RopeMemory,
-    "wrope_memory": WropeMemory,
+GROUPS: dict[str, dict[str, type[Recurrent]]] = {
+    "one transition for all steps": {
+        "rotrnn": RotRNN,
+        "lru": LRU,
+        "s5": S5,
+        "s4d": S4D,
+        "s4": S4,
+        "liquid_s4": LiquidS4,
+    },
+    "transitions that depend on the input": {
+        "mamba": Mamba,
+        "mamba2": Mamba2,
+        "selective_rotrnn": SelectiveRotRNN,
+        "min_gru": MinGRU,
+        "delta_net": DeltaNet,
+        "mlstm": MLSTM,
+    },
+    "fixed points": {
+        "fixed_point": FixedPointRNN,
+        "bedouin": Bedouin,
+        "fpmamba": FPMamba,
+    },
+    "memories that age by rotation": {
+        "rope_memory": RopeMemory,
+        "wrope_memory": WropeMemory,
+    },
+    "baselines": {
+        "rnn": RNN,
+        "lstm": LSTM,
+        "slstm": SLSTM,
+        "attention": Attention,
+    },
 }
+"""The layers of the package as docs/layers.md groups them."""
+
+LAYERS: dict[str, type[Recurrent]] = {name: layer for group in GROUPS.values() for name, layer in group.items()}
+"""All of them. Layers of your own are added here."""
