@@ -234,10 +234,10 @@ races: .venv/installed
 soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
 
-# The module with sanitizers, in build/sanitize/lib
+# The module with sanitizers, in build/sanitize/lib, for the instruction sets that this processor has
 sanitized: .venv/installed
 	rm -rf build/sanitize/lib
-	CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
+	ROTRNN_ISA="$$($(BIN)/python -c 'from rotrnn import _cpu; print(_cpu.SIMD_AVAILABLE[-1])')" CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
 	$(call SANITIZED,0) $(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__'
 
 fuzz: sanitized

@@ -2,7 +2,8 @@
 set (csrc/include/real.h).
 
 csrc/generate.py first writes the declarations for C and Python from csrc/kernels.list. nvcc is looked for in CUDA_HOME,
-on PATH and among Python's packages; ROTRNN_CUDA=0 leaves it alone.
+on PATH and among Python's packages; ROTRNN_CUDA=0 leaves it alone. ROTRNN_ISA=avx2 leaves out the instruction sets that
+are faster than avx2, for processors that have none of them.
 """
 
 import os
@@ -39,7 +40,11 @@ FLAGS = [
 STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") else []
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
-INSTRUCTION_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
+ALL_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
+FASTEST = os.environ.get("ROTRNN_ISA") or list(ALL_SETS)[-1]
+if FASTEST not in ALL_SETS:
+    sys.exit(f"rotrnn: ROTRNN_ISA is {FASTEST!r}, expected {' or '.join(ALL_SETS)} for {MACHINE}")
+INSTRUCTION_SETS = {isa: ALL_SETS[isa] for isa in list(ALL_SETS)[: list(ALL_SETS).index(FASTEST) + 1]}
 # Beside avx512, for products of bfloat16: the file of each, and what bf16_supported checks. A compiler may be older
 # than AMX, and of systems only Linux is asked for its registers (csrc/module/platform.h)
 BF16 = {
@@ -48,7 +53,7 @@ BF16 = {
 }
 HAS_AMX = ("ROT_AMX", "1")
 PLAINEST = next(iter(INSTRUCTION_SETS))
-MACROS = [("ROT_X86", "1")] * X86 + [("ROT_NEON", "1")] * ARM
+MACROS = [(f"ROT_{isa.upper()}", "1") for isa in INSTRUCTION_SETS if isa != "base"]
 
 REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
@@ -106,7 +111,7 @@ def all_jobs(amx=False):
         for dtype, isa in variants(source):
             macros = [*common, ("ROT_DTYPE", dtype), ("ROT_ISA", isa)]
             jobs.append(Job(str(source), f"{dtype}_{isa}", INSTRUCTION_SETS[isa], macros))
-    for isa, (file, flags, more) in BF16.items() if X86 else ():
+    for isa, (file, flags, more) in BF16.items() if "avx512" in INSTRUCTION_SETS else ():
         if amx or isa != "avx512_amx":
             macros = [*common, ("ROT_DTYPE", "f32"), ("ROT_ISA", isa), *more]
             jobs.append(Job(f"csrc/kernels/{file}", f"f32_{isa}", flags, macros))
@@ -185,7 +190,9 @@ class BuildVariants(build_ext):
         generate = runpy.run_path("csrc/generate.py")["generate"]
         generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
         include = [*ext.include_dirs, str(made)]
-        amx = X86 and sysconfig.get_platform().startswith("linux") and self.accepts("-mamx-bf16")
+        amx = (
+            "avx512" in INSTRUCTION_SETS and sysconfig.get_platform().startswith("linux") and self.accepts("-mamx-bf16")
+        )
         jobs = [*all_jobs(amx), Job(str(made / "list.c"), "", [], MACROS)]
         openmp = ["-fopenmp"] if self.accepts("-fopenmp") else []
         with ThreadPoolExecutor(os.cpu_count()) as pool:

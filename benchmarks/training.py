@@ -44,6 +44,7 @@ LONG = (
     "--seeds 0 --steps 20000 --set training.precision=bf16 --set training.eval_every=2000 "
     "--set training.checkpoint_every=250"
 )
+S5_ALONE = "word-problem-small --grid task.group=S5 --set training.batch=64"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
@@ -90,12 +91,19 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
     "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
+    "A5-depth-more": ("word-problem-depth-small --seeds 1..2 --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
+    "S5-length-16-alone": (
+        f"{S5_ALONE} --variant bedouin-1 --variant bedouin-2",
+        f"{S5_ALONE} --variant lstm --seeds 0,1",
+        f"{S5_ALONE} --variant bedouin-4 --seeds 0",
+    ),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
     "copy-ablations": ("copy-ablations-small --seeds 0",),
+    "copy-ablations-more": ("copy-ablations-small --seeds 1..2",),
     "copy-depth": ("copy-depth-small --seeds 0",),
     "copy-fixed_point": ("copy-fixed_point-small",),
     "brackets": (f"brackets-small {' '.join(f'--variant {one}' for one in BRACKETS)}",),

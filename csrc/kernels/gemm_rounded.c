@@ -3,14 +3,14 @@
 
 typedef GEMM_PRODUCT((*tile_product));
 
-#if defined(ROT_X86) && defined(__AVX512F__) && !ROT_DOUBLE
+#if defined(ROT_AVX512) && defined(__AVX512F__) && !ROT_DOUBLE
 GEMM_PRODUCT(gemm_product_f32_avx512_bf16);
 GEMM_PRODUCT(gemm_product_f32_avx512_amx);
 #endif
 
 /* By which kernel operands are multiplied that `how` rounds; gemm_product also where there is none for pairs. */
 static tile_product product_of(rounding how) {
-#if defined(ROT_X86) && defined(__AVX512F__) && !ROT_DOUBLE
+#if defined(ROT_AVX512) && defined(__AVX512F__) && !ROT_DOUBLE
     if (how == ROUND_BF16_PAIRS) return gemm_product_f32_avx512_bf16;
 #ifdef ROT_AMX
     if (how == ROUND_BF16_TILES) return gemm_product_f32_avx512_amx;

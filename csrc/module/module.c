@@ -29,8 +29,10 @@ TABLES(neon)
 #else
 TABLES(base)
 #endif
-#ifdef ROT_X86
+#ifdef ROT_AVX2
 TABLES(avx2)
+#endif
+#ifdef ROT_AVX512
 TABLES(avx512)
 #endif
 extern const rot_call ROT_ONCE[];
@@ -54,15 +56,17 @@ static const simd SIMDS[] = {
 #else
     SIMD(base),
 #endif
-#ifdef ROT_X86
+#ifdef ROT_AVX2
     SIMD(avx2),
+#endif
+#ifdef ROT_AVX512
     SIMD(avx512),
 #endif
 };
 enum { SIMD_COUNT = sizeof SIMDS / sizeof SIMDS[0] };
 
 static bool simd_supported(int level) {
-#ifdef ROT_X86
+#ifdef ROT_AVX2
     if (level >= 1 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return false;
     if (level >= 2 && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")))
@@ -89,7 +93,7 @@ static const char *const BF16_NAMES[BF16_WAYS] = {
 
 static bool bf16_supported(int way) {
     if (way == BF16_BY_FLOAT32) return true;
-#ifdef ROT_X86
+#ifdef ROT_AVX512
     if (!(simd_supported(2) && __builtin_cpu_supports("avx512bf16"))) return false;
     if (way == BF16_BY_PAIRS) return true;
 #endif

@@ -39,7 +39,7 @@ PROCESSOR = "avx512_amx" in _cpu.BF16_BY_AVAILABLE
 def options(way: str) -> list[str]:
     """Plain C: with panels as wide as for AVX-512, whose instructions nothing needs, since compilers make long vectors
     of short ones. Otherwise as setup.py has them."""
-    common = ["-fPIC", "-DROT_X86", "-DROT_AMX", "-DROT_DTYPE=f32"]
+    common = ["-fPIC", "-DROT_AVX512", "-DROT_AMX", "-DROT_DTYPE=f32"]
     if way == "plain":
         return [*common, "-std=c11", "-O1", "-D__AVX512F__=1", "-Wno-psabi", f"-I{HERE / 'plain'}"]
     sys.path.insert(0, str(ROOT))

@@ -27,13 +27,13 @@ echo "$made: $source" > "${made%.o}.d"
 """
 
 
-def build(folder: Path, cc: str) -> subprocess.CompletedProcess[str]:
+def build(folder: Path, cc: str, **more: str) -> subprocess.CompletedProcess[str]:
     """The build of the extension into `folder` by the compiler `cc`."""
     places = [f"--build-temp={folder / 'temp'}", f"--build-lib={folder / 'lib'}"]
     return subprocess.run(
         [sys.executable, "setup.py", "-q", "build", f"--build-base={folder}", "build_ext", *places],
         cwd=ROOT,
-        env={**os.environ, "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log")},
+        env={**os.environ, "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log"), **more},
         capture_output=True,
         text=True,
     )
@@ -72,3 +72,20 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     assert [line.split(" -c ")[1].split()[0] for line in log.read_text().splitlines() if " -c " in line] == [
         "csrc/kernels/conv.c"
     ]
+
+
+def test_the_environment_names_the_fastest_instruction_set(tmp_path: Path) -> None:
+    run = build(tmp_path, "gcc", ROTRNN_ISA="sse9")
+    assert run.returncode != 0
+    assert "rotrnn: ROTRNN_ISA is 'sse9', expected base" in run.stderr
+    assert "Traceback" not in run.stderr
+
+    cc = tmp_path / "cc"
+    cc.write_text(PRETEND)
+    cc.chmod(0o755)
+    run = build(tmp_path, str(cc), _PYTHON_HOST_PLATFORM="linux-x86_64", ROTRNN_ISA="avx2", ROTRNN_CUDA="0")
+    assert run.returncode == 0, run.stderr
+    compiled = [line for line in (tmp_path / "log").read_text().splitlines() if " -c csrc/" in line]
+    options = {word for line in compiled for word in line.split()}
+    assert {one for one in options if one.startswith("-DROT_ISA=")} == {"-DROT_ISA=base", "-DROT_ISA=avx2"}
+    assert not any("avx512" in line.lower() for line in compiled)
