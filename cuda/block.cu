@@ -492,7 +492,7 @@ norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const
     for (int64_t d = lane; valid && d < D; d += 32) sum += x[row * D + d];
     const real middle = warp_sum(sum) / (real)D;
     for (int64_t d = lane; valid && d < D; d += 32) squares += (x[row * D + d] - middle) * (x[row * D + d] - middle);
-    const real by = (real)(1 / sqrt((double)(warp_sum(squares) / (real)D + eps)));
+    const real by = valid ? row_rstd(squares, x + row * D, middle, D, eps) : 0;
     for (int64_t d = lane; d < D; d += 32) {
         pack<1> here = {};
         if (valid) here.of[0] = layer_norm_step(layer_norm_xhat(x[row * D + d], middle, by), scale[d], bias[d]);

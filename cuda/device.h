@@ -186,6 +186,16 @@ template <class T> ROT_DEVICE_ONLY T warp_sum(T x) {
     return x;
 }
 
+/* 1 / sqrt(mean (x - center)^2 + eps) of a row, in every lane, as row_rstd in csrc/kernels/rows.h: in double, if the
+ * sum of squares, which `squares` is a lane's part of, overflows. All lanes must call it. */
+ROT_DEVICE_ONLY real row_rstd(real squares, const real *x, real center, int64_t n, real eps) {
+    const real square = warp_sum(squares) / (real)n;
+    if (isfinite(square)) return (real)(1 / sqrt((double)(square + eps)));
+    double sum = 0;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32) sum += ((double)x[i] - center) * ((double)x[i] - center);
+    return (real)(1 / sqrt(warp_sum(sum) / (double)n + eps));
+}
+
 /* The sum over a block of `threads` threads, a multiple of 32, in every thread. `scratch` (32), shared, is free again
  * after the next barrier. All threads must call it. */
 template <class T> ROT_DEVICE_ONLY T block_sum(T x, T *scratch, int threads) {

@@ -305,7 +305,7 @@ GLOBAL(THREADS) row_norm_forward(extent e, real *y, real *mean, real *rstd, cons
         for (int64_t d = lane; d < D; d += 32) sum += in[d];
     const real center = warp_sum(sum) / (real)D;
     for (int64_t d = lane; d < D; d += 32) squares += (in[d] - center) * (in[d] - center);
-    const real scaling = (real)(1 / sqrt((double)(warp_sum(squares) / (real)D + eps)));
+    const real scaling = row_rstd(squares, in, center, D, eps);
     for (int64_t d = lane; d < D; d += 32)
         write_lane(out + d, layer_norm_step(layer_norm_xhat(in[d], center, scaling), scale[d], bias ? bias[d] : 0));
     if (lane) return;

@@ -333,8 +333,8 @@ THRESHOLD = math.log(99)
 
 def expected_run(omega: float, b: float) -> float:
     """Returns the expected number of steps up to the first with ``sigmoid(omega x_t + b) <= 0.99``, for normal x_t:
-    ``1 / Phi((log 99 - b) / omega)``."""
-    return 2 / math.erfc(-(THRESHOLD - b) / (omega * math.sqrt(2)))
+    ``1 / Phi((log 99 - b) / |omega|)``."""
+    return 2 / math.erfc(-(THRESHOLD - b) / (abs(omega) * math.sqrt(2)))
 
 
 def drawn_runs(rng: np.random.Generator, omega: float, b: float, runs: int) -> Array:

@@ -117,6 +117,18 @@ static inline real row_squares(const real *x, real center, int64_t n) {
     return lane_total(lanes) + rest;
 }
 
+/* 1 / sqrt(mean (x - center)^2 + eps), in double: of a row whose squares overflow float. */
+static inline real wide_rstd(const real *x, real center, int64_t n, real eps) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += ((double)x[i] - center) * ((double)x[i] - center);
+    return (real)(1 / sqrt(sum / (double)n + eps));
+}
+
+static inline real row_rstd(const real *x, real center, int64_t n, real eps) {
+    const real square = row_squares(x, center, n) / (real)n;
+    return isfinite(square) ? (real)(1 / sqrt((double)(square + eps))) : wide_rstd(x, center, n, eps);
+}
+
 typedef struct {
     real mean, rstd;
 } row_moments;
@@ -124,8 +136,8 @@ typedef struct {
 /* y (D) of x (D), one row; rstd = 1 / sqrt(var + eps), over its D channels. */
 static inline row_moments layer_norm_row(real *restrict y, const real *restrict x, const real *restrict scale,
                                          const real *restrict bias, int64_t D, real eps) {
-    const real mean = row_sum(x, D) / (real)D, var = row_squares(x, mean, D) / (real)D;
-    const row_moments m = {mean, (real)(1 / sqrt((double)(var + eps)))};
+    const real mean = row_sum(x, D) / (real)D;
+    const row_moments m = {mean, row_rstd(x, mean, D, eps)};
     for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], m.mean, m.rstd), scale[d], bias[d]);
     return m;
 }
@@ -133,7 +145,7 @@ static inline row_moments layer_norm_row(real *restrict y, const real *restrict 
 /* The same without mean and bias; returns rstd = 1 / sqrt(mean x^2 + eps). */
 static inline real rms_norm_row(real *restrict y, const real *restrict x, const real *restrict scale, int64_t D,
                                 real eps) {
-    const real square = row_squares(x, 0, D) / (real)D, rstd = (real)(1 / sqrt((double)(square + eps)));
+    const real rstd = row_rstd(x, 0, D, eps);
     for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], 0, rstd), scale[d], 0);
     return rstd;
 }

@@ -64,8 +64,8 @@ static void run_norm(const op *o, const frame *f) {
         const real *restrict scale = scales + at, *restrict shift = shifts + at;
         const real mean = o->choice ? row_sum(x, width) / (real)width : 0;
         EACH(d, width) y[d] = (x[d] - mean) * (x[d] - mean);
-        const real square = row_sum(y, width) / (real)width;
-        const real rstd = (real)(1 / sqrt((double)(square + (real)o->eps)));
+        const real square = row_sum(y, width) / (real)width, eps = (real)o->eps;
+        const real rstd = isfinite(square) ? (real)(1 / sqrt((double)(square + eps))) : wide_rstd(x, mean, width, eps);
         EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], mean, rstd), scale[d], shift[d]);
     }
 }

@@ -16,10 +16,15 @@ from rotrnn import (
     RNN,
     Attention,
     Bidirectional,
+    DeltaNet,
     Griffin,
     Mamba,
+    Mamba2,
+    MinGRU,
     ModelSettings,
+    Recurrent,
     RotRNN,
+    SelectiveRotRNN,
     StoredHistory,
     build_model,
 )
@@ -240,3 +245,46 @@ def settings(**own: Any) -> Any:
 def test_bad_settings(call: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+@pytest.mark.parametrize("inner", [MinGRU(6, 5), Mamba2(6, d_state=3), DeltaNet(6)], ids=lambda one: type(one).__name__)
+def test_eigenvalues_are_those_for_what_enters_the_layer(inner: Recurrent) -> None:
+    """Of a stream, token by token, by the branches' own convolution."""
+    layer = Griffin(4, inner)
+    rng = np.random.default_rng(0)
+    params = astype(layer.init(rng), np.float64)
+    x = rng.standard_normal((2, 7, 4))
+    v = x @ params["griffin_value_w"].T + params["griffin_value_bias"]
+    past = np.concatenate([np.zeros((2, 3, 6)), v], 1)
+    u = sum(past[:, k : k + 7] * params["griffin_conv_w"][:, k] for k in range(4)) + params["griffin_conv_bias"]
+    own = {name: params[name] for name in inner.shapes}
+    wanted = inner.eigenvalues(own, u)
+    np.testing.assert_allclose(layer.eigenvalues(params, x), wanted, rtol=0, atol=1e-12)
+    _, saved = layer.forward(params, x[:, :3])
+    np.testing.assert_allclose(
+        layer.eigenvalues(params, x[:, 3:], state=saved.state), wanted[:, 3:], rtol=0, atol=1e-12
+    )
+    name = type(inner).__name__
+    with pytest.raises(TypeError, match=rf"^Griffin\.eigenvalues: the layer is a {name}, expected x, on which"):
+        layer.eigenvalues(params)
+    with pytest.raises(ValueError, match=r"^Griffin\.eigenvalues: x has shape \(7, 4\)"):
+        layer.eigenvalues(params, x[0])
+
+
+def test_constant_eigenvalues_take_no_input() -> None:
+    layer = Griffin(4, LRU(4, 6))
+    params = layer.init(np.random.default_rng(0))
+    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: the layer is a LRU, expected params alone"):
+        layer.eigenvalues(params, np.zeros((1, 2, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [SelectiveRotRNN(4, 6), Griffin(4, RotRNN(4, 6)), StoredHistory(4, RotRNN(4, 6), length=3)],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_zero_input_matrix_of_rotrnn_is_refused_around_it_too(layer: Recurrent) -> None:
+    params = layer.init(np.random.default_rng(0))
+    params["B"][:] = 0
+    with pytest.raises(ValueError, match=rf"^{type(layer).__name__}: parameter B of head 0 is zero"):
+        layer.forward(params, np.ones((1, 3, 4), np.float32))

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rotrnn.nn.layer import astype
+from rotrnn.nn.layer import Recurrent, astype
+from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
 from rotrnn.ops.linear_layer import System, linear_layer
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
@@ -243,3 +244,20 @@ SHORT = WropeMemory(1, 2, 4, 3)
 def test_bad_input(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "layer", [LRU(4, 6, window=5), RopeMemory(4, 6, length=7, window=5)], ids=lambda one: type(one).__name__
+)
+def test_a_part_of_a_windows_gradient_may_be_none(layer: Recurrent) -> None:
+    rng = np.random.default_rng(0)
+    params = astype(layer.init(rng), np.float64)
+    y, saved = layer.forward(params, rng.standard_normal((2, 9, 4)))
+    delay, sums = (rng.standard_normal(one.shape) + 0j for one in saved.state[:2])
+    zero = tuple(np.zeros_like(one) for one in (delay, sums))
+    for some, whole in (((delay, None), (delay, zero[1])), ((None, sums), (zero[0], sums)), ((None, None), zero)):
+        found = layer.backward(params, saved, np.ones_like(y), (*some, None))
+        wanted = layer.backward(params, saved, np.ones_like(y), (*whole, None))
+        np.testing.assert_array_equal(found[0], wanted[0])
+        for name, gradient in found[1].items():
+            np.testing.assert_array_equal(gradient, wanted[1][name])

@@ -159,6 +159,25 @@ def test_norms_normalise() -> None:
     np.testing.assert_allclose(y, 3 * x / np.sqrt((x * x).mean(2, keepdims=True) + 0.5), rtol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("D", [8, 67])
+def test_norms_of_rows_whose_squares_overflow_float32(D: int, dtype: type) -> None:
+    """Sums of D numbers err by D eps of the largest at most, here below 4; and eps is nothing beside 1e50."""
+    rng = np.random.default_rng(0)
+    x = 1e25 * rng.standard_normal((3, 4, D))
+    dy = rng.standard_normal(x.shape)
+    for kind in (LayerNorm, RMSNorm):
+        norm, plain = kind(D), kind(D, eps=1e-50)
+        params = astype(norm.init(rng), np.float64)
+        expected, saved = plain.forward(params, 1e-25 * x)
+        y, kept = norm.forward(astype(params, dtype), x.astype(dtype))
+        atol = 16 * D * np.finfo(dtype).eps
+        np.testing.assert_allclose(y, expected, rtol=0, atol=atol)
+        dx = norm.backward(astype(params, dtype), kept, dy.astype(dtype))[0]
+        wanted = plain.backward(params, saved, dy)[0]
+        np.testing.assert_allclose(1e25 * dx.astype(np.float64), wanted, rtol=0, atol=atol * np.abs(wanted).max())
+
+
 def test_tables_of_names() -> None:
     assert {name: norm(3) for name, norm in NORMS.items()} == {
         "batch": BatchNorm(3),

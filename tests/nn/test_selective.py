@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.layer import Context, Recurrent, astype
+from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.selective import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, SelectiveRotRNNSaved, uniform
@@ -345,3 +347,20 @@ def test_decays_are_told_from_the_input_alone_where_their_median_is_zero(dtype: 
         results.append([y, saved.state, dx[..., 1], dstate, *dparams.values()])
     for far, near in zip(*results, strict=True):
         np.testing.assert_allclose(far, near, rtol=0, atol=200 * np.finfo(dtype).eps * np.abs(near).max())
+
+
+@pytest.mark.parametrize(
+    "layer", [Mamba(4, d_state=3), Mamba2(4, d_state=3), DeltaNet(4, gate=True)], ids=lambda one: type(one).__name__
+)
+def test_rates_beyond_float32_forget_at_once(layer: Recurrent) -> None:
+    """exp(89) overflows, and times a gradient of zero it would be NaN."""
+    rng = np.random.default_rng(0)
+    params = layer.init(rng)
+    x = rng.standard_normal((1, 9, 4)).astype(np.float32)
+    params["A_log"][:] = 70
+    expected, _ = layer.forward(params, x)
+    params["A_log"][:] = 89
+    y, saved = layer.forward(params, x)
+    np.testing.assert_array_equal(y, expected)
+    dx, dparams, _ = layer.backward(params, saved, np.ones_like(y))
+    assert all(np.isfinite(one).all() for one in (dx, *dparams.values()))

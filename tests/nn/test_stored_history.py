@@ -241,6 +241,10 @@ ONE = np.ones((1, 2, 3)) + 0j
         (lambda: StoredHistory(3, LRU(4, 2), 3), "StoredHistory: d_model=3, expected 4 as of its layer"),
         (lambda: StoredHistory(4, RNN(4, 3), 3), "layer has states of 3 real lanes, expected an even number"),
         (lambda: StoredHistory(4, LRU(4, 2, bidirectional=True), 3), "LRU has bidirectional=True, expected False"),
+        (
+            lambda: StoredHistory(4, StoredHistory(4, LRU(4, 2), 3), 3),
+            "StoredHistory: StoredHistory has a parameter history_C, expected a layer without a history",
+        ),
         (lambda: StoredHistory(4, "lru", 3), "StoredHistory: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
         (lambda: given_state([4]), r"StoredHistory.forward: state.places is \[4\], expected the number .* has 3"),
         (lambda: given_state([-1]), r"state.places is \[-1\], expected the number of steps so far"),

@@ -226,6 +226,18 @@ def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
     np.testing.assert_allclose(values[1, :3], layer.eigenvalues(params, x[1:, :3])[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("settings", [{"mixer": "dense"}, {"mixer": "low_rank", "rank": 4}], ids=repr)
+def test_padding_needs_no_inverse(settings: dict[str, Any]) -> None:
+    """These mixers are zero where x is, and only those of valid steps are inverted."""
+    layer = FixedPointRNN(3, 4, scaled=False, **settings)
+    params, x = made(layer, (2, 5))
+    ragged = layer.transitions(params, x, Context(lengths=np.array([5, 3])))
+    whole = layer.transitions(params, x)
+    np.testing.assert_array_equal(ragged[0], whole[0])
+    np.testing.assert_array_equal(ragged[1, :3], whole[1, :3])
+    assert not ragged[1, 3:].any()
+
+
 @pytest.mark.parametrize("settings", [{"d_conv": 3}, {"d_conv": 2, "feedback": ("mixer",)}, {}], ids=repr)
 def test_a_state_continues_a_sequence(settings: dict[str, Any]) -> None:
     layer = FixedPointRNN(3, 4, contractive=True, tol=1e-14, max_iterations=1000, **settings)
@@ -236,7 +248,7 @@ def test_a_state_continues_a_sequence(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(
         layer.eigenvalues(params, x[:, 2:], state=state), np.linalg.eigvals(later), rtol=0, atol=1e-12
     )
-    with pytest.raises(ValueError, match=r"FixedPointRNN\.\w+: state"):
+    with pytest.raises((TypeError, ValueError), match=r"FixedPointRNN\.transitions: state"):
         layer.transitions(params, x, state=np.zeros((2, 5)))
 
 
@@ -245,17 +257,19 @@ def test_what_has_no_dense_matrix_and_wrong_arguments() -> None:
     params, x = made(layer, (2, 5))
     with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: a Q_t has no inverse"):
         layer.transitions(params, x)
-    with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: x has shape \(2, 5, 2\)"):
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.eigenvalues: x has shape \(2, 5, 2\)"):
         layer.eigenvalues(params, x[..., :2])
+    with pytest.raises(TypeError, match=r"FixedPointRNN\.transitions: ctx is a str, expected a Context"):
+        layer.transitions(params, x, "a")  # type: ignore[arg-type]
     x[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match=r"FixedPointRNN\.eigenvalues: the transitions are not finite"):
         FixedPointRNN(3, 4).eigenvalues(FixedPointRNN(3, 4).init(np.random.default_rng(0)), x)
     for other in (Bedouin(2, d_state=2), DeltaNet(2)):
         name = type(other).__name__
         params, x = made(other, (2, 5))
-        with pytest.raises(ValueError, match=rf"{name}\.forward: lengths"):
+        with pytest.raises(ValueError, match=rf"{name}\.transitions: lengths"):
             other.transitions(params, x, Context(lengths=np.array([5, 6])))
-        with pytest.raises(ValueError, match=rf"{name}\.forward: x has shape \(2, 5, 1\)"):
+        with pytest.raises(ValueError, match=rf"{name}\.eigenvalues: x has shape \(2, 5, 1\)"):
             other.eigenvalues(params, x[..., :1])
     x[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match=r"DeltaNet\.eigenvalues: the transitions are not finite"):

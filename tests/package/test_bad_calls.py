@@ -52,6 +52,11 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "AdamW.update: grads has z, expected only names that params has too",
     ),
     (lambda: update(moments={}), ValueError, "AdamW.update: grads has w, expected only names that moments has too"),
+    (
+        lambda: rotrnn.AdamW(lr=0.1).rate("oops", 0, 3),  # type: ignore[arg-type]
+        ValueError,
+        "AdamW.rate: group is 'oops', expected one of: global; global, no decay; recurrent; recurrent, decay",
+    ),
     (lambda: rotrnn.train("digits-lru", "run"), TypeError, "train: recipe is a str, expected a Recipe"),  # type: ignore[arg-type]
     (lambda: rotrnn.load_recipe(3), TypeError, "load_recipe: name is a int, expected"),  # type: ignore[arg-type]
     (

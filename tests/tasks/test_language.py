@@ -69,6 +69,12 @@ def test_a_model_learns_to_count(tmp_path: Path) -> None:
     assert result["test"]["last"]["accuracy"] == 1
 
 
+def test_one_text_for_all_is_tested_at_the_test_length(path: Path) -> None:
+    task = Language(str(path), length=10, test_length=25, val_fraction=0, test_fraction=0).load()
+    assert task.train.batch(np.arange(1)).inputs.shape == (1, 10)
+    assert task.val.batch(np.arange(1)).inputs.shape == task.test.batch(np.arange(1)).inputs.shape == (1, 25)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

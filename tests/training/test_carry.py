@@ -400,11 +400,11 @@ def test_what_cannot_be_carried_on(tmp_path) -> None:
 
 def test_a_run_too_short_for_any_sequence_to_go_on_says_so(tmp_path) -> None:
     """The first step in which one can is that after `carry_after`."""
-    message = r"^task\.carry_after is 8, training\.steps is 8: no sequence goes on \(task\.carry is 0\.8\)$"
+    message = r"^task\.carry_after is 7, training\.steps is 8: no sequence goes on \(task\.carry is 0\.8\)$"
     with pytest.warns(UserWarning, match=message):
-        train(small_recipe("lru", "task.carry_after=8"), tmp_path / "none", progress=False)
+        train(small_recipe("lru", "task.carry_after=7"), tmp_path / "none", progress=False)
     with warnings.catch_warnings(action="error"):
-        train(small_recipe("lru", "task.carry_after=7"), tmp_path / "last", progress=False)
+        train(small_recipe("lru", "task.carry_after=6"), tmp_path / "last", progress=False)
 
 
 def test_runs_without_carry_keep_their_digest() -> None:

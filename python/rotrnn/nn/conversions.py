@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rotrnn.nn.layer import Array, Params, Recurrent, astype
 from rotrnn.nn.layers.diagonal import interleave
 from rotrnn.nn.layers.linear import LinearRecurrence
-from rotrnn.nn.layers.lru import FORMS, LRU
+from rotrnn.nn.layers.lru import FORMS, LRU, TINY
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.ops.boundary import Boundary
@@ -38,8 +38,9 @@ WORST_CONDITION = 1e8
 class Converted(NamedTuple):
     """A layer, its parameters, and `error`: the largest distance of an eigenvalue from the original's, not of outputs.
 
-    With error 0 both layers compute the same function, up to rounding. Otherwise it is no bound for the difference of
-    their outputs, which also depends on the weights, the inputs, and how long the states last.
+    It is that of the parameters returned, which in float32 are rounded: about 1e-7. With error 0, as in float64 where
+    nothing stands against it, both layers compute the same function, up to rounding. Otherwise it is no bound for the
+    difference of their outputs, which also depends on the weights, the inputs, and how long the states last.
     """
 
     layer: Recurrent
@@ -127,7 +128,7 @@ def orthogonal_inverse(P: npt.ArrayLike) -> Array:
 
 def to_rnn(layer: Recurrent, params: Params) -> Converted:
     """The dense linear `RNN` that computes what a diagonal layer computes: A is block diagonal, with a 2x2 block for
-    each plane. Exact, so the error is 0.
+    each plane. Exact, so in float64 the error is 0.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def to_rnn(layer: Recurrent, params: Params) -> Converted:
     rnn = RNN(layer.d_model, lanes, bidirectional=bidirectional)
     outputs = {"C" + suffix: C for suffix, C in zip(("", "_reverse"), system.w_out, strict=False)}
     values = {"A": A, "B": system.w_in, **outputs, "D": system.skip}
-    return Converted(rnn, _like(params, rnn, values), 0.0)
+    return _converted(params, rnn, values, system.a)
 
 
 def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Converted:
@@ -178,8 +179,6 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
     system, bidirectional, window = _system(args, layer, params)
     a, N = system.a, len(system.a)
     decay, phase = _decay(a, LEAST_DECAY if form != "exp" else -np.inf), np.angle(a) % (2 * np.pi)
-    phase = np.where(phase == 0, 2 * np.pi, phase)  # an angle whose logarithm is finite
-    reached = a if form == "real_imag" else np.exp(-decay + 1j * phase)
     gain = np.sqrt(-np.expm1(-2 * np.maximum(decay, LEAST_DECAY)))  # LRU, eq. 7
     lru = LRU(layer.d_model, N, bidirectional=bidirectional, window=window, form=form)
     values = {
@@ -188,7 +187,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
         "nu": decay,
         "nu_log": np.log(np.maximum(decay, LEAST_DECAY)),
         "theta": phase,
-        "theta_log": np.log(phase),
+        "theta_log": np.log(np.maximum(phase, TINY)),  # of a real eigenvalue: an angle that does not turn
         "gamma_log": np.log(gain),
         "B_re": system.w_in[0::2] / gain[:, None],
         "B_im": system.w_in[1::2] / gain[:, None],
@@ -196,7 +195,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
     }
     for suffix, C in zip(lru.directions, system.w_out, strict=True):
         values |= {"C_re" + suffix: C[:, 0::2], "C_im" + suffix: -C[:, 1::2]}
-    return Converted(lru, _like(params, lru, values), _distance(a, reached))
+    return _converted(params, lru, values, a)
 
 
 def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Converted:
@@ -249,8 +248,7 @@ def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Con
         **outputs,
         "D": system.skip,
     }
-    reached = np.exp(-decay[:, None] + 1j * phase)
-    return Converted(rotrnn, _like(params, rotrnn, values), _distance(a, reached))
+    return _converted(params, rotrnn, values, a.ravel())
 
 
 class _Eigen(NamedTuple):
@@ -327,13 +325,15 @@ def _decay(a: Array, least: float) -> Array:
         return np.clip(-np.log(np.abs(a)), least, MOST_DECAY)
 
 
-def _distance(wanted: Array, reached: Array) -> float:
-    """Returns the largest distance between eigenvalues, 0 if it is rounding."""
-    apart = float(np.max(np.abs(wanted - reached), initial=0))
-    return 0.0 if apart <= 16 * np.finfo(np.float64).eps else apart
-
-
-def _like(original: Params, layer: Recurrent, values: dict[str, Any]) -> Params:
-    """Returns the layer's parameters out of `values`, in the precision of the original ones."""
+def _converted(original: Params, layer: LinearRecurrence | RNN, values: dict[str, Any], wanted: Array) -> Converted:
+    """Returns the layer with its parameters out of `values`, in the precision of the original ones. `wanted` are the
+    original's eigenvalues, in the order of the layer's planes. A distance that is rounding of float64 is 0."""
     dtype = np.result_type(*original.values())
-    return astype({name: np.ascontiguousarray(values[name]) for name in layer.shapes}, dtype)
+    params = astype({name: np.ascontiguousarray(values[name]) for name in layer.shapes}, dtype)
+    wide = astype(params, np.float64)
+    if isinstance(layer, RNN):
+        reached = np.diagonal(wide["A"])[0::2] + 1j * np.diagonal(wide["A"], -1)[0::2]
+    else:
+        reached = layer.fold(wide).weights.a
+    apart = float(np.max(np.abs(wanted - reached), initial=0))
+    return Converted(layer, params, 0.0 if apart <= 16 * np.finfo(np.float64).eps else apart)

@@ -146,9 +146,9 @@ StateForm = StateArray | tuple[StateArray, ...]
 class Module:
     """Base class for functions with parameters, whose calls are checked.
 
-    When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare` and
-    `step` are wrapped. The wrapper checks the arguments against the declarations of the class (`shapes`, `modules`,
-    `input_forms`, `letters`, `state_form`), and then calls the method.
+    When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare`,
+    `step`, `transitions` and `eigenvalues` are wrapped. The wrapper checks the arguments against the declarations of
+    the class (`shapes`, `modules`, `input_forms`, `letters`, `state_form`), and then calls the method.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T D",)
@@ -589,28 +589,48 @@ def _init(method: Any) -> Any:
     return init
 
 
-def _forward(method: Any) -> Any:
-    name = _third(method)
+def _along(method: Any) -> Any:
+    """Of `forward`, and of methods with its arguments."""
+    call, name = method.__name__, _third(method)
 
     @functools.wraps(method)
-    def forward(self: Any, params: Params, x: Any, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
+    def along(self: Any, params: Params, x: Any, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
         if not isinstance(ctx, Context):
-            raise TypeError(f"{type(self).__name__}.forward: ctx is a {type(ctx).__name__}, expected a Context")
+            raise TypeError(f"{type(self).__name__}.{call}: ctx is a {type(ctx).__name__}, expected a Context")
         if ctx._checked:
             return method(self, params, x, ctx, *state, **more)
         self.check_params(params)
-        args = self.boundary("forward")
+        args = self.boundary(call)
         x = self.check_input(args, name, x)
         ctx = self.check_context(args, ctx)
         self.check_state(args, "state", state[0] if state else more.get("state"))
         try:
-            y, saved = method(self, in_order(params), x, ctx, *state, **more)
+            result = method(self, in_order(params), x, ctx, *state, **more)
         except (TypeError, ValueError) as error:
             name_inputs(args.op, name, error)
             raise
+        if call != "forward":
+            return result
+        y, saved = result
         return y, mark(saved, self)
 
-    return forward
+    return along
+
+
+def _spectrum(method: Any) -> Any:
+    """Of `transitions` and `eigenvalues`, which take the arguments of forward where they depend on x, else params."""
+    x = inspect.signature(method).parameters.get("x")
+    if x is None:
+        return method
+    along = _along(method)
+    if x.default is x.empty:
+        return along
+
+    @functools.wraps(method)
+    def either(self: Any, params: Params, x: Any = None, *more: Any, **named: Any) -> Any:
+        return method(self, params) if x is None else along(self, params, x, *more, **named)
+
+    return either
 
 
 def name_inputs(op: str, name: str, error: Exception) -> None:
@@ -721,7 +741,8 @@ def _step(method: Any) -> Any:
 
 
 _WRAPPERS = {
-    **{"init": _init, "forward": _forward, "prepare": _prepare, "step": _step},
+    **{"init": _init, "forward": _along, "prepare": _prepare, "step": _step},
+    **{"transitions": _spectrum, "eigenvalues": _spectrum},
     **{"backward": _backward, "backward_all": _backward},
 }
 

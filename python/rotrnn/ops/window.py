@@ -126,9 +126,15 @@ def checked_state(args: Boundary, state: Any, window: int) -> WindowState:
     return WindowState(delay, sums, args.positions("state.position", parts[2]))
 
 
-def checked_gradient(args: Boundary, dstate: Any, window: int) -> tuple[Array, Array]:
-    """Like `checked_state`, for the gradient of a state. The gradient of its positions is ignored."""
-    return _sums_of(args, "dstate", _parts(args, "dstate", dstate), window)
+def checked_gradient(args: Boundary, dstate: Any, window: int, like: Array) -> tuple[Array, Array]:
+    """Like `checked_state`, for the gradient of a state, whose parts may be None. That of its positions is ignored."""
+    parts = _parts(args, "dstate", dstate)
+    B, N = args.size["B"], args.size["N"]
+    given = [
+        full((B, rows, N), 0, like.dtype, like) if one is None else one
+        for one, rows in zip(parts, (window + 1, 2), strict=False)
+    ]
+    return _sums_of(args, "dstate", tuple(given), window)
 
 
 def _parts(args: Boundary, name: str, state: Any) -> tuple[Any, ...]:

@@ -125,9 +125,11 @@ class Language:
             if size < 2 and (size or name == "training"):
                 raise ValueError(f"{self.path}: has {n} bytes, {size} of them for {name}, expected at least 2")
         length = self.test_length or self.length
-        train = LanguageSplit(text[: n - val - test], self.length, self._carry)
+        first = text[: n - val - test]
+        train = LanguageSplit(first, self.length, self._carry)
         validation = LanguageSplit(text[n - val - test : n - test], length) if val else None
-        testing = LanguageSplit(text[n - test :], length) if test else validation or train
+        again = train if length == self.length else LanguageSplit(first, length)
+        testing = LanguageSplit(text[n - test :], length) if test else validation or again
         return Task("language", train, validation or testing, testing, **self.shape._asdict())
 
     def write(self, folder: str | os.PathLike[str]) -> Task:

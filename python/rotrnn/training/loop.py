@@ -238,7 +238,7 @@ class Trainer:
     def warn_of_carry(self) -> None:
         """Warns if sequences would go on only after the last step."""
         carry, steps = self.task.train.carry, self.training.steps
-        if carry and carry.after >= steps:
+        if carry and carry.after >= steps - 1:  # step carry.after, counted from 0, is the last that begins anew
             after = f"task.carry_after is {carry.after}, training.steps is {steps}"
             warnings.warn(f"{after}: no sequence goes on (task.carry is {carry.chance})", stacklevel=4)
 

@@ -110,13 +110,13 @@ class AdamW:
 
     def rate(self, group: str, step: int, steps: int) -> float:
         """Returns the learning rate of a group at update number `step` (from 0) of `steps`."""
-        recurrent, _ = GROUPS[group]
+        recurrent, _ = _kind_of("AdamW.rate: group", group)
         rate = learning_rate(step, steps, self.lr, self.warmup, self.schedule, self.floor)
         return rate * self.recurrent_factor if recurrent else rate
 
     def decay(self, group: str) -> float:
         """Returns the weight decay of a group, not yet multiplied by the learning rate."""
-        _, decays = GROUPS[group]
+        _, decays = _kind_of("AdamW.decay: group", group)
         return self.weight_decay if decays else 0.0
 
     def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
@@ -146,7 +146,8 @@ class AdamW:
         Raises
         ------
         ValueError
-            `grads` has a name that `params` or `moments` do not have, or `step` is not in [0, `steps`).
+            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns another
+            name than those of the four groups, or `step` is not in [0, `steps`). Nothing is updated.
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
@@ -166,6 +167,14 @@ class AdamW:
             if name not in arrays or f"m.{name}" not in moments or f"v.{name}" not in moments:
                 where = "moments" if name in arrays else "params"
                 raise ValueError(f"AdamW.update: grads has {name}, expected only names that {where} has too")
+            shape = gradients[name].shape
+            for where, array in (
+                (f"params {name}", arrays[name]),
+                *((f"moments {kind}.{name}", moments[f"{kind}.{name}"]) for kind in "mv"),
+            ):
+                if array.shape != shape:
+                    raise ValueError(f"AdamW.update: {where} has shape {array.shape}, expected {shape} as in grads")
+            _kind_of(f"AdamW.update: group_of({name!r})", group_of(name))
         norms = norms_by_name(dict(reversed(gradients.items())))
         check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())
@@ -201,6 +210,12 @@ class AdamW:
         check_finite("parameter", after, group_of)
         check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, group_of)
         return size
+
+
+def _kind_of(what: str, group: str) -> tuple[bool, bool]:
+    if group not in GROUPS:
+        raise ValueError(f"{what} is {group!r}, expected one of: {'; '.join(GROUPS)}")
+    return GROUPS[group]
 
 
 def _check_arrays(call: str, argument: str, arrays: dict[str, Any]) -> None:

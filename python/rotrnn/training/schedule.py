@@ -27,7 +27,7 @@ def learning_rate(
     Parameters
     ----------
     warmup : float
-        Below 1 it is W as a share of all steps, rounded; from 1 on it is W itself.
+        Below 1 it is W as a share of all steps, rounded; from 1 on it is W itself, or `steps` if that is less.
 
     Raises
     ------

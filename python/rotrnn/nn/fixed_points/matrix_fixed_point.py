@@ -411,7 +411,11 @@ class MatrixFixedPoint(Recurrent):
         the lengths. Arguments and errors are those of `forward`, whose iteration also runs.
         """
         _, saved = self.forward(params, x, ctx, state)
-        matrices: Array = mask_steps(saved.depth.transitions(saved.applied), ctx.lengths)
+        try:
+            matrices: Array = mask_steps(saved.depth.transitions(saved.applied), ctx.lengths)
+        except np.linalg.LinAlgError as error:
+            name = f"{type(self).__name__}.transitions"
+            raise ValueError(f"{name}: the system of a step is singular, expected one solution") from error
         return matrices
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:

@@ -192,8 +192,8 @@ class Gains(Mixer):
 class Householder(Gains):
     """``Q = prod_i (I - 2 alpha_i w_i w_i^T)``, ``w_i = u_i / |u_i|`` ("Fixed-Point RNNs", eq. 6), alpha in (0, 1).
 
-    If contractive, gains are below ``0.95 / 2R``, because ``|I - Q| <= 2 sum_i alpha_i``. The eigenvalues of Q are then
-    positive.
+    If contractive, gains are below ``0.95 / 2R``, because ``|I - Q| <= 2 sum_i alpha_i``. The eigenvalues of Q then
+    have positive real parts.
     """
 
     name: ClassVar[str] = "householder"

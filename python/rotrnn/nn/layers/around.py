@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from rotrnn.nn.layer import Array, Params, Recurrent
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 
 
 class Around(Recurrent):
@@ -27,11 +28,36 @@ class Around(Recurrent):
     def state_norms(self, saved: Any) -> Array | None:
         return self.layer.state_norms(saved.layer)
 
-    def eigenvalues(self, params: Params, *args: Any, **kwargs: Any) -> Array:
-        """Returns those of the layer, whose `eigenvalues` has the same arguments. AttributeError if it has none."""
-        self.check_params(params)
-        values: Array = self.layer.eigenvalues(self._inner(params), *args, **kwargs)  # type: ignore[attr-defined]
+    @property
+    def conditioned(self) -> str | None:  # type: ignore[override]
+        return self.layer.conditioned
+
+    def condition(self, value: Array) -> Any:
+        return self.layer.condition(value)
+
+    def condition_message(self, value: Array) -> str:
+        return self.layer.condition_message(value)
+
+    def eigenvalues(
+        self, params: Params, x: Array | None = None, ctx: Context = EVALUATION, state: State = None
+    ) -> Array:
+        """Returns those of the layer; along sequences, if its transitions depend on its input. `x`, `ctx` and `state`
+        are then as in `forward`. AttributeError if the layer has no `eigenvalues`; TypeError if it takes x and none is
+        given, or the other way round."""
+        if x is None:
+            self.check_params(params)
+        inner, own = self.layer.eigenvalues, self._inner(params)  # type: ignore[attr-defined]
+        varying = "x" in inspect.signature(self.core.eigenvalues).parameters  # type: ignore[attr-defined]
+        if varying != (x is not None):
+            expected = "x, on which its transitions depend" if varying else "params alone"
+            name, kind = type(self).__name__, type(self.layer).__name__
+            raise TypeError(f"{name}.eigenvalues: the layer is a {kind}, expected {expected}")
+        values: Array = inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state))
         return values
+
+    def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
+        """Returns the arguments of the layer's forward after its parameters."""
+        raise NotImplementedError
 
     @property
     def state_size(self) -> int | None:

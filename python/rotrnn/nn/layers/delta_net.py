@@ -23,6 +23,7 @@ from rotrnn.nn.layer import (
     spectrum,
     trusted,
 )
+from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import DeltaRuleGrads, delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
@@ -240,7 +241,7 @@ class DeltaNet(Recurrent):
 
     def prepare(self, params: Params) -> Array | None:
         """Returns the rates -exp(A_log) (H,), or None without `gate`."""
-        return -np.exp(contiguous(params["A_log"])) if self.gate else None
+        return -bounded_exp(contiguous(params["A_log"])) if self.gate else None
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Array | None = None) -> tuple[Array, State]:
         rates = trusted(self.prepare)(params) if prepared is None else prepared
@@ -375,7 +376,7 @@ class DeltaNet(Recurrent):
         self, params: Params, dparams: Params, ddecay: Array, decays: tuple[Array, Array, Array], x: Array
     ) -> Array:
         """Returns dx of the decays; adds the gradients of their parameters to dparams."""
-        rates = -np.exp(contiguous(params["A_log"]))
+        rates = -bounded_exp(contiguous(params["A_log"]))
         raw, delta, decay = decays
         dexponent = exp_backward(ddecay, decay)
         draw = softplus_backward(dexponent * rates, raw)

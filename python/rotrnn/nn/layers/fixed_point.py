@@ -219,16 +219,16 @@ class Depth:
         dV, dfirst = self.driven.weights_backward(of_maps, y)
         return DepthGrads(dlam, grads.dx, self.driven.split(of_maps.dbase), dV, dh0 + dfirst)
 
-    def transitions(self, args: Boundary, y: Array, lengths: Steps) -> Array:
-        """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``; y is the fixed
-        point, if the mixer depends on it."""
+    def transitions(self, name: str, y: Array, lengths: Steps) -> Array:
+        """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``, zero beyond the
+        lengths; y is the fixed point, if the mixer depends on it. ValueError by the layer `name`."""
         identity = np.eye(self.v.shape[-1], dtype=self.v.dtype)
-        Q = self.mixer.matrices(self._operands(y, lengths), self.v)
-        if not self.scaled and (np.linalg.matrix_rank(Q) < len(identity)).any():
-            raise ValueError(f"{args.op}: a Q_t has no inverse, expected one in a layer with scaled=False")
-        lam = np.broadcast_to(self.lam, self.v.shape)[..., None]
+        apart = mask_steps(identity - self.mixer.matrices(self._operands(y, lengths), self.v), lengths)
+        if not self.scaled and (np.linalg.matrix_rank(identity - apart) < len(identity)).any():
+            raise ValueError(f"{name}: a Q_t has no inverse, expected one in a layer with scaled=False")
+        lam = mask_steps(np.broadcast_to(self.lam, self.v.shape), lengths)[..., None]
         gain = 1 - np.abs(lam) if self.scaled else np.ones_like(lam)
-        return np.linalg.solve(identity - gain * (identity - Q), lam * identity)
+        return np.linalg.solve(identity - gain * apart, lam * identity)
 
     def _scaled(self, x: Array) -> Array:
         return (1 - np.abs(self.lam)) * x if self.scaled else x
@@ -760,21 +760,19 @@ class FixedPointRNN(Recurrent):
         TypeError, ValueError
             As `forward`; and if a Q_t has no inverse though the layer is not `scaled`, as with the mixer "low_rank".
         """
-        self.check_params(params)
-        args = self.boundary("transitions")
-        x = self.check_input(args, "x", x)
-        ctx = self.check_context(args, ctx)
-        steps = args.lengths(ctx.lengths)
+        name = f"{type(self).__name__}.transitions"
         if self._late:
             saved = self._forward(params, {}, x, ctx, state, None)[1]
-            return mask_steps(saved.depth.transitions(args, saved.iterate, saved.lengths), steps)
+            return saved.depth.transitions(name, saved.iterate, saved.lengths)
+        args = self.boundary("transitions")
+        args.array("x", x, "B T D")
         args.bind("N", self.d_state, "d_state")
         h0, tail = self._leaves(args, "state", state)
         x, h0, tail, *_ = args.common(x, h0, tail, *params.values())
         lengths = lengths_of(ctx, x)
-        inputs = self._inputs(params, mask_padding(x, steps), tail, lengths)[0]
+        inputs = self._inputs(params, mask_padding(x, lengths), tail, lengths)[0]
         depth = self._depth(params, self._constants(params), inputs, h0, lengths)[0]
-        return mask_steps(depth.transitions(args, depth.v, lengths), steps)
+        return depth.transitions(name, depth.v, lengths)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of

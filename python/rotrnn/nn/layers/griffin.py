@@ -176,6 +176,10 @@ class Griffin(Around):
         y = self._joined(params, a, r[:, None], None)
         return y[:, 0], (*state_leaves(inner), after)
 
+    def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
+        inner, before = split_state(self.layer, state, 1)
+        return self._branches(params, mask_padding(x, ctx.lengths), before, ctx.lengths)[2], ctx, inner
+
     def _branches(
         self, params: Params, x: Array, before: Array | None, lengths: npt.NDArray[np.int64] | None
     ) -> tuple[Array, Array, Array, Array]:

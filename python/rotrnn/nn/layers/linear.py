@@ -180,7 +180,7 @@ class LinearRecurrence(Recurrent):
             B, rows, N = saved.recent.shape
             args.bind("B", B, "the forward call")
             args.bind("N", N, "the layer")
-            ddelay, dsums = checked_gradient(args, dstate, rows - 1)
+            ddelay, dsums = checked_gradient(args, dstate, rows - 1, saved.recent)
             dtype = np.result_type(saved.recent, ddelay, dsums)
             ddelay, dsums = ddelay.astype(dtype), dsums.astype(dtype)
             a = saved.folded.weights.a.astype(saved.recent.dtype, copy=False)

@@ -27,7 +27,8 @@ class LRU(DiagonalRecurrence):
     """``h_t = lambda * h_{t-1} + exp(gamma_log) * (B u_t)``, ``y_t = Re(C h_t) + D * u_t``.
 
     ``lambda = exp(-exp(nu_log) + i exp(theta_log))`` lies inside the unit disc for any parameters (eqs. 7-8 and
-    section 3.4). `d_state` is N, the number of complex states (2N real lanes).
+    section 3.4), up to rounding: where it is nearer to the circle than 6e-8, its modulus in float32 may be 1 + 6e-8.
+    `d_state` is N, the number of complex states (2N real lanes).
 
     The steps from a complex diagonal RNN to LRU in the paper, as settings of this layer (for the dense models before
     them see `rotrnn.nn.layers.rnn`):

@@ -22,6 +22,7 @@ from rotrnn.nn.layer import (
     mask_steps,
     trusted,
 )
+from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous, full
@@ -222,7 +223,7 @@ class Mamba2(Recurrent):
 
     def prepare(self, params: Params) -> Prepared:
         """Returns A, and W_out with the norm's scale."""
-        return Prepared(-np.exp(contiguous(params["A_log"])), params["out_proj"] * params["norm"])
+        return Prepared(-bounded_exp(contiguous(params["A_log"])), params["out_proj"] * params["norm"])
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared

@@ -22,6 +22,7 @@ from rotrnn.nn.layer import (
     mask_steps,
     trusted,
 )
+from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous
@@ -194,7 +195,7 @@ class Mamba(Recurrent):
 
     def prepare(self, params: Params) -> Array:
         """Returns A (I, S)."""
-        A: Array = -np.exp(contiguous(params["A_log"]))
+        A: Array = -bounded_exp(contiguous(params["A_log"]))
         return A
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Array | None = None) -> tuple[Array, State]:
@@ -238,7 +239,7 @@ class Mamba(Recurrent):
         x, value, gate, mixed, u, selected, raw, delta, scanned, gated, carries, lengths, state0, _ = saved
         tail, h0 = (None, None) if state0 is None else state0
         dtail, dh = (None, None) if dstate is None else dstate
-        A, (d, B, C) = -np.exp(contiguous(params["A_log"])), self._parts(selected)
+        A, (d, B, C) = -bounded_exp(contiguous(params["A_log"])), self._parts(selected)
         out = dense_backward(mask_padding(dy, lengths), gated, params["out_proj"])
         dscanned, dgate = swiglu_backward(out.dx, scanned, gate)
         scan = selective_scan_backward(

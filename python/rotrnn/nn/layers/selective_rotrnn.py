@@ -23,7 +23,7 @@ from rotrnn.nn.layer import (
     trusted,
 )
 from rotrnn.nn.layers.rotrnn import RotRNN
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, checked_system, complex_of
@@ -114,7 +114,19 @@ class SelectiveRotRNN(Recurrent):
         for name in ("selectivity", "gamma_spread"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a nonnegative number")
-        _ = self.base  # checks the other settings
+        try:
+            _ = self.base  # checks the other settings
+        except ValueError as error:
+            rename(error, "RotRNN", "SelectiveRotRNN")
+            raise
+
+    conditioned: ClassVar[str | None] = RotRNN.conditioned
+
+    def condition(self, value: Array) -> Any:
+        return self.base.condition(value)
+
+    def condition_message(self, value: Array) -> str:
+        return self.base.condition_message(value)
 
     @property
     def base(self) -> RotRNN:

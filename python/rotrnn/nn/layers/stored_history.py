@@ -43,6 +43,7 @@ from rotrnn.ops.window import latest_backward
 
 Counts = npt.NDArray[np.int64]
 
+OWN = "history_"
 READS = ("sum", "ages", "content")
 ENCODINGS = (*FORMS, "reversed", "none")
 
@@ -129,6 +130,9 @@ class StoredHistory(Around):
             raise ValueError(
                 f"StoredHistory: layer={self.layer!r}, expected a layer that declares its state (state_form)"
             )
+        if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
+            kind = type(self.layer).__name__
+            raise ValueError(f"StoredHistory: {kind} has a parameter {taken[0]}, expected a layer without a history")
         if self.d_model != self.layer.d_model:
             raise ValueError(f"StoredHistory: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
         if self.layer.hidden.kind == "real" and self.layer.hidden.shape[0] % 2:  # type: ignore[operator]
@@ -277,6 +281,9 @@ class StoredHistory(Around):
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
         y, saved = self._run(params if prepared is None else prepared, x_t[:, None], TRUSTED, state)
         return y[:, 0], saved.state
+
+    def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
+        return x, ctx, self._split(state)[0]
 
     def _split(self, state: State) -> tuple[State, Array, Counts]:
         """Returns (state of the layer, stored states, numbers of steps so far), of a state or of its gradient."""
