@@ -41,10 +41,12 @@ STRIP = ["-Wl,-s"] if DEBUG and sysconfig.get_platform().startswith("linux") els
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 ALL_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
-FASTEST = os.environ.get("ROTRNN_ISA") or list(ALL_SETS)[-1]
-if FASTEST not in ALL_SETS:
-    sys.exit(f"rotrnn: ROTRNN_ISA is {FASTEST!r}, expected {' or '.join(ALL_SETS)} for {MACHINE}")
-INSTRUCTION_SETS = {isa: ALL_SETS[isa] for isa in list(ALL_SETS)[: list(ALL_SETS).index(FASTEST) + 1]}
+FASTEST = os.environ.get("ROTRNN_ISA", "").lower() or list(ALL_SETS)[-1]
+if FASTEST not in ("base", "avx2", "avx512", "neon"):
+    sys.exit(f"rotrnn: ROTRNN_ISA is {FASTEST!r}, expected base, avx2 or avx512")
+# another kind of processor has all of its sets
+KEPT = list(ALL_SETS).index(FASTEST) + 1 if FASTEST in ALL_SETS else len(ALL_SETS)
+INSTRUCTION_SETS = dict(list(ALL_SETS.items())[:KEPT])
 # Beside avx512, for products of bfloat16: the file of each, and what bf16_supported checks. A compiler may be older
 # than AMX, and of systems only Linux is asked for its registers (csrc/module/platform.h)
 BF16 = {

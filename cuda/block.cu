@@ -490,7 +490,7 @@ norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const
     const bool valid = row % T < steps_of(lengths, row / T, T);
     real sum = 0, squares = 0;
     for (int64_t d = lane; valid && d < D; d += 32) sum += x[row * D + d];
-    const real middle = warp_sum(sum) / (real)D;
+    const real middle = valid ? row_mean(sum, x + row * D, D) : 0;
     for (int64_t d = lane; valid && d < D; d += 32) squares += (x[row * D + d] - middle) * (x[row * D + d] - middle);
     const real by = valid ? row_rstd(squares, x + row * D, middle, D, eps) : 0;
     for (int64_t d = lane; d < D; d += 32) {

@@ -186,6 +186,16 @@ template <class T> ROT_DEVICE_ONLY T warp_sum(T x) {
     return x;
 }
 
+/* The mean of a row, in every lane, of which `sum` is a lane's part; in double, if it overflows. All lanes must call
+ * it. */
+ROT_DEVICE_ONLY real row_mean(real sum, const real *x, int64_t n) {
+    const real mean = warp_sum(sum) / (real)n;
+    if (isfinite(mean)) return mean;
+    double wide = 0;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32) wide += x[i];
+    return (real)(warp_sum(wide) / (double)n);
+}
+
 /* 1 / sqrt(mean (x - center)^2 + eps) of a row, in every lane, as row_rstd in csrc/kernels/rows.h: in double, if the
  * sum of squares, which `squares` is a lane's part of, overflows. All lanes must call it. */
 ROT_DEVICE_ONLY real row_rstd(real squares, const real *x, real center, int64_t n, real eps) {

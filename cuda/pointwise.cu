@@ -303,7 +303,7 @@ GLOBAL(THREADS) row_norm_forward(extent e, real *y, real *mean, real *rstd, cons
     real sum = 0, squares = 0;
     if (mean)
         for (int64_t d = lane; d < D; d += 32) sum += in[d];
-    const real center = warp_sum(sum) / (real)D;
+    const real center = mean ? row_mean(sum, in, D) : 0;
     for (int64_t d = lane; d < D; d += 32) squares += (in[d] - center) * (in[d] - center);
     const real scaling = row_rstd(squares, in, center, D, eps);
     for (int64_t d = lane; d < D; d += 32)

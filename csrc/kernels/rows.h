@@ -117,6 +117,14 @@ static inline real row_squares(const real *x, real center, int64_t n) {
     return lane_total(lanes) + rest;
 }
 
+static inline real row_mean(const real *x, int64_t n) {
+    const real mean = row_sum(x, n) / (real)n;
+    if (isfinite(mean)) return mean;
+    double sum = 0; /* that of float overflows */
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return (real)(sum / (double)n);
+}
+
 /* 1 / sqrt(mean (x - center)^2 + eps), in double: of a row whose squares overflow float. */
 static inline real wide_rstd(const real *x, real center, int64_t n, real eps) {
     double sum = 0;
@@ -136,7 +144,7 @@ typedef struct {
 /* y (D) of x (D), one row; rstd = 1 / sqrt(var + eps), over its D channels. */
 static inline row_moments layer_norm_row(real *restrict y, const real *restrict x, const real *restrict scale,
                                          const real *restrict bias, int64_t D, real eps) {
-    const real mean = row_sum(x, D) / (real)D;
+    const real mean = row_mean(x, D);
     const row_moments m = {mean, row_rstd(x, mean, D, eps)};
     for (int64_t d = 0; d < D; d++) y[d] = layer_norm_step(layer_norm_xhat(x[d], m.mean, m.rstd), scale[d], bias[d]);
     return m;

@@ -54,7 +54,7 @@ static void run_affine(const op *o, const frame *f) {
 }
 
 /* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
- * here, so the library and Python's extension have the same bits. */
+ * here where no square overflows, so the library and Python's extension have the same bits. */
 static void run_norm(const op *o, const frame *f) {
     const int64_t width = o->y.width / o->count;
     real *restrict y = rows_of(f, o->y);
@@ -62,7 +62,7 @@ static void run_norm(const op *o, const frame *f) {
     for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
         const int64_t at = r % o->count * width;
         const real *restrict scale = scales + at, *restrict shift = shifts + at;
-        const real mean = o->choice ? row_sum(x, width) / (real)width : 0;
+        const real mean = o->choice ? row_mean(x, width) : 0;
         EACH(d, width) y[d] = (x[d] - mean) * (x[d] - mean);
         const real square = row_sum(y, width) / (real)width, eps = (real)o->eps;
         const real rstd = isfinite(square) ? (real)(1 / sqrt((double)(square + eps))) : wide_rstd(x, mean, width, eps);

@@ -372,7 +372,9 @@ def _about(topic: str) -> list[str]:
         width = max(map(len, LAYERS))
         indent = "\n" + " " * (width + 2)
         lines = []
-        for title, group in GROUPS.items():
+        grouped = {name for group in GROUPS.values() for name in group}
+        others = {name: layer for name, layer in LAYERS.items() if name not in grouped}
+        for title, group in {**GROUPS, **({"others": others} if others else {})}.items():
             lines.append(f"{title}:")
             for name, one in group.items():
                 lines.append(f"{name:<{width}}  " + indent.join([one.about, one.paper, *_lanes(one)]))

@@ -123,6 +123,15 @@ def test_a_real_eigenvalue_does_not_turn(form: str) -> None:
     assert converted.error < 2e-12
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_an_eigenvalue_just_below_the_real_axis_turns_backwards_or_not_at_all(form: str) -> None:
+    layer = LRU(1, 1, form="real_imag")
+    params = layer.init(np.random.default_rng(0))
+    params["lambda_re"][:], params["lambda_im"][:] = 0.5, -1e-17
+    converted = to_lru(layer, params, form)
+    assert abs(np.angle(converted.layer.eigenvalues(converted.params))) < 1e-16
+
+
 def test_a_state_of_eigenvalue_zero_and_a_head_without_input() -> None:
     layer = LRU(5, 3, form="real_imag", gamma=False)
     params = drawn(layer)

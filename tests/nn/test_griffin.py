@@ -31,7 +31,7 @@ from rotrnn import (
 from rotrnn.models.build import make_layer
 from rotrnn.nn import FeedForward
 from rotrnn.nn.blocks.block import FeedForwardBlock
-from rotrnn.nn.layer import Context, astype, flatten
+from rotrnn.nn.layer import Array, Context, Params, astype, flatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -276,6 +276,23 @@ def test_constant_eigenvalues_take_no_input() -> None:
     params = layer.init(np.random.default_rng(0))
     with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: the layer is a LRU, expected params alone"):
         layer.eigenvalues(params, np.zeros((1, 2, 4), np.float32))
+    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: ctx is a int, expected a Context"):
+        layer.eigenvalues(params, None, 3)  # type: ignore[arg-type]
+
+
+class Own(MinGRU):
+    """A user's layer, with other arguments than those of the package."""
+
+    def eigenvalues(self, params: Params, x: Array, power: int = 1) -> Array:  # type: ignore[override]
+        return super().eigenvalues(params, x) ** power
+
+
+def test_a_layer_of_ones_own_may_take_other_arguments() -> None:
+    layer, rng = Own(4, 6), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((1, 3, 4)).astype(np.float32)
+    once = MinGRU(4, 6).eigenvalues(params, x)
+    np.testing.assert_array_equal(layer.eigenvalues(params, x), once)
+    np.testing.assert_array_equal(layer.eigenvalues(params, x, power=2), once**2)
 
 
 @pytest.mark.parametrize(

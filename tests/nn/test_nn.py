@@ -178,6 +178,15 @@ def test_norms_of_rows_whose_squares_overflow_float32(D: int, dtype: type) -> No
         np.testing.assert_allclose(1e25 * dx.astype(np.float64), wanted, rtol=0, atol=atol * np.abs(wanted).max())
 
 
+def test_layer_norm_of_rows_whose_sums_overflow_float32() -> None:
+    x = (1e37 * (1 + 0.1 * np.random.default_rng(0).standard_normal((2, 3, 67)))).astype(np.float32)
+    norm = LayerNorm(67)
+    params = norm.init(np.random.default_rng(0))
+    expected, _ = norm.forward(astype(params, np.float64), x.astype(np.float64))
+    # the mean is rounded to an eps of itself, of which the deviation is a tenth
+    np.testing.assert_allclose(norm.forward(params, x)[0], expected, rtol=0, atol=64 * np.finfo(np.float32).eps)
+
+
 def test_tables_of_names() -> None:
     assert {name: norm(3) for name, norm in NORMS.items()} == {
         "batch": BatchNorm(3),

@@ -10,6 +10,7 @@ import pytest
 
 from rotrnn.nn.layer import Context, Recurrent, astype
 from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.selective import Mamba
@@ -350,7 +351,9 @@ def test_decays_are_told_from_the_input_alone_where_their_median_is_zero(dtype: 
 
 
 @pytest.mark.parametrize(
-    "layer", [Mamba(4, d_state=3), Mamba2(4, d_state=3), DeltaNet(4, gate=True)], ids=lambda one: type(one).__name__
+    "layer",
+    [Mamba(4, d_state=3), Mamba2(4, d_state=3), DeltaNet(4, gate=True), FPMamba(4, 3), FPMamba(4, 3, d_head=2)],
+    ids=repr,
 )
 def test_rates_beyond_float32_forget_at_once(layer: Recurrent) -> None:
     """exp(89) overflows, and times a gradient of zero it would be NaN."""

@@ -57,6 +57,16 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         ValueError,
         "AdamW.rate: group is 'oops', expected one of: global; global, no decay; recurrent; recurrent, decay",
     ),
+    (
+        lambda: update({"w": np.ones(3)}),
+        ValueError,
+        "AdamW.update: w has shapes params (2,), moments (2,) and (2,), grads (3,), expected one shape",
+    ),
+    (
+        lambda: update(moments={"m.w": [0, 0], "v.w": np.zeros(2)}),
+        TypeError,
+        "AdamW.update: moments has m.w of type list, expected an array",
+    ),
     (lambda: rotrnn.train("digits-lru", "run"), TypeError, "train: recipe is a str, expected a Recipe"),  # type: ignore[arg-type]
     (lambda: rotrnn.load_recipe(3), TypeError, "load_recipe: name is a int, expected"),  # type: ignore[arg-type]
     (

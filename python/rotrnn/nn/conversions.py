@@ -178,7 +178,9 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
     args.choice("form", form, FORMS)
     system, bidirectional, window = _system(args, layer, params)
     a, N = system.a, len(system.a)
-    decay, phase = _decay(a, LEAST_DECAY if form != "exp" else -np.inf), np.angle(a) % (2 * np.pi)
+    decay, angle = _decay(a, LEAST_DECAY if form != "exp" else -np.inf), np.angle(a)
+    least = np.finfo(np.result_type(*params.values())).eps  # below 2 pi by less, an angle would be rounded by more
+    phase = np.where((angle < 0) & (angle > -least), 0, angle % (2 * np.pi))
     gain = np.sqrt(-np.expm1(-2 * np.maximum(decay, LEAST_DECAY)))  # LRU, eq. 7
     lru = LRU(layer.d_model, N, bidirectional=bidirectional, window=window, form=form)
     values = {
@@ -186,7 +188,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
         "lambda_im": a.imag,
         "nu": decay,
         "nu_log": np.log(np.maximum(decay, LEAST_DECAY)),
-        "theta": phase,
+        "theta": angle,
         "theta_log": np.log(np.maximum(phase, TINY)),  # of a real eigenvalue: an angle that does not turn
         "gamma_log": np.log(gain),
         "B_re": system.w_in[0::2] / gain[:, None],

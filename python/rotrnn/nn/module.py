@@ -618,17 +618,18 @@ def _along(method: Any) -> Any:
 
 
 def _spectrum(method: Any) -> Any:
-    """Of `transitions` and `eigenvalues`, which take the arguments of forward where they depend on x, else params."""
-    x = inspect.signature(method).parameters.get("x")
-    if x is None:
+    """Of `transitions` and `eigenvalues`. Those with the arguments of forward are checked as it is; others, which take
+    params alone or are a user's own, check for themselves."""
+    takes = inspect.signature(method).parameters
+    if list(takes)[1:] != ["params", "x", "ctx", "state"]:
         return method
     along = _along(method)
-    if x.default is x.empty:
+    if takes["x"].default is inspect.Parameter.empty:
         return along
 
     @functools.wraps(method)
-    def either(self: Any, params: Params, x: Any = None, *more: Any, **named: Any) -> Any:
-        return method(self, params) if x is None else along(self, params, x, *more, **named)
+    def either(self: Any, params: Params, *given: Any, **named: Any) -> Any:
+        return along(self, params, *given, **named) if given or named else method(self, params)
 
     return either
 

@@ -17,7 +17,7 @@ from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.ops import optim
 from rotrnn.ops.boundary import REAL, Boundary, rename
-from rotrnn.ops.device import empty, is_array, to_host
+from rotrnn.ops.device import empty, is_array, is_writeable, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
@@ -148,6 +148,8 @@ class AdamW:
         ValueError
             `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns another
             name than those of the four groups, or `step` is not in [0, `steps`). Nothing is updated.
+        TypeError
+            An array has another dtype, or not that of its parameter. Nothing is updated.
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
@@ -167,14 +169,23 @@ class AdamW:
             if name not in arrays or f"m.{name}" not in moments or f"v.{name}" not in moments:
                 where = "moments" if name in arrays else "params"
                 raise ValueError(f"AdamW.update: grads has {name}, expected only names that {where} has too")
-            shape = gradients[name].shape
-            for where, array in (
-                (f"params {name}", arrays[name]),
-                *((f"moments {kind}.{name}", moments[f"{kind}.{name}"]) for kind in "mv"),
-            ):
-                if array.shape != shape:
-                    raise ValueError(f"AdamW.update: {where} has shape {array.shape}, expected {shape} as in grads")
-            _kind_of(f"AdamW.update: group_of({name!r})", group_of(name))
+        _check_arrays(
+            "AdamW.update",
+            "moments",
+            {f"{kind}.{name}": moments[f"{kind}.{name}"] for name in gradients for kind in "mv"},
+        )
+        groups = {name: group_of(name) for name in gradients}
+        for name, gradient in gradients.items():
+            _kind_of("AdamW.update: group_of", groups[name])
+            array, m, v = arrays[name], moments[f"m.{name}"], moments[f"v.{name}"]
+            if not array.shape == m.shape == v.shape == gradient.shape:
+                shapes = f"params {array.shape}, moments {m.shape} and {v.shape}, grads {gradient.shape}"
+                raise ValueError(f"AdamW.update: {name} has shapes {shapes}, expected one shape")
+            if not array.dtype == m.dtype == v.dtype == gradient.dtype:
+                dtypes = f"params {array.dtype}, moments {m.dtype} and {v.dtype}, grads {gradient.dtype}"
+                raise TypeError(f"AdamW.update: {name} has dtypes {dtypes}, expected one dtype")
+            if not is_writeable(array) or not is_writeable(m) or not is_writeable(v):
+                raise ValueError(f"AdamW.update: {name} is read-only in params or moments, expected arrays to update")
         norms = norms_by_name(dict(reversed(gradients.items())))
         check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())
@@ -182,7 +193,7 @@ class AdamW:
         rates = {group: self.rate(group, step, steps) for group in GROUPS}
         room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
         for i, (name, gradient) in enumerate(gradients.items()):
-            group = group_of(name)
+            group = groups[name]
             try:
                 optim.adamw_into(
                     room[2 * i : 2 * i + 2],
@@ -213,7 +224,7 @@ class AdamW:
 
 
 def _kind_of(what: str, group: str) -> tuple[bool, bool]:
-    if group not in GROUPS:
+    if not isinstance(group, str) or group not in GROUPS:
         raise ValueError(f"{what} is {group!r}, expected one of: {'; '.join(GROUPS)}")
     return GROUPS[group]
 

@@ -47,12 +47,12 @@ class Around(Recurrent):
         if x is None:
             self.check_params(params)
         inner, own = self.layer.eigenvalues, self._inner(params)  # type: ignore[attr-defined]
-        varying = "x" in inspect.signature(self.core.eigenvalues).parameters  # type: ignore[attr-defined]
-        if varying != (x is not None):
-            expected = "x, on which its transitions depend" if varying else "params alone"
+        takes = len(inspect.signature(self.core.eigenvalues).parameters) - 1  # type: ignore[attr-defined]
+        if bool(takes) != (x is not None):
+            expected = "x, on which its transitions depend" if takes else "params alone"
             name, kind = type(self).__name__, type(self.layer).__name__
             raise TypeError(f"{name}.eigenvalues: the layer is a {kind}, expected {expected}")
-        values: Array = inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state))
+        values: Array = inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state)[:takes])
         return values
 
     def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:

@@ -13,6 +13,7 @@ from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.device import beside, contiguous
 
@@ -210,7 +211,7 @@ class FPMamba(MatrixFixedPoint):
         """Returns the weights that the two forms have differently, in the form of Mamba."""
         weights = {name: params[name] for name in ("W_in", "W_B", "W_C", "D", "bias")}
         weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
-        return weights | {"A": -np.exp(params["A_log"])}
+        return weights | {"A": -bounded_exp(params["A_log"])}
 
     def _fold_heads(self, params: Params) -> Params:
         """Returns the same in the form of Mamba-2: W_in also has the rows of W_B, W_C and W_dt, and the maps B, C and
@@ -221,7 +222,7 @@ class FPMamba(MatrixFixedPoint):
         weights = {"W_in": rows, "W_B": taken[:S], "W_C": taken[S : 2 * S]}
         heads = {"W_delta": taken[2 * S :], "b_delta": params["b_dt"], "D": params["D"]}
         weights |= {name: np.repeat(one, self.d_head, 0) for name, one in heads.items()}
-        A = -np.repeat(np.exp(params["A_log"]), self.d_head * S)
+        A = -np.repeat(bounded_exp(params["A_log"]), self.d_head * S)
         return weights | {"A": A.reshape(E, S)}
 
     def _fold_heads_backward(self, params: Params, dweights: Params) -> Params:
@@ -229,7 +230,7 @@ class FPMamba(MatrixFixedPoint):
         at = [0, E, E + S, E + 2 * S, len(dweights["W_in"]) - E]
         x, B, C, dt, z = (dweights["W_in"][i:j] for i, j in zip(at, [*at[1:], None], strict=True))
         by_head = {name: dweights[one].reshape(len(dt), -1).sum(1) for name, one in HEADS.items()}
-        by_head["A_log"] *= -np.exp(params["A_log"])
+        by_head["A_log"] *= -bounded_exp(params["A_log"])
         return {"W_in": np.concatenate([x, z]), "W_B": B, "W_C": C, "W_dt": dt, **by_head}
 
     def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
@@ -237,7 +238,7 @@ class FPMamba(MatrixFixedPoint):
         if self.d_head:
             dparams |= self._fold_heads_backward(params, dweights)
         else:
-            dparams["A_log"] = -dweights["A"] * np.exp(params["A_log"])
+            dparams["A_log"] = -dweights["A"] * bounded_exp(params["A_log"])
             dparams["b_dt"] = dweights["b_delta"]
             dparams["W_dt"] = matmul(dweights["W_delta"], params["W_d"].T)
             dparams["W_d"] = matmul(params["W_dt"].T, dweights["W_delta"])
