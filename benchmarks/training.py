@@ -110,7 +110,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
     "copy-ablations": ("copy-ablations-small --seeds 0",),
-    "copy-ablations-more": ("copy-ablations-small --seeds 1",),
+    "copy-ablations-more": ("copy-ablations-small --seeds 1..2",),
     "copy-depth": ("copy-depth-small --seeds 0",),
     "copy-fixed_point": ("copy-fixed_point-small",),
     "brackets": (f"brackets-small {' '.join(f'--variant {one}' for one in BRACKETS)}",),
