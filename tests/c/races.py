@@ -22,9 +22,9 @@ from cross import programs, run
 HERE, BUILD = Path(__file__).parent, Path("build", "races")
 SANITIZER = ["-fsanitize=thread", "-fno-omit-frame-pointer", "-g"]
 FOUND = 66  # the sanitizer's exit code
-# Only instrumented code is watched: OpenMP's own is told by its tool, archer. A child of fork may go on.
+# Only instrumented code is watched: OpenMP's own is told by its tool, archer.
 ENVIRONMENT = {
-    "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:die_after_fork=0:halt_on_error=1:exitcode={FOUND}",
+    "TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:halt_on_error=1:exitcode={FOUND}",
     "OMP_WAIT_POLICY": "passive",
     "OPENBLAS_NUM_THREADS": "1",
 }

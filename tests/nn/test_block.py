@@ -242,39 +242,6 @@ def test_kept_memory_never_adds_to_the_peak() -> None:
     subprocess.run([sys.executable, "-c", FOOTPRINT], check=True)
 
 
-FORK = """
-import os
-import threading
-import numpy as np
-from rotrnn import _cpu
-
-def work():
-    x = np.zeros((64, 512, 64), np.float32)
-    h, a = np.empty_like(x), np.full(64, 0.5, np.float32)
-    da = np.empty_like(a)
-    while True:
-        B, T, N = x.shape
-        sizes = {"B": B, "T": T, "N": N, "varying": 0, "reverse": 0}
-        nothing = dict.fromkeys(("dh0", "dhT", "h0", "lengths"))
-        _cpu.kernels.scan_backward(dx=h, da=da, dh=x, a=a, h=x, **nothing, **sizes)
-        _cpu.empty((1 << 21,), np.uint8)
-
-for _ in range(3):
-    threading.Thread(target=work, daemon=True).start()
-for _ in range(30):
-    child = os.fork()
-    if not child:
-        _cpu.empty((1 << 22,), np.uint8)[:] = 1
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-os._exit(0)
-"""
-
-
-def test_a_child_forked_amid_kernels_can_allocate() -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=60)
-
-
 def test_python_threads_may_call_at_once(parts: Any) -> None:
     x, norm, system, gating, h0 = parts
     x = np.tile(x, (1, 40, 1))  # few sequences, many tiles

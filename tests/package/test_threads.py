@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from rotrnn import _cpu
 
 THREADS, ROUNDS = 6, 12
 MAPS = Path("/proc/self/maps")
+ROOT = Path(__file__).parents[2]
+FORKS = ROOT / "tests" / "c" / "forks.c"
+CC = shlex.split(os.environ.get("CC", "cc"))
 
 
 def scan(seed: int) -> list[Any]:
@@ -236,6 +240,17 @@ if not child:
 print(os.waitpid(child, 0)[1])
 """
     assert run(code) == "0\n"
+
+
+@pytest.mark.skipif(
+    not FORKS.exists() or not hasattr(os, "fork") or not shutil.which(CC[0]),
+    reason="needs fork, sources and a compiler",
+)
+def test_a_child_may_allocate_though_another_thread_held_the_pool(tmp_path: Path) -> None:
+    """The child has no thread that could give back the lock."""
+    folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "module", "kernels")]
+    subprocess.run([*CC, "-pthread", *folders, FORKS, "-o", tmp_path / "forks"], check=True)
+    assert subprocess.run([tmp_path / "forks"], timeout=120).returncode == 0
 
 
 @pytest.mark.skipif(not shutil.which("gcc") or platform.machine() != "x86_64", reason="sets the mode of an x86 by gcc")
