@@ -46,6 +46,9 @@ LONG = (
 )
 S5_ALONE = "word-problem-small --grid task.group=S5 --set training.batch=64"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
+BEDOUIN = "word-problem-carry-bedouin-small --variant plain --variant carried"
+SHORTER = "--set task.shorter=all --set task.count_padding=false"
+MORE = "--seeds 3..4 --variant bedouin-1 --variant bedouin-2 --variant bedouin-4 --variant lstm"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
@@ -65,13 +68,19 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"pathfinder-rotrnn-small {PRECISIONS} --steps 1500",
     ),
     "A5": ("word-problem-small --grid task.group=A5",),
+    "A5-more": (f"word-problem-small --grid task.group=A5 {MORE}",),
+    "A5-lengths-2-to-16-more": (f"word-problem-small --grid task.group=A5 {SHORTER} {MORE}",),
     "A5-lengths-2-to-16": (
-        "word-problem-small --grid task.group=A5 --set task.shorter=all --set task.count_padding=false "
+        f"word-problem-small --grid task.group=A5 {SHORTER} "
         "--variant bedouin-4 --variant lstm --variant bedouin-2 --variant bedouin-1",
     ),
     "A5-carry-fpmamba": (
         f"{FPMAMBA} --variant carried --set task.carry_after=4000 --set task.carry_rise=500",
         f"{FPMAMBA} --variant plain",
+    ),
+    "A5-carry-fpmamba-more": (
+        f"{FPMAMBA} --variant carried --set task.carry_after=4000 --set task.carry_rise=500 --seeds 3..4",
+        f"{FPMAMBA} --variant plain --seeds 3..4",
     ),
     "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
     "A5-carry-fpmamba-length-32": (f"{FPMAMBA.replace('5000', '2500')} --variant length-32",),
@@ -101,7 +110,11 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-depth-more": ("word-problem-depth-small --seeds 1..2 --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
-    "S5": ("word-problem-small --grid task.group=S5 --set task.shorter=all --set task.count_padding=false",),
+    "A5-carry-bedouin-more": (f"{BEDOUIN} --seeds 3..4",),
+    "A5-carry-bedouin-ranks": (f"{BEDOUIN} --grid layer.rank=1,2",),
+    "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
+    "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
+    "S5-more": (f"word-problem-small --grid task.group=S5 {SHORTER} {MORE}",),
     "S5-length-16-alone": (
         f"{S5_ALONE} --variant bedouin-1 --variant bedouin-2",
         f"{S5_ALONE} --variant lstm --seeds 0,1",
@@ -109,6 +122,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
+    "copy-conv-more": ("copy-conv-small --steps 10000 --variant bedouin-1 --seeds 1..2",),
     "copy-ablations": ("copy-ablations-small --seeds 0",),
     "copy-ablations-more": ("copy-ablations-small --seeds 1..2",),
     "copy-depth": ("copy-depth-small --seeds 0",),
