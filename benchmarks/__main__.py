@@ -5,7 +5,7 @@ beside the plain one, ops beside a copy, iterations beside their parts, streams;
 
 Every subject runs in a process of its own, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
 run again with AVX2 alone, kernels and NumPy both, where the machine has more. Writes benchmarks/results/bench.json and
-bench.png, the tables of docs/benchmarks.md and the README's five rows; `--quick` runs everything at small sizes, in
+bench.png, the tables of docs/benchmarks.md and the README's two tables; `--quick` runs everything at small sizes, in
 a minute, and does not write them.
 """
 

@@ -1,4 +1,4 @@
-"""Writes up a recorded run of all benchmarks: tables in docs/benchmarks.md, five rows in the README, a bar chart.
+"""Writes up a recorded run of all benchmarks: tables in docs/benchmarks.md, two tables in the README, a bar chart.
 
     python -m benchmarks.report
 
@@ -31,7 +31,7 @@ CHART = "bench.png"
 
 
 def write(results: dict[str, Any], docs: Path, readme: Path, folder: Path) -> None:
-    """Tables into the page `docs`, five rows into `readme`, the chart into `folder` if matplotlib is installed."""
+    """Tables into the page `docs`, two tables into `readme`, the chart into `folder` if matplotlib is installed."""
     refresh(docs, tables(results))
     refresh(readme, headline(results))
     try:
@@ -68,24 +68,32 @@ def where(results: dict[str, Any]) -> str:
 
 
 def headline(results: dict[str, Any]) -> str:
-    """Markdown: five rows for the README, two beside what limits them and three beside the fastest peer."""
+    """Markdown for the README: two rows beside what limits them, and three beside the fastest of other libraries."""
     rows: list[Row] = results["rows"]
     peers = of(rows, "peers")
     ours = {one["task"]: one for one in peers if one["peer"] == "rotrnn"}
     beside = {label(one): one for one in reversed(main_rows(rows))}  # the first of several sizes
     scan, step = beside["scan complex forward"], beside["training step, fused"]
-    lines = [
-        ("scan, forward", scan, f"plain copy of the same bytes, {1 / scan['ratio']:.2f}"),
-        ("training step of six blocks", step, f"its matrix products alone, {1 / step['ratio']:.2f}"),
+
+    def cells(name: str, one: Row, other: str, ratio: str) -> tuple[str, ...]:
+        return name, size(one), duration(one["seconds"]), other, ratio
+
+    limits = [
+        cells("scan, forward", scan, "plain copy of the same bytes", f"{1 / scan['ratio']:.2f}"),
+        cells("training step of six blocks", step, "its matrix products alone", f"{1 / step['ratio']:.2f}"),
     ]
+    fastest = []
     for task in ("scan gradient", "lru", "rotrnn"):
         timed = [one for one in peers if one["task"] == task and "ratio" in one]
         if timed:
             peer = min(timed, key=lambda one: one["ratio"])
-            lines.append((TASKS[task], ours[task], f"{peer['peer']}, {peer['ratio']:.1f}"))
-    head = ["", "size", "rotrnn", "other, its time / rotrnn's"]
-    body = [(name, size(one), duration(one["seconds"]), other) for name, one, other in lines]
-    return f"{markdown(head, body)}\n\n({where(results)}, float32.)"
+            fastest.append(cells(TASKS[task], ours[task], peer["peer"], f"{peer['ratio']:.1f}"))
+    tables = [
+        markdown(["", "size", "rotrnn", other, "its time / rotrnn's"], lines)
+        for other, lines in (("lower limit", limits), ("fastest other library", fastest))
+        if lines
+    ]
+    return "\n\n".join([*tables, f"({where(results)}, float32.)"])
 
 
 def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
