@@ -1,4 +1,4 @@
-"""docs/mistakes.md: each example raises the error that is printed below it."""
+"""docs/mistakes.md: each example raises the error that is printed below it, or, as `py`, none."""
 
 from __future__ import annotations
 
@@ -21,4 +21,6 @@ def test_every_mistake_gives_the_message_that_is_printed(tmp_path: Path, monkeyp
         with pytest.raises((TypeError, ValueError)) as raised:
             exec(mistake, names)
         assert f"{raised.type.__name__}: {raised.value}\n" == message, mistake
+    for mistake in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(mistake, names)
     assert len(PAGE.read_text().split("\n## ")) > 10

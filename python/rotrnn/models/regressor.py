@@ -79,8 +79,11 @@ class Regression(SequenceModel):
         raise ValueError(f"{type(self).__name__}.answers: predictions are numbers, expected a model of classes")
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of predictions `logits` for the targets `labels`, of which those that are NaN do not
-        count."""
+        """Returns the `Loss` of predictions `logits` for the targets `labels`.
+
+        Targets that are NaN do not count, nor, where there is one for each step, those of step `lengths[b]` and later
+        in sequence b. Without `lengths` every step counts, also where `forward` was given lengths.
+        """
         args = Boundary(f"{type(self).__name__}.loss")
         targets, counted = self._targets(args, labels, lengths)
         predictions = args.array("logits", logits, self.targets_form.replace("K", "C"))

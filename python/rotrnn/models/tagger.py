@@ -76,7 +76,11 @@ class Tagger(SequenceModel):
         return self.head.forward(self.head_params(params), x, TRUSTED.checked(lengths))[0], None
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of logits (B, T, C) for labels (B, T). Padding and labels `IGNORED` (-1) do not count."""
+        """Returns the `Loss` of logits (B, T, C) for labels (B, T).
+
+        Labels `IGNORED` (-1) do not count, nor do those of step `lengths[b]` and later in sequence b. Without `lengths`
+        every step counts, also where `forward` was given lengths.
+        """
         args = Boundary(f"{type(self).__name__}.loss")
         labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
@@ -126,7 +130,10 @@ class LanguageModel(Tagger):
 
     @staticmethod
     def targets(tokens: Array, lengths: Array | None = None) -> Array:
-        """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`."""
+        """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`.
+
+        With `lengths` (B,) the last position of sequence b is ``lengths[b] - 1``, and what is behind it is `IGNORED`.
+        """
         args = Boundary("LanguageModel.targets")
         tokens = args.array("tokens", tokens, "B T", kinds=INTEGERS)
         steps = args.lengths(lengths)

@@ -97,6 +97,21 @@ class StoredHistory(Around):
     SLSTM, MinGRU, SelectiveRotRNN, FixedPointRNN, and LRU, RotRNN, S5 and RopeMemory, with windows too), of LSTM and
     SLSTM h without the cells c. Of all other layers they are the outputs y. Pairs of real lanes (2i, 2i+1) are planes.
 
+    Parameters
+    ----------
+    d_model : int
+        D, that of `layer`.
+    layer : Recurrent
+        The recurrence, which runs forward in time.
+    length : int
+        L of the angles, and with "ages" the number of weights.
+    read, form : str
+        See above.
+    window : int, optional
+        M; by default all states are kept.
+    heads : int
+        Groups of planes with weights of their own, a divisor of the number of planes.
+
     Parameters (dict of float32): those of the layer, and for P planes history_C (D, 2P), which acts on (re, im) of each
     plane; with "ages" history_w (heads, A), with "content" history_q (2P, D), W_q as real lanes. The state is that of
     the layer, and the states (B, M-1, P), or (B, t, P) after t steps without a window, oldest first, and the numbers
