@@ -189,7 +189,9 @@ def _conclude(ended: list[Run]) -> None:
     if failed:
         raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry resumes the failed ones")
     if unreadable:
-        raise ValueError(f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read")
+        raise ValueError(
+            f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read; --retry mends a damaged result.json"
+        )
 
 
 def _results(args: argparse.Namespace) -> None:
@@ -630,7 +632,11 @@ rotrnn sweep listops-lru --seeds 0..4 --launcher slurm --slurm-option time=12:00
         help="number of runs at a time, which share the cores (default: 1); under mpirun in each process; with Slurm "
         "the most tasks of the array at a time (default: no limit)",
     )
-    one.add_argument("--retry", action="store_true", help="resume failed runs too")
+    one.add_argument(
+        "--retry",
+        action="store_true",
+        help="resume failed runs too, and evaluate those again whose result.json is damaged",
+    )
     one.add_argument(
         "--launcher",
         choices=("slurm",),

@@ -204,6 +204,9 @@ class Estimator:
                 expected = "None with a layer that is given as an object"
                 raise ValueError(f"{args.op}: layer_settings is {self.layer_settings!r}, expected {expected}")
             return self.layer
+        if isinstance(self.layer, type):
+            expected = f"a name, or a layer such as {self.layer.__name__}({self.width}, ...)"
+            raise TypeError(f"{args.op}: layer is the class {self.layer.__name__}, expected {expected}")
         kind = pick(f"{args.op}: layer", self.layer, LAYERS)
         args.one_of("layer_settings", self.layer_settings or {}, dict)
         missing = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
@@ -287,7 +290,8 @@ class Estimator:
         values, lengths = sequences(f"{type(self).__name__}.{call}", x)
         if values.shape[1] != self.n_features_in_:
             expected = f"is expecting {self.n_features_in_} features as input"
-            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step)")
+            one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
+            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
@@ -623,8 +627,11 @@ class SequenceRegressor(Estimator):
         _check_objective(args, self.objective, self.quantiles)
 
     def predict_quantiles(self, x: X) -> Numbers:
-        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the quantiles; with another
-        objective Q is 1."""
+        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the Q quantiles. ValueError with
+        another objective."""
+        if not self.quantiles:
+            where = f"{type(self).__name__}.predict_quantiles: objective is {self.objective!r}"
+            raise ValueError(f"{where}, expected a fit with objective 'quantile'")
         return self._quantiles("predict_quantiles", x)
 
     def _quantiles(self, call: str, x: X) -> Numbers:

@@ -217,6 +217,6 @@ FOUND = [
         "learning_rate: warmup is",
     ),
     Found("SelectiveRotRNN, mixed precision", mixed_precision, None),
-    Found("build_model, no length", missing_length, "WropeMemory: setting 'length' is missing"),
+    Found("build_model, no length", missing_length, "WropeMemory: setting 'length' (int) is missing"),
     Found("Stream.push, prepared of no block", lambda: stream_with(prepared=((),)), "Stream.push: inputs, or the"),
 ]

@@ -250,7 +250,10 @@ ONE = np.ones((1, 2, 3)) + 0j
         (lambda: given_state([-1]), r"state.places is \[-1\], expected the number of steps so far"),
         (given_gradient, r"StoredHistory.backward: dstate.stored has shape \(1, 3, 2\), expected \(1, 2, 2\)"),
         (lambda: make_layer("lru", 4, {"d_state": 2, "history": 3}), "LRU: history=3, expected a dict of settings"),
-        (lambda: make_layer("lru", 4, {"d_state": 2, "history": {}}), "StoredHistory: setting 'length' is missing"),
+        (
+            lambda: make_layer("lru", 4, {"d_state": 2, "history": {}}),
+            r"StoredHistory: setting 'length' \(int\) is missing",
+        ),
         (
             lambda: make_layer("lru", 4, {"d_state": 2, "history": {"lenght": 3}}),
             "StoredHistory: unknown setting 'lenght', expected one of length, read, form, window, heads",

@@ -149,7 +149,7 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
                                    np.ones(2)), ValueError, r"depth_pass: mixer.w has shape \(2, 9, 5\), expected"),
     ("truncated checkpoint", truncated, ValueError, "last.safetensors: is truncated"),
     ("tampered checkpoint", tampered, ValueError, "last.safetensors: .* damaged or changed"),
-    ("disk full", disk_full, OSError, "checkpoint not written"),
+    ("disk full", disk_full, OSError, "not written"),
     ("recipe: wrong type", lambda _: load_recipe("digits-lru", ['training.steps="many"']), ValueError,
      "training.steps is 'many', expected an integer"),
     ("recipe: mistyped key", lambda _: load_recipe("digits-lru", ["training.stesp=5"]), ValueError,

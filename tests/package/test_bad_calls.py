@@ -40,10 +40,27 @@ def sample(steps: Any) -> object:
     return model.sample(model.init(np.random.default_rng(0)), np.zeros((1, 2), np.int64), steps, seed=0)
 
 
+def backward_of_loss() -> object:
+    model: Any = build(d_state=2)
+    params = model.init(np.random.default_rng(0))
+    logits, saved = model.forward(params, np.zeros((1, 3), np.int64))
+    return model.backward(params, saved, model.loss(logits, np.zeros(1, np.int64)))
+
+
 CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.Context(train="no"), TypeError, "Context: train is 'no', expected True or False"),  # type: ignore[arg-type]
     (lambda: rotrnn.Context(step=1.5), ValueError, "Context: step is 1.5, expected an integer from 0"),  # type: ignore[arg-type]
     (lambda: rotrnn.Context(seed=-1), ValueError, "Context: seed is -1, expected an integer from 0"),
+    (
+        backward_of_loss,
+        ValueError,
+        "SequenceClassifier.backward: dlogits is a Loss, expected an array, one of its parts mean, dlogits, counted",
+    ),
+    (
+        lambda: rotrnn.AdamW().grouping(rotrnn.LRU(2, 2)),  # type: ignore[arg-type]
+        TypeError,
+        "AdamW.grouping: is_recurrent is a LRU, expected a function of a name: model.is_recurrent",
+    ),
     (lambda: update(step=-1), ValueError, "AdamW.update: step is -1, expected"),
     (lambda: update(step=10), ValueError, "AdamW.update: step is 10, expected"),
     (
@@ -75,7 +92,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "load_recipe: overrides is 'a.b=1', expected a list",
     ),
     (lambda: build(d_stat=4), ValueError, "LRU: unknown setting 'd_stat', expected one of d_state"),
-    (lambda: build(), ValueError, "LRU: setting 'd_state' is missing"),
+    (lambda: build(), ValueError, "LRU: setting 'd_state' (int) is missing"),
     (lambda: rotrnn.AdamW(lr=-1), ValueError, "AdamW: lr is -1.0, expected a positive number"),
     (lambda: rotrnn.AdamW(lr="fast"), ValueError, "AdamW: lr='fast', expected a finite number"),  # type: ignore[arg-type]
     (lambda: rotrnn.AdamW(schedule="cosin"), ValueError, "AdamW: schedule is 'cosin', expected one of cosine, linear"),

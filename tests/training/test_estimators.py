@@ -170,6 +170,15 @@ def test_settings() -> None:
         one.set_params(epoch=3)
     with pytest.raises(ValueError, match=r"layer is 'lrv', expected one of .*did you mean lru"):
         SequenceRegressor("lrv").fit(noise(20), np.arange(20))
+    with pytest.raises(
+        TypeError, match=r"layer is the class LRU, expected a name, or a layer such as LRU\(64, \.\.\.\)"
+    ):
+        SequenceRegressor(LRU).fit(noise(20), np.arange(20))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"predict_quantiles: objective is 'mae', expected a fit with objective"):
+        one.predict_quantiles(noise(20))
+    two = SequenceRegressor(layer, epochs=1).fit(np.repeat(noise(20), 2, 2), np.arange(20))
+    with pytest.raises(ValueError, match=r"X has 1 features, .* 2 features as input \(per step\); x\[None\] is one"):
+        two.predict(np.repeat(noise(20), 2, 2)[0])
     with pytest.raises(NotFittedError, match=r"Forecaster.predict: is not fitted yet, call fit first"):
         Forecaster().predict()
 

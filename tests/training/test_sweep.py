@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -414,6 +415,19 @@ def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
     assert main([*command, "task.data_dir=right", "--retry"]) == 0
     (run,) = find_runs([tmp_path / "sweep"])
     assert run.load_recipe().task.data_dir == str(tmp_path / "right")
+
+
+def test_retry_mends_a_damaged_result(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    command = ["sweep", str(written(tmp_path)), "--seeds", "0,1", "--steps", "2", "--out", str(tmp_path / "sweep")]
+    assert main(command) == 0
+    result = tmp_path / "sweep" / "seed=1" / "result.json"
+    whole = json.loads(result.read_text())
+    result.write_text(result.read_text()[:40])
+    assert main(command) == 2
+    assert "1 of 2 runs cannot be read; --retry mends a damaged result.json" in capsys.readouterr().err
+    assert main([*command, "--retry"]) == 0
+    assert json.loads(result.read_text())["test"] == whole["test"]
 
 
 def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):

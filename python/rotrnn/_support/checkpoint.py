@@ -47,8 +47,8 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
         with atomic_file(path) as file:
             file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
     except OSError as error:
-        kept = "the previous checkpoint is unchanged" if Path(path).exists() else "there was no previous checkpoint"
-        raise OSError(error.errno, f"checkpoint not written ({error.strerror}); {kept}", str(path)) from error
+        kept = "the file that was there is unchanged" if Path(path).exists() else "no file was there before"
+        raise OSError(error.errno, f"not written ({error.strerror}); {kept}", str(path)) from error
 
 
 def read_checkpoint(

@@ -11,7 +11,7 @@ def plural(n: int, what: str) -> str:
 
 def alike(name: str, known: Iterable[str]) -> str:
     """Returns a question for the known name that is nearest to a mistyped one; empty if there is none."""
-    found = difflib.get_close_matches(name, list(known), 1, 0.5)
+    found = difflib.get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 

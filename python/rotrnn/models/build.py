@@ -211,7 +211,7 @@ def _with_settings(kind: type[Recurrent], own: dict[str, Any], **given: Any) -> 
             )
     for name, one in known.items():
         if name not in own and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{kind.__name__}: setting {name!r} is missing")
+            raise ValueError(f"{kind.__name__}: setting {name!r} ({one.type}) is missing")
     return kind(**given, **own)
 
 

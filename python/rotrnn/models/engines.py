@@ -203,7 +203,10 @@ class PythonEngine(Engine):
         if others := [name for name in flat if name.partition(".")[0] != "state"]:
             raise ValueError(f"has {others[0]}, which is not expected")
         if not isinstance(nested, tuple) or len(nested) > 2:
-            raise ValueError("state is not a tuple of the states of the stack and of the head")
+            raise ValueError(
+                "state is not a tuple of the states of the stack and of the head, expected one that a stream with "
+                'engine "python" saved'
+            )
         stack, head = (*nested, None)[:2]
         args = Boundary("Stream.load")
         args.bind("B", self.batch, "the stream")

@@ -69,6 +69,9 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
+        if fields := getattr(value, "_fields", None):  # what another call returned
+            what = f"expected an array, one of its parts {', '.join(fields)}"
+            raise kind(f"{op}: {name} is a {type(value).__name__}, {what}") from error
         raise kind(f"{op}: {name} is a {type(value).__name__} that is no array: {error}") from error
 
 

@@ -445,7 +445,8 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
             free = section == "source" or (section == "task" and key in HERE) or (section, key) == FREE
             if old.get(key) != new.get(key) and not free:
                 got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
-                raise ValueError(f"{run.folder}: {section}.{key} is {got}, expected {expected} as in the run's recipe")
+                kept = f"expected {expected} as in the run's recipe, which it keeps"
+                raise ValueError(f"{run.folder}: {section}.{key} is {got}, {kept}")
     raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")
 
 

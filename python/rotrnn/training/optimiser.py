@@ -120,7 +120,15 @@ class AdamW:
         return self.weight_decay if decays else 0.0
 
     def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
-        """Returns the function that maps a parameter's name to its group. `is_recurrent` is that of the model."""
+        """Returns the function that maps a parameter's name to its group. `is_recurrent` is that of the model.
+
+        TypeError if it is not a function.
+        """
+        if not callable(is_recurrent):
+            got = type(is_recurrent).__name__
+            raise TypeError(
+                f"AdamW.grouping: is_recurrent is a {got}, expected a function of a name: model.is_recurrent"
+            )
         names = {kind: group for group, kind in GROUPS.items()}
 
         def group_of(name: str) -> str:

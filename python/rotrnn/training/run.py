@@ -156,6 +156,13 @@ class Run:
             return "done"
         return "failed" if self.failed.exists() else "unfinished"
 
+    def drop_damaged_result(self) -> None:
+        """Removes a result.json that cannot be read, so that resuming the run writes it again."""
+        try:
+            self.read_json(self.result)
+        except ValueError:
+            self.result.unlink()
+
     def fail(self, error: str, output: str = "") -> None:
         """Records that the run ended with an error; `output` is the end of its output."""
         self.write(self.failed, to_json({"error": error, "output": output}, indent=2) + "\n")

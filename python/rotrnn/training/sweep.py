@@ -393,7 +393,8 @@ def run_sweep(
 ) -> list[Run]:
     """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
 
-    Finished runs are not touched, and neither are failed ones unless `retry` is True. The others are resumed. A run
+    Finished runs are not touched, and neither are failed ones unless `retry` is True, which also evaluates runs again
+    whose result.json is damaged. The others are resumed. A run
     that fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
     unless that variable is set. `device` is that of `train`. If there are `places`, runs are trained there instead of
     `jobs` at a time here.
@@ -431,6 +432,8 @@ def prepared(
         every = [Run(top / name) for name in runs]
         for run, recipe in zip(every, runs.values(), strict=True):
             _put(run, recipe)
+            if retry:
+                run.drop_damaged_result()
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
         say(f"{plural(len(every), 'run')} in {top}, ended: {len(every) - len(todo)}")
         yield every, todo
