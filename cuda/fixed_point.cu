@@ -199,7 +199,7 @@ KERNEL(depth_solve) {
                      alpha_varying ? mixer_alpha(m) : 0,
                      NULL};
     const sequences all = {p, B, T, lengths};
-    const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience};
+    const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience, cycle};
     const crew c = crew_of(B, solve_room(m, direct));
     launch(solve_rows, crew_blocks(c), BLOCK, c.shared, c, all, rules, tile, (bool)direct, y, h, h0, iterations,
            applied, residual);

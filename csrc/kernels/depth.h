@@ -173,11 +173,11 @@ ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *
 
 /* The rules of rotrnn.nn.fixed_points.iteration.Progress for one sequence: an iteration goes on until the residual is
  * below tol, `most` times at most; the step size, at first `first`, shrinks after `patience` residuals without a new
- * lowest one. */
+ * lowest one, and is `first` again after each `cycle` in which the lowest one has not fallen to a tenth. */
 typedef struct {
     double tol;
     real first, shrink;
-    int64_t most, patience;
+    int64_t most, patience, cycle;
 } depth_rules;
 
 /* What a sequence needed: the largest number of iterations of a tile, all its tokens' iterations, and the largest
@@ -191,7 +191,7 @@ typedef struct {
 ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, depth_rules r, real *y, const real *h,
                           const real *later, real *now, real *room) {
     real s = r.first, residual = 0;
-    double lowest = INFINITY;
+    double lowest = INFINITY, before = 1;
     int64_t count = 0, waited = 0;
     do {
         copy_row(now, h, p->m.D);
@@ -202,6 +202,10 @@ ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, dept
         if (waited == r.patience) {
             s *= r.shrink;
             waited = 0;
+        }
+        if (count % r.cycle == 0) {
+            if (lowest > before / 10) s = r.first, waited = 0;
+            before = lowest;
         }
         if (count % DEPTH_STOP_STEPS == 0 && call_stops(p)) break;
     } while (residual >= r.tol && count < r.most); /* false for NaN, too */

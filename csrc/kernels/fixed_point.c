@@ -112,7 +112,7 @@ KERNEL(depth_solve) {
                      w_varying ? mixer_prepared(m) : 0,
                      alpha_varying ? mixer_alpha(m) : 0,
                      stop_of_call()};
-    const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience};
+    const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience, cycle};
     const int64_t room = solve_room(m, direct);
     real *const rooms = WORKSPACE(real, B, room);
     if (!rooms) return ROT_NO_MEMORY;

@@ -16,7 +16,7 @@
 #include "rows.h"
 #include "run.h"
 
-enum { PATIENCE = 15 }; /* iterations without a new lowest residual, after which the step size is smaller */
+enum { PATIENCE = 15, CYCLE = 1000 }; /* iterations without a new lowest residual, and without a tenth of it */
 static const double FIRST_STEP = 0.99, SHRINK = 0.9, LEAST_STEP = 1e-3;
 
 /* F of one step: x, carried, gain and, if it is in F, gate (N); w and alpha of the mixer; and memory: `apart` (N), and
@@ -66,7 +66,7 @@ static spread relax_row(real *restrict y, const real *restrict f, real s, int64_
 /* What an iteration knows of its sequence, as Progress of iteration.py. */
 typedef struct {
     real s;
-    double lowest, residual;
+    double lowest, before, residual;
     int64_t waited;
 } progress;
 
@@ -81,6 +81,13 @@ static void add_residual(progress *p, const iteration *how, double residual) {
     p->waited = 0;
 }
 
+/* After `count` iterations: damping begins anew unless the lowest residual has fallen to a tenth in this cycle. */
+static void begin_anew(progress *p, const iteration *how, int64_t count) {
+    if (!how->adaptive || how->quantile || count % CYCLE) return;
+    if (p->lowest > p->before / 10) p->s = (real)FIRST_STEP, p->waited = 0;
+    p->before = p->lowest;
+}
+
 static bool is_settled(const progress *p, const iteration *how) {
     return (how->quantile ? p->lowest : p->residual) < how->tol;
 }
@@ -88,7 +95,7 @@ static bool is_settled(const progress *p, const iteration *how) {
 /* y (N), from zero, becomes the last iterate; f (N) is memory. Returns whether it is at the fixed point. */
 static bool solve(const image *F, real *restrict y, real *restrict f) {
     const iteration *const how = &F->how->how;
-    progress p = {.s = how->adaptive ? (real)FIRST_STEP : 1, .lowest = INFINITY};
+    progress p = {.s = how->adaptive ? (real)FIRST_STEP : 1, .lowest = INFINITY, .before = 1};
     zero_row(y, F->N);
     for (int64_t i = 0; i < how->most; i++) {
         mix(F, f, y);
@@ -97,6 +104,7 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
         add_residual(&p, how, (double)residual_of(relax_row(y, f, p.s, F->N), floor));
         if (isnan(p.residual)) return false;
         if (is_settled(&p, how)) return true;
+        begin_anew(&p, how, i + 1);
         if (how->quantile && (double)p.s < LEAST_STEP) return false;
     }
     return false;

@@ -11,9 +11,11 @@ import pytest
 
 from cases.fixed_point import dense_recurrence
 from rotrnn import _cpu
-from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged, iterate
+from rotrnn.nn.fixed_points import iteration
+from rotrnn.nn.fixed_points.iteration import CYCLE, ConvergenceError, NotConverged, iterate
 from rotrnn.nn.fixed_points.mixer import CONTRACTION
 from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.layers import fixed_point
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer
@@ -74,10 +76,15 @@ def test_tiles_reach_the_dense_recurrence_within_their_tolerance(tile: int) -> N
     assert (saved.report.per_step < saved.iterations).all() == (tile < T)
 
 
-@pytest.mark.parametrize("damping", ["adaptive", "none"])
+@pytest.mark.parametrize(("damping", "cycle"), [("adaptive", CYCLE), ("none", CYCLE), ("adaptive", 35)])
 @pytest.mark.parametrize("tile", [1, 7, T + 1])
-def test_a_tile_follows_the_rules_of_the_iteration(tile: int, damping: str) -> None:
-    """The same iterates, to the bit, as `iterate` over the same tiles: step sizes that shrink, limits, and all."""
+def test_a_tile_follows_the_rules_of_the_iteration(
+    tile: int, damping: str, cycle: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same iterates, to the bit, as `iterate` over the same tiles: step sizes that shrink, and begin anew after a
+    cycle, limits, and all."""
+    monkeypatch.setattr(iteration, "CYCLE", cycle)
+    monkeypatch.setattr(fixed_point, "CYCLE", cycle)
     layer, params, x = adverse(tol=1e-3, max_iterations=40, damping=damping, tile=tile)
     params["W_alpha"][:, 0] = 0.5
     with warnings.catch_warnings():

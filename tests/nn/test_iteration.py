@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rotrnn.nn.fixed_points.iteration import (
+    CYCLE,
     PATIENCE,
     SHRINK,
     STOPS,
@@ -163,6 +165,47 @@ def test_damping_follows_its_schedule() -> None:
         iterate(step, np.array([3]), np.dtype(np.float64), Iteration(max_iterations=2 * PATIENCE + 3))
     expected = [0.99] * (1 + PATIENCE) + [0.99 * SHRINK] * PATIENCE + [0.99 * SHRINK * SHRINK] * 2
     np.testing.assert_allclose(sizes, expected, rtol=4 * EPS)
+
+
+def test_damping_begins_anew_after_a_cycle_without_progress() -> None:
+    sizes: list[float] = []
+
+    def run(stop: str, residual: Callable[[int], float], limit: int) -> Any:
+        def step(s: Any, lengths: Any) -> Any:
+            sizes.append(float(s[0]))
+            return np.array([residual(len(sizes))])
+
+        sizes.clear()
+        with pytest.warns(NotConverged):
+            iterate(step, np.array([3]), np.dtype(np.float64), Iteration(1e-9, max_iterations=limit, stop=stop))
+        return np.array(sizes)
+
+    stuck = run("sequence", lambda i: 1.0, 2 * CYCLE)
+    np.testing.assert_array_equal(stuck[1:CYCLE], stuck[CYCLE : 2 * CYCLE - 1])  # the first residual was the lowest
+    assert stuck[CYCLE - 1] < 0.001
+    slow = run("sequence", lambda i: 1 - i / 4 / CYCLE if i % 20 else 2.0, 2 * CYCLE)  # lower, but not to a tenth
+    np.testing.assert_array_equal(slow, 0.99)
+    halted = run("sequence", lambda i: 0.09 if i < 20 else 1.0, CYCLE + 1)
+    assert halted[CYCLE] < 0.001
+    together = run("quantile", lambda i: 1.0, 2 * CYCLE)
+    assert len(together) < CYCLE  # where the quantile rule ends
+
+
+def test_damping_is_no_hindrance_to_what_travels_step_by_step() -> None:
+    """F(y)_t = g_t y_{t-1}, with gains that double ten times and halve ten times: an undamped iteration brings one more
+    of T steps, and all step sizes of the schedule together are those of 149 iterations. The inverse of I - F has T
+    entries of at most 2^10 in a row."""
+    T, tol = 200, 1e-9
+    gains = np.where(np.arange(T - 1) // 10 % 2 == 0, 2.0, 0.5)
+
+    def F(y: Any, _: Any) -> Any:
+        return np.concatenate([np.ones_like(y[:, :1]), gains[:, None] * y[:, :-1]], 1)
+
+    y, report = solve(F, np.zeros((1, T, 1)), Iteration(tol, 10_000))
+    assert report.converged.all()
+    assert report.iterations[0] > CYCLE
+    expected = np.cumprod(np.concatenate([[1], gains]))
+    np.testing.assert_allclose(y[0, :, 0], expected, rtol=0, atol=2**10 * T * tol * 2**10)
 
 
 def test_damping_reaches_what_the_plain_iteration_leaves() -> None:

@@ -47,6 +47,19 @@ def backward_of_loss() -> object:
     return model.backward(params, saved, model.loss(logits, np.zeros(1, np.int64)))
 
 
+def nothing_is_updated(array: Any) -> object:
+    """The error is that of the second parameter; the first is as it was."""
+    params = {"a": np.ones(2, np.float32), "w": array}
+    grads = {"a": np.ones(2, np.float32), "w": np.ones(array.shape, np.float32)}
+    optimiser = rotrnn.AdamW()
+    moments = optimiser.init({"a": params["a"], "w": grads["w"]})
+    try:
+        return optimiser.update(params, grads, moments, optimiser.grouping(lambda name: False), 0, 10)
+    finally:
+        assert params["a"].tolist() == [1, 1]
+        assert not any(moment.any() for moment in moments.values())
+
+
 CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.Context(train="no"), TypeError, "Context: train is 'no', expected True or False"),  # type: ignore[arg-type]
     (lambda: rotrnn.Context(step=1.5), ValueError, "Context: step is 1.5, expected an integer from 0"),  # type: ignore[arg-type]
@@ -60,6 +73,16 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: rotrnn.AdamW().grouping(rotrnn.LRU(2, 2)),  # type: ignore[arg-type]
         TypeError,
         "AdamW.grouping: is_recurrent is a LRU, expected a function of a name: model.is_recurrent",
+    ),
+    (
+        lambda: nothing_is_updated(np.ones((2, 3), np.float32, order="F")),
+        ValueError,
+        "AdamW.update: params w is not C-contiguous and aligned",
+    ),
+    (
+        lambda: nothing_is_updated(np.ones((2, 3), np.dtype(np.float32).newbyteorder())),
+        TypeError,
+        "AdamW.update: w has dtypes params >f4",
     ),
     (lambda: update(step=-1), ValueError, "AdamW.update: step is -1, expected"),
     (lambda: update(step=10), ValueError, "AdamW.update: step is 10, expected"),

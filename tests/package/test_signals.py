@@ -66,7 +66,7 @@ def matmul(y: Any) -> None:
 def depth(h: Any, tile: int) -> None:
     """A step size with which 10^9 iterations do not reach the tolerance: rounding stops them."""
     B, T, D = h.shape
-    sizes = {"B": B, "T": T, "R": 0, "D": D, "tile": tile, "limit": 10**9, "patience": 10**9}
+    sizes = {"B": B, "T": T, "R": 0, "D": D, "tile": tile, "limit": 10**9, "patience": 10**9, "cycle": 1000}
     counts = {"iterations": np.zeros(B, np.int64), "applied": np.zeros(B, np.int64), "residual": zeros(B)}
     arrays = {"y": zeros(B, T, D), "x": np.ones_like(h), "lam": zeros(D) + 0.5, "w": zeros(0), "alpha": zeros(0)}
     flags = dict.fromkeys(("varying", "w_varying", "alpha_varying", "scaled", "adjoint", "direct"), False)

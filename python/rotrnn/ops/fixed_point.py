@@ -200,6 +200,7 @@ def depth_solve(
     first: float = 1.0,
     shrink: float = 1.0,
     patience: int = 1,
+    cycle: int = 1000,
     scaled: bool = True,
     adjoint: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -226,9 +227,10 @@ def depth_solve(
         Number of steps that are iterated together, at least 1; None to solve directly.
     tol, limit : float, int
         Where the iteration of a tile ends: the residual, and the number of iterations.
-    first, shrink, patience : float, float, int
+    first, shrink, patience, cycle : float, float, int, int
         The first step size s of ``y <- s F(y) + (1 - s) y`` in a tile, and its factor after `patience` iterations
-        without a new lowest residual.
+        without a new lowest residual. After each `cycle` of iterations in which the lowest has not fallen to a tenth,
+        in the first one of 1, s is `first` again.
 
     Returns
     -------
@@ -261,6 +263,7 @@ def depth_solve(
         tile=max(T, 1) if tile is None else args.integer("tile", tile, 1),
         limit=args.integer("limit", limit, 1),
         patience=args.integer("patience", patience, 1),
+        cycle=args.integer("cycle", cycle, 1),
         tol=args.number("tol", tol, positive=True),
         first=args.number("first", first),
         shrink=args.number("shrink", shrink),

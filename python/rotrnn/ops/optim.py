@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -57,27 +58,18 @@ def adamw(
     TypeError, ValueError
         Wrong dtype, mismatched shapes, an array that cannot be written in place, overlapping arrays, or `step` below 1.
     """
+    ready = adamw_ready(param, m, v, grad)
+    if step < 1:
+        raise ValueError(f"adamw: step is {step}, expected an integer from 1")
     norms = empty((2,), np.float64, like=param)
-    adamw_into(norms, param, m, v, grad, lr, step, beta1, beta2, eps, decay, scale)
+    ready(norms=norms, lr=lr, step=step, beta1=beta1, beta2=beta2, eps=eps, decay=decay, scale=scale)
     after = to_host(norms)
     return float(after[0]), float(after[1])
 
 
-def adamw_into(
-    norms: Array,
-    param: Array,
-    m: Array,
-    v: Array,
-    grad: npt.ArrayLike,
-    lr: float,
-    step: int,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    scale: float,
-) -> None:
-    """As `adamw`, with the two norms written to `norms` (2,) float64 on the device, so that nothing waits for it."""
+def adamw_ready(param: Array, m: Array, v: Array, grad: npt.ArrayLike) -> Callable[..., None]:
+    """Returns the kernel of `adamw` with its arrays, which are checked: it takes the other arguments of the step by
+    name, and `norms` (2,) float64 on the device, to which it writes the two norms, so that nothing waits for it."""
     args = Boundary("adamw")
     shape = np.shape(grad)
     g = args.array("grad", np.ravel(grad), "N")
@@ -87,23 +79,7 @@ def adamw_into(
     for one, other in itertools.combinations(arrays, 2):
         if np.may_share_memory(arrays[one], arrays[other]):
             raise ValueError(f"adamw: {one} overlaps {other}, expected separate memory")
-    if step < 1:
-        raise ValueError(f"adamw: step is {step}, expected an integer from 1")
-    args.kernels.adamw(
-        p=param,
-        m=m,
-        v=v,
-        norms=norms,
-        grad=args.layout(g, g.dtype),
-        n=g.size,
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        decay=decay,
-        scale=scale,
-        step=step,
-    )
+    return partial(args.kernels.adamw, p=param, m=m, v=v, grad=args.layout(g, g.dtype), n=g.size)
 
 
 def adamw_groups(

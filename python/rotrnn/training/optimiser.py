@@ -194,34 +194,33 @@ class AdamW:
                 raise TypeError(f"AdamW.update: {name} has dtypes {dtypes}, expected one dtype")
             if not is_writeable(array) or not is_writeable(m) or not is_writeable(v):
                 raise ValueError(f"AdamW.update: {name} is read-only in params or moments, expected arrays to update")
+        ready = {}
+        for name, gradient in gradients.items():
+            try:
+                ready[name] = optim.adamw_ready(arrays[name], moments[f"m.{name}"], moments[f"v.{name}"], gradient)
+            except (TypeError, ValueError) as error:
+                for inner, outer in (("param", "params "), ("m", "moments m."), ("v", "moments v.")):
+                    rename(error, f"adamw: {inner} ", f"AdamW.update: {outer}{name} ")
+                rename(error, "adamw: ", f"AdamW.update: {name}: ")
+                raise
         norms = norms_by_name(dict(reversed(gradients.items())))
         check_finite("gradient", norms, group_of)
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
         rates = {group: self.rate(group, step, steps) for group in GROUPS}
         room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
-        for i, (name, gradient) in enumerate(gradients.items()):
+        for i, (name, update) in enumerate(ready.items()):
             group = groups[name]
-            try:
-                optim.adamw_into(
-                    room[2 * i : 2 * i + 2],
-                    arrays[name],
-                    moments[f"m.{name}"],
-                    moments[f"v.{name}"],
-                    gradient,
-                    lr=rates[group],
-                    beta1=self.betas[0],
-                    beta2=self.betas[1],
-                    eps=self.eps,
-                    decay=self.decay(group),
-                    scale=scale,
-                    step=step + 1,
-                )
-            except (TypeError, ValueError) as error:
-                for inner, outer in (("param", "params "), ("m", "moments m."), ("v", "moments v.")):
-                    rename(error, f"adamw: {inner} ", f"AdamW.update: {outer}{name} ")
-                rename(error, "adamw: ", f"AdamW.update: {name}: ")
-                raise
+            update(
+                norms=room[2 * i : 2 * i + 2],
+                lr=rates[group],
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                eps=self.eps,
+                decay=self.decay(group),
+                scale=scale,
+                step=step + 1,
+            )
         pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its second moment
         updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
         after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})

@@ -16,6 +16,7 @@ from rotrnn.nn.fixed_points.convolution import (
     initial_conv,
 )
 from rotrnn.nn.fixed_points.iteration import (
+    CYCLE,
     PATIENCE,
     SHRINK,
     Iteration,
@@ -194,6 +195,7 @@ class Depth:
             "limit": settings.limit(ctx, site),
             "first": settings.first_step,
             "shrink": SHRINK if settings.damping == "adaptive" else 1.0,
+            "cycle": CYCLE,
             "patience": PATIENCE,
         }
         solved = depth_solve(y, x, self.lam, mixer, self.h0, lengths=lengths, **rules, **how)
