@@ -220,10 +220,10 @@ static linear_system fold_rotrnn(builder *b, const part *p, int64_t D, bool alph
         return s;
     }
     for (int64_t h = 0; h < H; h++) {
-        double trace = 0;
-        for (int64_t i = 0; i < W * D; i++) trace += B[h * W * D + i] * B[h * W * D + i];
-        const double decay = bounded_exp(gamma_log[h]), gamma = exp(-decay);
-        const double xi = sqrt(alpha ? c / (c * gamma * gamma + trace) : c * -expm1(-2 * decay) / trace);
+        double norm = 0;
+        for (int64_t i = 0; i < W * D; i++) norm = hypot(norm, B[h * W * D + i]); /* squares might overflow */
+        const double decay = bounded_exp(gamma_log[h]), gamma = exp(-decay), root = sqrt(c);
+        const double xi = alpha ? root / hypot(root * gamma, norm) : root * sqrt(-expm1(-2 * decay)) / norm;
         if (!isfinite(xi)) failed(b->error, ROTRNN_DAMAGED, "%s.B of head %lld is zero", p->name, (long long)h);
         for (int64_t i = 0; i < planes; i++) {
             const double angle = 2 * i + 1 < W ? theta[h * (W / 2) + i] : 0; /* an odd lane is not turned */

@@ -648,12 +648,13 @@ class SequenceRegressor(Estimator):
         return np.asarray(self._quantiles(call, x)[..., middle(self.quantiles)])
 
     def score(self, x: X, y: npt.ArrayLike) -> float:
-        """Returns the coefficient of determination R^2, the mean over the targets."""
+        """Returns the coefficient of determination R^2, the mean over the targets. Of a target that is constant it is 1
+        if all predictions are right, else 0, as in scikit-learn."""
         found = self._predict("score", x)
         targets = _truth(f"{type(self).__name__}.score", y, found, numbers=True)
         error = ((targets - found) ** 2).sum(0)
         spread = ((targets - targets.mean(0)) ** 2).sum(0)
-        return float(np.mean(1 - error / np.where(spread > 0, spread, 1)))
+        return float(np.mean(np.where(spread > 0, 1 - error / np.where(spread > 0, spread, 1), error == 0)))
 
 
 def middle(quantiles: Sequence[float] | None) -> int:

@@ -18,15 +18,14 @@ from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     NotConverged,
     drawn_limit,
-    exponents,
     iterate,
     solve,
-    times_power,
 )
 from rotrnn.nn.layer import EVALUATION, Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.fixed_point import relax
 
 EPS = np.finfo(np.float64).eps

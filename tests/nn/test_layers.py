@@ -11,6 +11,7 @@ import scipy.linalg
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 EPS = np.finfo(np.float64).eps
@@ -174,6 +175,42 @@ def test_layers_say_what_is_wrong() -> None:
     both = LRU(3, 4, bidirectional=True)
     with pytest.raises(ValueError, match="bidirectional"):
         both.step(both.init(rng), None, x[:, 0])
+
+
+@pytest.mark.parametrize("power", [-110, -70, 70, 110])
+@pytest.mark.parametrize("kind", [RotRNN, SelectiveRotRNN])
+def test_rotrnn_is_the_same_for_every_size_of_b(kind: Any, power: int) -> None:
+    """B is divided by its norm: times 2^n it gives the same bits, and 2^-n of its gradient, also where its squares
+    overflow or vanish in float32."""
+    layer = kind(4, 6, heads=2)
+    params = layer.init(np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((2, 9, 4), dtype=np.float32)
+
+    def run(B: Any) -> Any:
+        y, saved = layer.forward(params | {"B": B}, x)
+        dx, grads, _ = layer.backward(params | {"B": B}, saved, np.ones_like(y))
+        return {"y": y, "dx": dx, **grads}
+
+    expected, found = run(params["B"]), run(np.ldexp(params["B"], power))
+    expected["B"] = np.ldexp(expected["B"], -power)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], name)
+
+
+def test_rotrnn_by_alpha_with_a_b_of_any_size() -> None:
+    """In float32 as in float64, to the rounding of a few products of 9 steps, 6 states and 4 channels."""
+    layer = RotRNN(4, 6, heads=2, normalise="alpha")
+    params = layer.init(np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((2, 9, 4), dtype=np.float32)
+    for power in (-110, -70, 0, 70, 110):
+        single = params | {"B": np.ldexp(params["B"], power)}
+        double = astype(single, np.float64)
+        y, saved = layer.forward(single, x)
+        exact, kept = layer.forward(double, x.astype(np.float64))
+        np.testing.assert_allclose(y, exact, rtol=0, atol=64 * 2.0**-24 * np.abs(exact).max())
+        dB = layer.backward(single, saved, np.ones_like(y))[1]["B"]
+        dB_exact = layer.backward(double, kept, np.ones_like(exact))[1]["B"]
+        np.testing.assert_allclose(dB, dB_exact, rtol=0, atol=64 * 2.0**-24 * np.abs(dB_exact).max())
 
 
 def test_precisions_mix_by_numpys_rules() -> None:

@@ -367,3 +367,13 @@ def test_rates_beyond_float32_forget_at_once(layer: Recurrent) -> None:
     np.testing.assert_array_equal(y, expected)
     dx, dparams, _ = layer.backward(params, saved, np.ones_like(y))
     assert all(np.isfinite(one).all() for one in (dx, *dparams.values()))
+
+
+@pytest.mark.parametrize("gamma", ["constant", "random", "input"])
+def test_gradients_of_single_parameters_are_those_of_a_double_input(gamma: str) -> None:
+    """All have the wider dtype; in the narrower one, half of a gradient's digits would be lost."""
+    layer = SelectiveRotRNN(4, 6, gamma=gamma)
+    params = layer.init(np.random.default_rng(0))
+    _, saved = layer.forward(params, np.random.default_rng(1).standard_normal((2, 5, 4)), Context(train=True))
+    _, grads, _ = layer.backward(params, saved, np.ones((2, 5, 4)))
+    assert {name: grad.dtype.name for name, grad in grads.items()} == dict.fromkeys(params, "float64")

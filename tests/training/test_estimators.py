@@ -183,6 +183,14 @@ def test_settings() -> None:
         Forecaster().predict()
 
 
+def test_the_score_of_targets_that_are_constant() -> None:
+    """0, or 1 if each prediction is right, as scikit-learn has it; and the mean over targets."""
+    one = SequenceRegressor(width=8, depth=1, epochs=1).fit(noise(20), np.arange(20))
+    assert one.score(noise(20), np.full(20, 5.0)) == 0
+    found = one.predict(noise(20)[:1])
+    assert one.score(noise(20)[:1], found) == 1
+
+
 @pytest.mark.parametrize("layer", rotrnn.LAYERS)
 def test_every_layer_by_its_name(layer: str) -> None:
     one = SequenceRegressor(layer, width=8, depth=1, epochs=1).fit(noise(20), np.arange(20))

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -199,29 +198,6 @@ def add_to_last_steps(dy: Array, lengths: Steps, dlast: Array) -> Array:
     if dy.shape[1]:
         dy[_last(lengths, dy)] += np.where(some, dlast, 0)
     return np.where(some, 0, dlast)
-
-
-def exponents(*grads: Array | None) -> npt.NDArray[np.int32]:
-    """Returns for each sequence the e with the largest |number| of `grads` (B, ...) in [2^(e-1), 2^e). It is 0 if the
-    largest number is zero or not finite.
-
-    An adjoint is linear, so it can be solved for gradients times 2^-e, and the result multiplied by 2^e. This is exact
-    unless numbers underflow. Without this scaling, the floor of the residual would treat the small gradients of a mean
-    over a long batch as zero.
-    """
-    given = [
-        np.abs(one).max(tuple(range(1, one.ndim))) if one.size else np.zeros_like(one, shape=one.shape[:1])
-        for one in grads
-        if one is not None
-    ]
-    largest = functools.reduce(np.maximum, given)
-    return np.where(np.isfinite(largest), np.frexp(np.where(np.isfinite(largest), largest, 0))[1], 0).astype(np.int32)
-
-
-def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
-    """Returns x (B, ...) times 2^e, with an exponent for each sequence."""
-    scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
-    return scaled
 
 
 class Report(NamedTuple):

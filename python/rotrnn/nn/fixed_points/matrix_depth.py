@@ -13,14 +13,13 @@ from rotrnn.nn.fixed_points.iteration import (
     Solution,
     Steps,
     complain,
-    exponents,
     last_steps,
     solve,
-    times_power,
 )
 from rotrnn.nn.fixed_points.maps import Lagged, lagged
 from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts
 from rotrnn.nn.layer import Array, Context
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.dense import dense
 from rotrnn.ops.device import contiguous

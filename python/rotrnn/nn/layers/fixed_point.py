@@ -24,14 +24,12 @@ from rotrnn.nn.fixed_points.iteration import (
     Steps,
     add_to_last_steps,
     check_settings,
-    exponents,
     has_steps,
     in_one_call,
     iterate,
     last_steps,
     lengths_of,
     solve,
-    times_power,
 )
 from rotrnn.nn.fixed_points.maps import Lagged, Map, Maps, lagged, mixer_maps
 from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts
@@ -49,6 +47,7 @@ from rotrnn.nn.layer import (
     spectrum,
     trusted,
 )
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, contiguous

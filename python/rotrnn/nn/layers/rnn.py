@@ -174,7 +174,7 @@ class RNN(Recurrent):
     def eigenvalues(self, params: Params) -> Array:
         """Returns the eigenvalues of A, (N,) complex."""
         self.check_params(params)
-        return np.linalg.eigvals(params["A"].astype(np.float64))
+        return np.linalg.eigvals(params["A"].astype(np.float64)).astype(np.complex128)
 
 
 class LSTMSaved(NamedTuple):

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.device import contiguous, einsum, full
 from rotrnn.ops.linear_layer import System, complex_of
@@ -17,7 +19,8 @@ from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
 
 class Folding(NamedTuple):
-    """For each head: P (H, W, W), P^T B (H, W, D); and (H,) each: the gain xi of B, gamma, |a| and tr(B^T B)."""
+    """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), and the
+    exponent e of B = 2^e B'."""
 
     P: Array
     PtB: Array
@@ -25,6 +28,7 @@ class Folding(NamedTuple):
     gamma: Array
     modulus: Array
     trace: Array
+    exponent: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -109,15 +113,16 @@ class RotRNN(LinearRecurrence):
     conditioned: ClassVar[str | None] = "B"
 
     def condition(self, value: Array) -> Any:
-        """1 / trace(B^T B), summed over heads: B of a head must not be zero, since it is divided by its norm."""
-        return (1 / einsum("hwd,hwd->h", value, value)).sum()
+        """B of a head must not be zero, since it is divided by its norm."""
+        return np.where(np.abs(value).max((1, 2)) > 0, 0.0, np.inf).sum()
 
     def condition_message(self, value: Array) -> str:
-        head = int(np.argmin(einsum("hwd,hwd->h", value, value)))
+        head = int(np.argmin(np.abs(value).max((1, 2))))
         return f"of head {head} is zero, expected a nonzero matrix"
 
     def fold(self, params: Params) -> Folded[System]:
-        B = contiguous(params["B"])  # NumPy's summation order depends on the layout
+        exponent = exponents(params["B"])  # the squares of B may overflow or vanish; those of B' do not
+        B = contiguous(times_power(params["B"], -exponent))  # NumPy's summation order depends on the layout
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
         gamma = np.exp(-decay)
@@ -126,17 +131,19 @@ class RotRNN(LinearRecurrence):
             xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
             modulus = gamma
         else:
-            xi = np.sqrt(self.c / (self.c * gamma**2 + trace))  # alpha
-            modulus = xi * gamma
+            root = np.sqrt(B.dtype.type(self.c))
+            alpha = root / np.hypot(root * gamma, times_power(np.sqrt(trace), exponent))
+            xi, modulus = times_power(alpha, exponent), alpha * gamma
         PtB = matmul(P.swapaxes(1, 2), B)
         a = modulus[:, None] * self.units(params["theta"])
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
-        return Folded(System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace))
+        return Folded(System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace, exponent))
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
-        H, W, B = self.heads, self.width, params["B"]
-        P, PtB, xi, gamma, modulus, trace = folded.kept
+        H, W = self.heads, self.width
+        P, PtB, xi, gamma, modulus, trace, exponent = folded.kept
+        B = times_power(params["B"], -exponent)
         decay = bounded_exp(params["gamma_log"])
 
         dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
@@ -156,15 +163,16 @@ class RotRNN(LinearRecurrence):
         if self.normalise == "input":  # xi^2 = c (1 - gamma^2) / trace
             dgamma = dmodulus - dxi * self.c * gamma / (xi * trace)
             dtrace = -dxi * xi / (2 * trace)
-        else:  # xi^2 = c / (c gamma^2 + trace)
-            dxi = dxi + dmodulus * gamma
-            dgamma = dmodulus * xi - dxi * xi**3 * gamma
-            dtrace = -dxi * xi**3 / (2 * self.c)
+        else:  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
+            alpha = times_power(xi, -exponent)
+            dalpha = times_power(dxi, exponent) + dmodulus * gamma
+            dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
+            dtrace = -dalpha * alpha * xi**2 / (2 * self.c)
         return {
             "theta": dtheta[:, : W // 2],
             "gamma_log": -dgamma * gamma * decay,
             "M": orthogonal_backward(dP, params["M"]),
-            "B": matmul(P, dPtB) + 2 * dtrace[:, None, None] * B,
+            "B": times_power(matmul(P, dPtB) + 2 * dtrace[:, None, None] * B, -exponent),
             **dparams,
             "D": dsystem.skip,
         }

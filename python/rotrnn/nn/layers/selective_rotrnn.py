@@ -239,8 +239,8 @@ class SelectiveRotRNN(Recurrent):
         dskip = einsum("btd,btd->d", dy, u)
         dparams |= self.base.fold_backward(params, folded, System(into.dw, da, out.dw[None], dskip))
         if decays is not None:
-            dparams["gamma_log"] += dgamma_log.sum((0, 1))
-            dparams["theta"] += dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
+            dparams["gamma_log"] = dparams["gamma_log"] + dgamma_log.sum((0, 1))
+            dparams["theta"] = dparams["theta"] + dpolar.imag.sum((0, 1)).reshape(self.heads, -1)[:, :P]
         dparams["W_theta"] = turned.dw.reshape(self.heads, -1, self.d_model)[:, :P]
         du += into.dx
         du += turned.dx

@@ -1,0 +1,32 @@
+"""Powers of two that bring numbers near 1.
+
+So sums of squares neither overflow nor vanish; and the floor of a residual does not treat the small gradients of a mean
+over a long batch as zero, whose adjoint, which is linear, is solved for 2^-e of them.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.layer import Array
+
+
+def exponents(*arrays: Array | None) -> npt.NDArray[np.int32]:
+    """Returns for each b the e with the largest |number| of `arrays` (B, ...) in [2^(e-1), 2^e). It is 0 if the largest
+    number is zero or not finite."""
+    given = [
+        np.abs(one).max(tuple(range(1, one.ndim))) if one.size else np.zeros_like(one, shape=one.shape[:1])
+        for one in arrays
+        if one is not None
+    ]
+    largest = functools.reduce(np.maximum, given)
+    return np.where(np.isfinite(largest), np.frexp(np.where(np.isfinite(largest), largest, 0))[1], 0).astype(np.int32)
+
+
+def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
+    """Returns x (B, ...) times 2^e, with an exponent for each b. It is exact unless numbers underflow."""
+    scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
+    return scaled
