@@ -114,7 +114,7 @@ def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
 
 
 def sigmoid(x: npt.ArrayLike) -> Array:
-    """``s(x) = 1 / (1 + e^-x)`` of an array of any shape, within 3 ulp; 0 where e^-x would overflow, from about -88.7 (in
+    """``s(x) = 1 / (1 + e^-x)`` of an array of any shape, within 3 ulp; 0 where e^-x overflows, from about -88.7 (in
     float64 -709.8) down."""
     return _unary("sigmoid", x)
 
