@@ -103,6 +103,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-delta-small --grid task.group=A5 --seeds 3..4 --variant delta-2 --variant delta-4-gated",
     ),
     "A5-fixed_point": ("word-problem-fixed_point-small --grid task.group=A5",),
+    "A5-fixed_point-direct": (
+        "word-problem-fixed_point-small --grid task.group=A5 --set layer.solver=direct --set layer.gradient=implicit",
+    ),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
     "A5-limits-gamma": ("word-problem-iterations-small --seeds 2 --grid layer.train_iterations=rounded_gamma",),
