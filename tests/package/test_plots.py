@@ -146,6 +146,17 @@ def test_learning_of_configurations() -> None:
     assert legend(figure) == ["a (2 runs)", "b"]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("residual", [0.0, 1.0, 1e-7])
+def test_runs_that_are_all_alike(residual: float) -> None:
+    """As those of a direct solver: axes have an extent, and nothing is warned of."""
+    groups = {"a": [(np.arange(3), np.full(3, residual))]}
+    low, high = plots.compare_iterations(groups, groups).axes[1].get_ylim()
+    assert low <= residual < high
+    low, high = plots.scores({"a": [0.0, 0.0]}, {"a": [0.0, 0.0]}, name="accuracy").axes[0].get_xlim()
+    assert (low, high) == (-0.5, 0.5)
+
+
 def test_many_configurations_have_no_thin_lines() -> None:
     runs = [(np.arange(3), np.arange(3.0)), (np.arange(3), np.arange(3.0) + 1)]
     groups = {f"{i}": runs for i in range(12)}

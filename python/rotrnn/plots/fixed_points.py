@@ -105,7 +105,6 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None, ax: Gi
     if tol is not None:
         axes.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")
     axes.set(title="Parallel against sequential inference", xlabel="time step $t$", ylabel="difference of outputs")
-    if any(np.any(gap > 0) for gap in gaps.values()):
-        whole_decades(axes)
+    whole_decades(axes)
     layer_legend(sheet)
     return sheet.figure

@@ -145,6 +145,9 @@ def scores(
     axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(len(labels) - 0.5, -0.5))
     axes.set_yticks(rows, labels)
     axes.grid(axis="y", visible=False)
+    low, high = axes.get_xlim()
+    if high - low < 1:  # a point of accuracy at least, so that runs that are all alike do not look apart
+        axes.set_xlim((low + high - 1) / 2, (low + high + 1) / 2)
     filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, one dot per run")
     hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
     (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")

@@ -209,10 +209,12 @@ def counted(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def whole_decades(axes: Axes) -> None:
-    """Makes the y axis logarithmic, with powers of ten as limits."""
+    """Makes the y axis logarithmic, with different powers of ten as limits, if a line has a number above zero."""
+    if not any(np.any(np.asarray(line.get_ydata()) > 0) for line in axes.get_lines()):
+        return
     axes.set_yscale("log")
     low, high = np.log10(axes.get_ylim())
-    axes.set_ylim(10 ** np.floor(low), 10 ** np.ceil(high))
+    axes.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
 
 
 # ---- legends ----
