@@ -104,7 +104,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "A5-fixed_point": ("word-problem-fixed_point-small --grid task.group=A5",),
     "A5-fixed_point-direct": (
-        "word-problem-fixed_point-small --grid task.group=A5 --set layer.solver=direct --set layer.gradient=implicit",
+        "word-problem-fixed_point-small --grid task.group=A5 --set layer.solver=direct --set layer.gradient=implicit "
+        "--set optimiser.lr=2e-3",
     ),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
