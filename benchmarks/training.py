@@ -48,6 +48,10 @@ S5_ALONE = "word-problem-small --grid task.group=S5 --set training.batch=64"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 BEDOUIN = "word-problem-carry-bedouin-small --variant plain --variant carried"
 SHORTER = "--set task.shorter=all --set task.count_padding=false"
+VECTOR = (
+    "word-problem-fixed_point-small --grid task.group=A5 --variant fixed_point-4 --set layer.solver=direct "
+    "--set layer.gradient=implicit --set optimiser.lr=2e-3 --set task.test_length=200"
+)
 MORE = "--seeds 3..4 --variant bedouin-1 --variant bedouin-2 --variant bedouin-4 --variant lstm"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
@@ -102,10 +106,13 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-delta-more": (
         "word-problem-delta-small --grid task.group=A5 --seeds 3..4 --variant delta-2 --variant delta-4-gated",
     ),
-    "A5-fixed_point": ("word-problem-fixed_point-small --grid task.group=A5",),
-    "A5-fixed_point-direct": (
-        "word-problem-fixed_point-small --grid task.group=A5 --variant fixed_point-4 --steps 12000 "
-        "--set layer.solver=direct --set layer.gradient=implicit --set optimiser.lr=2e-3 --set task.test_length=200",
+    "A5-fixed_point": (
+        "word-problem-fixed_point-small --grid task.group=A5 --steps 5000 --set layer.solver=iteration "
+        "--set layer.gradient=one_step --set optimiser.lr=5e-3",
+    ),
+    "A5-fixed_point-direct": (f"{VECTOR} --steps 12000",),
+    "A5-carry-fixed_point": (
+        f"{VECTOR} --steps 12000 --set task.carry=0.8 --set task.carry_after=6000 --set task.carry_rise=4000",
     ),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
