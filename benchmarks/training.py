@@ -50,8 +50,9 @@ BEDOUIN = "word-problem-carry-bedouin-small --variant plain --variant carried"
 SHORTER = "--set task.shorter=all --set task.count_padding=false"
 VECTOR = (
     "word-problem-fixed_point-small --grid task.group=A5 --variant fixed_point-4 --set layer.solver=direct "
-    "--set layer.gradient=implicit --set optimiser.lr=2e-3 --set task.test_length=200"
+    "--set layer.gradient=implicit --set optimiser.lr=2e-3 --set task.test_length=200 --steps 12000"
 )
+CARRIED = "--set task.carry=0.8 --set task.carry_after=6000 --set task.carry_rise=4000"
 MORE = "--seeds 3..4 --variant bedouin-1 --variant bedouin-2 --variant bedouin-4 --variant lstm"
 TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
@@ -110,10 +111,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-fixed_point-small --grid task.group=A5 --steps 5000 --set layer.solver=iteration "
         "--set layer.gradient=one_step --set optimiser.lr=5e-3",
     ),
-    "A5-fixed_point-direct": (f"{VECTOR} --steps 12000",),
-    "A5-carry-fixed_point": (
-        f"{VECTOR} --steps 12000 --set task.carry=0.8 --set task.carry_after=6000 --set task.carry_rise=4000",
-    ),
+    "A5-fixed_point-direct": (VECTOR,),
+    "A5-fixed_point-direct-more": (f"{VECTOR} --seeds 3..4",),
+    "A5-carry-fixed_point": (f"{VECTOR} {CARRIED}",),
+    "A5-carry-fixed_point-more": (f"{VECTOR} {CARRIED} --seeds 3..4",),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
     "A5-limits-gamma": ("word-problem-iterations-small --seeds 2 --grid layer.train_iterations=rounded_gamma",),
