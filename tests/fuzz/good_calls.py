@@ -24,10 +24,12 @@ from cases.layer_row import LayerRow
 from cases.table import Case
 from fuzz.tree import copied
 from rotrnn import nn, ops
+from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Context, Module, astype
 from rotrnn.training.parallel import ALONE
 
 METHODS = ("init", "forward", "backward", "prepare", "step", "fold", "fold_backward")
+OF_MODELS = ("loss", "count", "sample", "state_norms", "eigenvalues")
 
 
 class Call(NamedTuple):
@@ -57,19 +59,25 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 @cache
 def _targets() -> dict[CodeType, str]:
-    """Returns the code of every public function and method, with its name. Wrapped methods share their code."""
+    """Returns the code of every public function and method, with its name. Wrapped methods share the code of their
+    wrapper, whatever their name: `_name` asks the wrapper."""
     functions = [getattr(ops, name) for name in ops.__all__ if name[0].islower()]
     functions += [rotrnn.learning_rate, rotrnn.build_model]
     found = {one.__code__: one.__name__ for one in functions}
     for kind in {Module, *_subclasses(Module)}:
-        own = ("loss", "count", "sample", "state_norms", "eigenvalues") if hasattr(kind, "heads") else METHODS
-        for name in {*METHODS, *own}:
+        for name in METHODS + OF_MODELS if issubclass(kind, SequenceModel) else METHODS:
             method = vars(kind).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 found[method.__code__] = f".{name}"
     for method in (rotrnn.Stream.push, rotrnn.AdamW.init, rotrnn.AdamW.update):
         found[method.__code__] = f".{method.__name__}"
     return found
+
+
+def _name(frame: FrameType) -> str | None:
+    """Returns the name of the public function or method that this frame runs; None if it runs none."""
+    name = _targets().get(frame.f_code)
+    return f".{frame.f_locals['method'].__name__}" if name and "method" in frame.f_code.co_freevars else name
 
 
 def _call(name: str, frame: FrameType) -> Call:
@@ -95,13 +103,13 @@ def recording() -> Iterator[list[Call]]:
     (And of those of `fold_backward`, whose gradients come from a backward.)
     """
     calls: list[Call] = []
-    targets = _targets()
+    _targets()  # before anything is watched
     inside: list[FrameType] = []
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
         if event == "return" and inside and frame is inside[0]:
             inside.clear()
-        name = targets.get(frame.f_code) if event == "call" else None
+        name = _name(frame) if event == "call" else None
         if name and (not inside or name == ".fold_backward"):
             call = _call(name, frame)
             calls.append(call._replace(arguments=copied(call.arguments)))

@@ -18,7 +18,7 @@ import rotrnn
 from fuzz import calls
 from fuzz.calls import Trial, judged, shrunk, trial
 from fuzz.found import FOUND, Found
-from fuzz.good_calls import Call, recorded, scenarios
+from fuzz.good_calls import Call, recorded, recording, scenarios
 from fuzz.mutations import Mutation
 from fuzz.tree import leaves
 from rotrnn import ops
@@ -124,6 +124,16 @@ def test_everything_public_is_called() -> None:
             if not any(name.startswith(family) for name in expected):
                 break
     assert not expected
+
+
+def test_methods_in_the_same_wrapper_are_recorded_by_their_own_names() -> None:
+    """Forward and eigenvalues(params, x, ctx, state) run the same code, that of their wrapper."""
+    layer, x = rotrnn.DeltaNet(4, 2), np.ones((1, 3, 4), np.float32)
+    params = layer.init(np.random.default_rng(0))
+    with recording() as found:
+        layer.eigenvalues(params, x)
+        layer.forward(params, x)
+    assert [call.name for call in found] == ["DeltaNet.eigenvalues", "DeltaNet.forward"]
 
 
 def test_the_first_calls_have_no_fault() -> None:
