@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")  # a machine with other work stalls for seconds
 
 collect_ignore = ["pytorch", "with_pandas"]
 """Run by ``make test-torch`` and ``make test-data``, where PyTorch and pandas are."""

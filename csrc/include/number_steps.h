@@ -48,9 +48,10 @@ ROT_ALWAYS_INLINE OF(cplx) OF(bank_output_adjoint)(number dy, OF(cplx) h, OF(cpl
  *
  * Adjoint, with r_{t+1} the gradient that reaches h_t from later steps; steps of the bank above do the rest:
  *
- *   g_t = conj(c) dy_t + r_{t+1}     du_t = Re sum_n conj(gain_n) g_{n,t} + skip dy_t     ds_t = Re sum_n conj(p_n)
- * g_{n,t} r_t = conj(a) g_t + conj(q) ds_t da += g_t conj(h_{t-1})   dp += g_t s_t   dgain += g_t u_t   dc += dy_t
- * conj(h_t)   dq += ds_t conj(h_{t-1}) */
+ *   g_t = conj(c) dy_t + r_{t+1}     r_t = conj(a) g_t + conj(q) ds_t
+ *   du_t = Re sum_n conj(gain_n) g_{n,t} + skip dy_t     ds_t = Re sum_n conj(p_n) g_{n,t}
+ *   da += g_t conj(h_{t-1})   dp += g_t s_t   dgain += g_t u_t
+ *   dc += dy_t conj(h_t)   dq += ds_t conj(h_{t-1}) */
 ROT_ALWAYS_INLINE OF(cplx) OF(dplr_step)(OF(cplx) a, OF(cplx) p, OF(cplx) gain, OF(cplx) h_prev, number s, number u) {
     const OF(cplx) h = {a.re * h_prev.re + (gain.re * u + (p.re * s - a.im * h_prev.im)),
                         a.re * h_prev.im + (gain.im * u + (p.im * s + a.im * h_prev.re))};

@@ -188,10 +188,8 @@ ROT_INLINE lstm_parts lstm_adjoint(lstm_gates at, real c, real c_prev, real dh, 
 #define GATE_LARGEST 65536
 ROT_INLINE double level_exponent(real m) { return (double)m * LOG2_OF_E; }
 ROT_INLINE real level_of_exponent(double exponent) { return (real)(exponent / LOG2_OF_E); }
-ROT_INLINE double gate_exponent(real log_gate) {
-    const double x = level_exponent(log_gate);
-    return x < -GATE_LARGEST ? -GATE_LARGEST : x > GATE_LARGEST ? GATE_LARGEST : x;
-}
+ROT_INLINE double bounded(double x, double largest) { return x < -largest ? -largest : x > largest ? largest : x; }
+ROT_INLINE double gate_exponent(real log_gate) { return bounded(level_exponent(log_gate), GATE_LARGEST); }
 
 /* The mLSTM's denominator max(|n . q|, 1), of numbers scaled by e^{-m}: max(|n . q|, e^{-m}). For e^{-m} stands the
  * root of the smallest number if that is larger, so that there is no 0 / 0, and gradients are finite. */
@@ -208,19 +206,24 @@ ROT_INLINE real denominator_of(real dot, real least) { return ROT_ABS(dot) > lea
  *   c_t = f c_{t-1} + i g    n_t = f n_{t-1} + i    h_t = o c_t / n_t
  *
  * where c and n are stored scaled by e^{-m}, and so are i and f, with the level m_t = max(log f + m_{t-1}, log i). n =
- * 0 before the first step, and only there: then nothing is past. */
+ * 0 before the first step, and only there: then nothing is past. log i and log f are bounded, so that the rounding of
+ * a level is small beside 1: it changes the scale of all that is kept. */
 typedef struct {
     real c, n, m;
 } slstm_memory;
 
+ROT_INLINE double slstm_log_gate(real x) { return bounded((double)x, GATE_LARGEST / LOG2_OF_E); }
 ROT_INLINE double slstm_past(real raw_f, slstm_memory before, bool exponential) {
-    const real log_f = exponential ? raw_f : -softplus(-raw_f);
-    return before.n == 0 ? -(double)INFINITY : (double)log_f + (double)before.m;
+    const double log_f = slstm_log_gate(exponential ? raw_f : -softplus(-raw_f));
+    return before.n == 0 ? -(double)INFINITY : log_f + (double)before.m;
 }
-ROT_INLINE real slstm_level(real raw_i, double past) { return past > (double)raw_i ? (real)past : raw_i; }
+ROT_INLINE bool slstm_keeps_level(real raw_i, double past) { return past > slstm_log_gate(raw_i); }
+ROT_INLINE real slstm_level(real raw_i, double past) {
+    return (real)(slstm_keeps_level(raw_i, past) ? past : slstm_log_gate(raw_i));
+}
 ROT_INLINE lstm_gates slstm_gates_of(lstm_gates raw, double past, real level) {
-    const lstm_gates gates = {vmath_exp(raw.i - level), vmath_exp((real)(past - (double)level)), vmath_tanh(raw.g),
-                              sigmoid(raw.o)};
+    const lstm_gates gates = {vmath_exp((real)(slstm_log_gate(raw.i) - (double)level)),
+                              vmath_exp((real)(past - (double)level)), vmath_tanh(raw.g), sigmoid(raw.o)};
     return gates;
 }
 ROT_INLINE slstm_memory slstm_step(lstm_gates at, slstm_memory before, real level) {
@@ -246,7 +249,7 @@ ROT_INLINE slstm_parts slstm_adjoint(lstm_gates raw, slstm_memory now, slstm_mem
     const lstm_gates at = slstm_gates_of(raw, past, now.m);
     const real mean = now.c / now.n, share = dh * at.o / now.n;
     const real dc = later.c + share, dn = later.n - share * mean;
-    const bool old = past > (double)raw.i;
+    const bool old = slstm_keeps_level(raw.i, past);
     const real dlog_f = at.f * (dc * before.c + dn * before.n) + (old ? later.m : 0);
     const slstm_parts d = {{at.i * (dc * at.g + dn) + (old ? 0 : later.m),
                             exponential ? dlog_f : softplus_adjoint(dlog_f, -raw.f), tanh_adjoint(dc * at.i, at.g),

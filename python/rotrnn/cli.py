@@ -89,10 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (DeviceError, Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
-        return _report(f"error: {error}", FAILED)
+        return _report(f"error: {_words(error)}", FAILED)
     except MemoryError as error:
         return _report(f"error: out of memory. {error}", FAILED)
     return 0
+
+
+def _words(error: Exception) -> str:
+    """The message of an error; of one about a file without its number."""
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _report(message: str, code: int) -> int:
@@ -122,7 +129,7 @@ def _train(args: argparse.Namespace) -> None:
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
     among = world()
     with among.together():
-        recipe = load_recipe(args.recipe, overrides) if args.recipe else run.load_recipe(overrides)
+        recipe = load_recipe(args.recipe, overrides) if args.recipe is not None else run.load_recipe(overrides)
         if args.resume is None:
             data = f"rotrnn data {recipe.tables()['task']['name']} --stand-in --out DIR"
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
@@ -183,15 +190,17 @@ def _sweep(args: argparse.Namespace) -> None:
 
 def _conclude(ended: list[Run]) -> None:
     """Prints the table of a sweep. ValueError if some of its runs failed."""
-    outcomes, unreadable = read_runs(ended)
+    mends = "--retry mends a damaged result.json or recipe.toml"
+    try:
+        outcomes, unreadable = read_runs(ended)
+    except ValueError as error:
+        raise ValueError(f"{error}; {mends}") from error
     print(render([one.row() for one in collect(outcomes)], unreadable=unreadable), end="")
     failed = sum(run.status() == "failed" for run in ended)
     if failed:
         raise ValueError(f"{failed} of {plural(len(ended), 'run')} failed; --retry resumes the failed ones")
     if unreadable:
-        raise ValueError(
-            f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read; --retry mends a damaged result.json"
-        )
+        raise ValueError(f"{len(unreadable)} of {plural(len(ended), 'run')} cannot be read; {mends}")
 
 
 def _results(args: argparse.Namespace) -> None:
@@ -270,6 +279,10 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
+    try:
+        args.prompt.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"generate: PROMPT is {args.prompt!a:.80}, expected a text in UTF-8") from None
     (model, params), folder = _model(args.model, args.checkpoint)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"generate: {args.model} is a {type(model).__name__}, expected a LanguageModel")
@@ -635,7 +648,7 @@ rotrnn sweep listops-lru --seeds 0..4 --launcher slurm --slurm-option time=12:00
     one.add_argument(
         "--retry",
         action="store_true",
-        help="resume failed runs too, and evaluate those again whose result.json is damaged",
+        help="resume failed runs too, and evaluate those again whose result.json or recipe.toml is damaged",
     )
     one.add_argument(
         "--launcher",

@@ -398,7 +398,7 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
             raise ValueError(f"{call}: Found array with 0 feature(s) {least}")
         values, lengths = array.reshape(n * T, *(features or [1])), np.full(n, T)
     else:
-        values, lengths = joined(given, f"{call}: X")
+        values, lengths = joined(given, call, "X")
     if not lengths.all():
         raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
     values = _numbers(call, "X", values)
@@ -425,25 +425,25 @@ def _numbers(call: str, name: str, array: Numbers) -> Numbers:
         raise kind(f"{call}: {name} has dtype {array.dtype}, expected numbers: {error}") from error
 
 
-def _targets(call: str, y: Any, *, numbers: bool) -> Numbers:
-    """Returns y as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or ValueError if it is
-    None, complex, empty, not finite, or of another form."""
+def _targets(call: str, y: Any, *, numbers: bool, name: str = "y") -> Numbers:
+    """Returns y, the argument `name`, as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or
+    ValueError if it is None, complex, empty, not finite, or of another form."""
     if y is None:
         raise ValueError(f"{call}: requires y to be passed, but the target y is None")
-    array = on_host(call, "y", y)
+    array = on_host(call, name, y)
     if numbers or array.dtype.kind == "c":
-        array = _numbers(call, "y", array)
+        array = _numbers(call, name, array)
     values = array
     if array.dtype.kind == "O":  # of labels of any kind
         values = np.array([one for one in array.flat if one is None or isinstance(one, float | np.floating)], float)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ValueError(f"{call}: Input y contains {'NaN' if np.isnan(values).any() else 'infinity'}.")
+        raise ValueError(f"{call}: Input {name} contains {'NaN' if np.isnan(values).any() else 'infinity'}.")
     if array.ndim not in (1, 2):
-        raise ValueError(f"{call}: y has shape {array.shape}, expected (n,) or (n, K)")
+        raise ValueError(f"{call}: {name} has shape {array.shape}, expected (n,) or (n, K)")
     if not array.size:
-        raise ValueError(f"{call}: y is empty, of shape {array.shape}, expected at least one row and column")
+        raise ValueError(f"{call}: {name} is empty, of shape {array.shape}, expected at least one row and column")
     if numbers:
-        check_range(f"{call}: y", array)
+        check_range(f"{call}: {name}", array)
     return array
 
 
@@ -464,8 +464,9 @@ class SequenceClassifier(Estimator):
     Parameters
     ----------
     class_weight : "balanced" or dict, optional
-        Weights of the classes in the loss: class -> weight (1 for others), or n / (C n_c) for the n_c of n sequences
-        that are of class c of C. For several labels, "balanced" or a list with a weight of the ones of each.
+        Weights of the classes in the loss: class -> weight (1 for others), or n / (C n_c) for the n_c of n training
+        sequences that are of class c, where C classes occur. For several labels, "balanced" or a list with a weight of
+        the ones of each.
     layer, ...
         As of `Estimator`.
 
@@ -745,11 +746,11 @@ class Forecaster(Estimator):
 
     def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
         """Returns a series (n, V), checked."""
-        where = f"{type(self).__name__}.{call}"
-        array = _targets(where, y, numbers=True)
+        where, name = f"{type(self).__name__}.{call}", "after" if call == "predict" else "y"
+        array = _targets(where, y, numbers=True, name=name)
         if call != "fit" and array.reshape(len(array), -1).shape[1] != self.series_.shape[1]:
             expected = f"(n, {self.series_.shape[1]}) as of the series that was fitted"
-            raise ValueError(f"{where}: the series has shape {array.shape}, expected {expected}")
+            raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
         return array.reshape(len(array), -1)
 
     def _check_quantiles(self, call: str, quantiles: bool) -> None:

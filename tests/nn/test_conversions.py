@@ -173,7 +173,10 @@ def test_real_jordan(n: int) -> None:
         (lambda: to_rnn(RNN(4, 4, activation="tanh"), {}), TypeError, "an RNN with activation 'tanh', expected"),
         (lambda: to_lru(LRU(4, 4), drawn(LRU(4, 4)), "polar"), ValueError, "to_lru: form"),
         (lambda: to_rotrnn(LRU(4, 4), drawn(LRU(4, 4)), 3), ValueError, "heads=3, expected a divisor of the 4 planes"),
-        (lambda: to_rotrnn(LRU(4, 4), {}), ValueError, "LRU: "),
+        (lambda: to_rotrnn(LRU(4, 4), {}), ValueError, "to_rotrnn: parameter nu_log is missing"),
+        (lambda: to_lru(LRU(4, 4), None), TypeError, "to_lru: params is a NoneType, expected a dict"),
+        (lambda: to_lru(LRU, {}), TypeError, "to_lru: layer is the class LRU, expected LRU, RotRNN"),
+        (lambda: to_rnn(RNN(4, 4), {}), ValueError, "to_rnn: parameter A is missing"),
     ],
 )
 def test_wrong_arguments(call, error: type[Exception], match: str) -> None:

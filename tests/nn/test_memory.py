@@ -43,7 +43,7 @@ def test_angles_of_the_slides(length: int) -> None:
     assert printed[1] == pytest.approx(np.pi + np.pi * length / (length + 1))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_uniform_ages_of_a_stored_history_are_the_recurrence(data: st.DataObject) -> None:
     """Read by age, or aged by one rotation a step: the same memory, of a window or of all, at once or streamed."""

@@ -199,6 +199,26 @@ def test_tables_of_names() -> None:
 # ------------------------------------------------------------------------------------------- dense and embedding
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: astype({"a": np.ones(2)}, "int32"),
+            ValueError,
+            "astype: dtype is 'int32', expected float32 or float64",
+        ),
+        (lambda: astype({"a": np.ones(2)}, "nosuch"), ValueError, "astype: dtype is 'nosuch', expected float32"),
+        (lambda: astype(None, "float32"), TypeError, "astype: params is a NoneType, expected a dict of arrays"),
+        (lambda: list(flatten(None)), TypeError, "flatten: params is a NoneType, expected a dict of arrays"),
+        (lambda: unflatten({"a": np.ones(2), "a.b": np.ones(2)}), ValueError, "a.b: is inside another array"),
+        (lambda: unflatten({"a.b": np.ones(2), "a": np.ones(2)}), ValueError, "a: has other arrays inside"),
+    ],
+)
+def test_trees_of_wrong_kinds(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
 @pytest.mark.parametrize("lengths", [None, RAGGED])
 def test_embedding_is_the_linear_encoder_of_one_hot_vectors(lengths: Any) -> None:
     V = 6

@@ -224,6 +224,23 @@ def test_without_recurrent_weights_it_is_a_softmax_over_the_past() -> None:
     np.testing.assert_allclose(slstm(0 * w, x, forget="exp").h, expected, rtol=0, atol=4 * (4000 + 30) * EPS)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [3e9, 1e30, np.inf])
+def test_gates_that_no_level_resolves(size: float, dtype: Any) -> None:
+    """An input gate of e^size is all that counts, against a forget gate of e^-100 and an input gate of e^-size later: h
+    stays s(0) tanh(1). Random gates of this size give finite outputs and gradients."""
+    x = np.zeros((1, 2, 4, 1, P), dtype)
+    x[:, 0, 0], x[:, 1, 0], x[:, 1, 1], x[:, :, 2] = size, -size, -100, 1
+    bound = 16 * np.finfo(dtype).eps  # two functions of a few units each; a level's rounding scales c and n alike
+    np.testing.assert_allclose(slstm(np.zeros((1, 4 * P, P), dtype), x).h, np.tanh(1) / 2, rtol=0, atol=bound)
+    w, x = slstm_arguments(dtype)
+    x[:, :, :2] = np.where(x[:, :, :2] > 0, dtype(size), -dtype(size))
+    for forget in ("sigmoid", "exp"):
+        result = slstm(w, x, forget=forget)
+        assert np.isfinite(result.h).all()
+        assert all(np.isfinite(one).all() for one in slstm_backward(np.ones_like(result.h), w, result, forget=forget))
+
+
 def test_before_the_first_step_there_is_no_past() -> None:
     """n0 = 0: neither c0 nor m0 counts, and they get no gradient, even where e^{m0 - i} is infinite."""
     w, x = slstm_arguments(np.float32)

@@ -100,7 +100,7 @@ def test_out() -> None:
     np.testing.assert_array_equal(out, householder_mix(u, alpha, x))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_shape(data: st.DataObject) -> None:
     B, T, R, D = (data.draw(st.integers(0, most)) for most in (3, 40, 4, 70))

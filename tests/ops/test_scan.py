@@ -166,7 +166,7 @@ def test_states_pass_between_segments_as_the_steps_take_them(dtype: Any, reverse
     assert not np.any(np.isfinite(diagonal_scan(a, x, reverse=reverse)[..., 1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_shape_of_diagonal_scan(data: st.DataObject) -> None:
     B, T, N = (data.draw(st.integers(0, most)) for most in (3, 40, 300))
@@ -191,7 +191,7 @@ def test_any_shape_of_diagonal_scan(data: st.DataObject) -> None:
     assert abs(left - right) <= 1e-11 * (1 + size)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_shape_of_rotation_scan(data: st.DataObject) -> None:
     B, T, H, W = (data.draw(st.integers(low, most)) for low, most in ((0, 2), (0, 20), (1, 3), (1, 9)))

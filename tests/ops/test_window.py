@@ -150,7 +150,7 @@ def test_power_is_rounded_once() -> None:
         np.testing.assert_allclose(power, exact, rtol=0, atol=2 * U * np.abs(exact).max())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_shape_and_chunk(data: st.DataObject) -> None:
     """Against a list of inputs; a sequence in two chunks, the gradient of the whole chained through their state."""

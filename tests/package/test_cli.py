@@ -181,7 +181,7 @@ def test_no_run_to_resume_makes_no_folder(tmp_path, recipe, capsys):
     assert "typo: is not the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "typo").exists()
     assert main(["train", recipe, "--set", "source.note=\udcff", "--out", str(tmp_path / "typo")]) == 2
-    assert "'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
+    assert "--set 'source.note=\\udcff': expected section.key=value in UTF-8" in capsys.readouterr().err
 
 
 def test_what_is_no_model_but_a_runs_says_how_to_get_one(run):
@@ -245,15 +245,25 @@ def test_info(capsys):
     assert "TOPIC is 'nothing', expected layers, tasks, recipes, the name of one of them" in capsys.readouterr().err
 
 
+READERS = ("train", "sweep", "estimate", "groups")
+"""Commands that take the name of a recipe."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["train"], "expected a RECIPE, or --resume DIR"),
         (["train", "digits-rotnn"], "did you mean digits-rotrnn?"),
-        (["train", "absent.toml"], "No such file"),
+        (["train", "absent.toml"], "error: absent.toml: No such file"),
         (["train", "digits-rotrnn", "--set", "training.stepz=3"], "did you mean steps?"),
         (["train", "digits-rotrnn", "--set", "training.batch=100000"], "training.batch is 100000, expected at most"),
         (["train", "--resume", "."], "is not the folder of a run"),
+        (["train", ""], "error: recipe is '', which is neither a recipe of the package nor"),
+        *(([one, "/tmp"], "recipe is '/tmp', a folder, expected a name or a .toml file\n") for one in READERS),
+        (["train", "digits-rotrnn", "--set", "steps"], "error: --set steps: expected section.key=value, such as"),
+        (["sweep", "digits-rotrnn", "--grid", "layer.heads"], "error: --grid layer.heads: expected section.key=a,b"),
+        (["sweep", "digits-lru", "--variant", "x"], "--variant is 'x', but the recipe has no [sweep.variants]"),
+        (["generate", "run", "\udcff"], "error: generate: PROMPT is '\\udcff', expected a text in UTF-8"),
         (["eval", "."], "is not the folder of a run"),
         (["data", "digit"], "did you mean digits?"),
         (["data", "digits", "--set", "sead=3"], "unknown key digits.sead; did you mean seed?"),
@@ -299,6 +309,19 @@ def test_errors_of_a_run(run, recipe, capsys):
         file.truncate(100)
     assert main(["eval", run]) == 2
     assert "best.safetensors: is truncated" in capsys.readouterr().err
+    for command in READERS:
+        assert main([command, run]) == 2
+        hint = f"this run's is {run}/recipe.toml, and rotrnn train --resume {run} goes on with it\n"
+        assert capsys.readouterr().err.endswith(f"a folder, expected a name or a .toml file; {hint}")
+    Path(run, "best.safetensors").unlink()
+    for more in (["train", "--resume", run], ["eval", run]):
+        assert main(more) == 2
+        way = "rotrnn eval, export and generate take the last parameters with --checkpoint last\n"
+        assert capsys.readouterr().err.endswith(f"best.safetensors: there is no such file; {way}")
+    assert main(["eval", run, "--checkpoint", "last"]) == 0
+    Path(run, "best.safetensors").mkdir()
+    assert main(["eval", run]) == 2
+    assert "best.safetensors: is a folder, expected a checkpoint" in capsys.readouterr().err
 
 
 def test_errors_of_training(tmp_path, recipe, capsys):

@@ -605,6 +605,42 @@ def test_folders_without_a_run(tmp_path: Path) -> None:
     assert not (tmp_path / "plots").exists()
 
 
+def test_what_is_no_folder(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run: Any = sweep / "lr=0.2,seed=0"
+    odd: Any = None
+    number: Any = 3
+    for call, message in (
+        (lambda: plots.plot(odd), "plot: run_dir is a NoneType, expected the path of a folder"),
+        (lambda: plots.plot(run, number), "plot: out is a int, expected the path of a folder"),
+        (lambda: plots.run_figures(odd), "run_figures: run_dir is a NoneType, expected the path of a folder"),
+        (lambda: plots.compare([run], odd), "compare: out is a NoneType, expected the path of a folder"),
+        (lambda: plots.comparison_figures(odd), "comparison_figures: folders has a NoneType, expected the path of a"),
+        (lambda: plots.compare([run, odd], tmp_path), "comparison_figures: folders has a NoneType, expected the path"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    shutil.copytree(run, tmp_path / "run")
+    for file in (tmp_path / "file", tmp_path / "run" / "plots"):
+        file.touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "lru.svg"):
+        with pytest.raises(ValueError, match=r"compare: out .*file: is a file, expected a folder"):
+            plots.compare([run], place)
+    assert main(["plot", str(tmp_path / "run")]) == 2
+    assert f"error: plot: out {tmp_path}/run/plots: is a file, expected a folder" in capsys.readouterr().err
+
+
+def test_one_folder_is_as_good_as_several(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sweep)
+    assert plots.compare("lr=0.2,seed=0", tmp_path / "a.svg") == plots.compare(["lr=0.2,seed=0"], tmp_path / "a.svg")
+
+
+def test_a_log_without_records_is_told(sweep: Path, tmp_path: Path) -> None:
+    shutil.copytree(sweep / "lr=0.2,seed=0", tmp_path / "run")
+    (tmp_path / "run" / "log.jsonl").write_bytes(b"\0\1")
+    with pytest.warns(UserWarning, match=r"log\.jsonl: has no record that can be read, the curves of training are em"):
+        plots.run_figures(tmp_path / "run")
+
+
 def test_matplotlib_is_optional() -> None:
     code = (
         "import sys, numpy as np\n"

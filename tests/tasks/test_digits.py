@@ -87,6 +87,14 @@ def test_write(tmp_path):
     np.testing.assert_array_equal(ours[np.lexsort(ours.T)], theirs[np.lexsort(theirs.T)])
 
 
+@pytest.mark.parametrize("what", [None, Digits()])
+def test_what_is_not_described(what):
+    with pytest.raises(TypeError) as error:
+        describe(what)
+    expected = f"describe: task is a {type(what).__name__}, expected a Task, as load() of settings returns"
+    assert str(error.value) == expected
+
+
 def test_describe():
     text = describe(Digits().load())
     assert text.startswith("digits: 10 classes, 1 feature(s) per step\n")

@@ -77,7 +77,7 @@ def test_labels_tokens_and_lengths_fit_the_task(case):
 
 
 @EVERY
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_an_example_does_not_depend_on_its_batch(case, data):
     for split in splits(case.load()).values():

@@ -193,7 +193,7 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
         Arrays(str(tmp_path / "objects.npz")).load()
     x = np.zeros((3, 4, 2))
     x[1, 2, 1] = np.nan
-    save_arrays(tmp_path / "nan.npz", x, np.arange(3))
+    np.savez(tmp_path / "nan.npz", x=x, y=np.arange(3))
     with pytest.raises(ValueError, match=r"nan.npz: x, sequence 1, step 2, feature 1: got nan, expected a finite num"):
         Arrays(str(tmp_path / "nan.npz")).load()
     (tmp_path / "latin.csv").write_bytes(b"a,label\n1,\xe9\n")
@@ -203,12 +203,90 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     for path, what in ((tmp_path, "is a folder"), (tmp_path / "sheet.xlsx", r"is a sheet \(.xlsx\)")):
         with pytest.raises(ValueError, match=f"{what}, expected a file .csv, .tsv or .parquet: save it as CSV"):
             Table(str(path)).load()
-    with pytest.raises(ValueError, match=r"save_arrays: y has 2 rows, expected 3"):
-        save_arrays(tmp_path / "x.npz", x, np.zeros(2))
-    with pytest.raises(ValueError, match=r"save_arrays: x\[1\] has 1 features per step, expected 2 as save_arrays: x"):
-        save_arrays(tmp_path / "x.npz", [x[0], x[1, :3, :1]], [0, 1])
-    with pytest.raises(ValueError, match=r"save_arrays: y\[1\] has 2 labels, expected 4, one for each step"):
-        save_arrays(tmp_path / "x.npz", [x[0], x[1]], [np.zeros(4), np.zeros(2)], per_step=True)
+    for arrays, message in (
+        ({"y": np.array(3)}, "y has shape (), expected 3, one for each sequence"),
+        ({"y": np.arange(3), "lengths": np.array(["a"])}, "lengths of shape (1,) with dtype <U1, expected (steps, F)"),
+        ({"y": np.array([0, np.nan, 0])}, "y has nan, expected a class for each label"),
+    ):
+        np.savez(tmp_path / "bad.npz", x=np.zeros((3, 4)), **arrays)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rf"bad.npz: .*{re.escape(message)}"):
+            Arrays(str(tmp_path / "bad.npz")).load()
+
+
+X = np.zeros((3, 4))
+RAGGED = [X[0], X[1, :2]]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "per_step", "message"),
+    [
+        # what only a pickle holds
+        (np.array([1, "a", None], object), [0, 1, 2], False, "x[0] has shape (), expected (time,) or (time, features)"),
+        (X.astype(object), [0, 1, 2], False, "x has dtype object, expected numbers"),
+        (X, np.array(["a", None, 1], object), False, "y has dtype object, expected numbers or texts (y.astype(str))"),
+        (RAGGED, [np.array([None] * 4), [0, 1]], True, "y has dtype object, expected numbers or texts"),
+        (X, np.zeros(3, [("a", object)]), False, "y has dtype [('a', 'O')], expected numbers or texts"),
+        # what the task refuses
+        (np.where(np.arange(4) == 2, np.nan, X), [0, 1, 2], False, "x, sequence 0, step 2, feature 0: got nan"),
+        (X * 1j, [0, 1, 2], False, "x has dtype complex128, expected numbers"),
+        (X, [0, 1j, 2], False, "y has dtype complex128, expected numbers or texts"),
+        (np.zeros((3, 4, 2, 2)), [0, 1, 2], False, "x has shape (3, 4, 2, 2), expected (n, T) or (n, T, F)"),
+        (X[:, :0], [0, 1, 2], False, "sequence 0 has no steps"),
+        ([X[0], []], [0, 1], False, "sequence 1 has no steps"),
+        (np.zeros((3, 4, 0)), [0, 1, 2], False, "has no features"),
+        (X, np.zeros((3, 0)), False, "has no labels"),
+        (X[:0], [], False, "has no sequence"),
+        ([], [], False, "x is empty, expected at least one sequence"),
+        (X + 1e300, [0, 1, 2], False, "a feature has the number 1e+300, expected at most 3.4e+38 in size"),
+        (X, [0, np.inf, 2], False, "y has an infinite number, expected finite ones, or NaN where there is no target"),
+        (X, [["a", "b"]] * 3, False, "y has shape (3, 2), expected one class for each label"),
+        (X, np.zeros(2), False, "y has 2 rows, expected 3, one for each sequence"),
+        (X, np.zeros((3, 9)), True, "y has shape (3, 9), expected (n=3, T=4, ...), a label for each step"),
+        # what is no array
+        (X, None, False, "y is a NoneType, expected an array or a list"),
+        (3, [1], False, "x is a int, expected an array or a list"),
+        ("ab", [0, 1], False, "x is a str, expected an array or a list"),
+        (np.array(3), [1], False, "x has shape (), expected a row for each sequence"),
+        (X[:2], [[1], [1, 2]], True, "y is a list that is no array: "),
+        ([[1, [2]], [1]], [0, 1], False, "x[0] is a list that is no array: "),
+        ([X, X[:, :1]], [0, 1], False, "x[1] has 1 features per step, expected 4 as x[0]"),
+        (RAGGED, [0, 1], True, "y[0] has shape (), expected 4, one for each step"),
+        (RAGGED, [np.zeros(4)], True, "y has 1 rows, expected 2, one for each sequence"),
+        (RAGGED, [np.zeros(4), np.zeros(3)], True, "y[1] has 3 labels, expected 2, one for each step"),
+        (RAGGED, [np.zeros(4), np.zeros((2, 1))], True, "y[1] has shape (2, 1), expected (2,) as y[0]"),
+    ],
+)
+def test_arrays_that_are_not_saved(tmp_path: Path, x: Any, y: Any, per_step: bool, message: str) -> None:
+    """Nothing is written, and nothing that was there is lost."""
+    path = tmp_path / "own.npz"
+    path.write_text("before")
+    with pytest.raises((TypeError, ValueError)) as error:
+        save_arrays(path, x, y, per_step=per_step)
+    assert str(error.value).startswith(f"save_arrays: {message}")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_array_of_arrays_is_a_list_of_them(tmp_path: Path) -> None:
+    x = np.empty(2, object)
+    x[:] = RAGGED
+    save_arrays(tmp_path / "own.npz", x, ["a", "b"])
+    assert [len(one) for one, _ in examples(Arrays(str(tmp_path / "own.npz"), **ALL).load())] == [4, 2]
+
+
+@pytest.mark.parametrize("kind", [Table, Series])
+@pytest.mark.parametrize("delimiter", [";;", '"', "\r", "\n", "\0", r"\t"])
+def test_delimiters_that_no_file_has(kind: Any, delimiter: str) -> None:
+    tab = '; a tab is "\\t" in double quotes' if delimiter == r"\t" else ""
+    expected = f"expected one character that is no quote, line break or NUL{tab}"
+    with pytest.raises(ValueError, match=re.escape(f"delimiter is {delimiter!r}, {expected}") + "$") as error:
+        kind(delimiter=delimiter)
+    assert str(error.value).startswith(kind.__name__)
+
+
+def test_a_target_is_no_feature() -> None:
+    with pytest.raises(ValueError, match="Table: features has 'v', which is a target, expected other columns"):
+        Table(target=("u", "v"), features=("a", "v"), kind="regression")
 
 
 def write_wav(path: Path, samples: Any, width: int, rate: int = 8000) -> None:

@@ -51,3 +51,7 @@ def test_settings_that_mean_the_same_are_equal(name: str) -> None:
     made = kind(**scalars)
     assert made == given
     assert all(type(getattr(made, key)) is type(plain[key]) for key in scalars)
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    assert TASKS["table"](target="label", features="x") == TASKS["table"](target=("label",), features=("x",))

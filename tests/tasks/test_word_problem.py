@@ -156,7 +156,7 @@ def test_groups_that_are_too_large(name):
 # ---- sequences ----
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(order=st.integers(1, 60), length=st.integers(1, 9), seed=st.integers(0, 2**63 - 1))
 def test_no_sequence_comes_twice(order, length, seed):
     count = min(order**length, 3000)
@@ -321,6 +321,16 @@ def test_one_cache_of_two_folders(tmp_path):
     for folder, inputs in (*made.items(), *made.items()):
         read = WordProblem(**of, data_dir=str(folder), cache_dir=str(tmp_path / "cache")).load()
         np.testing.assert_array_equal(everything(read.test).inputs, inputs)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    of = {"group": "Z7", "length": 4, "samples": 50, "test_length": 6, "test": 20}
+    for folder, file in ((tmp_path / "none", "Z7=4.csv"), (tmp_path, "Z7=6.csv")):
+        with pytest.raises(FileNotFoundError) as error:
+            WordProblem(**of, data_dir=str(folder)).load()
+        assert str(error.value) == f"WordProblem: no data in {folder}; expected a file {file}"
+        WordProblem(**of).write(tmp_path)
+        (tmp_path / "Z7=6.csv").unlink()
 
 
 def test_files_are_not_written_from_files(tmp_path):

@@ -115,6 +115,8 @@ def test_files_that_are_not_checkpoints(path, data, message):
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no such file"):
         read_checkpoint(tmp_path / "absent")
+    with pytest.raises(IsADirectoryError, match="is a folder, expected a checkpoint"):
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

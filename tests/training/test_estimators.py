@@ -303,7 +303,7 @@ def test_series_that_cannot_be_forecast() -> None:
     with pytest.raises(ValueError, match=r"Forecaster.fit: Input y contains NaN"):
         Forecaster().fit([1.0, np.nan])
     one = Forecaster(**{**SMALL, "epochs": 1}).fit(wave(40))
-    with pytest.raises(ValueError, match=r"the series has shape \(5,\), expected \(n, 2\) as of the series"):
+    with pytest.raises(ValueError, match=r"predict: after has shape \(5,\), expected \(n, 2\) as of the series"):
         one.predict(after=np.zeros(5))
     with pytest.raises(ValueError, match=r"Forecaster.predict: steps is 0, expected a positive integer"):
         one.predict(0)
@@ -403,7 +403,7 @@ def fitted() -> dict[str, Any]:
     ("kind", "method", "arguments", "message"),
     [
         # what is no number
-        ("f", "predict", {"steps": 3, "after": [1.0, None, 2.0]}, "Input y contains NaN"),
+        ("f", "predict", {"steps": 3, "after": [1.0, None, 2.0]}, "Input after contains NaN"),
         ("f", "fit", {"y": [1.0, None] * 20}, "Input y contains NaN"),
         ("r", "fit", {"x": noise(4), "y": [1, None, 2, 3]}, "Input y contains NaN"),
         ("r", "score", {"y": [None] * 40}, "Input y contains NaN"),
@@ -420,12 +420,19 @@ def fitted() -> dict[str, Any]:
         ("f", "fit", {"y": []}, "y is empty, of shape (0,), expected at least one row and column"),
         ("f", "score", {"y": []}, "y is empty"),
         ("f", "backtest", {"y": []}, "y is empty"),
-        ("f", "predict", {"after": []}, "y is empty"),
+        ("f", "predict", {"after": []}, "after is empty, of shape (0,), expected at least one row and column"),
+        ("f", "backtest", {"y": np.zeros((5, 2))}, "y has shape (5, 2), expected (n, 1) as of the series that was"),
         ("f", "fit", {"y": LATER}, "5 of 5 steps are for training, expected at least 14"),
         ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list that is no array"),
         ("r", "fit", {"x": None, "y": LATER}, "X is a NoneType, expected an array, or a list of arrays"),
         ("r", "fit", {"x": 5, "y": LATER}, "X is a int, expected an array, or a list of arrays"),
         ("r", "fit", {"x": [[[1], [2, 3]]], "y": [1]}, "X[0] is a list that is no array"),
+        (
+            "c",
+            "fit",
+            {"x": [np.zeros((4, 2)), np.zeros((4, 1))], "y": [0, 1]},
+            "X[1] has 1 features per step, expected 2 as X[0]",
+        ),
         ("r", "score", {"y": np.stack([STEPS, STEPS], 1)}, "y has shape (40, 2), expected (40,) as of the predictions"),
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),

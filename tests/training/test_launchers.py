@@ -128,7 +128,7 @@ def test_an_error_before_the_first_run_ends_all_processes(tmp_path):
     code, out = ended(start(3, written(tmp_path), "--variant", "none", "--out", tmp_path / "sweep"))
     assert code == 2
     assert out.count("rotrnn: error: ") == 1
-    assert "--variant is 'none', where there is none" in out
+    assert "--variant is 'none', but the recipe has no [sweep.variants]" in out
     code, out = ended(start(2, written(tmp_path), "--device", "cuda", "--out", tmp_path / "sweep"))
     assert code == 2
     assert "rotrnn: error: sweep: --device cuda with 2 processes of MPI, expected cpu" in out

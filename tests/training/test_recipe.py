@@ -361,7 +361,7 @@ MISTAKES = [
     ("optimiser.lr=inf", r"optimiser\.lr is inf, expected a finite number"),
     (f"optimiser.lr=1{400 * '0'}", r"optimiser\.lr is 10+, expected a finite number"),
     ("optimiser.lr=true", r"optimiser\.lr is True, expected a finite number"),
-    ("optimiser.betas=0.9", r"optimiser\.betas is 0\.9, expected a list of a finite number, a finite number"),
+    ("optimiser.betas=0.9", r"optimiser\.betas is 0\.9, expected a list of 2, each of it a finite number$"),
     ("optimiser.betas=[0.9]", r"optimiser\.betas is \[0\.9\], expected a list"),
     ("optimiser.betas=[0.9, 'x']", r"optimiser\.betas\[1\] is 'x', expected a finite number"),
     ("model.dropout_over_time=1", r"model\.dropout_over_time is 1, expected true or false"),
@@ -387,8 +387,8 @@ MISTAKES = [
     ("optimiser.betas=[0.9, 1.0]", r"section \[optimiser\]: AdamW: betas is \(0\.9, 1\.0\)"),
     ("task.test_fraction=2", r"section \[task\]: .*test_fraction"),
     # the form of an override
-    ("steps=3", r"'steps=3': expected section\.key=value"),
-    ("training.steps", r"'training\.steps': expected section\.key=value"),
+    ("steps=3", r"--set steps=3: expected section\.key=value"),
+    ("training.steps", r"--set training\.steps: expected section\.key=value"),
 ]
 
 
@@ -421,6 +421,9 @@ def test_no_such_recipe(tmp_path):
         load_recipe("listops-lur")
     with pytest.raises(FileNotFoundError):
         load_recipe(tmp_path / "absent.toml")
+    for folder in (tmp_path, "/"):
+        with pytest.raises(ValueError, match=rf"^recipe is '{folder}', a folder, expected a name or a \.toml file$"):
+            load_recipe(folder)
 
 
 @dataclasses.dataclass(frozen=True)

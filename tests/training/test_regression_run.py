@@ -127,6 +127,8 @@ def test_balanced_weights_of_classes_and_weights_that_are_given(tmp_path: Path) 
     labels = task.train.batch(np.arange(len(task.train))).labels
     weights = np.array(balanced_weights(task))
     np.testing.assert_allclose(np.bincount(labels) * weights, len(labels) / 3, rtol=1e-14)
+    more = dataclasses.replace(task, n_classes=5)  # of which two never occur: C counts those that do
+    assert balanced_weights(more) == (*weights, 1.0, 1.0)
     assert recipe.build(task.load().shape if hasattr(task, "load") else recipe.task.shape).class_weights is None
     given = recipe_in(tmp_path, x, y, training="class_weights = [1, 2, 3.5]")
     assert given.build(task).class_weights == (1.0, 2.0, 3.5)

@@ -128,6 +128,7 @@ def test_runs_are_in_the_order_of_the_numbers_in_their_names(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").touch()
     assert [run.folder.name for run in find_runs([tmp_path])] == names
+    assert find_runs(str(tmp_path)) == find_runs(tmp_path) == find_runs([tmp_path])
 
 
 def test_different_results_of_one_recipe_are_reported(runs, tmp_path, recwarn):
@@ -373,6 +374,33 @@ def test_a_malformed_line_of_the_log_is_named(runs, line):
         run.cut_log(1)
 
 
+SCORES = '{"accuracy": 0.5, "sequence_accuracy": 0.25, "scaled_accuracy": -3, "skill": -9, "loss": 5e9}'
+WHOLE = (
+    '{"metric": "accuracy", "selected_on": "test", "best_step": 1, "parameters": 7, '
+    f'"test": {{"best": {SCORES}, "last": {SCORES}}}}}'
+)
+
+
+def test_scores_that_may_be_of_any_size(runs):
+    (runs / "lr=0.1,seed=0" / "result.json").write_text(WHOLE)
+    assert rows(runs / "lr=0.1,seed=0")[0]["best"]["scaled_accuracy"]["mean"] == -3
+
+
+@pytest.mark.parametrize("seconds", ["1e999", "null"])
+def test_times_that_are_not_finite_are_not_shown(runs, seconds):
+    run = Run(runs / "lr=0.1,seed=0")
+    run.log.write_text(run.log.read_text() + f'{{"step": 3, "seconds": {seconds}}}\n')
+    (row,) = rows(run.folder)
+    assert row["seconds"] is None
+    assert "lr=0.1" in render([row])
+
+
+def test_numbers_that_no_table_can_show_are_named(runs):
+    (runs / "lr=0.1,seed=0" / "result.json").write_text(WHOLE.replace('"skill"', '"scaled_above": [1], "skill"'))
+    with pytest.raises(ValueError, match=r"lr=0\.1,seed=0: result\.json or log\.jsonl is damaged"):
+        rows(runs)
+
+
 @pytest.mark.parametrize(
     ("name", "texts", "expected"),
     [
@@ -381,6 +409,13 @@ def test_a_malformed_line_of_the_log_is_named(runs, line):
             ["{}", "[]", "3", '{"test": {}}', '{"metric": ["a"], "selected_on": "test", "best_step": 1, "test": {}}'],
             'an object with "metric", "selected_on", "best_step", "test"',
         ),
+        (
+            "result",
+            [WHOLE.replace("7", one) for one in ("[]", "{}", "-1", "2.0", "null", "true", '"x"')],
+            r'"parameters" to be an integer from 0, got ',
+        ),
+        ("result", [WHOLE.replace("0.5", one) for one in ("1.01", "-0.1")], r'"accuracy" to be from 0 to 1, got '),
+        ("result", [WHOLE.replace("0.25", '"x"')], r'"sequence_accuracy" to be from 0 to 1, got \'x\''),
         ("failed", ["{}", "[]", "3", '{"error": 1}'], 'an object with "error"'),
         ("sessions", ["5", "null", '{"a": 1}', '"ab"', "[1]"], "a list of objects"),
     ],
@@ -424,14 +459,14 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
     out = capsys.readouterr().out
     assert out == (tmp_path / "table.md").read_text()
-    told = [line for line in out.splitlines() if line.startswith("cannot be read, skipped (")]
+    told = [line for line in out.splitlines() if line.startswith("unreadable run ")]
     expected = [str(runs / name) + message for name, (_, message) in zip(names, DAMAGES.values(), strict=True)]
     expected = [
         f"{runs}/foreign/recipe.toml: unknown section [cake]",
         *expected,
         f"{tmp_path}/nowhere: is not the folder of a run",
     ]
-    assert [line.startswith(f"cannot be read, skipped ({i} of 6): ") for i, line in enumerate(told, 1)] == [True] * 6
+    assert [line.startswith(f"unreadable run {i} of 6, skipped: ") for i, line in enumerate(told, 1)] == [True] * 6
     for line, message in zip(told, expected, strict=True):
         assert message in line
     (row,) = [line for line in out.splitlines() if line.startswith("| lr=0.2")]

@@ -166,6 +166,7 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
     [
         ("sead = 3", "unknown key sweep.sead; expected seeds, grid, variants, published or keep"),
         ("seeds = 3", r"sweep\.seeds is 3, expected a list of integers from 0"),
+        ("seeds = []", r"sweep\.seeds is \[\], expected a list of integers from 0"),
         ("seeds = [2, 2]", r"the seeds are \[2, 2\], expected distinct ones"),
         ("seeds = [-1]", r"sweep\.seeds is \[-1\], expected a list of integers"),
         ("seeds = [true]", r"sweep\.seeds is \[True\], expected a list of integers"),
@@ -239,7 +240,7 @@ def test_options_that_do_not_fit(tmp_path):
             plan(path, overrides=[f"{section}.seeds=3"])
     with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected at least one"):
         plan(path, grid=[parse_grid("optimiser.lr=")])
-    with pytest.raises(ValueError, match="--variant is 'lru', where there is none"):
+    with pytest.raises(ValueError, match=r"--variant is 'lru', but the recipe has no \[sweep\.variants\]"):
         plan(written(tmp_path, toy.RECIPE), variants=["lru"])
 
 
@@ -402,6 +403,12 @@ def test_another_recipe_under_the_same_names_is_refused(tmp_path):
         run_sweep(plan(path, overrides=["training.steps=50"]), tmp_path / "sweep")
     with pytest.raises(ValueError, match="seed=0: holds a run, expected a folder for a sweep"):
         run_sweep(plan(path), tmp_path / "sweep" / "seed=0")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"sweep: folder .*file: is a file, expected a folder"):
+        run_sweep(plan(path), tmp_path / "file")
+    (tmp_path / "sweep" / "seed=1").touch()
+    with pytest.raises(ValueError, match=r"sweep: run .*seed=1: is a file, expected a folder"):
+        run_sweep(plan(path, seeds=[1]), tmp_path / "sweep")
 
 
 def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
@@ -425,9 +432,37 @@ def test_retry_mends_a_damaged_result(tmp_path, monkeypatch, capsys):
     whole = json.loads(result.read_text())
     result.write_text(result.read_text()[:40])
     assert main(command) == 2
-    assert "1 of 2 runs cannot be read; --retry mends a damaged result.json" in capsys.readouterr().err
+    assert "1 of 2 runs cannot be read; --retry mends a damaged result.json or recipe" in capsys.readouterr().err
     assert main([*command, "--retry"]) == 0
     assert json.loads(result.read_text())["test"] == whole["test"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
+    """Without it the other runs go on; a run of another recipe is not taken for one of this."""
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    path, folder = written(tmp_path), tmp_path / "sweep"
+    command = ["sweep", str(path), "--steps", "2", "--out", str(folder), "--seeds"]
+    assert main([*command, "1"]) == 0
+    run = Run(folder / "seed=1")
+    whole = contents(run.folder)
+    run.recipe.write_text("?")
+    if not finished:
+        run.result.unlink()
+    assert main([*command, "0,1"]) == 2
+    said = "1 of 2 runs cannot be read; --retry mends a" if finished else "1 of 2 runs failed; --retry resumes"
+    assert said in capsys.readouterr().err
+    assert Run(folder / "seed=0").status() == "done"
+    assert main([*command, "1"]) == 2  # alone
+    assert "--retry mends a damaged result.json or recipe.toml" in capsys.readouterr().err
+    assert main([*command, "0,1", "--retry"]) == 0
+    assert contents(run.folder) == whole
+    run.recipe.write_text("?")
+    path.write_text(toy.RECIPE.replace("d_state = 4", "d_state = 8"))
+    assert main([*command, "1", "--retry"]) == 2
+    assert "recipe.toml: is damaged, and last.safetensors was written with another" in capsys.readouterr().err
+    assert run.recipe.read_text() == "?"
+    assert run.result.exists()
 
 
 def test_steps_are_those_of_every_run(tmp_path, monkeypatch, capsys):

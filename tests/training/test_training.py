@@ -963,7 +963,7 @@ def test_the_best_checkpoint_is_missed_at_once(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     Run(tmp_path / "run").checkpoint("best").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no such file: .*best\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"no such file; .* --checkpoint last: .*best\.safetensors"):
         train(recipe, tmp_path / "run", resume=True, progress=False)
 
 

@@ -63,8 +63,8 @@ def read_checkpoint(
 
     Raises
     ------
-    FileNotFoundError
-        There is no such file.
+    FileNotFoundError, IsADirectoryError
+        There is no such file, or it is a folder.
     ValueError
         The file is truncated or not a safetensors file, was changed after it was written, lacks an array or has an
         unexpected one, or an array has another shape or dtype or values that are not finite. The error names the file
@@ -91,6 +91,8 @@ def read_checkpoint(
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a checkpoint", str(path))
     if not Path(path).is_file():
         raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
     try:

@@ -87,6 +87,8 @@ def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | Non
 
 def _fit_tuple(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | None) -> tuple[Any, ...]:
     parts = typing.get_args(hint)
+    if isinstance(value, str) and parts == (str, ...):  # one text stands for a list of one
+        value = (value,)
     if isinstance(value, list | tuple) and parts[-1] is Ellipsis:
         parts = parts[:1] * len(value)
     if not isinstance(value, list | tuple) or len(parts) != len(value):
@@ -108,6 +110,8 @@ def describe(hint: Any, words: Words) -> str:
         first, *rest = typing.get_args(hint)
         if rest == [...]:
             return f"{words.sequence}, each of it {describe(first, words)}"
+        if all(part == first for part in rest):
+            return f"{words.sequence} of {1 + len(rest)}, each of it {describe(first, words)}"
         return f"{words.sequence} of " + ", ".join(describe(part, words) for part in (first, *rest))
     if hint is types.NoneType:
         return words.none

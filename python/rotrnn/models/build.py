@@ -47,8 +47,9 @@ MOST_LAYERS = 10_000
 class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
 
-    ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` is Griffin, without attention Hawk (De et
-    al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward` with `gated` and ``expand=3``).
+    ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` are the blocks of Griffin with `layer` as
+    their recurrence, without attention those of Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward`
+    with `gated` and ``expand=3``).
 
     Parameters
     ----------

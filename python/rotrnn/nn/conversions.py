@@ -20,7 +20,7 @@ from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import FORMS, LRU, TINY
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.rotrnn import RotRNN
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.orthogonal import stack_of_matrices
 
@@ -127,8 +127,8 @@ def orthogonal_inverse(P: npt.ArrayLike) -> Array:
 
 
 def to_rnn(layer: Recurrent, params: Params) -> Converted:
-    """The dense linear `RNN` that computes what a diagonal layer computes: A is block diagonal, with a 2x2 block for
-    each plane. Exact, so in float64 the error is 0.
+    """The dense linear `RNN` that computes what a linear recurrence computes: A is block diagonal, with a 2x2 block for
+    each plane. Exact, so in float64 the error is 0. A linear RNN becomes one whose A has this form.
 
     Parameters
     ----------
@@ -138,7 +138,8 @@ def to_rnn(layer: Recurrent, params: Params) -> Converted:
     Raises
     ------
     TypeError, ValueError
-        Another layer, a layer with a window, or wrong parameters.
+        Another layer, a layer with a window, wrong parameters, or a matrix A that is too close to one that cannot be
+        diagonalised.
     """
     args = Boundary("to_rnn")
     system, bidirectional, window = _system(args, layer, params)
@@ -280,15 +281,19 @@ def _eigen(args: Boundary, name: str, A: Array) -> tuple[_Eigen, _Eigen]:
 
 def _system(args: Boundary, layer: Recurrent, params: Params) -> tuple[System, bool, int | None]:
     """Returns the folded system of the layer in float64, whether it is bidirectional, and its window."""
-    if isinstance(layer, LinearRecurrence):
-        layer.check_params(params)
-        return layer.fold(astype(params, np.float64)).weights, layer.bidirectional, layer.window
-    if not isinstance(layer, RNN) or layer.activation != "identity":
+    if not isinstance(layer, LinearRecurrence | RNN) or getattr(layer, "activation", "identity") != "identity":
         found = f"an RNN with activation {layer.activation!r}" if isinstance(layer, RNN) else type(layer).__name__
+        found = f"the class {layer.__name__}" if isinstance(layer, type) else found
         raise TypeError(
             f"{args.op}: layer is {found}, expected LRU, RotRNN, S5, RopeMemory or an RNN with activation 'identity'"
         )
-    layer.check_params(params)
+    try:
+        layer.check_params(params)
+    except (TypeError, ValueError) as error:
+        rename(error, f"{type(layer).__name__}:", f"{args.op}:")
+        raise
+    if isinstance(layer, LinearRecurrence):
+        return layer.fold(astype(params, np.float64)).weights, layer.bidirectional, layer.window
     wide = astype(params, np.float64)
     real, planes = _eigen(args, "A", wide["A"])
     values = np.concatenate([real.values, planes.values]).astype(np.complex128)

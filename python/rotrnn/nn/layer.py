@@ -171,8 +171,15 @@ class Recurrent(Module, ABC):
         super().check_state(args, name, state)
 
 
+def _check_dict(name: str, params: Any) -> None:
+    if not isinstance(params, dict):
+        raise TypeError(f"{name}: params is a {type(params).__name__}, expected a dict of arrays")
+
+
 def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:
-    """Yields the leaves of nested params as ("block.0.norm.scale", array), in the dict's order."""
+    """Yields the leaves of nested params as ("block.0.norm.scale", array), in the dict's order. TypeError if `params`
+    is no dict."""
+    _check_dict("flatten", params)
     for name, value in params.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{name}.")
@@ -202,7 +209,15 @@ def is_parameter(name: str) -> bool:
 
 
 def astype(params: Params, dtype: npt.DTypeLike) -> Params:
-    """Returns the params with every array converted to `dtype`."""
+    """Returns the params with every array converted to `dtype`: float32 or float64, those of layers. Another one is a
+    ValueError, and params that are no dict a TypeError."""
+    _check_dict("astype", params)
+    try:
+        known = np.dtype(dtype) in (np.float32, np.float64)
+    except TypeError:
+        known = False
+    if not known:
+        raise ValueError(f"astype: dtype is {dtype!r}, expected float32 or float64")
     return {
         name: astype(value, dtype) if isinstance(value, dict) else value.astype(dtype) for name, value in params.items()
     }

@@ -267,7 +267,7 @@ class Module:
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
         """Checks that every array of `params`, including those of inner modules, is present, real and of the right
-        shape. Yields its module, its name, the path to the module, and the array."""
+        shape. Returns for each its module, its name, the path to the module, and the array."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
             kind = type(params).__name__

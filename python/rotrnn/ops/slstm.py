@@ -62,7 +62,8 @@ def slstm(
     ``n_t = f n_{t-1} + i``, ``h_t = o c_t / n_t``.
 
     The gates may overflow; h does not. What is kept of a memory is ``e^{-m} c`` and ``e^{-m} n`` with the level
-    ``m_t = max(log f + m_{t-1}, z_i)`` (equation 15). Before the first step n is 0, and only there: a channel with
+    ``m_t = max(log f + m_{t-1}, z_i)`` (equation 15). Logarithms of gates beyond 45,000 in magnitude count as 45,000.
+    Before the first step n is 0, and only there: a channel with
     ``n0 = 0`` has no past, whatever c0 and m0 are, and these get no gradient.
 
     Parameters

@@ -6,14 +6,14 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, check_folder
 from rotrnn._support.text import plural
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
@@ -27,7 +27,7 @@ from rotrnn.plots.style import DPI, Groups, Series
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
 from rotrnn.training.recipe import Recipe
-from rotrnn.training.results import collect, find_runs, read_runs
+from rotrnn.training.results import Folders, collect, find_runs, read_runs
 from rotrnn.training.run import Run, is_number
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
 
     `out` is a folder, or ends in .png, .svg or .pdf: "pictures/lru.svg" writes pictures/lru-learning.svg and so on.
     """
-    return _write(run_figures(run_dir), Path(run_dir, "plots") if out is None else Path(out))
+    check_folder("plot: run_dir", run_dir)
+    place = _place("plot", Path(run_dir, "plots") if out is None else out)
+    return _write(run_figures(run_dir), place)
 
 
 def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
@@ -86,6 +88,7 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     FileNotFoundError, ValueError
         The folder holds no run, the run has no checkpoint yet, or the run is damaged.
     """
+    check_folder("run_figures: run_dir", run_dir)
     run = Run(Path(run_dir))
     recipe = run.load_recipe()
     with precision(recipe.training.precision):
@@ -95,6 +98,8 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
 def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     initial, trained = run.load_params("init"), run.load_params("last")
     records, result = run.records(), run.read_json(run.result)
+    if not records:
+        warnings.warn(f"{run.log}: has no record that can be read, the curves of training are empty", stacklevel=3)
     task = recipe.task.load()
     model = recipe.build(task)
     size, dtype = recipe.training.batch, recipe.training.dtype
@@ -252,12 +257,13 @@ def longest(task: Task) -> int:
 # ---- several runs ----
 
 
-def compare(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> list[Path]:
+def compare(folders: Folders, out: str | os.PathLike[str]) -> list[Path]:
     """Writes the figures of several runs (`comparison_figures`) into `out`, as `plot` does. Returns their paths."""
-    return _write(comparison_figures(folders), Path(out))
+    place = _place("compare", out)
+    return _write(comparison_figures(folders), place)
 
 
-def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, Figure]:
+def comparison_figures(folders: Folders) -> dict[str, Figure]:
     """Returns figures that compare runs, by name. Runs that differ only in their seed form one configuration.
 
     There are learning curves and accuracies on the test split. If the runs have them, there are accuracy against length
@@ -265,16 +271,16 @@ def comparison_figures(folders: Iterable[str | os.PathLike[str]]) -> dict[str, F
 
     Parameters
     ----------
-    folders : paths
-        Runs, or folders of runs such as those of a sweep. `rotrnn.training.results` describes how runs are grouped and
-        named. Runs without an evaluation, and runs that cannot be read, are skipped with a warning.
+    folders : path or paths
+        Runs, or folders of runs such as those of a sweep; one or several. `rotrnn.training.results` describes how runs
+        are grouped and named. Runs without an evaluation, and runs that cannot be read, are skipped with a warning.
 
     Raises
     ------
     ImportError, ValueError
         As in `run_figures`; or there is nothing to draw.
     """
-    outcomes, unreadable = read_runs(find_runs(folders))
+    outcomes, unreadable = read_runs(find_runs(folders, "comparison_figures: folders"))
     for error in unreadable:
         warnings.warn(f"skipped a run that cannot be read: {error}", stacklevel=2)
     groups = {one.name: one.outcomes for one in collect(outcomes)}
@@ -347,13 +353,24 @@ def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
 # ---- files ----
 
 
+def _place(call: str, out: str | os.PathLike[str]) -> Path:
+    """Returns `out`. TypeError or ValueError if it cannot be a folder, or a picture in one."""
+    picture = isinstance(out, str | os.PathLike) and _is_picture(Path(out))
+    check_folder(f"{call}: out", Path(out).parent if picture else out)
+    return Path(out)
+
+
+def _is_picture(path: Path) -> bool:
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return path.suffix[1:].lower() in FigureCanvasBase.filetypes and not path.is_dir()
+
+
 def _write(figures: Mapping[str, Figure], out: Path) -> list[Path]:
     """Each figure as NAME.png in the folder `out`. If `out` ends as a picture does, in .png, .svg or .pdf, the figures
     are such pictures beside each other: one as `out`, several as STEM-NAME.svg."""
-    kinds = next(iter(figures.values())).canvas.get_supported_filetypes() if figures else {}
-    kind = out.suffix[1:].lower()
-    if kind in kinds and not out.is_dir():
-        one = len(figures) == 1
+    if _is_picture(out):
+        kind, one = out.suffix[1:].lower(), len(figures) == 1
         paths = [out if one else out.with_name(f"{out.stem}-{name}{out.suffix}") for name in figures]
     else:
         kind, paths = "png", [out / f"{name}.png" for name in figures]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_file, read_npz
-from rotrnn.tasks.own import Numbers, OwnData, Sequences, joined, labels_of
+from rotrnn.ops.boundary import on_host
+from rotrnn.tasks.own import Numbers, OwnData, Sequences, check_sequences, joined, labels_of
 from rotrnn.tasks.task import Index
 
 
@@ -32,32 +33,7 @@ class Arrays(OwnData):
         for name in ("x", "y"):
             if name not in arrays:
                 raise ValueError(f"{self.path}: has no array {name}, expected {self.files}")
-        x, y, lengths = arrays["x"], arrays["y"], arrays.get("lengths")
-        if x.dtype.kind not in "iufb":
-            raise ValueError(f"{self.path}: x has dtype {x.dtype}, expected numbers")
-        if lengths is None:
-            if x.ndim not in (2, 3):
-                raise ValueError(f"{self.path}: x has shape {x.shape}, expected (n, T) or (n, T, F)")
-            n, T, *features = x.shape
-            x, lengths = x.reshape(n * T, *(features or [1])), np.full(n, T)
-            if self.per_step:
-                if y.shape[:2] != (n, T):
-                    expected = f"(n={n}, T={T}, ...), a label for each step"
-                    raise ValueError(f"{self.path}: y has shape {y.shape}, expected {expected}")
-                y = y.reshape(n * T, *y.shape[2:])
-        elif x.ndim != 2 or lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.sum() != len(x):
-            what = f"x of shape {x.shape} and lengths of shape {lengths.shape} with sum {lengths.sum()}"
-            raise ValueError(f"{self.path}: has {what}, expected (steps, F) and (n,) integers whose sum is steps")
-        if (wrong := np.argwhere(~np.isfinite(x))).size:
-            step, feature = wrong[0]
-            row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-            place = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
-            raise ValueError(f"{self.path}: x, {place}: got {x[step, feature]}, expected a finite number")
-        rows = len(x) if self.per_step else len(lengths)
-        if len(y) != rows:
-            raise ValueError(f"{self.path}: y has {len(y)} rows, expected {rows}, one for each label")
-        labels, classes = labels_of(self.kind, y, f"{self.path}: y")
-        return Sequences(x, lengths.astype(np.int64), labels, self.per_step, classes)
+        return _sequences(self.path, self.kind, arrays["x"], arrays["y"], arrays.get("lengths"), self.per_step)
 
 
 def save_arrays(
@@ -79,25 +55,77 @@ def save_arrays(
 
     Raises
     ------
-    ValueError
-        A sequence has another form than the first one, or there is not one label for each sequence or step.
+    TypeError, ValueError
+        The task would refuse them, whatever its `kind`; nothing is written.
     """
-    check_file("save_arrays", path)
-    if len(x) != len(y):
-        raise ValueError(f"save_arrays: y has {len(y)} rows, expected {len(x)}, one for each sequence")
-    if isinstance(x, np.ndarray):
-        arrays = {"x": x, "y": np.asarray(y)}
+    call = "save_arrays"
+    check_file(call, path)
+    x, y = _given("x", x), _given("y", y)
+    if isinstance(x, np.ndarray) and not (x.dtype.kind == "O" and x.ndim == 1):
+        arrays = {"x": x, "y": on_host(call, "y", y)}
     else:
-        values, lengths = joined(x, "save_arrays: x")
-        arrays = {"x": values, "y": np.asarray(y) if not per_step else _of_steps(y, lengths), "lengths": lengths}
+        values, lengths = joined(list(x), call, "x")
+        arrays = {"x": values, "y": _of_steps(y, lengths) if per_step else on_host(call, "y", y), "lengths": lengths}
+    kind = "regression" if arrays["y"].dtype.kind in "biuf" else "classification"  # the one that takes the most
+    check_sequences(call, _sequences(call, kind, arrays["x"], arrays["y"], arrays.get("lengths"), per_step))
     with atomic_file(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes allow_pickle for any of them
 
 
+def _sequences(where: str, kind: str, x: Numbers, y: Numbers, lengths: Numbers | None, per_step: bool) -> Sequences:
+    """Returns the sequences that the arrays of a file are. ValueError, which begins with `where`, if they have another
+    form or dtype, a label is missing, or x is not finite."""
+    if x.dtype.kind not in "iufb":
+        raise ValueError(f"{where}: x has dtype {x.dtype}, expected numbers")
+    if lengths is None:
+        if x.ndim not in (2, 3):
+            raise ValueError(f"{where}: x has shape {x.shape}, expected (n, T) or (n, T, F)")
+        n, T, *features = x.shape
+        x, lengths = x.reshape(n * T, *(features or [1])), np.full(n, T)
+        if per_step:
+            if y.shape[:2] != (n, T):
+                expected = f"(n={n}, T={T}, ...), a label for each step"
+                raise ValueError(f"{where}: y has shape {y.shape}, expected {expected}")
+            y = y.reshape(n * T, *y.shape[2:])
+    elif x.ndim != 2 or lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.sum() != len(x):
+        sums = f"sum {lengths.sum()}" if lengths.dtype.kind in "iu" else f"dtype {lengths.dtype}"
+        what = f"x of shape {x.shape} and lengths of shape {lengths.shape} with {sums}"
+        raise ValueError(f"{where}: has {what}, expected (steps, F) and (n,) integers whose sum is steps")
+    rows, each = (len(x), "step") if per_step else (len(lengths), "sequence")
+    if y.shape[:1] != (rows,):
+        got = f"{len(y)} rows" if y.ndim else "shape ()"
+        raise ValueError(f"{where}: y has {got}, expected {rows}, one for each {each}")
+    if (wrong := np.argwhere(~np.isfinite(x))).size:
+        step, feature = wrong[0]
+        row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
+        place = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
+        raise ValueError(f"{where}: x, {place}: got {x[step, feature]}, expected a finite number")
+    labels, classes = labels_of(kind, y, f"{where}: y")
+    return Sequences(x, lengths.astype(np.int64), labels, per_step, classes)
+
+
+def _given(name: str, value: Any) -> Any:
+    """Returns x or y as an array, or as the list that it is. TypeError or ValueError if it is neither."""
+    if hasattr(value, "__array__"):
+        array = on_host("save_arrays", name, value)
+        if array.ndim:
+            return array
+        raise ValueError(f"save_arrays: {name} has shape (), expected a row for each sequence")
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"save_arrays: {name} is a {type(value).__name__}, expected an array or a list")
+    return value
+
+
 def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:
-    """Returns labels of steps, one sequence after the other."""
-    parts = [np.asarray(one) for one in y]
+    """Returns labels of steps, one sequence after the other. TypeError or ValueError if they are not one for each."""
+    if len(y) != len(lengths):
+        raise ValueError(f"save_arrays: y has {len(y)} rows, expected {len(lengths)}, one for each sequence")
+    parts = [on_host("save_arrays", f"y[{i}]", one) for i, one in enumerate(y)]
     for i, (one, length) in enumerate(zip(parts, lengths, strict=True)):
-        if len(one) != length:
-            raise ValueError(f"save_arrays: y[{i}] has {len(one)} labels, expected {length}, one for each step")
+        if one.shape[:1] != (length,):
+            got = f"{len(one)} labels" if one.ndim else "shape ()"
+            raise ValueError(f"save_arrays: y[{i}] has {got}, expected {length}, one for each step")
+        if one.shape[1:] != parts[0].shape[1:]:
+            expected = f"{(int(length), *parts[0].shape[1:])} as y[0]"
+            raise ValueError(f"save_arrays: y[{i}] has shape {one.shape}, expected {expected}")
     return np.concatenate(parts)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
+from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
 Numbers = npt.NDArray[Any]
@@ -230,19 +231,14 @@ class OwnData:
         )
 
     def checked(self) -> Sequences:
-        """Returns what `read` does. ValueError without a path, sequences or steps."""
+        """Returns what `read` does. ValueError without a path, and as `check_sequences`."""
         name = type(self).__name__
         if not self.path:
             raise ValueError(f"{name}: path is '', expected {self.files}")
         if not Path(self.path).exists():
             raise FileNotFoundError(f"{name}: path is {self.path}, which does not exist; expected {self.files}")
         data = self.read()
-        if not len(data):
-            raise ValueError(f"{self.path}: has no sequence")
-        if (empty := np.flatnonzero(data.lengths < 1)).size:
-            raise ValueError(f"{self.path}: sequence {empty[0]} has no steps")
-        check_range(f"{self.path}:", data.values)
-        check_range(f"{self.path}:", data.labels)
+        check_sequences(self.path, data)
         return data
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
@@ -254,6 +250,19 @@ class OwnData:
         with atomic_file(path) as file:
             np.savez(file, x=data.values, y=labels, lengths=data.lengths)
         return self.load()
+
+
+def check_sequences(where: str, data: Sequences) -> None:
+    """Raises ValueError, which begins with `where`, if there are no sequences, steps, features or labels, or float32
+    cannot hold a number."""
+    if not len(data):
+        raise ValueError(f"{where}: has no sequence")
+    if (empty := np.flatnonzero(data.lengths < 1)).size:
+        raise ValueError(f"{where}: sequence {empty[0]} has no steps")
+    for what, array in (("feature", data.values), ("label", data.labels)):
+        if not array.size:
+            raise ValueError(f"{where}: has no {what}s")
+        check_range(f"{where}: a {what}", array)
 
 
 def check_range(where: str, array: Numbers) -> None:
@@ -272,8 +281,12 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
     or kind.
     """
     if kind == "classification":
+        if labels.dtype.kind not in "biufUS":
+            raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers or texts (y.astype(str))")
         if labels.ndim != 1:
             raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
+        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+            raise ValueError(f"{where} has {labels[~np.isfinite(labels)][0]}, expected a class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
         if 2 * len(classes) > len(labels) and (found := _fractions(classes)).size:
             have = f"{len(classes)} different numbers in {len(labels)} labels, {found[0]} among them"
@@ -301,18 +314,21 @@ def _fractions(classes: Numbers) -> Numbers:
     return np.asarray(classes[values != np.floor(values)])
 
 
-def joined(arrays: Sequence[npt.ArrayLike], where: str) -> tuple[Numbers, Index]:
-    """Returns ragged sequences (T_i, F) or (T_i,) one after the other, (sum of T, F), and their lengths.
+def joined(arrays: Sequence[npt.ArrayLike], call: str, name: str) -> tuple[Numbers, Index]:
+    """Returns ragged sequences (T_i, F) or (T_i,), the argument `name` of `call`, one after the other, (sum of T, F),
+    and their lengths.
 
-    ValueError, which begins with `where`, if one has another number of features or of dimensions.
+    TypeError or ValueError if there are none, one is no array, or has another number of features or of dimensions.
     """
-    parts = [np.asarray(one) for one in arrays]
+    parts = [on_host(call, f"{name}[{i}]", one) for i, one in enumerate(arrays)]
+    if not parts:
+        raise ValueError(f"{call}: {name} is empty, expected at least one sequence")
     for i, one in enumerate(parts):
         if one.ndim not in (1, 2):
-            raise ValueError(f"{where}[{i}] has shape {one.shape}, expected (time,) or (time, features)")
+            raise ValueError(f"{call}: {name}[{i}] has shape {one.shape}, expected (time,) or (time, features)")
     columns = [one[:, None] if one.ndim == 1 else one for one in parts]
     for i, one in enumerate(columns):
         if one.shape[1] != columns[0].shape[1]:
-            expected = f"{columns[0].shape[1]} as {where}[0]"
-            raise ValueError(f"{where}[{i}] has {one.shape[1]} features per step, expected {expected}")
+            expected = f"{columns[0].shape[1]} as {name}[0]"
+            raise ValueError(f"{call}: {name}[{i}] has {one.shape[1]} features per step, expected {expected}")
     return np.concatenate(columns), np.array([len(one) for one in columns], np.int64)

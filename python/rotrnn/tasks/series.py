@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, read_npz
 from rotrnn._support.settings import settle
 from rotrnn.tasks.own import Numbers, Scale, check_range
-from rotrnn.tasks.table import read_table
+from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 MOST_WINDOW = 256
@@ -138,6 +138,7 @@ class Series:
             raise ValueError(f"Series: {shares}, expected numbers of at least 0 whose sum is below 1")
         if not (self.period or self.levels):
             raise ValueError("Series: levels is False with period 0, expected one of the two: there is nothing to read")
+        check_delimiter("Series", self.delimiter)
         if self.path:
             object.__setattr__(self, "path", os.path.abspath(self.path))
 

@@ -36,7 +36,7 @@ class Table(OwnData):
     sequence : str
         Column that says which sequence a row belongs to.
     features : tuple of str
-        Columns with the features; all others if empty.
+        Columns with the features, no targets; all others if empty.
     delimiter : str
         What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
     """
@@ -54,6 +54,9 @@ class Table(OwnData):
             raise ValueError("Table: per_step is True without sequence, expected the column that says which is which")
         if not self.target or (self.kind == "classification" and len(self.target) != 1):
             raise ValueError(f"Table: target is {self.target}, expected the name of a column")
+        if both := [name for name in self.features if name in self.target]:
+            raise ValueError(f"Table: features has {both[0]!r}, which is a target, expected other columns")
+        check_delimiter("Table", self.delimiter)
 
     def read(self) -> Sequences:
         """Returns the sequences of the file."""
@@ -149,6 +152,15 @@ class Columns:
         got = "an empty cell" if cell is None or cell == "" else repr(cell)
         where = f"{self.path}, {self.row} {self.rows[i]}, column {name!r}"
         return ValueError(f"{where}: got {got:.80}, expected {expected}")
+
+
+def check_delimiter(call: str, delimiter: str) -> None:
+    """Raises ValueError, which begins with `call`, unless a CSV file can have this delimiter, or it is empty."""
+    if len(delimiter) > 1 or (delimiter and delimiter in '"\r\n\0'):
+        tab = '; a tab is "\\t" in double quotes' if delimiter == "\\t" else ""
+        raise ValueError(
+            f"{call}: delimiter is {delimiter!r}, expected one character that is no quote, line break or NUL{tab}"
+        )
 
 
 def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:

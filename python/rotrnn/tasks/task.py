@@ -260,7 +260,10 @@ def describe(task: Task) -> str:
     """Returns a readable summary of each split: size, quantiles of length, label frequencies and majority baseline.
 
     The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
+    TypeError if `task` is no `Task`.
     """
+    if not isinstance(task, Task):
+        raise TypeError(f"describe: task is a {type(task).__name__}, expected a Task, as load() of settings returns")
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) per step"
     kinds = {"bits": "bits per step", "multilabel": "bits"}
     kinds |= {"regressor": "targets", "step_regressor": "targets per step"}
@@ -308,8 +311,9 @@ def majority_baseline(task: Task, split: Split, above: int | None = None) -> flo
 
 
 def balanced_weights(task: Task) -> tuple[float, ...]:
-    """Returns n / (C n_c) for each class c of C, of which n_c of n training labels are; for each of several bits, the
-    number of zeros by that of ones. A class or bit that is not there has the weight 1."""
+    """Returns n / (C n_c) for each class c of which n_c of n training labels are, where C classes occur; for each of
+    several bits, the number of zeros by that of ones. A class or bit that does not occur has the weight 1, the mean
+    weight of a label."""
     if task.is_regression:
         raise ValueError(f"class_weights: {task.name} is a regression, expected a task with classes")
     index = _counted_examples(task.train)
@@ -321,7 +325,7 @@ def balanced_weights(task: Task) -> tuple[float, ...]:
         weights = np.where(ones * zeros > 0, zeros / np.maximum(ones, 1), 1.0)
     else:
         counts = np.bincount(labels[labels >= 0], minlength=task.n_classes)
-        weights = np.where(counts > 0, counts.sum() / (task.n_classes * np.maximum(counts, 1)), 1.0)
+        weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
     return tuple(weights.tolist())
 
 

@@ -41,9 +41,13 @@ class Translated(Split):
 
 
 def read_as(task: Task, other: Task) -> Task:
-    """Returns `task` with the ids of the vocabulary of `other`; symbols that are not in both become ``<unk>``."""
+    """Returns `task` with the ids of the vocabulary of `other`, that of the run; symbols that are not in both become
+    ``<unk>``. ValueError if only one of them has a vocabulary of its training split."""
     if task.symbols is None or other.symbols is None:
-        raise ValueError(f"read_as: {task.name} or {other.name} has fixed ids, expected a vocabulary in both")
+        tasks = f"task is set to {task.name}, and the run was trained on {other.name}"
+        raise ValueError(
+            f"{tasks}: only one of them has token ids of its training split, expected the run's task and kind of tokens"
+        )
     if np.array_equal(task.symbols, other.symbols):
         return task
     size = 1 + int(max(task.symbols.max(initial=0), other.symbols.max(initial=0)))

@@ -425,6 +425,8 @@ class WordProblem:
                 sequences[length] = GeneratedSequences(G.order, length, count, self.seed)
                 continue
             path = self._file(self.data_dir, length)
+            if not path.is_file():
+                raise FileNotFoundError(f"WordProblem: no data in {self.data_dir}; expected a file {path.name}")
             sequences[length] = self._read(path, length, count)
             if len(sequences[length]) < count and length in (self.length, self.test_length):
                 raise ValueError(f"{path}: has {len(sequences[length])} rows, expected at least {count}")

@@ -68,8 +68,8 @@ class Training:
         learning rate stays that of all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
         Weights of the classes in the loss (`rotrnn.cross_entropy`), one for each class, or for bits of the ones of
-        each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c of C, and for bits the
-        number of zeros by that of ones.
+        each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
+        and for bits the number of zeros by that of ones.
     """
 
     batch: int
@@ -320,6 +320,10 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
 
     `above` are the recipes that this recipe is a base of: at most `BASES`, and none of them twice.
     """
+    if _is_file(name) and Path(name).is_dir():
+        file = Path(name, "recipe.toml")
+        hint = f"; this run's is {file}, and rotrnn train --resume {name} goes on with it" if file.is_file() else ""
+        raise ValueError(f"recipe is {str(name)!r}, a folder, expected a name or a .toml file{hint}")
     whole = _whole(name)
     if whole is not None and "small" in (tables := recipe_tables(whole, above)):
         try:
@@ -486,15 +490,17 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
     return dropped
 
 
-def parse_override(override: str) -> tuple[str, Any]:
-    """Returns place and value of "section.key=value"."""
+def parse_override(
+    override: str, option: str = "--set", form: str = "value, such as training.steps=100"
+) -> tuple[str, Any]:
+    """Returns place and value of "section.key=value", as given to `option` of the command line."""
     try:
         override.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{override!a}: expected section.key=value in UTF-8") from None
+        raise ValueError(f"{option} {override!a}: expected section.key=value in UTF-8") from None
     place, equals, text = override.partition("=")
     if not (equals and "." in place.strip(". ")):
-        raise ValueError(f"'{override}': expected section.key=value, such as training.steps=100")
+        raise ValueError(f"{option} {override}: expected section.key={form}")
     return place.strip(), parse_value(text)
 
 
@@ -637,6 +643,5 @@ def _plain(settings: Any) -> Table:
 def pick(what: str, name: Any, known: dict[str, Any]) -> Any:
     """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
     if not isinstance(name, str) or name not in known:
-        expected = f"expected one of {', '.join(known)}" if known else "where there is none"
-        raise ValueError(f"{what} is {name!r}, {expected}{alike(str(name), known)}")
+        raise ValueError(f"{what} is {name!r}, expected one of {', '.join(known)}{alike(str(name), known)}")
     return known[name]

@@ -50,7 +50,7 @@ class Outcome:
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
             _ = one.costs, one.commits
-            Configuration("", [one]).row()
+            render([Configuration("", [one]).row()])
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
             raise ValueError(f"{what}, expected the format of training ({type(error).__name__}: {error})") from error
@@ -63,9 +63,10 @@ class Outcome:
         records = self.run.records()
         seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
         costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}
-        if sum(seconds) > 0:
+        total = sum(record.get("seconds", 0.0) for record in records)
+        if sum(seconds) > 0 and math.isfinite(total):
             costs["steps_per_second"] = len(seconds) / sum(seconds)
-            costs["seconds"] = sum(record.get("seconds", 0.0) for record in records)
+            costs["seconds"] = total
         layers = [record["layers"] for record in records if "loss" in record and "layers" in record]
         found = [[value for key, value in one.items() if key.endswith(".residual")] for one in layers]
         if found and all(found):
@@ -79,11 +80,19 @@ class Outcome:
         return [session["commit"] for session in sessions if session.get("commit")]
 
 
-def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
+Folders = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""One folder, or several."""
+
+
+def find_runs(paths: Folders, name: str = "find_runs: paths") -> list[Run]:
     """Returns the runs in these folders or below them, numbers in the names of folders in the order of their values. A
-    folder without any is returned as a run that cannot be read."""
+    folder without any is returned as a run that cannot be read. TypeError, with `name`, for what is no path."""
+    folders = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    for path in folders:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name} has a {type(path).__name__}, expected the path of a folder, or several")
     found: dict[Path, Run] = {}
-    for path in map(Path, paths):
+    for path in map(Path, folders):
         own = path / "recipe.toml"
         here = [own] if own.exists() else sorted(path.rglob("recipe.toml"), key=_by_value) or [own]
         found |= {recipe.parent.resolve(): Run(recipe.parent) for recipe in here}
@@ -389,7 +398,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
         lines.append(f"trained with several commits of rotrnn: {', '.join(map(_short, commits))}.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
-    lines += [f"cannot be read, skipped ({i} of {len(unreadable)}): {error}" for i, error in enumerate(unreadable, 1)]
+    lines += [f"unreadable run {i} of {len(unreadable)}, skipped: {error}" for i, error in enumerate(unreadable, 1)]
     return lines
 
 

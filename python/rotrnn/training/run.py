@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ FACTS: dict[str, Any] = {"step": int, "best_step": int, "best_score": int | floa
 """The facts that a run is resumed from."""
 RESULT: dict[str, type] = {"metric": str, "selected_on": str, "best_step": int, "test": dict}
 """The keys that result.json must have."""
+SHARES = ("accuracy", "sequence_accuracy")
+"""Scores of result.json that are from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,9 @@ class Run:
         """Reads a checkpoint's arrays and facts. ValueError if it was written with another recipe, or as in
         `read_checkpoint`."""
         path = self.checkpoint(name)
+        if name == "best" and not path.exists() and self.checkpoint("last").exists():
+            way = "rotrnn eval, export and generate take the last parameters with --checkpoint last"
+            raise FileNotFoundError(errno.ENOENT, f"there is no such file; {way}", str(path))
         arrays, facts = read_checkpoint(path, like)
         if facts.get("recipe") not in (recipe.digest(), recipe.digest(self._stated())):
             raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
@@ -131,6 +137,18 @@ class Run:
         new = recipe.moved() if there is None else there.moved(recipe)
         if there is None or new != there:
             self.write(self.recipe, new.text() if there is None else new.text(self._stated()))
+
+    def restore(self, recipe: Recipe) -> None:
+        """Writes a damaged recipe anew, and removes the result, so that resuming the run writes it again. ValueError if
+        the checkpoint last was written with another recipe."""
+        last = self.checkpoint("last")
+        if last.exists() or self.result.exists():
+            _, facts = read_checkpoint(last)
+            if facts.get("recipe") != recipe.digest():
+                what = f"is damaged, and {last.name} was written with another recipe than this"
+                raise ValueError(f"{self.recipe}: {what}; delete the folder, or use another (--out)")
+            self.result.unlink(missing_ok=True)
+        self.put(recipe)
 
     def _stated(self) -> dict[str, Any]:
         """Returns the sections of the recipe's file, which lacks settings that are newer than the run."""
@@ -197,9 +215,8 @@ class Run:
             found = from_json(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
-        if path == self.result and not _is_result(found):
-            expected = ", ".join(f'"{key}"' for key in RESULT)
-            raise ValueError(f"{path}: is damaged, expected an object with {expected}")
+        if path == self.result and (expected := _expected_of_result(found)):
+            raise ValueError(f"{path}: is damaged, expected {expected}")
         if path == self.failed and not (isinstance(found, dict) and _has(found, {"error": str})):
             raise ValueError(f'{path}: is damaged, expected an object with "error"')
         if path == self.sessions and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
@@ -262,9 +279,19 @@ def _is_record(value: Any) -> bool:
     return all(map(is_number, (*value.values(), *norms, *layers.values())))
 
 
-def _is_result(value: Any) -> bool:
-    """Returns whether a JSON value is the result of a run."""
+def _expected_of_result(value: Any) -> str:
+    """Returns what a JSON value lacks to be the result of a run; an empty string if nothing."""
+    keys = "an object with " + ", ".join(f'"{key}"' for key in RESULT)
     if not (isinstance(value, dict) and _has(value, RESULT)):
-        return False
-    tests = [value["test"].get(name) for name in ("best", "last")]
-    return all(isinstance(one, dict) and value["metric"] in one and is_number(one[value["metric"]]) for one in tests)
+        return keys
+    parameters = value.get("parameters", 0)
+    if type(parameters) is not int or parameters < 0:
+        return f'"parameters" to be an integer from 0, got {parameters!r:.80}'
+    for one in (value["test"].get(name) for name in ("best", "last")):
+        if not (isinstance(one, dict) and value["metric"] in one and is_number(one[value["metric"]])):
+            return keys
+        for share in SHARES:
+            score = one.get(share)
+            if not is_number(score) or (score is not None and (score < 0 or score > 1)):
+                return f'"{share}" to be from 0 to 1, got {score!r:.80}'
+    return ""

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from rotrnn._support.files import locked
+from rotrnn._support.files import check_folder, locked
 from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.text import nearest, plural
 from rotrnn.nn.registry import LAYERS
@@ -118,8 +118,9 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
     for key in own:
         if key not in ("seeds", "grid", "variants", "published", "keep"):
             raise ValueError(f"unknown key sweep.{key}; expected seeds, grid, variants, published or keep")
-    seeds = own.get("seeds", [])
-    if not (isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)):
+    seeds = own.get("seeds", ())
+    listed = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if "seeds" in own and not listed:
         raise ValueError(f"sweep.seeds is {seeds!r}, expected a list of integers from 0, such as [0, 1, 2]")
     for key, kind, words in (
         ("grid", list, '"section.key" = [values]'),
@@ -164,7 +165,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
     """Returns place and values of "section.key=a,b"."""
-    place, _ = parse_override(text)
+    place, _ = parse_override(text, "--grid", "a,b")
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
     return place, tuple(values if isinstance(values, list) else map(parse_value, listed.split(",")))
@@ -210,6 +211,8 @@ def plan(
     try:
         there = read_sweep(tables)
         _check_keep(tables, there.keep)
+        if variants and not there.variants:
+            raise ValueError(f"--variant is {variants[0]!r}, but the recipe has no [sweep.variants]")
         chosen = {one: pick("--variant", one, there.variants) for one in variants} or there.variants
         own = tables.get("training", {}).get("seed", 0)
         sweep = Sweep(tuple(seeds) or there.seeds or (own,), there.grid | as_grid(grid), chosen)
@@ -394,10 +397,9 @@ def run_sweep(
     """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
 
     Finished runs are not touched, and neither are failed ones unless `retry` is True, which also evaluates runs again
-    whose result.json is damaged. The others are resumed. A run
-    that fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
-    unless that variable is set. `device` is that of `train`. If there are `places`, runs are trained there instead of
-    `jobs` at a time here.
+    whose result.json or recipe.toml is damaged. The others are resumed. A run that fails or crashes does not stop the
+    others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS), unless that variable is set. `device`
+    is that of `train`. If there are `places`, runs are trained there instead of `jobs` at a time here.
 
     Raises
     ------
@@ -425,13 +427,14 @@ def prepared(
 ) -> Iterator[tuple[list[Run], list[Run]]]:
     """Creates the folders of the runs of a sweep, and locks the sweep within the block. Yields all runs, and those that
     are to be trained."""
+    check_folder("sweep: folder", folder)
     top = Path(folder)
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
     with locked(top, "another sweep is running here"):
         every = [Run(top / name) for name in runs]
         for run, recipe in zip(every, runs.values(), strict=True):
-            _put(run, recipe)
+            _put(run, recipe, retry)
             if retry:
                 run.drop_damaged_result()
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
@@ -439,10 +442,17 @@ def prepared(
         yield every, todo
 
 
-def _put(run: Run, recipe: Recipe) -> None:
-    """Creates a run's folder with its recipe, from which the run can be resumed."""
+def _put(run: Run, recipe: Recipe, retry: bool) -> None:
+    """Creates a run's folder with its recipe, from which the run can be resumed. A damaged recipe is written anew to
+    `retry`; else it stays, and the run fails."""
+    check_folder("sweep: run", run.folder)
     if run.recipe.exists():
-        there = run.load_recipe()
+        try:
+            there = run.load_recipe()
+        except ValueError:
+            if retry:
+                run.restore(recipe)
+            return
         try:
             check_same(there, recipe, run)
             run.put(recipe, there)

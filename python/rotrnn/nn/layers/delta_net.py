@@ -104,7 +104,8 @@ class DeltaNet(Recurrent):
 
     Where papers leave it open, this is the code of the first authors (flash-linear-attention): 1e-6 in `unit`, no
     biases, RMSNorm by heads with one scale (V,) for all, the initial values. That code also divides q by sqrt(K), which
-    the papers do not have and RMSNorm takes back.
+    the papers do not have: with ``norm_eps = 1e-5 * d_state`` the layer computes what that code does with 1e-5. It
+    matters where o is small beside sqrt(norm_eps), as for wide layers at their initial values.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Griffin(Around):
     (google-deepmind/recurrentgemma). Both branches have the width E of `layer`: in the paper about 4 D / 3.
 
     ``ModelSettings(block="griffin")`` adds norms, residuals and a gated feed-forward net, and `attention_every` the
-    local attention of Griffin; without attention such a model is Hawk.
+    local attention of Griffin; without attention the blocks are those of Hawk. The RG-LRU itself is not in the package.
 
     Parameters
     ----------

@@ -81,7 +81,8 @@ class S4D(Recurrent):
     Initial values: ``Re A = -1/2``; Im A depends on `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
     ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` instead of ``2n + 1``, as printed in the
     LRU paper. Here n starts at 0 as in S4D (in the LRU paper at 1, also for "lin"). log Delta is uniform from
-    log dt_min to log dt_max, B = 1, C ~ N(0, 1/2) per part, D ~ N(0, 1).
+    log dt_min to log dt_max, B = 1 (for "legs" the authors' code takes HiPPO's B instead), C ~ N(0, 1/2) per part,
+    D ~ N(0, 1).
     """
 
     about: ClassVar[str] = "one diagonal state space model per channel"
