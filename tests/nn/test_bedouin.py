@@ -300,7 +300,7 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (Bedouin, {"mixer": "magic"}, "Bedouin: mixer='magic', expected one of householder, dplr, low_rank, kronecker"),
         (Bedouin, {"gradient": "bptt"}, "Bedouin: gradient='bptt', expected one of one_step, implicit"),
         (Bedouin, {"feedback": ("Q",)}, r"Bedouin: feedback=\('Q',\), expected some of lambda, mixer, B, C, gate"),
-        (Bedouin, {"feedback": "B"}, "Bedouin: feedback='B', expected a sequence"),
+        (Bedouin, {"feedback": "BC"}, r"Bedouin: feedback=\('BC',\), expected some of"),
         (FPMamba, {"feedback": ("lambda",)}, "FPMamba: feedback=.*expected some of mixer, B, C, gate"),
         (Bedouin, {"normalise": 1}, "Bedouin: normalise=1, expected True or False"),
         (Bedouin, {"expand": 0}, "Bedouin: expand=0, expected a positive integer"),

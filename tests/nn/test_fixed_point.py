@@ -388,7 +388,7 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
         ),
         ({"gradient": "exact"}, "gradient='exact', expected one of one_step, implicit"),
         ({"selective": ("C",)}, r"selective=\('C',\), expected some of lambda, mixer, B"),
-        ({"selective": "lambda"}, "selective='lambda'"),
+        ({"selective": "Blambda"}, r"selective=\('Blambda',\), expected some of"),
         ({"d_conv": -1}, "FixedPointRNN: d_conv=-1, expected an integer from 0"),
         ({"separate_convs": True}, "separate_convs=True with d_conv=0, expected d_conv to be 1 or more"),
         ({"feedback": ("lambda",)}, r"FixedPointRNN: feedback=\('lambda',\), expected some of mixer, output"),

@@ -287,6 +287,26 @@ class FixedPointSaved(NamedTuple):
         return self.report.residual
 
 
+class _Collected:
+    """What backward adds up: gradients of the inputs of parts, by the part's name, and of parameters."""
+
+    def __init__(self, params: Params, saved: FixedPointSaved) -> None:
+        self.params, self.saved = params, saved
+        self.dinputs: dict[str, Array] = {}
+        self.dparams: Params = {}
+
+    def affine(self, dz: Array, of: str, weight: str, bias: str | None = None) -> None:
+        """Adds the gradients of a linear function z of the input of the part `of`."""
+        w, x = self.params[weight], self.saved.x
+        rows = w.reshape(-1, x.shape[-1])
+        part = of if of in self.saved.convolved else ""
+        back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), self.saved.inputs[part], rows)
+        self.dinputs[part] = self.dinputs[part] + back.dx if part in self.dinputs else back.dx
+        self.dparams[weight] = back.dw.reshape(w.shape)
+        if bias is not None:
+            self.dparams[bias] = back.dbias
+
+
 @dataclass(frozen=True)
 class FixedPointRNN(Recurrent):
     """A dense linear RNN ``h_t = A_t h_{t-1} + ...``: the fixed point over depth l of ("Fixed-Point RNNs", eq. 7)
@@ -664,80 +684,88 @@ class FixedPointRNN(Recurrent):
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
         given by another module, is a further gradient of `hidden_states`."""
-        further, x, depth, lengths = dh, saved.x, saved.depth, saved.lengths
+        x, lengths = saved.x, saved.lengths
         args = Boundary(f"{type(self).__name__}.backward")
         for letter, size in zip("BTDN", (*x.shape, self.d_state), strict=True):
             args.bind(letter, size, "x")
         dy = args.array("dy", dy, "B T D")
         dhT, dafter = self._leaves(args, "dstate", dstate)
         dy, _ = args.common(dy, x)
-        dy = mask_padding(dy, lengths)
-        output = saved.output
-        grads = dense_backward(dy, saved.iterate if output is None else output.product, params["C"])
-        dh, dparams = grads.dx, {"C": grads.dw, "D": (dy * x).sum((0, 1))}
-        dinputs, dfirst = {"": dy * params["D"]}, None
-
-        def affine(dz: Array, of: str, weight: str, bias: str | None = None) -> None:
-            """Adds the gradients of a linear function of the x of a part."""
-            w = params[weight]
-            rows = w.reshape(-1, self.d_model)
-            part = of if of in saved.convolved else ""
-            back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), saved.inputs[part], rows)
-            dinputs[part] = dinputs[part] + back.dx if part in dinputs else back.dx
-            dparams[weight] = back.dw.reshape(w.shape)
-            if bias is not None:
-                dparams[bias] = back.dbias
-
-        if output is not None:
-            of_map = output.map.backward({"c": dh * saved.iterate}, output.late, lengths)
-            dparams["V_c"], dfirst = output.map.weights_backward(of_map, saved.iterate)
-            affine(of_map.dbase, "", "W_c")
-            dh = dh * output.values
-            if of_map.dlate is not None:
-                dh += dense(of_map.dlate, contiguous(params["V_c"].T))
-        if further is not None:
-            dh = dh + further
+        found = _Collected(params, saved)
+        dhidden, dfirst = self._output_backward(found, mask_padding(dy, lengths))
+        if dh is not None:
+            dhidden = dhidden + dh
         if dhT is not None:
-            add_to_last_steps(dh, lengths, dhT)
+            add_to_last_steps(dhidden, lengths, dhT)
         if self.gradient == "implicit":
-            dh = self._implicit(saved, dh)
-        through = depth.backward(dh, saved.before, saved.iterate, lengths)
+            dhidden = self._implicit(saved, dhidden)
+        through = saved.depth.backward(dhidden, saved.before, saved.iterate, lengths)
+        self._step_backward(found, through)
         dh0 = through.dh0 if dfirst is None else through.dh0 + dfirst
         if dhT is not None:
             dh0 = np.where(has_steps(lengths, dh0), dh0, dhT)
+        dx, dtail = self._inputs_backward(found, dafter)
+        dparams = {name: found.dparams[name] for name in self.shapes}
+        return dx, dparams, (dh0, dtail) if saved.convolved else dh0
 
-        lam = depth.lam
+    def _output_backward(self, found: _Collected, dy: Array) -> tuple[Array, Array | None]:
+        """Through ``y = C (c * h) + D * x``, where c is a map or 1. Returns the gradients of h, and of the state that a
+        map which reads the step before reads first."""
+        params, saved, output = found.params, found.saved, found.saved.output
+        product = dense_backward(dy, saved.iterate if output is None else output.product, params["C"])
+        found.dparams |= {"C": product.dw, "D": (dy * saved.x).sum((0, 1))}
+        found.dinputs[""] = dy * params["D"]
+        if output is None:
+            return product.dx, None
+        of_map = output.map.backward({"c": product.dx * saved.iterate}, output.late, saved.lengths)
+        found.dparams["V_c"], dfirst = output.map.weights_backward(of_map, saved.iterate)
+        found.affine(of_map.dbase, "", "W_c")
+        dh = product.dx * output.values
+        if of_map.dlate is not None:
+            dh += dense(of_map.dlate, contiguous(params["V_c"].T))
+        return dh, dfirst
+
+    def _step_backward(self, found: _Collected, through: DepthGrads) -> None:
+        """Through what one application of the step reads: lambda, the driven inputs with their gate, and the mixer."""
+        params, saved, lam = found.params, found.saved, found.saved.depth.lam
         dz = through.dlam * (1 + lam) * (1 - lam) / 2 if self.negative else through.dlam * lam * (1 - lam)
         if self._varies("lambda"):
-            affine(dz, "lambda", "W_lambda", "b_lambda")
+            found.affine(dz, "lambda", "W_lambda", "b_lambda")
         else:
-            dparams["b_lambda"] = dz
+            found.dparams["b_lambda"] = dz
         dv = through.dv
         if saved.gate is not None:
-            affine(dv * saved.drive * saved.gate * (1 - saved.gate), "B", "W_B", "b_B")
+            found.affine(dv * saved.drive * saved.gate * (1 - saved.gate), "B", "W_B", "b_B")
             dv = dv * saved.gate
-        affine(dv, "", "B")
+        found.affine(dv, "", "B")
         dparts, known = through.dparts, saved.known
         if known is not None:
-            dparts = known.split(known.backward(dparts, None, lengths).dbase)
+            dparts = known.split(known.backward(dparts, None, saved.lengths).dbase)
         for name, dpart in dparts.items():
             if self._varies("mixer"):
-                affine(dpart, "mixer", f"W_{name}")
+                found.affine(dpart, "mixer", f"W_{name}")
             else:
-                dparams[name] = dpart
+                found.dparams[name] = dpart
         if through.dV is not None:
             ends = np.cumsum([one.width for one in self._maps.values()])[:-1].tolist()
             for late, rows in zip(self._late.values(), np.split(through.dV, ends), strict=True):
                 own = rows.reshape(params[late].shape)
-                dparams[late] = dparams[late] + own if self.symmetric else own
+                found.dparams[late] = found.dparams[late] + own if self.symmetric else own
+
+    def _inputs_backward(self, found: _Collected, dafter: Array | None) -> tuple[Array, Array | None]:
+        """Through the convolutions of the parts' inputs. Returns the gradients of x, and of the inputs before it."""
+        saved = found.saved
         if not saved.convolved:
-            return dinputs[""], {name: dparams[name] for name in self.shapes}, dh0
-        dx, dtail = np.zeros_like(x), None
+            return found.dinputs[""], None
+        dx, dtail = np.zeros_like(saved.x), None
         for part, convolved in saved.convolved.items():
             after = dafter if part == "" else None
-            own, dconv, dbefore = convolve_backward(dinputs[part], convolved, params, after, lengths, part)
-            dx, dtail, dparams = dx + own, dbefore if dtail is None else dtail + dbefore, dparams | dconv
-        return dx, {name: dparams[name] for name in self.shapes}, (dh0, dtail)
+            own, dconv, dbefore = convolve_backward(
+                found.dinputs[part], convolved, found.params, after, saved.lengths, part
+            )
+            dx, dtail = dx + own, dbefore if dtail is None else dtail + dbefore
+            found.dparams |= dconv
+        return dx, dtail
 
     def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
         """Returns ``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
