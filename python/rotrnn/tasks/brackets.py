@@ -127,6 +127,4 @@ class Brackets:
 
         Set `train` first: its default is too large to be written.
         """
-        task = self.load()
-        write_rows(folder, task)
-        return task
+        return write_rows(folder, self.load())

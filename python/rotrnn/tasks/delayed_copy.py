@@ -105,6 +105,4 @@ class DelayedCopy:
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes delayed_copy_train.tsv, delayed_copy_val.tsv and delayed_copy_test.tsv (see `write_rows`)."""
-        task = self.load()
-        write_rows(folder, task)
-        return task
+        return write_rows(folder, self.load())

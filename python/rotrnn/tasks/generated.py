@@ -88,8 +88,8 @@ def trimmed(inputs: Index, labels: Index, sizes: Index) -> Batch:
     return Batch(np.ascontiguousarray(inputs[:, :longest]), np.ascontiguousarray(labels[:, :longest]), sizes)
 
 
-def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
-    """Writes a task with a label per step as text, one file NAME_SPLIT.tsv for each split.
+def write_rows(folder: str | os.PathLike[str], task: Task) -> Task:
+    """Writes a task with a label per step as text, one file NAME_SPLIT.tsv for each split. Returns the task.
 
     The header is ``inputs<TAB>labels``. Each row is an example: token ids and as many labels, separated by spaces.
     Labels that do not count are -1. If a step has several integer features or bits, they are joined by commas.
@@ -116,6 +116,7 @@ def write_rows(folder: str | os.PathLike[str], task: Task) -> None:
                 sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
                 for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
                     file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
+    return task
 
 
 def _text(steps: Index) -> str:

@@ -134,6 +134,4 @@ class Language:
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes language_train.tsv, language_val.tsv and language_test.tsv (see `write_rows`)."""
-        task = self.load()
-        write_rows(folder, task)
-        return task
+        return write_rows(folder, self.load())

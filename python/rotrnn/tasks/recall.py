@@ -139,9 +139,7 @@ class Recall:
 
         Set `train` first: its default is too large to be written.
         """
-        task = self.load()
-        write_rows(folder, task)
-        return task
+        return write_rows(folder, self.load())
 
 
 def _draws(streams: Index, T: int, seed: int, sizes: tuple[int, int, int, int]) -> list[Index]:

@@ -185,6 +185,4 @@ class Regular:
 
         Set `train` first: its default is too large to be written.
         """
-        task = self.load()
-        write_rows(folder, task)
-        return task
+        return write_rows(folder, self.load())
