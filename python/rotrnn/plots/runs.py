@@ -23,7 +23,7 @@ from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
 from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
-from rotrnn.plots.style import DPI, Groups, Series
+from rotrnn.plots.style import DPI, Groups, Series, matplotlib
 from rotrnn.tasks import Task
 from rotrnn.training import evaluation
 from rotrnn.training.recipe import Recipe
@@ -361,6 +361,7 @@ def _place(call: str, out: str | os.PathLike[str]) -> Path:
 
 
 def _is_picture(path: Path) -> bool:
+    matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
     return path.suffix[1:].lower() in FigureCanvasBase.filetypes and not path.is_dir()

@@ -114,16 +114,21 @@ class Sheet:
         self.legend(list(entries.values()), list(entries), "right upper")
 
 
+def matplotlib() -> Any:
+    """Returns the package. ImportError that says what to install if it is not there."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise ImportError("plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'") from error
+    return mpl
+
+
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a drawing function to use the style of this module."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        try:
-            import matplotlib as mpl
-        except ImportError as error:
-            raise ImportError("plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'") from error
-        with mpl.rc_context(STYLE):
+        with matplotlib().rc_context(STYLE):
             return draw(*args, **kwargs)
 
     return drawn
