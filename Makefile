@@ -6,6 +6,9 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
+# Builds by gcc share their objects where ccache is. Paths of the system's headers do not matter
+CCACHE := $(shell command -v ccache)
+export CCACHE_NOHASHDIR = 1
 C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
 LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h examples/c/*.[ch])
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
@@ -21,10 +24,20 @@ SANITIZED = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-n
 	PYTHONPATH=$(CURDIR)/build/sanitize/lib:$(CURDIR)/tests LSAN_OPTIONS=exitcode=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=$(1):allocator_may_return_null=1:max_allocation_size_mb=4096$(2)
 
+define SANITIZED_TESTS
+	rm -f build/sanitize/report.*
+	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
+	export $(call SANITIZED,1,:log_path=$(CURDIR)/build/sanitize/report); \
+	$(PYTEST) -m 'not whole' -k 'not central_differences' $(1) || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
+	! grep csrc/ build/sanitize/report.*
+endef
+
 # make fuzz: how many calls, and the seed; make fuzz-c: seconds for each of its programs
 CALLS ?= 50000
 SEED ?= 0
 TIME ?= 60
+# make soak: minutes; SOAK='--kills 100' and no more is an hour
+SOAK ?= --tokens 2000 --steps 20 --kills 1 --seconds 2
 # clang also reports NULL + 0, as of an array that is None; the next C standard defines it
 NULL_PLUS_0 := -fno-sanitize=pointer-overflow
 FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -32,7 +45,17 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
+# What continuous integration runs (.ci/steps.toml): `make NAME` runs the rule step-NAME and, when it passes, records that
+# in .ci/passed, so that it is not run again on the same inputs
+RECORDED := lint-headers lint-clang docs examples test-rest harness sanitize-harness sanitize-ops sanitize-rest \
+	races-kernels races-module races-harness soak test-wheel test-arm test-data test-torch test-jax test-hub cuda
+ALWAYS := strict lint-source test test-bare
+.PHONY: $(RECORDED) $(RECORDED:%=step-%) $(ALWAYS) $(ALWAYS:%=step-%)
+$(RECORDED):
+	@$(PYTHON) .ci/steps.py run $@
+$(ALWAYS): %: step-%
+
+.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean notebooks
 
 help:
 	@echo "to begin with:"
@@ -45,7 +68,7 @@ help:
 	@echo "  make notebooks   run the notebooks of examples/ and store their outputs in them"
 	@echo "where C code changed:"
 	@echo "  make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
-	@echo "  make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
+	@echo "  make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes)"
 	@echo "  make fuzz        CALLS=50000 random calls of everything public under these sanitizers, by SEED"
 	@echo "  make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
@@ -79,10 +102,14 @@ help:
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py
 
-test: .venv/installed
-	@$(PYTEST)
+step-test: .venv/installed
+	@$(PYTEST) --durations=20 --durations-min=1 -m 'not rest'
 
-docs: build/docs/venv/installed
+# Tests of programs, builds and every instruction set (tests/conftest.py), and none of tests/cuda, which has its own steps
+step-test-rest: .venv/installed
+	$(PYTEST) -m rest --ignore tests/cuda
+
+step-docs: build/docs/venv/installed
 	build/docs/venv/bin/python docs/site/make_site.py
 	$(BIN)/python docs/site/look.py
 
@@ -104,7 +131,7 @@ notebooks: .venv/installed build/torch/installed
 # PyTorch is large, so its tests are left out of `make test`. It is put beside the packages of .venv; where a smaller
 # build for the CPU alone is, PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL tells
 TORCH ?= torch==2.13.*
-test-torch: .venv/installed build/torch/installed
+step-test-torch: .venv/installed build/torch/installed
 	PYTHONPATH=$(CURDIR)/build/torch $(PYTEST) tests/pytorch
 
 build/torch/installed: | .venv/bin/python
@@ -114,7 +141,7 @@ build/torch/installed: | .venv/bin/python
 
 # JAX is large, so its tests are left out of `make test`. It is put beside the packages of .venv
 JAX ?= jax
-test-jax: .venv/installed build/jax/installed
+step-test-jax: .venv/installed build/jax/installed
 	PYTHONPATH=$(CURDIR)/build/jax $(PYTEST) tests/with_jax
 
 build/jax/installed: | .venv/bin/python
@@ -124,7 +151,7 @@ build/jax/installed: | .venv/bin/python
 
 # What reads Parquet, and a notebook on a series of statsmodels. These packages are large, so they are put beside those
 # of .venv, which has what they depend on
-test-data: .venv/installed build/data/installed
+step-test-data: .venv/installed build/data/installed
 	PYTHONPATH=$(CURDIR)/build/data $(PYTEST) tests/with_pandas
 
 build/data/installed: | .venv/bin/python
@@ -132,19 +159,19 @@ build/data/installed: | .venv/bin/python
 	@$(PIP) --upgrade --no-deps --target build/data pyarrow pandas statsmodels patsy pytz tzdata
 	@touch $@
 
-cuda: .venv/installed
+step-cuda: .venv/installed
 	ROTRNN_CUDA=1 $(BIN)/python setup.py -q build_ext --inplace --build-temp build/inplace
 	$(BIN)/python -c 'from rotrnn import _cuda'
 
 # Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
-harness: .venv/installed
+step-harness: .venv/installed
 	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
 
 lib install-lib:
 	@$(MAKE) -f csrc/lib/Makefile $@
 
 # The tests would leave out what they do not find
-examples: .venv/installed
+step-examples: .venv/installed
 	@for tool in clang wasm-ld llvm-ar $${CHROMIUM:-chromium}; do command -v $$tool > /dev/null || { \
 		echo "make examples needs $$tool; Debian: clang lld llvm wasi-libc libclang-rt-dev-wasm32 chromium" >&2; exit 1; }; done
 	@$(MAKE) -s -f examples/c/Makefile programs page
@@ -152,7 +179,7 @@ examples: .venv/installed
 
 # Beside other people's models and programs, which are large: in a venv that adds them to .venv, to PyTorch and to JAX.
 # pip finds what is in these three, and does not install it again
-test-hub: build/hub/installed
+step-test-hub: build/hub/installed
 	OMP_WAIT_POLICY=passive build/hub/bin/python -m pytest -n 2 tests/hub
 
 build/hub/installed: tests/hub/requirements.txt build/torch/installed build/jax/installed | .venv/installed
@@ -181,35 +208,30 @@ check: .venv/linters
 		$(BIN)/ruff format --check --force-exclude $$python; }; } && \
 	{ test -z "$$c" || clang-format --dry-run -Werror $$c; }; text=$$?; \
 	wait $$types && exit $$text
-	$(PYTEST) -m 'not slow and not whole'
+	$(PYTEST) -m 'not slow and not whole and not rest'
 
-lint: lint-source lint-headers lint-gcc lint-clang
+lint: lint-source lint-headers strict lint-clang
 
-lint-source: .venv/linters
+step-lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for platform in linux darwin win32; do $(BIN)/mypy --platform $$platform || exit 1; done
 	clang-format --dry-run -Werror $(C_FILES) $(LIB_FILES)
 
-lint-gcc: .venv/installed
-	CC="gcc $(WARNINGS)" $(BIN)/python setup.py -q build --build-base build/lint-gcc
-	$(MAKE) -s -f csrc/lib/Makefile lib CC=gcc LIB_BUILD=build/lint-gcc/lib LIB_CFLAGS="$(WARNINGS)"
-	$(MAKE) -s -f examples/c/Makefile programs CC=gcc EXAMPLES=build/lint-gcc/examples LIB_CFLAGS="$(WARNINGS)"
-
-lint-clang: .venv/installed
+step-lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
 	$(MAKE) -s -f csrc/lib/Makefile lib CC=clang LIB_BUILD=build/lint-clang/lib LIB_CFLAGS="$(WARNINGS)"
 	$(MAKE) -s -f examples/c/Makefile programs CC=clang EXAMPLES=build/lint-clang/examples LIB_CFLAGS="$(WARNINGS)"
 
-# Installs a build by gcc with warnings as errors: the check of lint-gcc, on the build that the tests run. Theirs of the
-# C library has no other options, so they do not build it again
-strict:
+# Installs a build by gcc with warnings as errors, which the tests run. Theirs of the C library has no other options, so
+# they do not build it again
+step-strict:
 	rm -f .venv/installed
-	CC="gcc $(WARNINGS)" $(MAKE) .venv/installed
+	CC="$(CCACHE) gcc $(WARNINGS)" $(MAKE) .venv/installed
 	$(MAKE) -s -f csrc/lib/Makefile lib LIB_WARNINGS="$(WARNINGS)"
 
 # Compiles each header by itself, as C11 and as C++17, since other backends include them
-lint-headers:
+step-lint-headers:
 	@$(PYTHON) csrc/generate.py build/lint-headers
 	@for header in kernels.h $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
 		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Ibuild/lint-headers \
@@ -218,20 +240,25 @@ lint-headers:
 
 # Python itself leaks at exit, so only leaks through our C files count. Tests of whole programs and central differences
 # are left out: their C code runs in other tests. The CUDA kernels run in the harness, three rows of the table for each.
-sanitize: sanitized
-	rm -f build/sanitize/report.*
+sanitize: sanitize-harness sanitize-ops sanitize-rest
+
+step-sanitize-harness: sanitized
 	export $(call SANITIZED,0) HARNESS=build/harness-sanitize HARNESS_CASES=3 CC="gcc $(SANITIZERS)" CXX="g++ $(SANITIZERS)"; \
 	$(PYTEST) tests/cuda -m 'not whole'
-	export LIBROTRNN=build/sanitize/librotrnn LIB_CFLAGS="-O1 $(SANITIZERS)"; \
-	export $(call SANITIZED,1,:log_path=$(CURDIR)/build/sanitize/report); \
-	$(PYTEST) -m 'not whole' -k 'not central_differences' --ignore tests/cuda || { grep -hE -A 20 'ERROR: Addr|runtime error|CHECK' build/sanitize/report.*; exit 1; }
-	! grep csrc/ build/sanitize/report.*
+
+step-sanitize-ops: sanitized
+	$(call SANITIZED_TESTS,tests/ops tests/nn)
+
+step-sanitize-rest: sanitized
+	$(call SANITIZED_TESTS,--ignore tests/cuda --ignore tests/ops --ignore tests/nn)
 
 # gcc's OpenMP does not tell the sanitizer of its barriers; clang's does. Debian: clang, libomp-dev
-races: .venv/installed
-	$(BIN)/python tests/c/races.py $(RACES)
+races: races-kernels races-module races-harness
 
-soak: .venv/installed
+step-races-kernels step-races-module step-races-harness: step-races-%: .venv/installed
+	$(BIN)/python tests/c/races.py $*
+
+step-soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
 
 # The module with sanitizers, in build/sanitize/lib, for the instruction sets that this processor has
@@ -276,15 +303,18 @@ build: .venv/installed
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
+# The options of step-strict, so that its objects serve
+step-test-wheel step-test-bare: export CC = $(CCACHE) gcc $(WARNINGS)
+
 # `make test` tests the kernels, by half of the quick tests (tests/ops/test_cases.py); this tests that the wheel is
 # complete and works without the sources
-test-wheel: build build/wheel/venv/installed
+step-test-wheel: build build/wheel/venv/installed
 	rm -rf build/wheel/tree
 	mkdir build/wheel/tree
 	cp -r tests examples benchmarks docs *.md pyproject.toml build/wheel/tree
 	build/wheel/venv/bin/pip uninstall --quiet --yes rotrnn
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
-	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole' --ignore tests/ops/test_cases.py
+	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole and not rest' --ignore tests/ops/test_cases.py
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
 
 # The packages of the wheel's tests, in the versions of .venv. Takes one core, so CI runs it along with lint-source
@@ -295,14 +325,14 @@ build/wheel/venv/installed: .venv/linters
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check -r build/wheel/requirements.txt
 	@touch $@
 
-test-bare: build
+step-test-bare: build
 	rm -rf build/bare
 	$(BIN)/python -m venv build/bare
 	build/bare/bin/pip install --quiet --disable-pip-version-check dist/*.whl
 	cd build/bare && bin/python -I $(CURDIR)/tests/bare.py
 
 # Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
-test-arm: .venv/installed
+step-test-arm: .venv/installed
 	$(BIN)/python tests/c/cross.py linux-x86_64 linux-aarch64
 
 cross: .venv/zig

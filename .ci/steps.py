@@ -1,0 +1,340 @@
+"""What continuous integration runs, and what has passed already.
+
+    python .ci/steps.py run NAME        runs a step and, if it passes on what there is now, records that in .ci/passed
+    python .ci/steps.py gate [SECONDS]  what every change must pass, then what is due, as far as the time goes
+    python .ci/steps.py due [--strict]  prints the steps that have not passed on what there is now; strict: fails if any
+
+.ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile, and `make NAME` is `run NAME`. A line of
+.ci/passed says of a step: the hash of its inputs and of its tools, the date, the seconds, and the processor. Inputs are
+the files that git knows under the step's paths, and the step's rule; of a tool, the first line that it prints for
+--version counts. The gate repeats one recorded step, drawn at random, so that no line stays that does not hold. As
+root, it installs the Debian packages of a step whose tools are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(os.environ.get("STEPS_ROOT", Path(__file__).parents[1]))
+PASSED = ROOT / ".ci" / "passed"
+GATE_SECONDS = 1200
+OLD = 7  # days after which a step that is due fails the gate
+SLOWER = 1.25  # times the recorded seconds on the same processor, from which on a step is named
+ROOM = 1.5  # times the expected seconds that must be left before a step is begun
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row of steps.toml."""
+
+    name: str
+    inputs: tuple[str, ...]
+    tools: tuple[str, ...]
+    debian: tuple[str, ...]
+    seconds: float
+    always: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of .ci/passed."""
+
+    name: str
+    hash: str
+    date: str
+    seconds: float
+    processor: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.hash} {self.date} {self.seconds:.0f} {self.processor}"
+
+
+def output(*command: str) -> str:
+    """What a command prints, in the repository."""
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def read_steps() -> dict[str, Step]:
+    """The steps, with the named groups of paths written out."""
+    table = tomllib.loads((ROOT / ".ci" / "steps.toml").read_text())
+    groups = table.pop("inputs", {})
+
+    def paths(names: list[str]) -> list[str]:
+        return [path for name in names for path in (paths(groups[name[1:]]) if name.startswith("@") else [name])]
+
+    return {
+        name: Step(
+            name,
+            tuple(dict.fromkeys(paths(row["inputs"]))),
+            tuple(row.get("tools", ())),
+            tuple(row.get("debian", ())),
+            row["seconds"],
+            row.get("always", False),
+        )
+        for name, row in table.items()
+    }
+
+
+def read_lines() -> dict[str, Line]:
+    """What has passed, by step."""
+    rows = [line.split(maxsplit=4) for line in PASSED.read_text().splitlines()] if PASSED.exists() else []
+    return {row[0]: Line(row[0], row[1], row[2], float(row[3]), row[4]) for row in rows}
+
+
+def rule_of(name: str) -> str:
+    """The lines of a step's rule in the Makefile."""
+    line = rf"^(?:step-[\w-]+ )*step-{re.escape(name)}(?: step-[\w-]+)*:.*(?:\n[\t#].*)*"
+    found = re.search(line, (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f".ci/steps.py: the Makefile has no rule step-{name}")
+    return found[0]
+
+
+def version_of(tool: str) -> str:
+    """The first line that a tool prints for --version, or nothing if it is missing."""
+    if shutil.which(tool) is None:
+        return ""
+    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False)
+    return (said.stdout or said.stderr).partition("\n")[0]
+
+
+def missing_tools(step: Step) -> list[str]:
+    return [tool for tool in step.tools if shutil.which(tool) is None]
+
+
+def can_run(step: Step) -> bool:
+    """Whether a step's tools are here, or can be installed."""
+    return not missing_tools(step) or (bool(step.debian) and os.geteuid() == 0 and shutil.which("apt-get") is not None)
+
+
+def install_tools(step: Step) -> None:
+    """Installs the packages of a step whose tools are missing."""
+    if missing_tools(step):
+        subprocess.run(["apt-get", "update", "-q"], check=True)
+        subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *step.debian], check=True)
+
+
+def hash_of(step: Step) -> str:
+    """The hash of a step's inputs, and after a dash that of its tools."""
+    files = hashlib.sha256(json.dumps([step.inputs, rule_of(step.name)]).encode())
+    listed = output("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *step.inputs)
+    names = sorted(set(filter(None, listed.split("\0"))))
+    if not names:
+        raise SystemExit(f".ci/steps.py: {step.name} has no inputs under {' '.join(step.inputs)}")
+    for name in names:
+        path = ROOT / name
+        content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b"gone"
+        files.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
+    tools = hashlib.sha256("\n".join(map(version_of, step.tools)).encode())
+    return f"{files.hexdigest()[:16]}-{tools.hexdigest()[:8]}"
+
+
+def holds(line: Line | None, step: Step) -> bool:
+    """Whether a step has passed on what there is now; of tools that are not here, nothing can be said."""
+    if line is None:
+        return False
+    now = hash_of(step)
+    return line.hash == now or (bool(missing_tools(step)) and line.hash.split("-")[0] == now.split("-")[0])
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's name and its widest instruction set."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "unknown processor"
+    name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    flags = set((re.search(r"^flags\s*: (.*)$", text, re.MULTILINE) or ["", ""])[1].split())
+    widest = next((isa for isa in ("amx_bf16", "avx512f", "avx2") if isa in flags), "base")
+    return f"{name[1] if name else 'unknown processor'}, {os.cpu_count()} cores, {widest}"
+
+
+def make(step: Step, limit: float | None = None) -> tuple[int | None, float]:
+    """Runs a step's rule. Returns its exit code, or None if it took longer than `limit`, and its seconds."""
+    began = time.monotonic()
+    process = subprocess.Popen(["make", f"step-{step.name}"], cwd=ROOT, start_new_session=limit is not None)
+    try:
+        code: int | None = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.wait()
+        code = None
+    return code, time.monotonic() - began
+
+
+def record(step: Step, before: str, seconds: float) -> None:
+    """Writes that a step has passed, unless its inputs have changed while it ran."""
+    if hash_of(step) != before:
+        print(f"{step.name} passed, and its inputs changed meanwhile: not recorded", flush=True)
+        return
+    lines = read_lines()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    lines[step.name] = Line(step.name, before, today, seconds, processor())
+    scratch = PASSED.with_suffix(".new")
+    scratch.write_text("".join(f"{lines[name]}\n" for name in sorted(lines) if name in read_steps()))
+    scratch.replace(PASSED)
+
+
+def attempt(step: Step, limit: float | None = None) -> tuple[int | None, float]:
+    """Runs a step as `make` above does, and records it if it passes. With variables of its own on make's command line
+    (make soak SOAK=...) it is another step, and not recorded."""
+    before = hash_of(step)
+    code, seconds = make(step, limit)
+    if code == 0 and " -- " not in os.environ.get("MAKEFLAGS", ""):
+        record(step, before, seconds)
+    return code, seconds
+
+
+def due_since(step: Step, lines: dict[str, Line]) -> datetime.date | None:
+    """The day from which on a step is due: that of the first commit since its line that changed an input, or, if it has
+    never passed, of the commit that brought it. None if it is not due."""
+    line = lines.get(step.name)
+    if holds(line, step):
+        return None
+    if line:
+        which = ["--since", f"{line.date}T00:00:00Z", "--", *step.inputs]
+    else:
+        which = ["-S", f"[{step.name}]", "--", ".ci/steps.toml"]
+    days = output("git", "log", "--format=%cs", *which).split()
+    return min(map(datetime.date.fromisoformat, days), default=datetime.date.today())
+
+
+def due_steps() -> list[tuple[datetime.date, Step]]:
+    """The steps that are due and can be run here, those that were checked least recently first."""
+    lines, found = read_lines(), []
+    for step in read_steps().values():
+        if not step.always and can_run(step) and (since := due_since(step, lines)):
+            found.append((since, step))
+    return sorted(found, key=lambda one: (lines[one[1].name].date if one[1].name in lines else "", one[1].name))
+
+
+def expected(step: Step, pace: float) -> float:
+    """The seconds that a step is expected to take here."""
+    line = read_lines().get(step.name)
+    return line.seconds if line and line.processor == processor() else pace * (line.seconds if line else step.seconds)
+
+
+class Gate:
+    """What one call of the gate has run, with what it prints at the end."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.began = limit, time.monotonic()
+        self.rows: list[tuple[float, str, str]] = []
+        self.failed: list[str] = []
+        self.pace = 1.0  # times the listed seconds that the steps of every change took
+
+    def left(self) -> float:
+        return self.limit - (time.monotonic() - self.began)
+
+    def run(self, step: Step, why: str, limit: float | None = None) -> bool:
+        """Runs a step. Returns whether it passed."""
+        print(f"\n==== {step.name}: {why}", flush=True)
+        line = read_lines().get(step.name)
+        install_tools(step)
+        code, seconds = attempt(step, limit)
+        said = "passed" if code == 0 else "no time" if code is None else "FAILED"
+        if code == 0 and line and line.processor == processor() and seconds > SLOWER * line.seconds + 5:
+            said += f", slower than the {line.seconds:.0f} s of {line.date}"
+        self.rows.append((seconds, step.name, f"{why}: {said}"))
+        if code:
+            self.failed.append(step.name)
+        return code == 0
+
+    def repeat_one(self, seed: int) -> None:
+        """Runs a recorded step that is not due, for which there is time, drawn by the seed."""
+        lines, steps = read_lines(), read_steps()
+        done = [step for step in steps.values() if not step.always and can_run(step)]
+        held = [step for step in done if holds(lines.get(step.name), step)]
+        fit = [step for step in held if ROOM * expected(step, self.pace) < self.left()]
+        if not fit:
+            print(f"\nno recorded step is repeated: {len(held)} hold, and there is time for none", flush=True)
+            return
+        step = random.Random(seed).choice(fit)
+        self.run(step, f"recorded on {lines[step.name].date}, repeated by seed {seed}", self.left())
+
+    def run_due(self) -> None:
+        """Runs what is due, as far as the time goes."""
+        for since, step in due_steps():
+            if ROOM * expected(step, self.pace) < self.left():
+                self.run(step, f"due since {since}", self.left())
+
+    def end(self) -> int:
+        """Prints the table of steps and the debt. Returns the exit code."""
+        ran = {name for _, name, how in self.rows if how.endswith("passed") or "passed, " in how}
+        print()
+        for seconds, name, how in self.rows:
+            print(f"{seconds:6.0f} s  make {name:16} {how}")
+        print(f"{time.monotonic() - self.began:6.0f} s  in all, on {processor()}")
+        old = []
+        for since, step in due_steps():
+            if step.name not in ran and step.name not in self.failed:
+                days = (datetime.date.today() - since).days
+                print(f"due: make {step.name}, since {since}; about {expected(step, self.pace):.0f} s")
+                old += [step.name] if days > OLD else []
+        for step in read_steps().values():
+            if not can_run(step):
+                print(f"cannot run here: make {step.name}, without {' '.join(missing_tools(step))}")
+        if old:
+            print(f"due for more than {OLD} days: {' '.join(old)}; run `make NAME`, and commit .ci/passed")
+        if self.failed:
+            print(f"failed: {' '.join(self.failed)}")
+        return int(bool(self.failed or old))
+
+
+def gate(limit: float) -> int:
+    """Runs the gate within `limit` seconds, of which what every change must pass may take more."""
+    now = Gate(limit)
+    steps = [step for step in read_steps().values() if step.always]
+    for step in steps:
+        if not now.run(step, "every change"):
+            return now.end()
+    now.pace = max(1.0, sum(row[0] for row in now.rows) / sum(step.seconds for step in steps))
+    now.repeat_one(int(os.environ.get("GATE_SEED") or random.SystemRandom().randrange(10_000)))
+    now.run_due()
+    return now.end()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("names")
+    commands.add_parser("run").add_argument("name")
+    commands.add_parser("due").add_argument("--strict", action="store_true")
+    commands.add_parser("gate").add_argument("seconds", nargs="?", type=float, default=GATE_SECONDS)
+    args = parser.parse_args()
+    steps = read_steps()
+    if args.command == "names":
+        print(*steps)
+    elif args.command == "run":
+        if args.name not in steps:
+            parser.error(f"no step {args.name!r}; steps: {' '.join(steps)}")
+        if missing := missing_tools(steps[args.name]):
+            parser.error(f"{args.name} needs {' '.join(missing)}; Debian: {' '.join(steps[args.name].debian) or '-'}")
+        return attempt(steps[args.name])[0] or 0
+    elif args.command == "gate":
+        return gate(args.seconds)
+    else:
+        due = due_steps()
+        for since, step in due:
+            print(f"{step.name}: since {since}")
+        return int(bool(due) and args.strict)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
