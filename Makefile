@@ -60,7 +60,8 @@ $(ALWAYS): %: step-%
 help:
 	@echo "to begin with:"
 	@echo "  make demo        train RotRNN on digits and on short ListOps, and draw its pictures (minutes)"
-	@echo "  make test        the test suite"
+	@echo "  make test        the test suite: every op, layer, model, task and the training loop (minutes)"
+	@echo "  make test-rest   tests that drive whole programs: sweeps, launchers, benchmarks, notebooks, pictures (minutes)"
 	@echo "before every commit, or pull request:"
 	@echo "  make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
 	@echo "  make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
@@ -103,11 +104,11 @@ demo: .venv/installed
 	@$(BIN)/python examples/demo.py
 
 step-test: .venv/installed
-	@$(PYTEST) --durations=20 --durations-min=1 -m 'not rest'
+	@$(PYTEST) --durations=20 --durations-min=1 -m 'not whole' --ignore tests/cuda
 
-# Tests of programs, builds and every instruction set (tests/conftest.py), and none of tests/cuda, which has its own steps
+# Tests that drive whole programs (tests/conftest.py). Those of tests/cuda are in the step harness
 step-test-rest: .venv/installed
-	$(PYTEST) -m rest --ignore tests/cuda
+	@$(PYTEST) --durations=20 --durations-min=1 -m whole --ignore tests/cuda
 
 step-docs: build/docs/venv/installed
 	build/docs/venv/bin/python docs/site/make_site.py
@@ -208,7 +209,7 @@ check: .venv/linters
 		$(BIN)/ruff format --check --force-exclude $$python; }; } && \
 	{ test -z "$$c" || clang-format --dry-run -Werror $$c; }; text=$$?; \
 	wait $$types && exit $$text
-	$(PYTEST) -m 'not slow and not whole and not rest'
+	$(PYTEST) -m 'not slow and not whole'
 
 lint: lint-source lint-headers strict lint-clang
 
@@ -314,7 +315,7 @@ step-test-wheel: build build/wheel/venv/installed
 	cp -r tests examples benchmarks docs *.md pyproject.toml build/wheel/tree
 	build/wheel/venv/bin/pip uninstall --quiet --yes rotrnn
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
-	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole and not rest' --ignore tests/ops/test_cases.py
+	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole' --ignore tests/ops/test_cases.py
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
 
 # The packages of the wheel's tests, in the versions of .venv. Takes one core, so CI runs it along with lint-source

@@ -33,7 +33,7 @@ ROOT = Path(os.environ.get("STEPS_ROOT", Path(__file__).parents[1]))
 PASSED = ROOT / ".ci" / "passed"
 GATE_SECONDS = 1200
 OLD = 7  # days after which a step that is due fails the gate
-SLOWER = 1.25  # times the recorded seconds on the same processor, from which on a step is named
+SLOWER = 1.25, 2  # times the recorded seconds on the same processor, and seconds more, from which on a step is named
 ROOM = 1.5  # times the expected seconds that must be left before a step is begun
 
 
@@ -248,7 +248,7 @@ class Gate:
         install_tools(step)
         code, seconds = attempt(step, limit)
         said = "passed" if code == 0 else "no time" if code is None else "FAILED"
-        if code == 0 and line and line.processor == processor() and seconds > SLOWER * line.seconds + 5:
+        if code == 0 and line and line.processor == processor() and seconds > SLOWER[0] * line.seconds + SLOWER[1]:
             said += f", slower than the {line.seconds:.0f} s of {line.date}"
         self.rows.append((seconds, step.name, f"{why}: {said}"))
         if code:

@@ -1,4 +1,4 @@
-"""Which tests are left out of the quick tier, and why."""
+"""Which tests are left out of the quick tier and of `make test`, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ WHOLE = {
     "lib/test_examples_in_c.py::test_the_script_makes_a_model_of_that_form",
     "nn/test_griffin.py::test_its_recipe_learns_digits",
     "package/test_benchmarks.py",
-    "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",  # it has guards of its own
     "package/test_cli.py",
     "package/test_lru_figures.py",
     "package/test_notebooks.py",
@@ -43,7 +42,7 @@ WHOLE = {
 }
 """These drive whole programs (commands, notebooks, benchmarks, pictures, several processes) or train for long. The C
 code that they reach is that which tests of ops, layers, tasks and the training loop reach, so the sanitizers do not run
-them again."""
+them again. `make test-rest` runs them, `make test` does not."""
 
 SLOW = {
     "fuzz/test_file_formats.py::test_a_few_hundred_files_of_every_format",

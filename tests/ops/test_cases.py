@@ -73,7 +73,8 @@ def test_forward_equals_reference(case: Case) -> None:
 
 @cases
 def test_backward_equals_central_differences(case: Case) -> None:
-    """Along random directions: d/ds f(x + s v) at 0 = <grad, v>, each argument on its own.
+    """Along a random direction: d/ds f(x + s v) at 0 = <grad, v>, each argument on its own. A wrong gradient differs
+    along every direction but those of a set of measure zero.
 
     The four-point stencil of step s errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few
     hundred steps of a recurrence both lie below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised.
@@ -85,12 +86,11 @@ def test_backward_equals_central_differences(case: Case) -> None:
     for name, x in args.items():
         assert grads[name].shape == np.shape(x)
         assert grads[name].dtype == x.dtype
-        for _ in range(2):
-            v = like(rng, x) * valid(case, name, x)
-            f = [total(doutputs, case.forward({**args, name: x + k * step * v})) for k in (-2, -1, 1, 2)]
-            numeric = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step)
-            scale = np.linalg.norm(grads[name]) * np.linalg.norm(v) / max(1.0, np.sqrt(np.size(v)))
-            assert abs(numeric - inner(grads[name], v)) <= 1e-6 * max(scale, abs(numeric)) + 1e-9, name
+        v = like(rng, x) * valid(case, name, x)
+        f = [total(doutputs, case.forward({**args, name: x + k * step * v})) for k in (-2, -1, 1, 2)]
+        numeric = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step)
+        scale = np.linalg.norm(grads[name]) * np.linalg.norm(v) / max(1.0, np.sqrt(np.size(v)))
+        assert abs(numeric - inner(grads[name], v)) <= 1e-6 * max(scale, abs(numeric)) + 1e-9, name
 
 
 @linear_cases

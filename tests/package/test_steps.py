@@ -197,7 +197,7 @@ def test_what_there_is_no_time_for_is_a_debt_until_it_is_old(repository: Reposit
 def test_a_slower_step_is_named(repository: Repository) -> None:
     assert repository.steps("gate").returncode == 0
     makefile = repository.folder / "Makefile"
-    makefile.write_text(makefile.read_text().replace("\t@test", "\t@sleep 6\n\t@test"))
+    makefile.write_text(makefile.read_text().replace("\t@test", "\t@sleep 4\n\t@test"))
     found = repository.steps("gate", "0")
     assert re.search("every change: passed, slower than the 0 s of ", found.stdout)
 
