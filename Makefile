@@ -63,7 +63,7 @@ help:
 	@echo "  make test        the test suite: every op, layer, model, task and the training loop (minutes)"
 	@echo "  make test-rest   tests that drive whole programs: sweeps, launchers, benchmarks, notebooks, pictures (minutes)"
 	@echo "before every commit, or pull request:"
-	@echo "  make check       lint of what differs from $(BASE), and the quick tests: under two minutes"
+	@echo "  make check       lint and quick tests of what differs from $(BASE): a minute"
 	@echo "  make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "  make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "  make notebooks   run the notebooks of examples/ and store their outputs in them"
@@ -208,16 +208,17 @@ check: .venv/linters
 	{ test -z "$$python" || { $(BIN)/ruff check --force-exclude $$python && \
 		$(BIN)/ruff format --check --force-exclude $$python; }; } && \
 	{ test -z "$$c" || clang-format --dry-run -Werror $$c; }; text=$$?; \
-	wait $$types && exit $$text
-	$(PYTEST) -m 'not slow and not whole'
+	tests=$$($(PYTHON) tests/related.py $$changed); \
+	{ test -z "$$tests" || $(PYTEST) -m 'not slow and not whole' $$tests; }; passed=$$?; \
+	wait $$types && test $$text = 0 && exit $$passed
 
 lint: lint-source lint-headers strict lint-clang
 
 step-lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	for platform in linux darwin win32; do $(BIN)/mypy --platform $$platform || exit 1; done
-	clang-format --dry-run -Werror $(C_FILES) $(LIB_FILES)
+	printf '%s\n' linux darwin win32 | xargs -P 2 -I {} $(BIN)/mypy --platform {} --cache-dir .mypy_cache/{}
+	@clang-format --dry-run -Werror $(C_FILES) $(LIB_FILES)
 
 step-lint-clang: .venv/installed
 	CC="$(CLANG)" $(BIN)/python setup.py -q build --build-base build/lint-clang
