@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from patience import PATIENCE
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from tests.fuzz import files
 from tests.fuzz.files import CHANGES, Find, changed, folder_of, judge, limited, shrunk
@@ -63,6 +64,11 @@ def _as_value_error(path):
         raise ValueError(f"{path}: is damaged") from error
 
 
+def _spin(path):
+    while True:
+        pass
+
+
 def _if_z(path):
     if b"z" in path.read_bytes():
         raise KeyError("z")
@@ -78,11 +84,13 @@ def _if_z(path):
         (lambda path: bytearray(2**40), "MemoryError"),
         (_as_value_error, "memory"),
         (lambda path: sys.exit(), "SystemExit"),
-        (lambda path: time.sleep(1), "slow"),
+        (_spin, "slow"),
+        (lambda path: time.sleep(60), "slow"),
     ],
 )
 def test_the_fuzzer_notices(load, kind, monkeypatch):
     monkeypatch.setattr(files, "SLOW", 0.2)
+    monkeypatch.setattr(files, "WAITS", 20)
     form = Format("planted", _write, load)
     with folder_of(form) as (target, contents), limited():
         find = judge(form, target, contents[0])
@@ -90,7 +98,8 @@ def test_the_fuzzer_notices(load, kind, monkeypatch):
     assert find is None or find.kind.startswith(kind)
 
 
-def test_a_find_is_made_small():
+def test_a_find_is_made_small(monkeypatch):
+    monkeypatch.setattr(files, "SHRINKING", PATIENCE)
     form = Format("planted", _write, _if_z)
     content = b"a" * 500 + b"z" + b"b" * 300
     with folder_of(form) as (target, _), limited():
