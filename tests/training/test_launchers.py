@@ -348,5 +348,5 @@ def test_process_0_hears_of_a_run_that_nothing_can_be_written_of(where, tmp_path
     crew.comm, crew.ended = Wire(), {folder: (how, more)}
     remote = Remote(crew, 1, 1, "cpu", Run(Path(folder)))
     assert remote.has_ended()
-    with pytest.raises(OSError, match=rf"process 1: .*{folder}"):
+    with pytest.raises(OSError, match=rf"process 1: .*{re.escape(str(folder))}"):
         remote.end()
