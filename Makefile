@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
+.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak stable build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
 
 help:
 	@echo "to begin with:"
@@ -43,6 +43,7 @@ help:
 	@echo "  make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "  make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "  make notebooks   run the notebooks of examples/ and store their outputs in them"
+	@echo "  make stable      the tests in other orders, and under other loads, processors, locales, memory, users: hours; STABLE=options"
 	@echo "where C code changed:"
 	@echo "  make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
 	@echo "  make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes); RACES=kernels, module, harness"
@@ -230,6 +231,10 @@ sanitize: sanitized
 # gcc's OpenMP does not tell the sanitizer of its barriers; clang's does. Debian: clang, libomp-dev
 races: .venv/installed
 	$(BIN)/python tests/c/races.py $(RACES)
+
+# STABLE='--rounds 3 --runs busy,narrow tests/training'; Pythons 3.11 to 3.13 are looked for on PATH
+stable: .venv/installed
+	$(BIN)/python tests/stable.py $(STABLE)
 
 soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
