@@ -140,7 +140,7 @@ def copy_sources(to: Path) -> bool:
 def prepare(run: Run) -> Path:
     """Brings the sources, the environment and the build of a run up to date. Returns the folder of the sources."""
     folder = HERE / f"python{run.python}-{run.isa}" / run.folder  # runs may share it
-    for one in (folder, folder.parent / "home", folder.parent / "temporary files"):
+    for one in (folder, folder.parent / "home", Path(f"{folder}.tmp")):
         one.mkdir(parents=True, exist_ok=True)
     installed = folder / ".venv" / "installed"
     if copy_sources(folder) or not installed.exists():
@@ -164,7 +164,7 @@ def prepare(run: Run) -> Path:
 def environment(run: Run, folder: Path) -> dict[str, str]:
     """Only what the run's settings say, and what finds programs and compilers."""
     kept = {name: os.environ[name] for name in ("PATH", "CC", "CXX", "CHROMIUM") if name in os.environ}
-    env = kept | {"HOME": str(folder.parent / "home"), "TMPDIR": str(folder.parent / "temporary files")}
+    env = kept | {"HOME": str(folder.parent / "home"), "TMPDIR": f"{folder}.tmp"}
     env |= {"TZ": run.timezone, "LC_ALL": run.locale, "ROTRNN_CUDA": "0", "OMP_WAIT_POLICY": "passive"}
     if run.locale == LOCALE:
         env |= {"LOCPATH": str(HERE / "locales"), "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

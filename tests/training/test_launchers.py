@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -141,7 +142,9 @@ def test_an_error_before_the_first_run_ends_all_processes(tmp_path):
 
 # ---- Slurm ----
 
-STAND_IN = f"""#!{sys.executable}
+# a line that both a shell and Python read, since the path of Python may hold a space
+STAND_IN = f"""#!/bin/sh
+''''exec {shlex.quote(sys.executable)} "$0" "$@" # '''
 # Submits an array job of Slurm as far as these scripts use it: runs its tasks one after the other, here and now.
 import os, re, subprocess, sys
 assert sys.argv[1:] == ["--parsable", "sweep.sbatch"], sys.argv
