@@ -451,7 +451,8 @@ def test_the_default_path_of_a_task_is_the_same_file_in_the_folder_of_a_run(tmp_
 
 def test_a_run_is_read_whatever_the_locale_takes_text_for(tmp_path):
     (tmp_path / "recipe.toml").write_bytes(load_recipe("listops-lru", ["task.data_dir=d\u00e2ta"]).text().encode())
-    code = "import sys; from rotrnn.training.run import Run; print(ascii(Run(sys.argv[1]).load_recipe().task.data_dir))"
+    code = "import sys; from pathlib import Path; from rotrnn.training.run import Run; run = Run(Path(sys.argv[1])); "
+    code += "print(ascii(run.load_recipe().task.data_dir), ascii(run._stated()['task']['data_dir']))"
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # ASCII
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=env)
-    assert done.stdout == "'d\\xe2ta'\n", done.stderr
+    assert done.stdout == "'d\\xe2ta' 'd\\xe2ta'\n", done.stderr
