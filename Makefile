@@ -55,7 +55,7 @@ $(RECORDED):
 	@$(PYTHON) .ci/steps.py run $@
 $(ALWAYS): %: step-%
 
-.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean notebooks
+.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean notebooks
 
 help:
 	@echo "to begin with:"
@@ -67,6 +67,7 @@ help:
 	@echo "  make lint        ruff, mypy, clang-format, each header by itself, and builds by gcc and clang without a warning"
 	@echo "  make docs        the documentation as a site, in build/docs/html, with warnings as errors and links checked"
 	@echo "  make notebooks   run the notebooks of examples/ and store their outputs in them"
+	@echo "  make stable      the tests in other orders, and under other loads, processors, locales, memory, users: hours; STABLE=options"
 	@echo "where C code changed:"
 	@echo "  make sanitize    the test suite, and some rows a CUDA kernel, under the address and undefined-behaviour sanitizers"
 	@echo "  make races       C kernels, module and CUDA kernels under the thread sanitizer, by clang (minutes)"
@@ -259,6 +260,10 @@ races: races-kernels races-module races-harness
 
 step-races-kernels step-races-module step-races-harness: step-races-%: .venv/installed
 	$(BIN)/python tests/c/races.py $*
+
+# STABLE='--rounds 3 --runs busy,narrow tests/training'; Pythons 3.11 to 3.13 are looked for on PATH
+stable: .venv/installed
+	$(BIN)/python tests/stable.py $(STABLE)
 
 step-soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)

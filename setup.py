@@ -54,6 +54,7 @@ BF16 = {
     "avx512_amx": ("gemm_amx.c", [*AVX512, "-mamx-tile", "-mamx-bf16"], []),
 }
 HAS_AMX = ("ROT_AMX", "1")
+INCLUDE = ["csrc/include", "csrc/kernels", "include"]
 PLAINEST = next(iter(INSTRUCTION_SETS))
 MACROS = [(f"ROT_{isa.upper()}", "1") for isa in INSTRUCTION_SETS if isa != "base"]
 
@@ -178,6 +179,12 @@ class Build(build):
 class BuildVariants(build_ext):
     """Compiles the files of csrc and cuda that changed, each once per variant."""
 
+    def finalize_options(self):
+        """An editable install keeps its objects where a build does, so that the next one compiles what has changed."""
+        super().finalize_options()
+        if self.editable_mode:
+            self.build_temp = os.path.join("build", f"temp.{self.plat_name}-{sys.implementation.cache_tag}")
+
     def run(self):
         if not find_nvcc():
             why = "ROTRNN_CUDA=0" if os.environ.get("ROTRNN_CUDA") == "0" else "there is no nvcc"
@@ -191,12 +198,12 @@ class BuildVariants(build_ext):
         made = Path(self.build_temp, "made")
         generate = runpy.run_path("csrc/generate.py")["generate"]
         generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
-        include = [*ext.include_dirs, str(made)]
         amx = (
             "avx512" in INSTRUCTION_SETS and sysconfig.get_platform().startswith("linux") and self.accepts("-mamx-bf16")
         )
         jobs = [*all_jobs(amx), Job(str(made / "list.c"), "", [], MACROS)]
         openmp = ["-fopenmp"] if self.accepts("-fopenmp") else []
+        include = self.take_include(made)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile(job, [*FLAGS, *openmp], include), jobs))
         path = self.get_ext_fullpath(ext.name)
@@ -205,7 +212,7 @@ class BuildVariants(build_ext):
     def build_cuda(self, ext):
         """Compiles cuda/ by nvcc, which links its own runtime statically: no driver is needed to import the module."""
         made, folder = Path(self.build_temp, "made"), Path(self.build_temp, "cuda")
-        include = [*ext.include_dirs, str(made)]
+        include = [*self.take_include(made), "csrc/module", "cuda"]
         nvcc = find_nvcc()
 
         def compile_one(job):
@@ -213,7 +220,7 @@ class BuildVariants(build_ext):
                 return self.compile(job, FLAGS, include, folder)
             path = folder / f"{Path(job.source).stem}.{job.variant}.o"
             macros = [f"-D{name}={value}" for name, value in job.macros]
-            folders = [f"-I{one}" for one in include if "numpy" not in one]
+            folders = [f"-I{one}" for one in include]
             command = [nvcc, *NVCC_FLAGS, *GPUS, *macros, *folders, "-MMD", "-MF", str(path.with_suffix(".d"))]
             self.unless_made(path, repr(command), lambda: self.spawn([*command, "-c", job.source, "-o", str(path)]))
             return str(path)
@@ -225,9 +232,19 @@ class BuildVariants(build_ext):
         strip = ["-Xlinker", "-s"] if STRIP else []
         self.spawn([nvcc, "-shared", "-cudart", "static", *strip, *objects, "-o", target])
 
+    def take_include(self, made):
+        """Returns the folders of headers. Those of Python and NumPy, whose names differ from build to build, are kept
+        apart for the module's files, so that the other objects serve again."""
+        if self.compiler.include_dirs:
+            self.python_include = [*self.compiler.include_dirs, np.get_include()]
+            self.compiler.set_include_dirs([])
+        return [*INCLUDE, str(made)]
+
     def compile(self, job, flags, include, folder=None):
         """Compiles a job, unless its object is up to date. Returns the object's path."""
         folder = os.path.join(folder or self.build_temp, job.variant)
+        if not job.variant and "lib" not in Path(job.source).parts:
+            include = [*include, *self.python_include]
         (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
         command = repr((self.compiler.compiler_so, flags, job, include))
         self.unless_made(
@@ -295,10 +312,9 @@ def about():
     return {"long_description": text, "long_description_content_type": "text/markdown", "project_urls": urls}
 
 
-include = ["csrc/include", "csrc/kernels", "include", np.get_include()]
-extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}), include_dirs=include)]
+extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}))]
 if find_nvcc():
     sources = sorted(map(str, Path("cuda").glob("*.c*")))
-    extensions.append(Extension("rotrnn._cuda", sources, include_dirs=[*include, "csrc/module", "cuda"]))
+    extensions.append(Extension("rotrnn._cuda", sources))
 if __name__ == "__main__":  # tests/c/cross.py imports this file for its jobs
     setup(ext_modules=extensions, cmdclass={"build": Build, "build_ext": BuildVariants}, **about())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
 import os
 import subprocess
+from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from rotrnn import _cpu
 
 Array = npt.NDArray[Any]
 
@@ -120,6 +125,20 @@ class Model:
     def stream(self, batch: int = 1, capacity: int | None = None) -> Stream:
         """A stream; by default with room for some hundred steps if the model needs a capacity."""
         return Stream(self, batch, (400 if self.facts.needs_capacity else 0) if capacity is None else capacity)
+
+
+@contextlib.contextmanager
+def its_instructions(model: Model) -> Iterator[None]:
+    """Within the block the module computes by the instruction set that the library took, the best that the processor
+    has, whatever ROTRNN_SIMD says."""
+    name = model.lib.model_isa(model.handle).decode()
+    if name not in _cpu.SIMD_AVAILABLE:
+        pytest.skip(f"the module is built without {name}, which the library has")
+    before = _cpu.use_simd(name)
+    try:
+        yield
+    finally:
+        _cpu.use_simd(before)
 
 
 class Stream:

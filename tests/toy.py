@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from patience import PATIENCE
 from rotrnn.models.model import Loss
 from rotrnn.nn.layer import Array, Context, Params
 from rotrnn.ops.pointwise import cross_entropy
@@ -141,6 +142,19 @@ eval_every = 7
 """
 
 
+def hold(step: int, after: str = os.environ.get("TOY_HOLD", "")) -> None:
+    """Waits for Ctrl-C or SIGTERM, as the training loop catches them, or for a kill. TOY_HOLD says after which step, as
+    "20", or as "20:1" for the second of several processes alone. A test that waits for a step and then sends a signal
+    meets the run amid its steps, however long the test itself has to wait for a processor."""
+    from rotrnn.training.loop import _Interrupt
+
+    last, _, rank = after.partition(":")
+    if last and step >= int(last) and started()[0] == int(rank or started()[0]):
+        waiting = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+        while isinstance(waiting, _Interrupt) and not waiting.asked:
+            time.sleep(0.005)
+
+
 def contents(folder: Path) -> dict[str, Any]:
     """Returns every file of a run, with the times removed from the log."""
     run = Run(folder)
@@ -149,9 +163,9 @@ def contents(folder: Path) -> dict[str, Any]:
     return files | {"log": [{**record, **times} for record in run.records()]}
 
 
-def wait_for_step(folder: Path, step: int, seconds: float = 60) -> None:
-    """Waits until the log has so many steps, to interrupt a process while it works."""
-    deadline = time.monotonic() + seconds
+def wait_for_step(folder: Path, step: int) -> None:
+    """Waits until the log has so many steps, to interrupt a process while it works: TOY_HOLD keeps it there."""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if (folder / "log.jsonl").exists() and (folder / "log.jsonl").read_bytes().count(b"grad_norm") >= step:
             return
@@ -163,7 +177,14 @@ def train_toy() -> int:
     """Runs `rotrnn` with this program's arguments. Returns the exit code."""
     from rotrnn import cli
     from rotrnn.training import sweep
+    from rotrnn.training.step import Stepper
 
+    def held(self: Stepper, state: Any) -> Any:
+        hold(state.step)
+        return advance(self, state)
+
+    advance = Stepper.advance
+    Stepper.advance = held  # type: ignore[method-assign]
     cli._can_draw = lambda: False  # a second a run
     sweep.COMMAND = (sys.executable, __file__)
     return cli.main(sys.argv[1:])

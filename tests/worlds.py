@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from patience import PATIENCE
 from rotrnn.training.parallel import World
-
-PATIENCE = 60  # seconds after which a thread that waits in vain fails its test
 
 
 class Threads(World):

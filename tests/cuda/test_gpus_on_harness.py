@@ -15,6 +15,7 @@ import pytest
 from test_training_on_harness import losses, parameters, recipe_of
 
 import fake_cupy
+from patience import PATIENCE
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.ops.recording import NotRecordable, recording
@@ -49,7 +50,7 @@ def started(folder: Path, recipe: Recipe, *, gpus: int = 2, plant: str = "") -> 
     command = [MPIEXEC, "-n", "2", sys.executable, "-c", PROGRAM.format(plant=plant, gpus=gpus), *train]
     path = os.pathsep.join(str(ROOT / one) for one in ("python", "tests", "."))
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize("settings", [[], ["training.accumulate=2"]], ids=["graphs", "operation by operation"])

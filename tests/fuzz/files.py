@@ -32,6 +32,9 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 from tests.fuzz.formats import FORMATS, Format, prepare
 
 SLOW = 2.0
+"""Seconds of a processor, which other work on the machine does not change; a load that waits may take `WAITS` times as
+many by the clock."""
+WAITS = 60
 MEMORY = 2**29
 JOB = 1000
 """Changes of one process: a crash costs no more than these."""
@@ -205,11 +208,12 @@ def limited() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
     if pages is not None:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, before[1]))
-    old = signal.signal(signal.SIGALRM, _too_slow)
+    old = {number: signal.signal(number, _too_slow) for number in (signal.SIGPROF, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGALRM, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
@@ -217,7 +221,8 @@ def judge(form: Format, target: Path, content: bytes) -> Find | None:
     """Loads a file with this content. Returns what is wrong with the outcome, or None."""
     root = next(one for one in target.parents if one.name.startswith(PREFIX))
     target.write_bytes(content)
-    signal.setitimer(signal.ITIMER_REAL, SLOW)
+    signal.setitimer(signal.ITIMER_PROF, SLOW)
+    signal.setitimer(signal.ITIMER_REAL, WAITS * SLOW)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -236,6 +241,7 @@ def judge(form: Format, target: Path, content: bytes) -> Find | None:
     except BaseException as error:
         return Find(f"{type(error).__name__} {_place(error)}", traceback.format_exc())
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
     return None
 

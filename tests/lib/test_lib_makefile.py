@@ -30,6 +30,8 @@ true
 def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
     """Each row differs from the one before in an option; all objects are compiled again and linked, and the same row
     once more compiles nothing."""
+    if " " in str(tmp_path):
+        pytest.skip("make has no paths with spaces")
     compilers = [tmp_path / "one", tmp_path / "two"]
     for path in compilers:
         path.write_text(COMPILER)

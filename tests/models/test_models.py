@@ -357,7 +357,7 @@ def test_a_crafted_state_is_refused_with_the_name_of_its_array(change: Any, mess
     change(arrays, facts)
     write_checkpoint(path, arrays, facts)
     before = stream.state, stream.tokens
-    with pytest.raises(ValueError, match=f"^{path}: .*{message}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{message}"):
         stream.load(path)
     assert (stream.state, stream.tokens) == before
 
@@ -417,11 +417,13 @@ def test_a_stream_says_what_is_wrong(tmp_path: Path) -> None:
         build_model(chosen, {"d_state": 3}, head="poet", n_classes=V, vocab=V)
 
 
-def test_files_and_states_that_cannot_be(tmp_path: Path) -> None:
+def test_files_and_states_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)  # a long path would be cut
     model = model_of("tagger")
     params = prepared(model)
     stream = model.stream(params, B, "python")
-    bad = {"": "''", "f/\0x": r"'f/\\x00x'", str(tmp_path): f"'{tmp_path}', a folder"}
+    bad = {"": "''", "f/\0x": r"'f/\\x00x'", "folder": "'folder', a folder"}
     calls: dict[str, Any] = {
         "Tagger.save": lambda path: model.save(path, params),
         "load": load,

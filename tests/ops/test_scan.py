@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cases.ops import rotation_loop
 from cases.table import normal, scan_loop
+from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
@@ -345,7 +346,7 @@ def test_an_infinite_gradient_passes_through_no_steps() -> None:
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:

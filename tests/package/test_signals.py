@@ -102,13 +102,14 @@ def test_a_layer_can_be_called_again_afterwards() -> None:
 
 
 def steps_of(seconds: float, stream: Any) -> Array:
-    """An input that takes a stream at least about so long to read; fewer steps with sanitizers, which are slow."""
+    """An input that takes a stream about so long to read; fewer steps with sanitizers, which are slow. Seconds are
+    those of processors, here and below: other work on the machine does not count."""
     few = np.ones((1, 2000, 2), np.float32)
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         stream.push(few)
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return np.ones((1, int(2000 * seconds / min(times)), 2), np.float32)
 
 
@@ -117,12 +118,12 @@ def test_a_stream_is_afterwards_as_before() -> None:
     model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
     stream = model.stream(model.init(np.random.default_rng(0)), engine="c")
     x = steps_of(3, stream)
-    before, state, began = stream.tokens, stream.state, time.perf_counter()
+    before, state, began = stream.tokens, stream.state, time.process_time()
     interrupted(lambda: stream.push(x))
-    ended = time.perf_counter()
+    ended = time.process_time()
     np.testing.assert_array_equal(stream.state, state)
     stream.push(x)
-    assert ended - began < (time.perf_counter() - ended) / 2
+    assert ended - began < (time.process_time() - ended) / 2
     assert stream.tokens == before + x.shape[1]
 
 
@@ -140,8 +141,9 @@ def test_a_handler_may_push_to_a_stream_during_a_push_to_another() -> None:
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        np.testing.assert_array_equal(model.stream(params).push(x), expected)
+        while not called:  # the signal may come before the push, or after it
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            np.testing.assert_array_equal(model.stream(params).push(x), expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -159,12 +161,11 @@ def test_a_handler_may_call_kernels_and_go_on() -> None:
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        for _ in range(6):
+        while len(called) < 3:  # a fast processor may be done before the signal comes
             signal.setitimer(signal.ITIMER_REAL, 0.01)  # once: a handler may take longer than this on a busy machine
             np.testing.assert_array_equal(rotrnn.dense(x, w), expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert called
     for one in called:
         np.testing.assert_array_equal(one, rotrnn.dense(x[:3], w))

@@ -22,6 +22,7 @@ import pytest
 
 import rotrnn
 from bare import SMALL
+from patience import PATIENCE
 from rotrnn import _cpu
 
 THREADS, ROUNDS = 6, 12
@@ -214,9 +215,8 @@ def test_memory_is_released_while_others_take_it() -> None:
 
 def run(code: str, **environment: str) -> str:
     """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=120
-    )
+    env = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -249,7 +249,7 @@ def test_a_child_may_allocate_though_another_thread_held_the_pool(tmp_path: Path
     """The child has no thread that could give back the lock."""
     folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "module", "kernels")]
     subprocess.run([*CC, "-pthread", *folders, ROOT / "tests" / "c" / "forks.c", "-o", tmp_path / "forks"], check=True)
-    assert subprocess.run([tmp_path / "forks"], timeout=120).returncode == 0
+    assert subprocess.run([tmp_path / "forks"], timeout=PATIENCE).returncode == 0
 
 
 @pytest.mark.skipif(not shutil.which("gcc") or platform.machine() != "x86_64", reason="sets the mode of an x86 by gcc")

@@ -215,7 +215,7 @@ def test_a_cut_archive_leaves_nothing(tmp_path):
     whole = tar_gz(FILES)
     for size in (0, 1, 10, len(whole) // 2, len(whole) - 9, len(whole) - 1):
         (tmp_path / "a.tar.gz").write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=rf"{tmp_path}/a\.tar\.gz: not unpacked: "):
+        with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}/a\.tar\.gz: not unpacked: "):
             unpack(tmp_path / "a.tar.gz", "top/in", tmp_path / "new")
         assert names(tmp_path) == ["a.tar.gz"]
     plain = gzip.decompress(whole)

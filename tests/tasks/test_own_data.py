@@ -107,7 +107,7 @@ c,3,3,2,up
 def test_a_table_with_a_row_for_each_step(tmp_path: Path) -> None:
     """Sequences in the order of their first rows, rows of one that are not together included."""
     path = tmp_path / "long.csv"
-    path.write_text("\ufeff" + LONG)
+    path.write_text("\ufeff" + LONG, "utf-8")
     task = Table(str(path), sequence="id", features=("price", "volume"), **ALL).load()
     assert task.labels == ("down", "up")
     found = examples(task)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from patience import PATIENCE
 from rotrnn._support.files import locked
 from rotrnn.cli import main
 from rotrnn.tasks import Pathfinder, pathfinder_files
@@ -287,10 +288,11 @@ WRITE = """
 import sys, time
 from rotrnn.tasks import Pathfinder, pathfinder_files
 pathfinder_files.BATCH = 10
-save = pathfinder_files._save
+save, saved = pathfinder_files._save, []
 def slow(*args):
     save(*args)
-    time.sleep(0.01)
+    saved.append(args)
+    time.sleep(0.01 if len(saved) < 150 else 3600)  # it is killed amid its work however late the kill comes
 pathfinder_files._save = slow
 Pathfinder(resolution=16, contour_length=3, train=180, val=10, test=10).write(sys.argv[1])
 """
@@ -301,7 +303,7 @@ def test_a_killed_write_is_resumed(tmp_path):
     settings = {**SMALL, "train": 180, "val": 10, "test": 10}
     folder = tmp_path / "killed"
     with subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not (folder / "metadata" / "1.npy").exists():
             assert process.poll() is None, process.stderr.read().decode()
             assert time.monotonic() < deadline

@@ -118,7 +118,9 @@ def test_where_the_data_cannot_be_written_to(data, monkeypatch, tmp_path, name):
 
     with monkeypatch.context() as patch:
         patch.setattr("rotrnn.tasks.prepared.locked", read_only)
-        with pytest.raises(OSError, match=rf"{kind.__name__}: .* {folder}/\.rotrnn \(Read-only.*; set cache_dir"):
+        with pytest.raises(
+            OSError, match=rf"{kind.__name__}: .* {re.escape(str(folder))}/\.rotrnn \(Read-only.*; set cache_dir"
+        ):
             kind(data_dir=str(folder)).load()
     elsewhere = kind(data_dir=str(folder), cache_dir=str(tmp_path / "cache")).load()
     assert not (folder / ".rotrnn").exists()
@@ -165,7 +167,10 @@ def test_prepared_arrays_of_another_kind_are_named(data, name):
             np.save(path, array)
             sizes = {**manifest["files"], path.name: path.stat().st_size}
             (place / "manifest.json").write_text(json.dumps({**manifest, "files": sizes}))
-            with pytest.raises(ValueError, match=rf"{path}: is an array .*; remove {place} to prepare it again"):
+            with pytest.raises(
+                ValueError,
+                match=rf"{re.escape(str(path))}: is an array .*; remove {re.escape(str(place))} to prepare it again",
+            ):
                 KINDS[name](data_dir=str(folder)).load()
         path.write_bytes(content)
         (place / "manifest.json").write_text(json.dumps(manifest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from patience import PATIENCE
 from rotrnn.cli import main
 from rotrnn.training.crew import LOST, Crew, Remote, serve
 from rotrnn.training.loop import train
@@ -43,9 +45,10 @@ def written(folder, text=toy.RECIPE):
 # ---- MPI ----
 
 
-def start(processes, *arguments):
+def start(processes, *arguments, hold=""):
+    """`hold`: the step at which the runs wait for a signal (toy.hold)."""
     command = [MPIEXEC, "-n", processes, sys.executable, toy.__file__, "sweep", *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOY_HOLD": str(hold)}
     return subprocess.Popen(
         list(map(str, command)),
         stdout=subprocess.PIPE,
@@ -59,7 +62,7 @@ def start(processes, *arguments):
 def ended(process):
     """Returns exit code and output of a sweep that must end."""
     try:
-        out, _ = process.communicate(timeout=100)
+        out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     return process.returncode, out
@@ -90,8 +93,8 @@ def test_processes_of_mpi_share_the_runs(tmp_path, processes):
 
 def test_runs_are_trained_at_the_same_time_and_ctrl_c_saves_every_one(tmp_path):
     options = (written(tmp_path, SLOW), "--seeds", "0..2", "--out", tmp_path / "sweep")
-    process = start(3, *options)
-    for seed in range(3):  # none has ended when the last has begun: 40 steps of 0.1 s
+    process = start(3, *options, hold=20)
+    for seed in range(3):  # none has ended when the last has begun
         wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
     process.send_signal(signal.SIGINT)
     _, out = ended(process)
@@ -110,12 +113,12 @@ def test_runs_are_trained_at_the_same_time_and_ctrl_c_saves_every_one(tmp_path):
 def test_a_process_of_mpi_that_is_killed_leaves_runs_that_resume(tmp_path):
     """mpiexec ends the others; the runs, whose standard input is closed, save and end by themselves."""
     options = (written(tmp_path, SLOW), "--seeds", "0..1", "--out", tmp_path / "sweep")
-    process = start(2, *options)
+    process = start(2, *options, hold=20)
     for seed in (0, 1):
         wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
     process.send_signal(signal.SIGTERM)
     ended(process)
-    patience = time.monotonic() + 30
+    patience = time.monotonic() + PATIENCE
     while not all(Run(tmp_path / "sweep" / f"seed={seed}").checkpoint("last").exists() for seed in (0, 1)):
         assert time.monotonic() < patience
         time.sleep(0.05)
@@ -139,7 +142,9 @@ def test_an_error_before_the_first_run_ends_all_processes(tmp_path):
 
 # ---- Slurm ----
 
-STAND_IN = f"""#!{sys.executable}
+# a line that both a shell and Python read, since the path of Python may hold a space
+STAND_IN = f"""#!/bin/sh
+''''exec {shlex.quote(sys.executable)} "$0" "$@" # '''
 # Submits an array job of Slurm as far as these scripts use it: runs its tasks one after the other, here and now.
 import os, re, subprocess, sys
 assert sys.argv[1:] == ["--parsable", "sweep.sbatch"], sys.argv
@@ -210,10 +215,11 @@ def test_a_task_that_was_cut_off_resumes_to_the_same_bytes(tmp_path, sbatch, mon
     path, folder = written(tmp_path, SLOW.replace("delay = 0.1", "delay = 0.02")), tmp_path / "sweep"
     assert main(["sweep", str(path), "--out", str(folder), "--launcher", "slurm"]) == 0
     env = os.environ | {"SLURM_ARRAY_TASK_ID": "0"}
-    task = subprocess.Popen(["/bin/sh", "sweep.sbatch"], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    held = env | {"TOY_HOLD": "20"}
+    task = subprocess.Popen(["/bin/sh", "sweep.sbatch"], cwd=folder, env=held, stderr=subprocess.PIPE, text=True)
     wait_for_step(folder / "seed=0", 5)
     task.terminate()
-    _, said = task.communicate(timeout=60)
+    _, said = task.communicate(timeout=PATIENCE)
     assert task.returncode == 130
     assert "stopped after step" in said
     assert Run(folder / "seed=0").status() == "unfinished"
@@ -345,5 +351,5 @@ def test_process_0_hears_of_a_run_that_nothing_can_be_written_of(where, tmp_path
     crew.comm, crew.ended = Wire(), {folder: (how, more)}
     remote = Remote(crew, 1, 1, "cpu", Run(Path(folder)))
     assert remote.has_ended()
-    with pytest.raises(OSError, match=rf"process 1: .*{folder}"):
+    with pytest.raises(OSError, match=rf"process 1: .*{re.escape(str(folder))}"):
         remote.end()

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import toy
+from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
@@ -530,16 +531,17 @@ MPIEXEC = Path(sys.executable).with_name("mpiexec")
 TOY = Path(toy.__file__)
 
 
-def mpiexec(*arguments, processes=2):
+def mpiexec(*arguments, processes=2, hold=""):
+    """`hold`: the step at which they wait for a signal (toy.hold)."""
     command = [MPIEXEC, "-n", processes, sys.executable, TOY, *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOY_HOLD": str(hold)}
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
 
 
 def ended(process):
-    """Returns (exit code, standard output, standard error) of a process that must end within a minute."""
+    """Returns (exit code, standard output, standard error) of a process that must end."""
     try:
-        said, error = process.communicate(timeout=60)
+        said, error = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     return process.returncode, said, error
@@ -559,7 +561,7 @@ def ranks(process):
 
 
 def wait_for_step(folder, step):
-    log, patience = folder / "log.jsonl", time.monotonic() + 60
+    log, patience = folder / "log.jsonl", time.monotonic() + PATIENCE
     while not log.exists() or f'"step": {step},' not in log.read_text():
         assert time.monotonic() < patience
         time.sleep(0.01)
@@ -580,7 +582,7 @@ def test_processes_of_mpi_end_on_the_bits_of_threads_and_all_can_be_killed(strai
     """kill -9 of the second process: mpiexec ends the first, the last checkpoint remains, and two processes resume from
     it."""
     folder = tmp_path / "run"
-    process = mpiexec("train", straight / "slow.toml", "--out", folder)
+    process = mpiexec("train", straight / "slow.toml", "--out", folder, hold=20)
     wait_for_step(folder, 9)
     os.kill(ranks(process)[1], signal.SIGKILL)
     code, said, _ = ended(process)
@@ -606,7 +608,7 @@ def test_a_process_of_mpi_that_fails_ends_all_with_one_message(straight, tmp_pat
 
 def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
     folder = tmp_path / "run"
-    process = mpiexec("train", straight / "slow.toml", "--out", folder)
+    process = mpiexec("train", straight / "slow.toml", "--out", folder, hold=20)
     wait_for_step(folder, 5)
     process.send_signal(signal.SIGINT)
     _, _, error = ended(process)
@@ -619,11 +621,12 @@ def test_ctrl_c_to_mpiexec_stops_all(straight, tmp_path):
 def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tmp_path):
     """What Open MPI does when a process dies: it sends SIGTERM to the others, shortly before SIGKILL."""
     folder = tmp_path / "run"
-    process = mpiexec("train", straight / "slow.toml", "--out", folder, "--set", "training.checkpoint_every=0")
-    wait_for_step(folder, 2)
+    settings = ["--set", "training.checkpoint_every=0"]
+    process = mpiexec("train", straight / "slow.toml", "--out", folder, *settings, hold="20:1")
+    wait_for_step(folder, 20)
     first, second = ranks(process)
     os.kill(second, signal.SIGSTOP)
-    time.sleep(0.2)  # some steps' time: the first has come to wait
+    time.sleep(0.2)  # by now the first waits for the second, which holds; if it does not yet, the end is the same
     os.kill(first, signal.SIGTERM)
     code, _, error = ended(process)
     assert code != 0 or not _cpu.KEEPS_MEMORY  # mpiexec with a sanitizer in it loses the code

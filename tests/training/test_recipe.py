@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -422,7 +426,9 @@ def test_no_such_recipe(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_recipe(tmp_path / "absent.toml")
     for folder in (tmp_path, "/"):
-        with pytest.raises(ValueError, match=rf"^recipe is '{folder}', a folder, expected a name or a \.toml file$"):
+        with pytest.raises(
+            ValueError, match=rf"^recipe is '{re.escape(str(folder))}', a folder, expected a name or a \.toml file$"
+        ):
             load_recipe(folder)
 
 
@@ -441,3 +447,12 @@ def test_the_default_path_of_a_task_is_the_same_file_in_the_folder_of_a_run(tmp_
     again = load_recipe(tmp_path / "run" / "recipe.toml")
     assert again.task == recipe.task
     assert again.digest() == recipe.digest()
+
+
+def test_a_run_is_read_whatever_the_locale_takes_text_for(tmp_path):
+    (tmp_path / "recipe.toml").write_bytes(load_recipe("listops-lru", ["task.data_dir=d\u00e2ta"]).text().encode())
+    code = "import sys; from pathlib import Path; from rotrnn.training.run import Run; run = Run(Path(sys.argv[1])); "
+    code += "print(ascii(run.load_recipe().task.data_dir), ascii(run._stated()['task']['data_dir']))"
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # ASCII
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=env)
+    assert done.stdout == "'d\\xe2ta' 'd\\xe2ta'\n", done.stderr

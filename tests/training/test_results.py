@@ -343,9 +343,9 @@ def test_csv_and_json_hold_all_numbers(runs):
 
 def test_the_command(runs, tmp_path, capsys):
     assert main(["results", str(runs), "--out", str(tmp_path / "table.md")]) == 0
-    assert capsys.readouterr().out == (tmp_path / "table.md").read_text() == render(rows(runs))
+    assert capsys.readouterr().out == (tmp_path / "table.md").read_text("utf-8") == render(rows(runs))
     assert main(["results", str(runs), "--curve", "--out", str(tmp_path / "curves.csv")]) == 0
-    assert (tmp_path / "curves.csv").read_text() == render(rows(runs), ".csv", curve=True)
+    assert (tmp_path / "curves.csv").read_text("utf-8") == render(rows(runs), ".csv", curve=True)
     capsys.readouterr()
     for arguments, message in (
         ([str(tmp_path / "nowhere")], "nowhere: is not the folder of a run, expected a folder with a recipe.toml"),
@@ -389,7 +389,7 @@ def test_scores_that_may_be_of_any_size(runs):
 @pytest.mark.parametrize("seconds", ["1e999", "null"])
 def test_times_that_are_not_finite_are_not_shown(runs, seconds):
     run = Run(runs / "lr=0.1,seed=0")
-    run.log.write_text(run.log.read_text() + f'{{"step": 3, "seconds": {seconds}}}\n')
+    run.log.write_text(run.log.read_text("utf-8") + f'{{"step": 3, "seconds": {seconds}}}\n')
     (row,) = rows(run.folder)
     assert row["seconds"] is None
     assert "lr=0.1" in render([row])
@@ -458,7 +458,7 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     folders = [str(runs), str(tmp_path / "nowhere")]
     assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
     out = capsys.readouterr().out
-    assert out == (tmp_path / "table.md").read_text()
+    assert out == (tmp_path / "table.md").read_text("utf-8")
     told = [line for line in out.splitlines() if line.startswith("unreadable run ")]
     expected = [str(runs / name) + message for name, (_, message) in zip(names, DAMAGES.values(), strict=True)]
     expected = [

@@ -17,6 +17,7 @@ import pytest
 
 import split_by_mpi
 import strict
+from patience import PATIENCE
 from rotrnn import ops
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.tagger import Tagger
@@ -529,7 +530,7 @@ def test_processes_of_mpi_equal_one(processes, time):
     """A model forward, backward and one more exchange; the script compares with one process itself."""
     command = [MPIEXEC, "-n", processes, sys.executable, split_by_mpi.__file__, time]
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{processes} processes, {time} pieces: equal\n"
 
@@ -541,7 +542,7 @@ def test_processes_of_mpi_run_the_documented_examples(tmp_path):
     (tmp_path / "this.py").write_text("\n".join([block, COMPARE_BLOCK, BEFORE_SCAN, scan, COMPARE_SCAN]))
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     command = [str(MPIEXEC), "-n", "4", sys.executable, str(tmp_path / "this.py")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     of_block, of_scan = map(float, done.stdout.split())
     # float32: sums of 6 * 100 steps after some 10 * 100 roundings of a recurrence, and tens of the block's
@@ -572,6 +573,6 @@ if everyone.first:
 def test_a_process_of_mpi_that_fails_does_not_hang_the_others():
     command = [MPIEXEC, "-n", "4", sys.executable, split_by_mpi.__file__, "2", "fail"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 0
     assert done.stderr.count("Fallen: process 3 of 4 failed: ValueError: broken on demand") == 3

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from patience import PATIENCE
 from rotrnn.cli import main
 from rotrnn.tasks import CIFAR
 from rotrnn.training.loop import train
@@ -284,19 +285,21 @@ def test_settings_that_another_layer_drops_are_named_once(tmp_path, recwarn):
 # ---- running ----
 
 
-def start(*arguments):
+def start(*arguments, hold=""):
+    """`hold`: the step at which the runs wait for a signal (toy.hold)."""
     return subprocess.Popen(
         [sys.executable, toy.__file__, "sweep", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=os.environ | {"TOY_HOLD": str(hold)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in what a shell puts behind
     )
 
 
 def ended(process):
     """Returns exit code and output of a sweep."""
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, out
 
 
@@ -320,7 +323,7 @@ def test_a_sweep_killed_at_any_moment_resumes_to_the_same_table(tmp_path):
     delays = [random.uniform(0, 0.1) for _ in range(2)]
     print(f"delays before the kills: {delays}")  # pytest shows it where the test fails
     for kill, delay in enumerate(delays):
-        process = start(*options)
+        process = start(*options, hold=39 + 40 * kill)
         wait_for_step(tmp_path / "sweep" / f"seed={kill}", 10 + 40 * kill)
         time.sleep(delay)
         victims = children(process) if kill else []
@@ -370,7 +373,7 @@ fine = {"task.size" = 71}
 def test_ctrl_c_saves_every_run(tmp_path):
     path = written(tmp_path, toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.1'))
     options = (path, "--seeds", "0..1", "--jobs", "2", "--out", tmp_path / "sweep")
-    process = start(*options)
+    process = start(*options, hold=20)
     for seed in (0, 1):
         wait_for_step(tmp_path / "sweep" / f"seed={seed}", 3)
     with pytest.raises(ValueError, match="another sweep is running here"):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import toy
+from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.nn.layer import flatten
@@ -471,9 +473,13 @@ def test_same_bits_for_any_number_of_threads(tmp_path, recipe):
 # ---- stopped and resumed ----
 
 
-def start(*arguments):
+def start(*arguments, hold=""):
+    """`hold`: the step at which the run waits for a signal (toy.hold)."""
     return subprocess.Popen(
-        [sys.executable, str(TOY), "train", *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [sys.executable, str(TOY), "train", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"TOY_HOLD": str(hold)},
     )
 
 
@@ -487,7 +493,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     delays = [random.uniform(0, 0.1) for _ in range(3)]
     print(f"delays before the kills: {delays}")  # pytest shows it where the test fails
     for kill, delay in enumerate(delays):
-        process = start(*arguments)
+        process = start(*arguments, hold=29 + 25 * kill)
         wait_for_step(folder, 5 + 25 * kill)
         time.sleep(delay)
         process.kill()
@@ -507,7 +513,7 @@ def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
     (tmp_path / "run.toml").write_text(recipe.text())
     train(recipe, tmp_path / "straight", progress=False)
     folder = tmp_path / "killed"
-    process = start(tmp_path / "run.toml", "--out", folder)
+    process = start(tmp_path / "run.toml", "--out", folder, hold=30)
     wait_for_step(folder, 9)
     time.sleep(random.Random(7).uniform(0, 0.1))
     process.kill()
@@ -571,10 +577,10 @@ def test_ctrl_c_saves_and_resumes(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=0.02", "training.eval_every=1000")
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
-    process = start(tmp_path / "run.toml", "--out", folder)
+    process = start(tmp_path / "run.toml", "--out", folder, hold=20)
     wait_for_step(folder, 5)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     step = read_checkpoint(folder / "last.safetensors")[1]["step"]
     assert 5 <= step < 40
@@ -599,7 +605,7 @@ def test_a_second_ctrl_c_aborts(tmp_path):
                 assert more, f"ended before it said {answer!r}: {heard.decode()}"
                 heard += more
             process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=600)
+        _, error = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -730,13 +736,18 @@ def test_what_is_not_finite_at_once(tmp_path, override, message):
     assert not Run(tmp_path / "run").checkpoint("last").exists()
 
 
+def limited(kibibytes, *arguments):
+    """A run that may write so much to a file, as on a full disk."""
+    command = ["bash", "-c", f'ulimit -f {kibibytes}; exec "$@"', "bash", sys.executable, TOY, "train", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=PATIENCE)
+
+
 def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
     """The limit on file sizes allows the first checkpoints; later the log or a checkpoint exceeds it."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=5")
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
-    command = f"ulimit -f 4; exec {sys.executable} {TOY} train {tmp_path / 'run.toml'} --out {folder}"
-    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    run = limited(4, tmp_path / "run.toml", "--out", folder)
     assert run.returncode == 2
     assert "rotrnn: error: " in run.stderr
     assert "File too large" in run.stderr
@@ -753,8 +764,7 @@ def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=1000")
     (tmp_path / "run.toml").write_text(recipe.text())
     folder = tmp_path / "run"
-    command = f"ulimit -f 2; exec {sys.executable} {TOY} train {tmp_path / 'run.toml'} --out {folder}"
-    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    run = limited(2, tmp_path / "run.toml", "--out", folder)
     assert run.returncode == 2
     assert "log not written (File too large); " in run.stderr
     assert "is saved, to be resumed" in run.stderr
@@ -885,7 +895,7 @@ def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, 
     there, here = (load_recipe("listops-lru-small", [one]) for one in (before, after))
     run = Run(tmp_path)
     run.write(run.recipe, there.text())
-    with pytest.raises(ValueError, match=f"^{tmp_path}: .*{message}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}: .*{message}"):
         train(here, tmp_path, resume=True, progress=False)
     check_same(there, there, run)
 
@@ -970,7 +980,7 @@ def test_the_best_checkpoint_is_missed_at_once(tmp_path):
 def test_two_processes_in_one_folder(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=0.1")
     (tmp_path / "run.toml").write_text(recipe.text())
-    process = start(tmp_path / "run.toml", "--out", tmp_path / "run")
+    process = start(tmp_path / "run.toml", "--out", tmp_path / "run", hold=20)
     wait_for_step(tmp_path / "run", 1)
     with pytest.raises(ValueError, match="another process is training here"):
         train(recipe, tmp_path / "run", resume=True, progress=False)

@@ -244,8 +244,8 @@ CARRY = ("carry", "carry_after", "carry_rise")
 def shipped() -> dict[str, str]:
     """The recipes of the package: name -> TOML text."""
     folder = resources.files("rotrnn") / "recipes"
-    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
-    return {file.name.removesuffix(".toml"): file.read_text() for file in sorted(files, key=lambda file: file.name)}
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file.read_text("utf-8") for file in files}
 
 
 @cache

@@ -152,7 +152,7 @@ class Run:
 
     def _stated(self) -> dict[str, Any]:
         """Returns the sections of the recipe's file, which lacks settings that are newer than the run."""
-        return from_toml(self.recipe.read_text())
+        return from_toml(self.recipe.read_text("utf-8"))
 
     def own(self) -> list[Path]:
         """Returns all files of the run."""
