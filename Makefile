@@ -360,6 +360,7 @@ bench-gpu: .venv/installed
 # With the CUDA kernels where nvcc is
 release: export ROTRNN_CUDA = 1
 release:
+	$(PYTHON) .ci/steps.py due --strict
 	rm -rf dist build/release
 	$(PYTHON) -m venv build/release/tools
 	build/release/tools/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r build-requirements.txt
