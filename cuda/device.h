@@ -152,20 +152,30 @@ static inline void multiply_matrices(runtime_product p) {
 /* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone must not
  * wait for memory at each step. */
 template <int U, class Load, class Use> ROT_DEVICE_ONLY void pipelined(int64_t steps, Load load, Use use) {
-    decltype(load((int64_t)0)) next[U], here[U];
+    decltype(load((int64_t)0)) next[U];
+    int64_t t = 0;
+    if (steps >= U) {
+#pragma unroll
+        for (int u = 0; u < U; u++) next[u] = load(u);
+        for (; t + 2 * U <= steps; t += U) { /* whole groups, without conditions */
+            decltype(load((int64_t)0)) here[U];
+#pragma unroll
+            for (int u = 0; u < U; u++) here[u] = next[u];
+#pragma unroll
+            for (int u = 0; u < U; u++) next[u] = load(t + U + u);
+#pragma unroll
+            for (int u = 0; u < U; u++) use(t + u, here[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) use(t + u, next[u]);
+        t += U;
+    }
 #pragma unroll
     for (int u = 0; u < U; u++)
-        if (u < steps) next[u] = load(u);
-    for (int64_t t = 0; t < steps; t += U) {
+        if (t + u < steps) next[u] = load(t + u);
 #pragma unroll
-        for (int u = 0; u < U; u++) here[u] = next[u];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (t + U + u < steps) next[u] = load(t + U + u);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (t + u < steps) use(t + u, here[u]);
-    }
+    for (int u = 0; u < U; u++)
+        if (t + u < steps) use(t + u, next[u]);
 }
 
 enum { EACH_THREADS = 256, EACH_BLOCKS = 8192 };

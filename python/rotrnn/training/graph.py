@@ -266,6 +266,7 @@ class Recorder:
         ctx = work.context(inputs, places)
 
         def run() -> Array:
+            one.saved = None  # otherwise the memory of the run before is kept while this run takes its own
             one.saved = work.run(state.params, inputs, ctx)
             return work.metrics
 
