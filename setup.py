@@ -61,7 +61,6 @@ REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
 DTYPES_OF = {  # all other files are compiled for real dtypes
     **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
-    "products.c": ("f32",),  # cuda/products.cu: tensor cores
     "gemm_amx.c": (),  # in BF16 alone
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
