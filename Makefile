@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
+.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu gpu-kit release clean test-data test-jax test-torch docs notebooks
 
 help:
 	@echo "to begin with:"
@@ -59,7 +59,8 @@ help:
 	@echo "  make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "  make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "  make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
-	@echo "  make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
+	@echo "  make bench-gpu   checks, timings and training on a GPU: STAGE=smoke, speed or sanitize, LIMIT=300 seconds"
+	@echo "  make gpu-kit     the modules for a GPU's machine, built here by nvcc for Python 3.12 (PYTHON312) and Hopper"
 	@echo "beside other packages:"
 	@echo "  make test-data   Parquet files and the forecast of examples/forecasts, with pyarrow and statsmodels in build/data"
 	@echo "  make test-torch  the modules of PyTorch (docs/pytorch.md), with PyTorch in build/torch; TORCH=torch==2.13.*"
@@ -317,7 +318,10 @@ bench: .venv/installed
 
 # STAGE="machine sanitize speed steps listops pathfinder pathx", or all: see benchmarks/gpu.sh
 bench-gpu: .venv/installed
-	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),machine)
+	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),smoke) $(or $(LIMIT),300)
+
+gpu-kit:
+	@benchmarks/gpu.sh kit
 
 # Twice, to see that the wheel's bytes depend on the sources alone
 # With the CUDA kernels where nvcc is

@@ -404,7 +404,8 @@ def asarray(value: Any) -> ndarray:
 
 class Failures:
     """What goes wrong: the number of GPUs; the bytes that can still be had, those by work that is tried before it is
-    captured, and those by work that is captured; the graph launch, counted from 1, that fails when the host has gone on. From then on every call fails."""
+    captured, and those by work that is captured; the graph launch, counted from 1, that fails when the host has gone
+    on. From then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
