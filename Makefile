@@ -55,7 +55,7 @@ $(RECORDED):
 	@$(PYTHON) .ci/steps.py run $@
 $(ALWAYS): %: step-%
 
-.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean notebooks
+.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu gpu-kit release clean notebooks
 
 help:
 	@echo "to begin with:"
@@ -84,7 +84,8 @@ help:
 	@echo "  make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
 	@echo "  make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "  make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
-	@echo "  make bench-gpu   tests, sanitizer, timings and training on a GPU, by STAGE (machine), into benchmarks/results/gpu"
+	@echo "  make bench-gpu   checks, timings and training on a GPU: STAGE=smoke, speed or sanitize, LIMIT=300 seconds"
+	@echo "  make gpu-kit     the modules for a GPU's machine, built here by nvcc for Python 3.12 (PYTHON312) and Hopper"
 	@echo "beside other packages:"
 	@echo "  make test-data   Parquet files and the forecast of examples/forecasts, with pyarrow and statsmodels in build/data"
 	@echo "  make test-torch  the modules of PyTorch (docs/pytorch.md), with PyTorch in build/torch; TORCH=torch==2.13.*"
@@ -354,7 +355,10 @@ bench: .venv/installed
 
 # STAGE="machine sanitize speed steps listops pathfinder pathx", or all: see benchmarks/gpu.sh
 bench-gpu: .venv/installed
-	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),machine)
+	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),smoke) $(or $(LIMIT),300)
+
+gpu-kit:
+	@benchmarks/gpu.sh kit
 
 # Twice, to see that the wheel's bytes depend on the sources alone
 # With the CUDA kernels where nvcc is

@@ -62,7 +62,6 @@ REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
 DTYPES_OF = {  # all other files are compiled for real dtypes
     **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
-    "products.c": ("f32",),  # cuda/products.cu: tensor cores
     "gemm_amx.c": (),  # in BF16 alone
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
@@ -72,11 +71,10 @@ LIB_VARIANTS = ("run.c", "iterate.c")  # what computes
 LIB_ALONE = ("choose.c", "workspaces.c")  # the module chooses instruction sets, and has a pool, by itself
 PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "stream.c")  # compiled once, without a variant
 
-# The GPUs: Ampere and Hopper, and later ones from PTX. Warnings are errors: nvcc is one compiler
-GPUS = [
-    f"-gencode=arch=compute_{kind},code={code}"
-    for kind, code in (("80", "sm_80"), ("90", "sm_90"), ("90", "compute_90"))
-]
+# The GPUs: Ampere and Hopper, and later ones from PTX; or those of ROTRNN_GPUS alone, "90" say. Warnings are errors:
+# nvcc is one compiler
+CODES = [f"sm_{kind}" for kind in os.environ.get("ROTRNN_GPUS", "").split()] or ["sm_80", "sm_90", "compute_90"]
+GPUS = [f"-gencode=arch=compute_{code.split('_')[1]},code={code}" for code in CODES]
 NVCC_FLAGS = [
     *("-std=c++17", "-O3", "--extended-lambda", "--Werror", "all-warnings"),
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),

@@ -1,26 +1,26 @@
-"""Times on a GPU, which benchmarks/gpu.sh records part by part; `report` writes them up.
+"""Times on a GPU, one JSON object a line, as it comes; benchmarks/gpu.sh calls this, and gpu_report.py writes it up.
 
-    python -m benchmarks.gpu machine | products | scan | layers | steps RECIPE PRECISION  [--quick]
-    python -m benchmarks.gpu torch | jax | triton | lstm  [--quick]
-    python -m benchmarks.gpu report FOLDER
+    python -m benchmarks.gpu SUBJECT... [--seconds 100] [--recipes listops-lru,...] [--precisions tf32,bf16] [--quick]
+    python -m benchmarks.gpu plan RECIPE SECONDS FILE     what precision and how many steps a training has time for
 
-Each subject prints one JSON object a line; `report` reads them in FOLDER/parts. Times are those of the GPU at work:
-calls are queued until they take 20 ms, and the least mean of several such rounds counts. Ours are recorded as CUDA
-graphs, so that Python does not count; `steps` has the wall time of whole training steps beside that of their graphs.
-Peers have a process each.
+Subjects: limits, scan, steps, profile, layers, and of peers torch, jax, triton, lstm, with a process each. Times are
+those of the GPU at work: calls are queued until they take 20 ms, and the least mean of several such rounds counts. Ours
+are recorded as CUDA graphs, so that Python does not count; `steps` also has the wall time of whole training steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import functools
+import gc
 import json
 import shutil
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +40,28 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.training.estimate import trial
 from rotrnn.training.log import timed
 from rotrnn.training.recipe import load_recipe
-from rotrnn.training.results import duration
-from rotrnn.training.run import Run
 
 Row = dict[str, Any]
-
-TABLE_4 = {"scifar": 15.9, "listops": 2.1, "text": 14.7, "retrieval": 5.7, "pathfinder": 15.5, "pathx": 2.4}
-"""Steps per second of the LRU's paper, on an A100 (Orvieto et al. 2023, Table 4)."""
+Rows = Iterator[Row]
+Part = tuple[str, str, Callable[[], Rows]]
+"""A subject, the name of a part of it, and what yields its rows."""
 
 CEILINGS = {
-    "scifar": (21, 80, 160),
-    "listops": (107, 182, 363),
-    "text": (29, 68, 137),
-    "retrieval": (14, 23, 47),
-    "pathfinder": (51, 104, 208),
-    "pathx": (10, 16, 32),
+    "listops-lru": (107, 182, 363),
+    "pathfinder-lru": (51, 104, 208),
+    "scifar-lru": (21, 80, 160),
+    "text-lru": (29, 68, 137),
+    "pathx-lru": (10, 16, 32),
+    "retrieval-lru": (14, 23, 47),
 }
 """Steps per second in float32, TF32 and bfloat16 if each kernel, op by op, took the longer of its flops at 60, 400 or
 790 TFLOP/s and its bytes at 3 TB/s: an H100."""
+
+RECIPES = ("listops-lru", "listops-rotrnn", *list(CEILINGS)[1:])
+
+QUICK = ["task.name=listops", "task.train=64", "task.val=8", "task.test=8", "task.max_length=24", "task.min_length=5",
+         "task.max_depth=3", "model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]  # fmt: skip
+"""Settings that make a recipe small, to try the benchmark itself."""
 
 PEERS = ("jax", "torch", "triton")
 """Packages that subjects need, which may be missing."""
@@ -65,8 +69,44 @@ PEERS = ("jax", "torch", "triton")
 MOST_DRAWN = 1 << 27
 """Numbers that are drawn for an array."""
 
-EXAMPLES = 256
-"""Of each split of the stand-in data, on which steps are timed."""
+LEAST_SECONDS = 5
+"""With less time left no part is begun."""
+
+
+# ---- rows, in a given time ----
+
+
+def told(subject: str, rows: Rows) -> None:
+    """Prints rows as they come."""
+    for one in rows:
+        print(json.dumps({"subject": subject, **one}), flush=True)
+
+
+def box(seconds: float, parts: Sequence[Part]) -> None:
+    """Prints the rows of parts as long as there is time; one that fails has a row with its error."""
+    began = time.monotonic()
+    for subject, name, rows in parts:
+        if time.monotonic() - began > seconds - LEAST_SECONDS:
+            told(subject, iter([{"name": name, "error": "no time was left"}]))
+            continue
+        try:
+            told(subject, rows())
+        except ModuleNotFoundError as error:
+            if error.name not in PEERS:
+                raise
+            told(subject, iter([{"name": name, "error": f"{error.name} is not installed"}]))
+        except Exception as error:  # the others are run all the same
+            told(subject, iter([{"name": name, "error": f"{type(error).__name__}: {error}"[:300]}]))
+        free()
+
+
+def free() -> None:
+    """Gives memory that nobody uses back to the GPU."""
+    gc.collect()
+    with contextlib.suppress(ImportError):
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()
 
 
 def seconds(call: Callable[[], Any], wait: Callable[[], Any], window: float) -> float:
@@ -108,42 +148,59 @@ def on_gpu(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> An
 
 
 def copied(y: Any, x: Any) -> Any:
-    y[...] = x
+    """y = x as CUDA copies memory, the ceiling of what moves bytes: CuPy's own `y[...] = x` is slower."""
+    y.data.copy_from_device_async(x.data, x.nbytes, cuda_stream())
     return y
+
+
+def cuda_stream() -> Any:
+    import cupy
+
+    return cupy.cuda.get_current_stream()
 
 
 # ---- subjects ----
 
 
-def machine(quick: bool) -> Iterator[Row]:
-    """The GPU, versions, and what limits everything else: the bandwidth of a copy and the cost of a launch."""
-    found = origin() | {"command": "benchmarks/gpu.sh machine"}
+def limits(quick: bool) -> Rows:
+    """The GPU and versions, and what limits everything else: copies, launches, products of matrices."""
+    found = origin() | {"command": "benchmarks/gpu.sh"}
     found["versions"] |= {name: version(name) for name in ("cupy-cuda13x", "triton", "nvidia-cublas")}
-    if nvcc := shutil.which("nvcc"):
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-        found["versions"]["nvcc"] = said.split("release ")[-1].split(",")[0]
+    for tool, arguments in (("nvcc", ["--version"]), ("nvidia-smi", ["--query-gpu=driver_version", "--format=csv"])):
+        if path := shutil.which(tool):
+            said = subprocess.run([path, *arguments], capture_output=True, text=True).stdout
+            found["versions"][tool] = said.split("release ")[-1].split(",")[0].split()[-1]
     yield {"name": "origin", "gpu": cuda.describe(), **found}
-    device, window = cuda.device(), 0.05 if quick else 2.0
-    for mebibytes in (1,) if quick else (64, 1024):
+    device, window = cuda.device(), 0.02 if quick else 0.2
+    for mebibytes in (1,) if quick else (128, 1024):
         x, y = (device.empty((mebibytes << 18,), np.dtype(np.float32)) for _ in range(2))
         x[...] = 1.0
         for name, work in {
-            "copy": functools.partial(copied, y, x),
+            "memcpy": functools.partial(copied, y, x),
             "copy by our kernel": lambda x=x, y=y: device.kernels.copy(y=y, x=x, n=x.size) or y,
         }.items():
             found_s = recorded_seconds(work, window)
             yield {"name": f"{name}, {mebibytes} MiB", "seconds": found_s, "GB/s": 2e-9 * x.nbytes / found_s}
-    small = device.asarray(np.zeros((2, 256), np.float32))
-    nodes = 10 if quick else 500
-    work_s = recorded_seconds(
-        lambda: [device.kernels.copy(y=small[1], x=small[0], n=256) for _ in range(nodes)] and small, window
-    )
-    yield {"name": f"a launch, of {nodes} in a graph", "seconds": work_s / nodes}
+    small, nodes = device.asarray(np.zeros((2, 256), np.float32)), 10 if quick else 500
+    for name, launch in {
+        "a launch": lambda: device.kernels.copy(y=small[1], x=small[0], n=256),
+        "a launch of CuPy": lambda: np.add(small[0], small[1]),
+    }.items():
+        work_s = recorded_seconds(lambda launch=launch: [launch() for _ in range(nodes)] and small, window)
+        yield {"name": f"{name}, of {nodes} in a graph", "seconds": work_s / nodes}
+    rng = np.random.default_rng(0)
+    for shape in shapes(quick):
+        M, n, k = shape
+        a, w = on_gpu(rng, M, k), on_gpu(rng, n, k)
+        for precision in PRECISIONS:
+            with rotrnn.precision(precision):
+                found_s = recorded_seconds(lambda a=a, w=w: dense(a, w), window)
+            yield product_row("rotrnn", precision, shape, found_s)
 
 
 def shapes(quick: bool) -> list[tuple[int, int, int]]:
-    """Rows, outputs and inputs of the products that are timed: a square one, and one of a layer."""
-    return [(64, 32, 32)] if quick else [(8192, 8192, 8192), (65536, 512, 128)]
+    """Rows, outputs and inputs of the products that are timed: a square one, and two of a layer."""
+    return [(64, 32, 32)] if quick else [(8192, 8192, 8192), (65536, 512, 128), (65536, 128, 512)]
 
 
 def product_row(by: str, precision: str, shape: tuple[int, int, int], found: float) -> Row:
@@ -152,19 +209,7 @@ def product_row(by: str, precision: str, shape: tuple[int, int, int], found: flo
     return {"name": name, "by": by, "precision": precision, "seconds": found, "TFLOP/s": 2e-12 * M * n * k / found}
 
 
-def products(quick: bool) -> Iterator[Row]:
-    """Products of float32 matrices in the three precisions."""
-    rng = np.random.default_rng(0)
-    for shape in shapes(quick):
-        M, n, k = shape
-        x, w = on_gpu(rng, M, k), on_gpu(rng, n, k)
-        for precision in PRECISIONS:
-            with rotrnn.precision(precision):
-                found = recorded_seconds(lambda x=x, w=w: dense(x, w), 0.05 if quick else 1.0)
-            yield product_row("rotrnn", precision, shape, found)
-
-
-def torch(quick: bool) -> Iterator[Row]:
+def torch(quick: bool) -> Rows:
     """The same by PyTorch; its bfloat16 matrices are stored as such."""
     import torch
 
@@ -179,8 +224,10 @@ def torch(quick: bool) -> Iterator[Row]:
 
 
 def sizes(quick: bool) -> list[tuple[int, int, int]]:
-    """B, T and N complex lanes of the scans."""
-    return [(2, 64, 32)] if quick else [(32, 2048 << k, 256) for k in range(5)]
+    """B, T and N complex lanes of the scans: those of ListOps, Text, Pathfinder and Path-X, and one of more lanes."""
+    if quick:
+        return [(2, 64, 32)]
+    return [(32, 2048, 256), (32, 4096, 192), (64, 1024, 256), (32, 16384, 256), (128, 4096, 256)]
 
 
 def moduli(N: int) -> Any:
@@ -189,27 +236,26 @@ def moduli(N: int) -> Any:
     return (rng.uniform(0.9, 0.999, N) * np.exp(1j * rng.uniform(0, np.pi, N))).astype(np.complex64)
 
 
-def scan(quick: bool) -> Iterator[Row]:
+def scan(B: int, T: int, N: int, quick: bool) -> Rows:
     """The complex scan beside a copy of the same arrays: forward reads x and writes h; backward reads dh and h, writes
     dx, and is beside 3/2 copies."""
-    device, window, rng = cuda.device(), 0.05 if quick else 1.0, np.random.default_rng(0)
-    for B, T, N in sizes(quick):
-        a = device.asarray(moduli(N))
-        x, dh = (on_gpu(rng, B, T, N, dtype=np.complex64) for _ in range(2))
-        h, dx = (device.empty((B, T, N), np.dtype(np.complex64)) for _ in range(2))
-        copy_s = recorded_seconds(functools.partial(copied, dx, x), window)
-        works = {
-            "forward": (2, functools.partial(diagonal_scan, a, x, out=h)),
-            "backward": (3, lambda dh=dh, a=a, h=h, dx=dx: diagonal_scan_backward(dh, a, h, out=dx).dx),
-        }
-        for way, (passes, work) in works.items():
-            found, limit = recorded_seconds(work, window), copy_s * passes / 2
-            rate = 1e-9 * passes * x.nbytes / found
-            yield {"name": f"scan {way}", "by": "rotrnn", "seconds": found, "limit_seconds": limit, "GB/s": rate,
-                   "ratio": found / limit, "B": B, "T": T, "N": N}  # fmt: skip
+    device, window, rng = cuda.device(), 0.02 if quick else 0.15, np.random.default_rng(0)
+    a = device.asarray(moduli(N))
+    x, dh = (on_gpu(rng, B, T, N, dtype=np.complex64) for _ in range(2))
+    h, dx = (device.empty((B, T, N), np.dtype(np.complex64)) for _ in range(2))
+    copy_s = recorded_seconds(functools.partial(copied, dx, x), window)
+    works = {
+        "forward": (2, functools.partial(diagonal_scan, a, x, out=h)),
+        "backward": (3, lambda: diagonal_scan_backward(dh, a, h, out=dx).dx),
+    }
+    for way, (passes, work) in works.items():
+        found, limit = recorded_seconds(work, window), copy_s * passes / 2
+        rate = 1e-9 * passes * x.nbytes / found
+        yield {"name": f"scan {way}", "by": "rotrnn", "seconds": found, "limit_seconds": limit, "GB/s": rate,
+               "ratio": found / limit, "B": B, "T": T, "N": N}  # fmt: skip
 
 
-def scan_rows(by: str, quick: bool, make: Callable[[Any, Any, Any], Row]) -> Iterator[Row]:
+def scan_rows(by: str, quick: bool, make: Callable[[Any, Any, Any], Row]) -> Rows:
     """Rows of a peer whose `make(a, x, dh)` times it; first its states of a small problem are compared with ours."""
     for B, T, N in sizes(quick):
         rng = np.random.default_rng(0)
@@ -228,7 +274,7 @@ def check(found: Any, a: Any, x: Any) -> None:
         raise ValueError(f"its states differ by {difference:.1e}: its time does not count")
 
 
-def jax(quick: bool) -> Iterator[Row]:
+def jax(quick: bool) -> Rows:
     """The scan as the papers' code has it, by JAX's associative_scan; the gradient runs forward again."""
     import jax
     from jax import numpy as jnp
@@ -257,7 +303,7 @@ def jax(quick: bool) -> Iterator[Row]:
     yield from scan_rows("JAX associative_scan", quick, make)
 
 
-def triton(quick: bool) -> Iterator[Row]:
+def triton(quick: bool) -> Rows:
     """The scan by a Triton kernel; its gradient is that of x alone."""
     import torch
 
@@ -277,7 +323,7 @@ def triton(quick: bool) -> Iterator[Row]:
     yield from scan_rows("Triton associative_scan", quick, make)
 
 
-def layers(quick: bool) -> Iterator[Row]:
+def layers(quick: bool) -> Rows:
     """Forward and backward of every layer, and of the LRU's block in the three precisions."""
     B, T, D, window = (2, 8, 8, 0.02) if quick else (32, 2048, 128, 0.5)
     rng, ctx = np.random.default_rng(0), Context(train=True)
@@ -310,7 +356,7 @@ def layers(quick: bool) -> Iterator[Row]:
         yield row_of(name, make_layer(name, D, settings_of(name, D)), "float32")
 
 
-def lstm(quick: bool) -> Iterator[Row]:
+def lstm(quick: bool) -> Rows:
     """PyTorch's LSTM, which is cuDNN's: D channels, and 2 D states."""
     import torch
 
@@ -328,226 +374,129 @@ def lstm(quick: bool) -> Iterator[Row]:
         yield {"name": "LSTM", "by": "PyTorch", "precision": precision, "seconds": found, "B": B, "T": T, "D": D}
 
 
-def steps(name: str, precision: str, quick: bool) -> Iterator[Row]:
-    """Training steps of an LRU recipe on stand-in data: the wall time of a step, and its graph's alone."""
+def advanced(trainer: Any, state: Any, count: int) -> tuple[list[Row], list[float]]:
+    """Takes steps. Returns their records and how long each call took."""
+    records, times = [], []
+    for _ in range(count):
+        more, took = timed(lambda: trainer.stepper.advance(state))
+        records += more
+        times.append(took)
+    return [*records, *trainer.stepper.settle(state)], times
+
+
+def longest(trainer: Any) -> tuple[Any, Any]:
+    """The recorded step of the most numbers, and its shape; None where no step was recorded."""
+    recorded = trainer.stepper.recorder.steps if trainer.stepper.recorder else {}
+    key = max(recorded, key=lambda key: np.prod(key[0]), default=None)
+    return (None, None) if key is None else (recorded[key].graph, list(key[0]))
+
+
+def steps(name: str, precision: str, quick: bool) -> Rows:
+    """Training steps of a recipe on stand-in data: the wall time of a step, its graph's alone, and the losses of the
+    first two steps, by graphs and operation by operation."""
     import cupy
 
-    changes = [f"training.precision={precision}"]
-    if quick:
-        changes += ["task.name=listops", "task.max_length=24", "task.min_length=5", "task.max_depth=3",
-                    "model.d_model=8", "model.n_layers=1", "layer.d_state=4", "training.batch=4"]  # fmt: skip
-    with trial(load_recipe(f"{name}-lru", changes), 8 if quick else EXAMPLES, "cuda") as (trainer, state):
-        times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(4 if quick else 40)]
-        trainer.stepper.settle(state)
-        graphs = trainer.stepper.recorder.steps if trainer.stepper.recorder else {}
-        longest = max(graphs, key=lambda key: np.prod(key[0]), default=None)
-        free, total = cupy.cuda.runtime.memGetInfo()
-        one: Row = {"name": name, "precision": precision, "graphs": len(graphs), "gpu_bytes": total - free}
-        one["seconds"] = statistics.median(times[len(times) // 2 :])
-        one["steps/s"] = 1 / one["seconds"]
-        one["slowest_of_the_later_half"] = max(times[len(times) // 2 :])
-        if longest is not None:
-            one["graph_seconds"] = graph_seconds(graphs[longest].graph, 0.02 if quick else 1.0)
-            one["shape"] = list(longest[0])
+    recipe = load_recipe(name, [*(QUICK if quick else []), f"training.precision={precision}"])
+    with trial(recipe, 8 if quick else 2 * recipe.training.batch, "cuda") as (trainer, state):
+        recorded, own = trainer.stepper, trainer.stepper.recorder.work.vectors.params
+        before = own.copy(), {key: value.copy() for key, value in state.moments.items()}
+        trainer.stepper = dataclasses.replace(recorded, recorder=None)
+        plain, _ = advanced(trainer, state, 2)
+        state.step, trainer.stepper, own[...] = 0, recorded, before[0]
+        for key, value in before[1].items():
+            state.moments[key][...] = value
+        records, times = advanced(trainer, state, 4 if quick else 24)
+        wall = statistics.median(times[len(times) // 2 :])
+        free_bytes, total = cupy.cuda.runtime.memGetInfo()
+        one: Row = {"name": name, "precision": precision, "graphs": len(recorded.recorder.steps), "seconds": wall}
+        one |= {"steps/s": 1 / wall, "gpu_bytes": total - free_bytes}
+        if name in CEILINGS and not quick:
+            one["of_ceiling"] = 1 / wall / CEILINGS[name][PRECISIONS.index(precision)]
+        graph, shape = longest(trainer)
+        if graph is not None:
+            one |= {"graph_seconds": graph_seconds(graph, 0.02 if quick else 0.2), "shape": shape}
+        one |= {"losses": [record["loss"] for record in records[:2]], "plain": [record["loss"] for record in plain]}
         yield one
 
 
-# ---- written up ----
+def profile(name: str, precision: str, quick: bool) -> Rows:
+    """The kernels that take most of a recorded step, by CUPTI through PyTorch's profiler."""
+    import torch
+
+    recipe, launches = load_recipe(name, [*(QUICK if quick else []), f"training.precision={precision}"]), 3
+    with trial(recipe, 8 if quick else 2 * recipe.training.batch, "cuda") as (trainer, state):
+        advanced(trainer, state, 3)
+        graph, _ = longest(trainer)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            for _ in range(launches):
+                graph.launch()
+            graph.stream.synchronize()
+    total: dict[str, tuple[float, int]] = {}
+    for event in seen.events():
+        kernel = event.name.removeprefix("void ").split("(")[0].replace("<", " ").split()
+        key = kernel[0] if kernel else event.name[:40]
+        taken, count = total.get(key, (0.0, 0))
+        total[key] = taken + 1e-6 * event.device_time, count + 1
+    every = sum(taken for taken, _ in total.values())
+    for key, (taken, count) in sorted(total.items(), key=lambda item: -item[1][0])[:12]:
+        yield {"name": name, "precision": precision, "kernel": key, "share": taken / every,
+               "seconds": taken / launches, "launches": count / launches}  # fmt: skip
 
 
-def rows_of(folder: Path, subject: str) -> list[Row]:
-    """The rows of all parts of a subject: the files SUBJECT.jsonl and SUBJECT-....jsonl in `parts`."""
-    paths = [path for path in sorted((folder / "parts").glob("*.jsonl")) if path.stem.split("-")[0] == subject]
-    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    return [one for one in rows if "missing" not in one]
-
-
-def checks(folder: Path) -> list[str]:
-    """What tests and compute-sanitizer said at last, a line for each part."""
-    found = []
-    for path in sorted((folder / "parts").glob("*.txt")):
-        lines = path.read_text().splitlines()
-        said = [line.strip("= ") for line in lines if any(word in line for word in (" passed", " failed", "SUMMARY:"))]
-        found.append(f"- {path.stem}: {'; '.join(said)}")
-    return found
-
-
-def table(head: list[str], body: Iterable[Iterable[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
-
-
-def ms(one: Row | None, key: str = "seconds") -> str:
-    return "" if one is None else f"{1e3 * one[key]:.3g} ms" if key in one else one.get("error", "")[:60]
-
-
-def bandwidth(one: Row) -> str:
-    return f", {one['GB/s']:.0f} GB/s" if "GB/s" in one else ""
-
-
-def over(one: Row | None, ours: float | None, key: str) -> str:
-    """A peer's time over ours."""
-    if one is None or ours is None or key not in one:
-        return "" if one is None else one.get("error", "")[:60]
-    return f"{one[key] / ours:.1f}"
-
-
-def scan_table(folder: Path) -> str:
-    ours = {(one["T"], one["name"]): one for one in rows_of(folder, "scan")}
-    peers = {(one["by"], one["T"]): one for by in ("jax", "triton") for one in rows_of(folder, by)}
-    names = list(dict.fromkeys(by for by, _ in peers))
-    head = ["T", "forward", "/ copy", "backward", "/ 1.5 copies"]
-    head += [f"{by}, {what} / ours" for by in names for what in ("forward", "with gradient")]
-    body = []
-    for T in sorted({T for T, _ in (*ours, *((T, "") for _, T in peers))}):
-        forward, backward = ours.get((T, "scan forward")), ours.get((T, "scan backward"))
-        one = forward["seconds"] if forward else None
-        two = one + backward["seconds"] if one and backward else None
-        cells = [f"{T:,}", ms(forward), f"{forward['ratio']:.2f}" if forward else ""]
-        cells += [ms(backward), f"{backward['ratio']:.2f}" if backward else ""]
-        for by in names:
-            peer = peers.get((by, T))
-            cells += [over(peer, one, "seconds"), over(peer, two, "gradient_seconds")]
-        body.append(cells)
-    return table(head, body)
-
-
-def products_table(folder: Path) -> str:
-    rows = [*rows_of(folder, "products"), *rows_of(folder, "torch")]
-    head = ["", "by", "precision", "time", "TFLOP/s"]
-    return table(head, [[r["name"], r["by"], r["precision"], ms(r), f"{r['TFLOP/s']:.1f}"] for r in rows])
-
-
-def layers_table(folder: Path) -> str:
-    """Every layer beside LRU, and blocks beside their products' flops at the fastest rate of a product."""
-    rows = [*rows_of(folder, "layers"), *rows_of(folder, "lstm")]
-    rates: dict[str, float] = {}
-    for one in (*rows_of(folder, "products"), *rows_of(folder, "torch")):
-        rates[one["precision"]] = max(rates.get(one["precision"], 0.0), 1e12 * one["TFLOP/s"])
-    lru = next((one.get("seconds") for one in rows if one["name"] == "lru"), None)
-    body = []
-    for one in rows:
-        limit = one["flops"] / rates[one["precision"]] if "flops" in one and one["precision"] in rates else None
-        beside = f"{one['seconds'] / limit:.1f}" if limit and "seconds" in one else ""
-        how = {True: "graph", False: "op by op"}.get(one.get("graph"), "")
-        body.append([one["name"], one["by"], one["precision"], ms(one), over(one, lru, "seconds"), beside, how])
-    return table(["forward and backward", "by", "precision", "time", "/ LRU", "/ its products alone", ""], body)
-
-
-def steps_table(folder: Path) -> str:
-    head = ["recipe", "precision", "steps/s", "/ Table 4", "ceiling", "of it", "step", "its graph", "memory", "shape"]
-    body = []
-    for one in rows_of(folder, "steps"):
-        name, rate = one["name"], one["steps/s"]
-        ceiling = CEILINGS[name][PRECISIONS.index(one["precision"])]
-        beside = [f"{rate:.1f}", f"{rate / TABLE_4[name]:.1f}", str(ceiling), f"{rate / ceiling:.0%}"]
-        memory, shape = f"{one['gpu_bytes'] / 2**30:.1f} GiB", str(one.get("shape", "op by op"))
-        body.append([name, one["precision"], *beside, ms(one), ms(one, "graph_seconds"), memory, shape])
-    return table(head, body)
-
-
-def training_table(folder: Path) -> str:
-    """The runs in `runs`, as far as they are."""
-    head = ["run", "step", "of", "best on validation", "at step", "test, best", "time"]
-    body = []
-    for path in sorted((folder / "runs").glob("*/recipe.toml")):
-        run = Run(path.parent)
-        records, result = run.records(), run.read_json(run.result, {})
-        seen = [one for one in records if "val_accuracy" in one]
-        best = max(seen, key=lambda one: one["val_accuracy"], default=None)
-        step = str(records[-1]["step"]) if records else "0"
-        scores = [f"{best['val_accuracy']:.4f}", str(best["step"])] if best else ["", ""]
-        test = f"{result['test']['best']['accuracy']:.4f}" if result else ""
-        took = duration(sum(one["seconds"] for one in records))
-        body.append([path.parent.name, step, str(run.load_recipe().training.steps), *scores, test, took])
-    return table(head, body)
-
-
-def report(folder: Path) -> None:
-    """Writes gpu.json, gpu.md and gpu.png from the parts in a folder."""
-    subjects = ("machine", "products", "torch", "scan", "jax", "triton", "layers", "lstm", "steps")
-    rows = [{"subject": subject, **one} for subject in subjects for one in rows_of(folder, subject)]
-    (folder / "gpu.json").write_text(json.dumps(rows, indent=1) + "\n")
-    where, *rates = rows_of(folder, "machine") or [{}]
-    seen = ", ".join(f"{name} {number}" for name, number in where.get("versions", {}).items() if number)
-    text = ["# On a GPU", f"{where.get('gpu')}; commit {where.get('commit')}; {seen}.",
-            "Written by `python -m benchmarks.gpu report`; benchmarks/gpu.sh makes the parts."]  # fmt: skip
-    text += [f"- {one['name']}: {ms(one)}{bandwidth(one)}" for one in rates]
-    for title, made in (
-        ("Products of matrices", products_table),
-        ("The complex scan, B 32, N 256", scan_table),
-        ("Layers and blocks, B 32, T 2048, D 128", layers_table),
-        ("Training steps of the LRU's recipes", steps_table),
-        ("Training by recipe", training_table),
-    ):
-        text += [f"\n## {title}\n", made(folder)]
-    text += ["\n## The table of cases, and compute-sanitizer\n", *checks(folder)]
-    (folder / "gpu.md").write_text("\n".join(text) + "\n")
-    try:
-        chart(folder)
-    except ImportError as missing:
-        print(f"no chart: {missing}, pip install 'rotrnn[plot]'", file=sys.stderr)
-
-
-def chart(folder: Path) -> None:
-    """Scans over their copies by length, and steps of the recipes over Table 4's."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    ours = rows_of(folder, "scan")
-    copies = {one["T"]: one["limit_seconds"] for one in ours if one["name"] == "scan forward"}
-    lines = {name: [one for one in ours if one["name"] == name] for name in ("scan forward", "scan backward")}
-    lines |= {by: [one for one in rows_of(folder, by) if "seconds" in one] for by in ("jax", "triton")}
-    for name, line in lines.items():
-        beside = [one for one in line if one["T"] in copies]
-        ratios = [one.get("ratio", one["seconds"] / copies[one["T"]]) for one in beside]
-        left.plot([one["T"] for one in beside], ratios, "o-", label=name)
-    left.axhline(1, color="black", linewidth=0.8)
-    left.set(xlabel="T", ylabel="time / copy of the same bytes")
-    if copies:
-        left.set(xscale="log", yscale="log")
-    left.legend(fontsize=8)
-    rows = rows_of(folder, "steps")
-    for k, precision in enumerate(PRECISIONS):
-        mine = [one for one in rows if one["precision"] == precision]
-        places = [list(TABLE_4).index(one["name"]) + 0.27 * (k - 1) for one in mine]
-        right.bar(places, [one["steps/s"] / TABLE_4[one["name"]] for one in mine], 0.25, label=precision)
-    right.set_xticks(range(len(TABLE_4)), list(TABLE_4), fontsize=8)
-    right.set_ylabel("steps/s over the LRU paper's (A100)")
-    right.axhline(1, color="black", linewidth=0.8)
-    right.legend(fontsize=8)
-    figure.savefig(folder / "gpu.png", dpi=110)
-
-
-SUBJECTS: dict[str, Callable[[bool], Iterator[Row]]] = {
-    "machine": machine,
-    "products": products,
+SUBJECTS: dict[str, Callable[[bool], Rows]] = {
+    "limits": limits,
+    "layers": layers,
     "torch": torch,
-    "scan": scan,
     "jax": jax,
     "triton": triton,
-    "layers": layers,
     "lstm": lstm,
 }
+OF_RECIPES: dict[str, Callable[[str, str, bool], Rows]] = {"steps": steps, "profile": profile}
+
+
+def parts_of(subject: str, recipes: Sequence[str], precisions: Sequence[str], quick: bool) -> list[Part]:
+    """The parts of a subject, each of which may fail without the others."""
+    if subject == "scan":
+        return [(subject, str(size), functools.partial(scan, *size, quick)) for size in sizes(quick)]
+    if subject in OF_RECIPES:
+        return [
+            (subject, f"{name} {precision}", functools.partial(OF_RECIPES[subject], name, precision, quick))
+            for precision in precisions
+            for name in recipes
+        ]
+    return [(subject, subject, functools.partial(SUBJECTS[subject], quick))]
+
+
+def plan(name: str, seconds: float, path: Path) -> str:
+    """The precision and the number of steps of a training by a recipe that ends within some seconds, by the steps per
+    second in a file of rows: TF32 if the whole recipe does, or else the faster one, with its steps cut."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rates = {one["precision"]: one["steps/s"] for one in rows if one["name"] == name and "steps/s" in one}
+    whole, share, start = load_recipe(name).training.steps, 0.87, 25  # of the time for steps; to load and to compile
+    can = {precision: int(share * rate * (seconds - start)) for precision, rate in rates.items()}
+    if not can:
+        raise SystemExit(f"{path} has no steps of {name}")
+    best = "tf32" if can.get("tf32", 0) >= whole else max(can, key=lambda precision: can[precision])
+    return f"{best} {max(1, min(whole, can[best]))}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("subject", choices=[*SUBJECTS, "steps", "report"])
-    parser.add_argument("names", nargs="*", metavar="RECIPE PRECISION | FOLDER")
+    parser.add_argument("subjects", nargs="+", metavar="SUBJECT | plan RECIPE SECONDS FILE")
+    parser.add_argument("--seconds", type=float, default=100.0, help="in which no part is begun in the last (100)")
+    parser.add_argument("--recipes", default=",".join(RECIPES), help="of steps and profile")
+    parser.add_argument("--precisions", default="tf32,bf16", help="of steps and profile")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the benchmark itself")
     args = parser.parse_args()
-    if args.subject == "report":
-        report(Path(*args.names))
+    if args.subjects[0] == "plan":
+        _, name, seconds_left, path = args.subjects
+        print(plan(name, float(seconds_left), Path(path)))
         return
-    rows = steps(*args.names, args.quick) if args.subject == "steps" else SUBJECTS[args.subject](args.quick)
-    try:
-        for one in rows:
-            print(json.dumps(one), flush=True)
-    except ModuleNotFoundError as error:
-        if error.name not in PEERS:
-            raise
-        print(json.dumps({"name": args.subject, "missing": error.name}))
+    known = {"scan", *OF_RECIPES, *SUBJECTS}
+    if unknown := set(args.subjects) - known:
+        parser.error(f"SUBJECT is {unknown.pop()}, expected some of {', '.join(sorted(known))}")
+    split = args.recipes.split(","), args.precisions.split(",")
+    box(args.seconds, [one for subject in args.subjects for one in parts_of(subject, *split, args.quick)])
 
 
 if __name__ == "__main__":

@@ -1,137 +1,130 @@
 #!/usr/bin/env bash
-# What a GPU shows, in stages of a few minutes each:
+# On a machine with a GPU, in the time that it is there for:
 #
-#   benchmarks/gpu.sh machine     build by nvcc; copies, products of matrices, launches; the table of cases on the card
-#   benchmarks/gpu.sh sanitize    compute-sanitizer's four tools on a row of the table for each function
-#   benchmarks/gpu.sh speed       scans beside copies and peers, layers and blocks
-#   benchmarks/gpu.sh steps       training steps of the LRU's six recipes in three precisions
-#   benchmarks/gpu.sh listops     training of listops-lru by its recipe; likewise pathfinder and pathx
-#   benchmarks/gpu.sh report      gpu.md, gpu.json and gpu.png from what there is, as after every stage
-#   benchmarks/gpu.sh all         everything, as far as the time goes
+#   benchmarks/gpu.sh smoke SECONDS              the table of cases and gradients of recipes, then times
+#   benchmarks/gpu.sh speed SECONDS [RECIPE]     times, then a training by a recipe (listops-rotrnn) for what is left
+#   benchmarks/gpu.sh sanitize SECONDS           compute-sanitizer's four tools on a row of the table for each function
+#   benchmarks/gpu.sh kit                        before, without a GPU: builds what the others carry (`make gpu-kit`)
 #
-# OUT (benchmarks/results/gpu) is where results go. Its folder parts has a file for each part of a stage, and a part that
-# has one is not run again; its folder runs has what is trained, which goes on where it was. LIMIT (540) is the seconds
-# that a call may take: what is left then is for the next. Exit code 0: all is done; 1: a part failed; 2: more is to do.
-# PRECISION (tf32) is that of training. To try the script itself: QUICK=1 takes small sizes, BUILD=0 what is built, RUN is
-# what runs a module instead of PYTHON, and WORKERS the processes of the table of cases.
+# Results are at most eight files in the folder that OUT names (benchmarks/results/gpu/last): log.txt, rows (*.jsonl),
+# the page that benchmarks.gpu_report makes of them, and of a training its output and its folder as run.tgz. It takes as
+# many steps as the measured rate allows; one that is unpacked in KIT/runs is resumed. KIT (build/gpu-kit) has one
+# archive, for Python 3.12 and compute capability 9.0; where it does not import, the script builds. To try the script
+# without a GPU: QUICK=1 takes small sizes, BUILD=0 what is built, and RUN is what runs a module instead of PYTHON.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-OUT=${OUT:-benchmarks/results/gpu} LIMIT=${LIMIT:-540} PRECISION=${PRECISION:-tf32} PYTHON=${PYTHON:-python3}
-RUN=${RUN:-$PYTHON}
-export PYTHONPATH="$PWD/python:$PWD/tests:$PWD" PATH="$PATH:/usr/local/cuda/bin" PYTHONUNBUFFERED=1
-export XLA_PYTHON_CLIENT_PREALLOCATE=false
-parts=$OUT/parts quick=${QUICK:+--quick} failed=0 unfinished=0
-SMALL=(--set task.train=64 --set task.val=8 --set task.test=8 --set task.max_length=24 --set task.min_length=5
-    --set task.max_depth=3 --set model.d_model=8 --set model.n_layers=1 --set layer.d_state=4 --set training.batch=4
-    --set training.steps=30)
-mkdir -p "$parts" "$OUT/runs"
+STAGE=${1:?expected a stage: smoke, speed, sanitize or kit} LIMIT=${2:-500} RECIPE=${3:-listops-rotrnn}
+KIT=${KIT:-build/gpu-kit} RES=${OUT:-benchmarks/results/gpu/last} PYTHON=${PYTHON:-python3}
+unset OUT
+export RUN=${RUN:-$PYTHON} PYTHONPATH="$PWD/python:$PWD/tests:$PWD" PATH="$PATH:/usr/local/cuda/bin" PYTHONUNBUFFERED=1
+export OMP_WAIT_POLICY=passive XLA_PYTHON_CLIENT_PREALLOCATE=false
+quick=() MOST_MIB=55
+[[ -z ${QUICK:-} ]] || quick=(--quick)
+SMALL=(--set task.name=listops --set task.train=64 --set task.val=8 --set task.test=8 --set task.max_length=24
+    --set task.min_length=5 --set task.max_depth=3 --set model.d_model=8 --set model.n_layers=1 --set layer.d_state=4
+    --set training.batch=4)
 
-# part FILE COMMAND...: what the command prints is the file, once it has succeeded
-part() {
-    local file=$parts/$1 left=$((LIMIT - SECONDS)) before=$SECONDS
-    shift
-    [[ -e $file ]] && return
-    if ((left < 10)); then
-        unfinished=1
-        return
+left() { echo $((LIMIT - SECONDS)); }
+say() { echo "== $SECONDS s: $*" >&2; }
+# within SECONDS COMMAND...: ended when they are over
+within() {
+    (($1 > 0)) || { say "no time for ${*:3:3}" && return; }
+    timeout -k 10 "$1" "${@:2}" || say "${*:3:3}: exit code $?"
+}
+described() { $PYTHON -c 'from rotrnn import cuda; print(cuda.describe())'; }
+# build FOLDER: the version of the package is in its egg_info
+build() { ROTRNN_GPUS=90 ROTRNN_CUDA=1 $PYTHON setup.py -q egg_info build_ext --inplace --build-temp "build/$1"; }
+
+kit() {
+    local venv=build/venv312 mebibytes
+    if [[ ! -x $venv/bin/python ]]; then
+        "${PYTHON312:-python3.12}" -m venv $venv && $venv/bin/pip install -q numpy setuptools || exit 1
     fi
-    rm -f "$file".*
-    timeout -k 10 "$left" "$@" > "$file.part" 2> "$file.err"
-    local code=$?
-    if ((code == 0)); then
-        mv "$file.part" "$file" && rm "$file.err"
-    elif ((code == 124 || code == 137)); then
-        unfinished=1
-    else
-        failed=1
-    fi
-    echo "$(basename "$file"): exit code $code after $((SECONDS - before)) s"
-    ((code == 0)) || tail -n 5 "$file.part" "$file.err"
+    PYTHON=$venv/bin/python
+    rm -f python/rotrnn/_c*.cpython-312*.so
+    build gpu312 && $PYTHON -c 'from rotrnn import _cpu, _cuda' || exit 1
+    mkdir -p "$KIT"
+    tar cJf "$KIT/kit.tar.xz" python/rotrnn/_c*.cpython-312*.so python/rotrnn.egg-info
+    rm python/rotrnn/_c*.cpython-312*.so
+    mebibytes=$({ git ls-files -z --cached --others --exclude-standard && find "$KIT" -type f -print0; } |
+        xargs -0 stat -c %s | awk '{sum += $1} END {print int(sum / 2 ^ 20)}')
+    echo "$mebibytes MiB travel, of at most $MOST_MIB"
+    ((mebibytes <= MOST_MIB))
 }
 
-# Every call builds, and compiles only what has changed; the version of the package is in its egg_info
-build() {
-    ROTRNN_CUDA=1 NVCC_APPEND_FLAGS=-lineinfo "$PYTHON" setup.py -q egg_info build_ext --inplace \
-        --build-temp build/inplace > "$parts/build.log" 2>&1 ||
-        { tail -n 20 "$parts/build.log"; exit 1; }
-    echo "built after $SECONDS s"
-    "$PYTHON" -c 'from rotrnn import cuda; print(cuda.describe())' || exit 1
+prepare() {
+    local card
+    card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null)
+    say "${card:-no card}, $(nproc) cores, $($PYTHON --version)"
+    [[ ${BUILD:-1} == 0 ]] && return
+    [[ ! -e $KIT/kit.tar.xz ]] || tar xJf "$KIT/kit.tar.xz"
+    described || { say "what was carried does not run: building" && build gpu && described; }
 }
 
-# cases FILE WORKERS SHARD [COMMAND BEFORE PYTHON...]
-cases() {
-    local file=$1 workers=$2 shard=$3
-    shift 3
-    GPU_SHARD=$shard part "$file" "$@" $RUN -m pytest -rs -p no:cacheprovider -n "$workers" \
-        tests/cuda/test_cases_on_gpu.py
+smoke() {
+    local seconds=$((LIMIT * 45 / 100)) rows
+    export OMP_NUM_THREADS=1
+    within $((seconds + 10)) $RUN -m benchmarks.gpu_checks table $seconds "${WORKERS:-6}" > "$RES/table.jsonl" &
+    rows=$!
+    export OMP_NUM_THREADS=8
+    within $seconds $RUN -m benchmarks.gpu_checks grads $seconds "${quick[@]}" | tee "$RES/grads.jsonl"
+    wait $rows
+    say "table and gradients done"
+    times $(($(left) - 10)) limits scan steps
 }
 
-machine() {
-    part machine.jsonl $RUN -m benchmarks.gpu machine $quick
-    part products.jsonl $RUN -m benchmarks.gpu products $quick
-    part torch.jsonl $RUN -m benchmarks.gpu torch $quick
-    local k
-    for k in 0 1; do
-        cases "cases-$k.txt" "${WORKERS:-8}" "$k/2"
+# times SECONDS SUBJECT...
+times() {
+    local few=(${quick[@]:+--recipes "$RECIPE"})
+    within "$1" $RUN -m benchmarks.gpu "${@:2}" --seconds "$1" "${quick[@]}" "${few[@]}" | tee -a "$RES/speed.jsonl"
+}
+
+# First the rate of what will be trained
+speed() {
+    local most=$((LIMIT * 40 / 100)) subject
+    within $most $RUN -m benchmarks.gpu steps --recipes "$RECIPE" "${quick[@]}" | tee "$RES/speed.jsonl"
+    times $((most - SECONDS)) limits scan steps profile layers
+    for subject in torch triton lstm; do
+        times $((most - SECONDS)) $subject
     done
+    say "times done"
+    training
+}
+
+# SIGTERM lets the run finish its step and save
+training() {
+    local seconds=$(($(left) - 15)) run=$KIT/runs/$RECIPE how precision steps
+    if [[ -e $run/recipe.toml ]]; then
+        how=(--resume "$run")
+    else
+        read -r precision steps < <($RUN -m benchmarks.gpu plan "$RECIPE" $seconds "$RES/speed.jsonl")
+        how=("$RECIPE" --out "$run" --set "training.precision=${precision:?no rate was measured}"
+            --set "training.steps=$steps" --set "training.eval_every=$((steps / 10 + 1))")
+        [[ ${#quick[@]} == 0 ]] || how+=("${SMALL[@]}")
+    fi
+    say "training for $seconds s: ${how[*]}"
+    within $seconds $RUN -m rotrnn train "${how[@]}" --no-plots --device cuda > "$RES/train.txt" 2>&1
+    tail -n 3 "$RES/train.txt"
+    tar czf "$RES/run.tgz" -C "$KIT/runs" "$RECIPE"
 }
 
 sanitize() {
-    local tool k
+    local tool
     for tool in memcheck racecheck initcheck synccheck; do
-        for k in 0 1 2 3; do
-            GPU_ROWS=small GPU_POOL=0 cases "$tool-$k.txt" 0 "$k/4" \
-                compute-sanitizer --tool "$tool" --error-exitcode 3 --target-processes all --launch-timeout 120
-        done
+        say $tool
+        GPU_ROWS=small GPU_POOL=0 within $(($(left) / 2)) compute-sanitizer --tool $tool --launch-timeout 120 \
+            --error-exitcode 3 $RUN -m pytest -v tests/cuda/test_cases_on_gpu.py > "$RES/$tool.txt" 2>&1
+        tail -n 2 "$RES/$tool.txt"
     done
 }
 
-speed() {
-    local subject
-    for subject in scan jax triton layers lstm; do
-        part "$subject.jsonl" $RUN -m benchmarks.gpu "$subject" $quick
-    done
-}
-
-steps() {
-    local recipe precision
-    for precision in float32 tf32 bf16; do
-        for recipe in scifar listops text retrieval pathfinder pathx; do
-            part "steps-$recipe-$precision.jsonl" $RUN -m benchmarks.gpu steps "$recipe" "$precision" $quick
-        done
-    done
-}
-
-# SIGTERM lets the run finish its step and save; `timeout` then says 124, as if it had not ended
-training() {
-    local name=$1-lru left=$((LIMIT - SECONDS - 40)) code
-    local run=$OUT/runs/$name-$PRECISION
-    [[ -e $run/result.json ]] && return
-    if ((left < 30)); then
-        unfinished=1
-        return
-    fi
-    local how=("$name" --out "$run" --set "training.precision=$PRECISION")
-    [[ -n $quick ]] && how+=("${SMALL[@]}")
-    [[ -e $run/recipe.toml ]] && how=(--resume "$run")
-    timeout -k 30 "$left" $RUN -m rotrnn train "${how[@]}" --no-plots --device cuda >> "$parts/$name.log" 2>&1
-    code=$?
-    echo "$name: exit code $code; $(tail -n 1 "$parts/$name.log")"
-    ((code == 124 || code == 137)) && unfinished=1 && return
-    ((code == 0)) || { failed=1 && tail -n 5 "$parts/$name.log"; }
-}
-
-[[ ${BUILD:-1} == 0 ]] || build
-for stage in "${@:?expected a stage: machine, sanitize, speed, steps, listops, pathfinder, pathx, report or all}"; do
-    case $stage in
-        machine | sanitize | speed | steps) $stage ;;
-        listops | pathfinder | pathx) training "$stage" ;;
-        report) ;;
-        all) machine; sanitize; speed; steps; training listops; training pathfinder; training pathx ;;
-        *) echo "$stage: no such stage" && exit 1 ;;
-    esac
-done
-"$PYTHON" -m benchmarks.gpu report "$OUT" || failed=1
-((failed)) && exit 1
-((unfinished)) && echo "more is to do: call it again" && exit 2
-exit 0
+case $STAGE in
+    kit) kit ;;
+    smoke | speed | sanitize)
+        mkdir -p "$RES"
+        rm -f "$RES"/*.jsonl
+        { prepare && $STAGE && $PYTHON -m benchmarks.gpu_report "$RES/gpu.md" "$RES" && say end; } 2>&1 |
+            tee "$RES/log.txt"
+        ;;
+    *) echo "$STAGE: no such stage" && exit 1 ;;
+esac

@@ -1,8 +1,8 @@
 /* A residual block, or a linear layer alone, on a GPU (csrc/kernels/block.c has the equations).
  *
- * Products are the matrix library's, or those of products.h, which leave out padding; where `engine_pays`, one kernel of
- * engine.h makes both products and the scan of a direction. Otherwise a scan of each direction is between them, and in
- * each pass there are two walks over rows:
+ * Products are the matrix library's, of padding too. A scan of each direction is between them, and in each pass there are
+ * two walks over rows. (One kernel for both products and the scan, and products that leave out padding, were slower on
+ * an H200: docs/gpu.md.)
  *
  *   v = W x                            W = W_in diag(gain): the channel norm is part of the weights, and its constant
  *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan, where nothing is rounded
@@ -26,8 +26,7 @@
  * each step, and hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs,
  * too, so that one product works on all states before steps and a small one on the last: rows_of_states.
  *
- * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x, which
- * the products that leave out padding do without.
+ * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
  *
  * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `every_bf16` takes the
  * states. What is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take
@@ -35,15 +34,11 @@
  * are real.
  */
 #include "carries.h"
-#if !ROT_DOUBLE
-#include "engine.h"
-#endif
 #include "masks.h"
-#include "products.h"
 #include "row_walk.h"
 
 enum {
-    AHEAD = sizeof(real) == 4 ? 16 : 8, /* steps read ahead of their use, of one array */
+    AHEAD = sizeof(real) == 4 ? 32 : 16, /* steps read ahead of their use, of one array */
     SUM_STEPS = 128,                    /* steps of one partial sum of the scan's adjoint */
     ROW_THREADS = 256,                  /* of kernels whose warps have a row each */
 };
@@ -91,35 +86,21 @@ static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t co
     multiply_matrices(p);
 }
 
-/* n rows without padding, and those of a block's arrays */
-static sequences rows_alone(int64_t n) { return {1, n, NULL}; }
-static sequences rows_of(const block_in *b) { return {b->B, b->T, b->lengths}; }
-
-/* Whether products with weights (out,in) leave out padding, by kernels of our own; the matrix library's work on all
- * rows. Results have no numbers in the padding then. */
-template <class S> constexpr storage stored = is_rounded<S> ? STORED_BF16 : STORED_FLOAT;
-template <class S> static bool leaves_out_padding(sequences rows, int64_t in, int64_t out) {
-    return !ROT_DOUBLE && rows_product_pays(stored<S>, rows, in, out);
-}
-
 /* y = x w^T for x (rows,in), w (out,in) */
-template <class S> static void project(real *y, const S *x, const S *w, sequences rows, int64_t in, int64_t out) {
-    if (leaves_out_padding<S>(rows, in, out)) return project_rows((float *)y, x, w, stored<S>, rows, in, out);
-    multiply<S>(y, {x, in, false}, {w, in, true}, rows.B * rows.T, out, in, false);
+template <class S> static void project(real *y, const S *x, const S *w, int64_t rows, int64_t in, int64_t out) {
+    multiply<S>(y, {x, in, false}, {w, in, true}, rows, out, in, false);
 }
 
 /* dx = dy w for dy (rows,out) */
 template <class S>
-static void project_adjoint(real *dx, const S *dy, const S *w, sequences rows, int64_t in, int64_t out) {
-    if (leaves_out_padding<S>(rows, in, out)) return project_rows_adjoint((float *)dx, dy, w, stored<S>, rows, in, out);
-    multiply<S>(dx, {dy, out, false}, {w, in, false}, rows.B * rows.T, in, out, false);
+static void project_adjoint(real *dx, const S *dy, const S *w, int64_t rows, int64_t in, int64_t out) {
+    multiply<S>(dx, {dy, out, false}, {w, in, false}, rows, in, out, false);
 }
 
 /* dw = dy^T x */
 template <class S>
-static void weight_gradient(real *dw, const S *dy, const S *x, sequences rows, int64_t in, int64_t out) {
-    if (leaves_out_padding<S>(rows, in, out)) return rows_weight_gradient((float *)dw, dy, x, stored<S>, rows, in, out);
-    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, rows.B * rows.T, false);
+static void weight_gradient(real *dw, const S *dy, const S *x, int64_t rows, int64_t in, int64_t out) {
+    multiply<S>(dw, {dy, out, true}, {x, in, false}, out, in, rows, false);
 }
 
 /* dw += dy^T x for n rows without padding */
@@ -762,7 +743,7 @@ template <class S> static rows_of_states<S> new_rows(const block_in *b, int64_t 
     return {workspace_of<S>(b->B, b->T, n), workspace_of<S>(b->B, n)};
 }
 
-static cut scan_cut(const block_in *b, bool down) { return cut_of(b->B, b->T, b->L / 2, b->lengths, false, down); }
+static cut scan_cut(const block_in *b, bool down) { return cut_of(b->B, b->T, b->L / 2, b->lengths, down); }
 
 /* Every state, stored as S: of direction k, so many numbers after those of direction 0. */
 template <class S> struct all_states {
@@ -788,8 +769,8 @@ static void output_products(const block_in *b, rows_of_states<real> *out, all_st
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states<S> states = states_of(h, k);
         out[k] = new_rows<real>(b, D);
-        project<S>(out[k].before, states.before, w_out + k * D * L, rows_of(b), L, D);
-        project<S>(out[k].last, states.last, w_out + k * D * L, rows_alone(b->B), L, D);
+        project<S>(out[k].before, states.before, w_out + k * D * L, b->B * b->T, L, D);
+        project<S>(out[k].last, states.last, w_out + k * D * L, b->B, L, D);
     }
 }
 
@@ -801,60 +782,6 @@ template <class S> static int64_t kept_numbers(const block_in *b) {
     const int64_t rows = is_rounded<S> ? b->T + 1 : b->T;
     return b->directions * b->B * rows * b->L;
 }
-
-/* -------------------------------------------------------------------------------------------------------- engine */
-
-#if ROT_DOUBLE /* it is for float32 */
-template <class S> static bool engine_pays(const block_in *) { return false; }
-static int64_t engine_parts(int64_t, int64_t) { return 0; }
-template <class S>
-static void engine_states(const block_in *, input<S>, rows_of_states<real> *, all_states<S>, real *, const S *) {}
-template <class S, class G>
-static void engine_gradients(const block_in *, int64_t, rows_of_states<S>, const S *, const S *, const S *,
-                             const real *, real *, real *, G *, const real *, real *, real *) {}
-#else
-/* Whether one kernel makes both products and the scan of a direction: tests/cuda/count_engine.py counts what that
- * saves. More channels have no room in registers, and shorter sequences leave most of a tile empty. */
-template <class S> static bool engine_pays(const block_in *b) {
-    const bool rounds = is_rounded<S> || runtime_precision() == PRECISION_TF32;
-    return rounds && b->D <= ENGINE_CHANNELS && b->T >= ENGINE_TILE / 2;
-}
-
-/* The engine's operands for arrays stored as S */
-template <class S> using engine_kind = typename std::conditional<is_rounded<S>, engine_bf16, engine_tf32>::type;
-
-template <class S> static engine_layer<engine_kind<S>> engine_of(const block_in *b, bool down) {
-    return {b->B, b->T, b->D, b->L / 2, b->lengths, down, {}, {}, (const cplx *)b->a, NULL};
-}
-
-/* States and out[k] = W_out h of each direction k */
-template <class S>
-static void engine_states(const block_in *b, input<S> in, rows_of_states<real> *out, all_states<S> h, real *hT,
-                          const S *w_out) {
-    const int64_t L = b->L, D = b->D, size = b->B * L;
-    for (int64_t k = 0; k < b->directions; k++) {
-        const rows_of_states<S> states = states_of(h, k);
-        real *const last = hT + k * size;
-        out[k] = new_rows<real>(b, D);
-        engine_layer<engine_kind<S>> l = engine_of<S>(b, k == 1);
-        l.w_in = {in.w, D, 1, L, D}, l.w_out = {w_out + k * D * L, L, 1, D, L}, l.constant = (const cplx *)in.constant;
-        engine_forward(l, in.rows, {out[k].before, out[k].last, 1}, states.before, (cplx *)last,
-                       b->h0 ? (const cplx *)(b->h0 + k * size) : NULL);
-        if constexpr (is_rounded<S>) store(states.last, last, size);
-    }
-}
-
-/* From the rows of dlayer of direction k to g, to which `other` is added; and to r, which may be NULL */
-template <class S, class G>
-static void engine_gradients(const block_in *b, int64_t k, rows_of_states<S> dlayer, const S *w_in, const S *w_out,
-                             const S *before, const real *dhT, real *dh0, real *r, G *g, const real *other, real *da,
-                             real *sums) {
-    engine_layer<engine_kind<S>> l = engine_of<S>(b, k == 0);
-    l.w_in = {w_out, 1, b->L, b->L, b->D}, l.w_out = {w_in, 1, b->D, b->D, b->L};
-    const engine_rows<const S> x = {dlayer.before, dlayer.last, -1};
-    engine_adjoint(l, x, r, g, other, before, (const cplx *)dhT, (cplx *)dh0, da, sums);
-}
-#endif
 
 /* ------------------------------------------------------------------------------------------------------- forward */
 
@@ -887,14 +814,10 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
     const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
-    if (engine_pays<S>(b) && !b->exact) {
-        engine_states<S>(b, in, layer.out, h, out->hT, w_out);
-    } else {
-        real *const v = workspace_of<real>(M, L);
-        project<S>(v, in.rows, in.w, rows_of(b), D, L);
-        scan_all(b, h, out->hT, v, in.constant);
-        output_products<S>(b, layer.out, h, w_out);
-    }
+    real *const v = workspace_of<real>(M, L);
+    project<S>(v, in.rows, in.w, M, D, L);
+    scan_all(b, h, out->hT, v, in.constant);
+    output_products<S>(b, layer.out, h, w_out);
     if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
@@ -906,7 +829,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     walk_through(rows, layer, none);
 
     real *const product = workspace_of<real>(M, wide);
-    project<S>(product, layer.z, gate_weights<S>(b, wide), rows_of(b), D, wide);
+    project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
     walk_with_moments(rows, last, out->mean, out->var);
@@ -939,7 +862,7 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
         const direction way = {T, i / D / B == 1};
         x[i] = steps ? from[(b * T + last_step(way, steps)) * D + i % D] : 0;
     });
-    project<real>(v, x, in.w, rows_alone(count), D, L);
+    project<real>(v, x, in.w, count, D, L);
     each(count * N, [=] __device__(int64_t i) {
         const int64_t n = i % N, k = i / N / B, b = i / N % B, steps = steps_of(lengths, b, T);
         const direction way = {T, k == 1};
@@ -961,16 +884,16 @@ static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
     const gate_adjoint_walk<S> adjoint = {product, dproduct, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
-    project<S>(product, z, w, rows_of(b), D, wide);
+    project<S>(product, z, w, M, D, wide);
     walk_through(rows, adjoint, biases);
-    project_adjoint<S>(dz, dproduct, w, rows_of(b), D, wide);
+    project_adjoint<S>(dz, dproduct, w, M, D, wide);
     if (b->gate == GATE_FULL) {
         real *const dw = workspace_of<real>(wide, D);
-        weight_gradient<S>(dw, dproduct, z, rows_of(b), D, wide);
+        weight_gradient<S>(dw, dproduct, z, M, D, wide);
         if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
         if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
     } else if (out->dw_gate) {
-        weight_gradient<S>(out->dw_gate, dproduct, z, rows_of(b), D, D);
+        weight_gradient<S>(out->dw_gate, dproduct, z, M, D, D);
     }
     return dz;
 }
@@ -991,9 +914,9 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
                                   const real *sum) {
     const S *x = in.rows;
     const entrance plain = {b->x, NULL, NULL, NULL, NULL, NULL};
-    if (in.rows == (const S *)b->x && b->lengths && !leaves_out_padding<S>(rows_of(b), b->D, b->L))
+    if (in.rows == (const S *)b->x && b->lengths)
         x = entering_rows<S>(b, rows, plain);
-    weight_gradient<S>(dw, g, x, rows_of(b), b->D, b->L);
+    weight_gradient<S>(dw, g, x, b->B * b->T, b->D, b->L);
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
@@ -1004,10 +927,9 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
                               all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum,
                               real *r) {
     const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
-    const bool engine = engine_pays<S>(b);
-    const int64_t pieces = engine ? engine_parts(B, b->T) : B * scan_cut(b, false).segments;
+    const int64_t pieces = B * scan_cut(b, false).segments;
     const S *const w_out = stored_as<S>(b->w_out, K * D * L);
-    const rows_of_states<real> dh = engine ? rows_of_states<real>{} : new_rows<real>(b, L);
+    const rows_of_states<real> dh = new_rows<real>(b, L);
     S *const g = workspace_of<S>(M, L);
     real *const first =
         K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
@@ -1019,19 +941,12 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
         const real *const dhT = in->dhT ? in->dhT + k * B * L : NULL;
         real *const dh0 = out->dh0 + k * B * L, *const dw = out->dw_out + k * D * L;
         real *const da_k = da + k * pieces * L, *const sums_k = sums + k * pieces * L;
-        weight_gradient<S>(dw, d.before, states.before, rows_of(b), L, D);
+        weight_gradient<S>(dw, d.before, states.before, M, L, D);
         add_weight_gradient<S>(dw, d.last, states.last, B, L, D);
         const real *const other = k ? first : NULL;
         const bool ends = k + 1 == K;
-        if (engine) {
-            if (ends)
-                engine_gradients<S, S>(b, k, d, w_in, w, states.before, dhT, dh0, r, g, other, da_k, sums_k);
-            else
-                engine_gradients<S, real>(b, k, d, w_in, w, states.before, dhT, dh0, NULL, first, NULL, da_k, sums_k);
-            continue;
-        }
-        project_adjoint<S>(dh.before, d.before, w, rows_of(b), L, D);
-        project_adjoint<S>(dh.last, d.last, w, rows_alone(B), L, D);
+        project_adjoint<S>(dh.before, d.before, w, M, L, D);
+        project_adjoint<S>(dh.last, d.last, w, B, L, D);
         const cut c = scan_cut(b, k == 0);
         if (ends)
             scan_adjoint(c, g, other, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
@@ -1041,7 +956,7 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
     const outputs da_out = {out->da, NULL}, sum_out = {sum, NULL};
     sum_parts(da_out, da, K * pieces, 1, L);
     sum_parts(sum_out, sums, K * pieces, 1, L);
-    if (!engine) project_adjoint<S>(r, g, w_in, rows_of(b), D, L);
+    project_adjoint<S>(r, g, w_in, M, D, L);
     return g;
 }
 

@@ -6,7 +6,6 @@
  *   shared_memory<type>()                 its dynamic shared memory, one struct; uninitialised
  *   launch(name, grid, threads, bytes of shared memory, arguments...)   (runtime.h)
  *   copy_async, copy_commit, copy_wait<n> copies from global to shared memory
- *   mma_tf32, mma_bf16                    tensor cores
  *
  * and CUDA's own names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
  * __ldg, __ldcs, __stcs. Nothing else: no <<<>>>, no __shared__, no atomics on floating-point numbers (sums have one
@@ -63,22 +62,6 @@ ROT_DEVICE_ONLY uint32_t to_bf16(float low, float high) {
     uint32_t bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
-}
-
-/* c += a b by a warp: a (16,8) or (16,16), b (8,8) or (16,8), c (16,8), spread over lanes as PTX has it: with g = lane /
- * 4, q = lane % 4, of m16n8k8: a = {(g,q), (g+8,q), (g,q+4), (g+8,q+4)}, b = {(q,g), (q+4,g)},
- * c = {(g,2q), (g,2q+1), (g+8,2q), (g+8,2q+1)}; of m16n8k16, pairs along k: a = {(g,2q), (g+8,2q), (g,2q+8), (g+8,2q+8)},
- * b = {(2q,g), (2q+8,g)}. */
-ROT_DEVICE_ONLY void mma_tf32(float *c, const float *a, const float *b) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
-}
-ROT_DEVICE_ONLY void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #endif
 
@@ -152,20 +135,30 @@ static inline void multiply_matrices(runtime_product p) {
 /* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone must not
  * wait for memory at each step. */
 template <int U, class Load, class Use> ROT_DEVICE_ONLY void pipelined(int64_t steps, Load load, Use use) {
-    decltype(load((int64_t)0)) next[U], here[U];
+    decltype(load((int64_t)0)) next[U];
+    int64_t t = 0;
+    if (steps >= U) {
+#pragma unroll
+        for (int u = 0; u < U; u++) next[u] = load(u);
+        for (; t + 2 * U <= steps; t += U) { /* whole groups, without conditions */
+            decltype(load((int64_t)0)) here[U];
+#pragma unroll
+            for (int u = 0; u < U; u++) here[u] = next[u];
+#pragma unroll
+            for (int u = 0; u < U; u++) next[u] = load(t + U + u);
+#pragma unroll
+            for (int u = 0; u < U; u++) use(t + u, here[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) use(t + u, next[u]);
+        t += U;
+    }
 #pragma unroll
     for (int u = 0; u < U; u++)
-        if (u < steps) next[u] = load(u);
-    for (int64_t t = 0; t < steps; t += U) {
+        if (t + u < steps) next[u] = load(t + u);
 #pragma unroll
-        for (int u = 0; u < U; u++) here[u] = next[u];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (t + U + u < steps) next[u] = load(t + U + u);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (t + u < steps) use(t + u, here[u]);
-    }
+    for (int u = 0; u < U; u++)
+        if (t + u < steps) use(t + u, next[u]);
 }
 
 enum { EACH_THREADS = 256, EACH_BLOCKS = 8192 };

@@ -9,25 +9,37 @@
 
 enum {
     THREADS = 64,         /* of a block: with few lanes there is a block for every processor */
-    AHEAD = sizeof(lane) == 4 ? 16 : 8, /* steps read ahead of their use */
+    AHEAD = sizeof(lane) == 16 ? 16 : 32, /* steps read ahead of their use, of one array: 8,192 lanes keep 2 MB in flight */
     SUM_STEPS = 128,      /* steps of one partial sum */
 };
+
+/* Kernels come in two forms: a transition for each step, or one for all, which stays in a register. */
 
 struct step_of_scan {
     lane a, x;
 };
 
 /* use(t, its transition and input) for the steps of a piece, in the order of its walk */
-template <class Use> ROT_DEVICE_ONLY void walk_forward(cut c, piece p, const lane *a, const lane *x, Use use) {
-    const lane constant = c.varying ? no_lane() : read_lane(a + p.n);
-    pipelined<AHEAD>(
-        p.w.steps,
-        [&](int64_t t) {
-            const int64_t at = p.w.first + t * p.w.stride;
-            const step_of_scan step = {c.varying ? read_lane(a + at) : constant, read_lane(x + at)};
-            return step;
-        },
-        use);
+template <bool VARYING, class Use>
+ROT_DEVICE_ONLY void walk_forward(piece p, const lane *a, const lane *x, Use use) {
+    if constexpr (VARYING) {
+        pipelined<AHEAD / 2>(
+            p.w.steps,
+            [&](int64_t t) {
+                const int64_t at = p.w.first + t * p.w.stride;
+                const step_of_scan step = {read_lane(a + at), read_lane(x + at)};
+                return step;
+            },
+            use);
+    } else {
+        const lane constant = read_lane(a + p.n);
+        pipelined<AHEAD>(
+            p.w.steps, [&](int64_t t) { return read_lane(x + p.w.first + t * p.w.stride); },
+            [&](int64_t t, lane here) {
+                const step_of_scan step = {constant, here};
+                use(t, step);
+            });
+    }
 }
 
 /* What the passes over segments leave: (B, segments, N) each. */
@@ -37,24 +49,28 @@ struct between {
 
 /* ---- forward ---- */
 
-GLOBAL(THREADS) ends_forward(cut c, between out, const lane *a, const lane *x, int64_t count) {
+template <bool VARYING>
+GLOBAL(THREADS)
+ends_forward(cut c, between out, const lane *a, const lane *x, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
     lane s = no_lane(), product = no_lane();
-    walk_forward(c, p, a, x, [&](int64_t t, step_of_scan step) {
+    walk_forward<VARYING>(p, a, x, [&](int64_t t, step_of_scan step) {
         s = scan_step(step.a, s, step.x);
         product = t ? lane_mul(step.a, product) : step.a;
     });
     out.last[i] = s, out.product[i] = product;
 }
 
-GLOBAL(THREADS) run_forward(cut c, lane *h, lane *hT, const lane *a, const lane *x, const lane *start, int64_t count) {
+template <bool VARYING>
+GLOBAL(THREADS)
+run_forward(cut c, lane *h, lane *hT, const lane *a, const lane *x, const lane *start, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
     lane s = lane_or_zero(start, i);
-    walk_forward(c, p, a, x, [&](int64_t t, step_of_scan step) {
+    walk_forward<VARYING>(p, a, x, [&](int64_t t, step_of_scan step) {
         s = scan_step(step.a, s, step.x);
         write_lane(h + p.w.first + t * p.w.stride, s);
     });
@@ -78,86 +94,101 @@ GLOBAL(THREADS) pass_on(cut c, between io, const lane *start) {
 }
 
 KERNEL(scan_forward) {
-    const cut c = cut_of(B, T, N, lengths, varying, reverse);
+    const cut c = cut_of(B, T, N, lengths, reverse);
     const int64_t count = B * N * c.segments, blocks = pieces_of(count, THREADS);
     const lane *start = h0;
     if (c.segments > 1) {
         const between io = {workspace_of<lane>(count), workspace_of<lane>(count)};
-        launch(ends_forward, blocks, THREADS, 0, c, io, a, x, count);
+        launch(varying ? ends_forward<true> : ends_forward<false>, blocks, THREADS, 0, c, io, a, x, count);
         launch(pass_on, pieces_of(B * N, THREADS), THREADS, 0, c, io, h0);
         start = io.last;
     }
-    launch(run_forward, blocks, THREADS, 0, c, h, hT, a, x, start, count);
+    launch(varying ? run_forward<true> : run_forward<false>, blocks, THREADS, 0, c, h, hT, a, x, start, count);
     return runtime_status();
 }
 
 /* ---- backward: the walk goes from the last step to the first ---- */
 
-struct step_of_adjoint {
-    lane dh, a, h_prev;
+/* What an adjoint step reads: with VARYING also the transition to the step walked before it, of which the first step has
+ * none, so that dhT is added without a product. */
+template <bool VARYING> struct step_of_adjoint {
+    lane dh, h_prev;
 };
-
-/* The transition from a step to the one walked before it; the first has none, so that dhT is added without a product. */
-ROT_DEVICE_ONLY lane next_transition(cut c, const lane *a, piece p, int64_t t) {
-    return read_lane(a + (c.varying ? p.w.first + (t - 1) * p.w.stride : p.n));
+template <> struct step_of_adjoint<true> {
+    lane dh, h_prev, a;
+};
+template <class Step> ROT_DEVICE_ONLY void read_transition(Step &, const lane *, piece, int64_t) {}
+ROT_DEVICE_ONLY void read_transition(step_of_adjoint<true> &step, const lane *a, piece p, int64_t t) {
+    step.a = p.first && t == 0 ? no_lane() : read_lane(a + p.w.first + (t - 1) * p.w.stride);
+}
+template <class Step> ROT_DEVICE_ONLY lane transition_of(const Step &, lane constant) { return constant; }
+ROT_DEVICE_ONLY lane transition_of(const step_of_adjoint<true> &step, lane) { return step.a; }
+template <bool VARYING> ROT_DEVICE_ONLY lane constant_transition(const lane *a, piece p) {
+    return VARYING ? no_lane() : read_lane(a + p.n);
 }
 
-GLOBAL(THREADS) ends_backward(cut c, between out, const lane *dh, const lane *a, int64_t count) {
+template <bool VARYING>
+GLOBAL(THREADS)
+ends_backward(cut c, between out, const lane *dh, const lane *a, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
+    const lane constant = constant_transition<VARYING>(a, p);
     lane g = no_lane(), product = no_lane();
-    pipelined<AHEAD>(
+    pipelined<AHEAD / 2>(
         p.w.steps,
         [&](int64_t t) {
-            step_of_adjoint step;
+            step_of_adjoint<VARYING> step;
             step.dh = read_lane(dh + p.w.first + t * p.w.stride);
-            step.a = p.first && t == 0 ? no_lane() : next_transition(c, a, p, t);
+            read_transition(step, a, p, t);
             return step;
         },
-        [&](int64_t t, step_of_adjoint step) {
+        [&](int64_t t, step_of_adjoint<VARYING> step) {
             const bool joined = !(p.first && t == 0);
-            g = joined ? scan_step_adjoint(step.a, g, step.dh) : step.dh;
-            product = t ? lane_conj_mul(step.a, product) : joined ? lane_conj_mul(step.a, lane_one()) : lane_one();
+            const lane turn = transition_of(step, constant);
+            g = joined ? scan_step_adjoint(turn, g, step.dh) : step.dh;
+            product = t ? lane_conj_mul(turn, product) : joined ? lane_conj_mul(turn, lane_one()) : lane_one();
         });
     out.last[i] = g, out.product[i] = product;
 }
 
 /* sums (B, segments, N): of a constant da */
-GLOBAL(THREADS) run_backward(cut c, lane *dx, lane *da, lane *sums, lane *dh0, const lane *dh, const lane *a, const lane *h,
-                             const lane *h0, const lane *start, int64_t count) {
+template <bool VARYING>
+GLOBAL(THREADS)
+run_backward(cut c, lane *dx, lane *da, lane *sums, lane *dh0, const lane *dh, const lane *a, const lane *h, const lane *h0,
+             const lane *start, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
     const int64_t state = p.b * c.N + p.n;
-    const lane before = lane_or_zero(h0, state);
+    const lane before = lane_or_zero(h0, state), constant = constant_transition<VARYING>(a, p);
     lane g = lane_or_zero(start, i), total = no_lane(), run = no_lane();
-    pipelined<AHEAD>(
+    pipelined<VARYING ? AHEAD / 4 : AHEAD / 2>(
         p.w.steps,
         [&](int64_t t) {
             const int64_t at = p.w.first + t * p.w.stride;
-            step_of_adjoint step;
+            step_of_adjoint<VARYING> step;
             step.dh = read_lane(dh + at);
-            step.a = p.first && t == 0 ? no_lane() : next_transition(c, a, p, t);
+            read_transition(step, a, p, t);
             step.h_prev = p.last && t == p.w.steps - 1 ? before : read_lane(h + at + p.w.stride);
             return step;
         },
-        [&](int64_t t, step_of_adjoint step) {
+        [&](int64_t t, step_of_adjoint<VARYING> step) {
             const int64_t at = p.w.first + t * p.w.stride;
-            g = p.first && t == 0 ? lane_add(step.dh, g) : scan_step_adjoint(step.a, g, step.dh);
+            g = p.first && t == 0 ? lane_add(step.dh, g) : scan_step_adjoint(transition_of(step, constant), g, step.dh);
             write_lane(dx + at, g);
-            run = scan_transition_adjoint(g, step.h_prev, c.varying ? no_lane() : run);
-            if (c.varying) write_lane(da + at, run);
+            run = scan_transition_adjoint(g, step.h_prev, VARYING ? no_lane() : run);
+            if (VARYING) write_lane(da + at, run);
             if (t % SUM_STEPS == SUM_STEPS - 1) total = lane_add(total, run), run = no_lane();
         });
-    if (!c.varying) sums[i] = lane_add(total, run);
+    if (!VARYING) sums[i] = lane_add(total, run);
     if (dh0 && p.last) {
         const int64_t at = p.w.first + most(p.w.steps - 1, 0) * p.w.stride;
-        const lane first = p.w.steps ? read_lane(a + (c.varying ? at : p.n)) : no_lane();
+        const lane first = p.w.steps ? read_lane(a + (VARYING ? at : p.n)) : no_lane();
         write_lane(dh0 + state, p.w.steps ? lane_fma_conj(first, g, no_lane()) : g);
     }
     zero_padding(dx, c, p);
-    if (c.varying) zero_padding(da, c, p);
+    if (VARYING) zero_padding(da, c, p);
 }
 
 /* da (N): the sums over sequences and segments, in order */
@@ -172,17 +203,18 @@ GLOBAL(THREADS) sum_transitions(lane *da, const lane *sums, int64_t rows, int64_
 }
 
 KERNEL(scan_backward) {
-    const cut c = cut_of(B, T, N, lengths, varying, !reverse);
+    const cut c = cut_of(B, T, N, lengths, !reverse);
     const int64_t count = B * N * c.segments, blocks = pieces_of(count, THREADS);
     const lane *start = dhT;
     if (c.segments > 1) {
         const between io = {workspace_of<lane>(count), workspace_of<lane>(count)};
-        launch(ends_backward, blocks, THREADS, 0, c, io, dh, a, count);
+        launch(varying ? ends_backward<true> : ends_backward<false>, blocks, THREADS, 0, c, io, dh, a, count);
         launch(pass_on, pieces_of(B * N, THREADS), THREADS, 0, c, io, dhT);
         start = io.last;
     }
     lane *const sums = varying ? NULL : workspace_of<lane>(count);
-    launch(run_backward, blocks, THREADS, 0, c, dx, da, sums, dh0, dh, a, h, h0, start, count);
+    launch(varying ? run_backward<true> : run_backward<false>, blocks, THREADS, 0, c, dx, da, sums, dh0, dh, a, h, h0, start,
+           count);
     if (!varying) launch(sum_transitions, pieces_of(N, THREADS), THREADS, 0, da, (const lane *)sums, B * c.segments, N);
     return runtime_status();
 }

@@ -25,6 +25,7 @@ from cuda_harness import Memory, load
 from rotrnn import cuda
 from rotrnn.ops import device as devices
 from rotrnn.ops import precisions
+from rotrnn.ops.recording import recording
 from strict import Address, StrictArray
 
 
@@ -299,7 +300,8 @@ class CUDARuntimeError(RuntimeError):
 def new_memory(size: int) -> Memory:
     """Memory of the GPU that nobody has."""
     Failures.check()
-    left = Failures.bytes if strict.RECORD is None else Failures.captured_bytes
+    left = Failures.bytes if recording() is None else Failures.tried_bytes
+    left = left if strict.RECORD is None else Failures.captured_bytes
     if left is not None and size > left:
         raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
     return Memory(size)
@@ -401,11 +403,13 @@ def asarray(value: Any) -> ndarray:
 
 
 class Failures:
-    """What goes wrong: the number of GPUs; the bytes that can still be had, and those by work that is captured;
-    the graph launch, counted from 1, that fails when the host has gone on. From then on every call fails."""
+    """What goes wrong: the number of GPUs; the bytes that can still be had, those by work that is tried before it is
+    captured, and those by work that is captured; the graph launch, counted from 1, that fails when the host has gone
+    on. From then on every call fails."""
 
     gpus: int | Exception = 1
     bytes: int | None = None
+    tried_bytes: int | None = None
     captured_bytes: int | None = None
     at_launch = 0
     launches = 0
@@ -413,7 +417,8 @@ class Failures:
 
     @classmethod
     def reset(cls) -> None:
-        cls.gpus, cls.bytes, cls.captured_bytes, cls.at_launch, cls.launches, cls.lost = 1, None, None, 0, 0, False
+        cls.gpus, cls.at_launch, cls.launches, cls.lost = 1, 0, 0, False
+        cls.bytes = cls.tried_bytes = cls.captured_bytes = None
 
     @classmethod
     def check(cls) -> None:

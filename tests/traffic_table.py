@@ -34,9 +34,8 @@ Written by `make traffic` (commits: the last table): every load and store of a k
 width, depth and batch, and extended to full length (tests/traffic_table.py). Bytes of a launch are those of the GPU's
 memory that it reads and those that it writes, each once, as if a cache kept what it reads again; a product moves its
 operands and its result. The least time is the sum over launches of flops at 60, 400 or 790 TFLOP/s (float32, TF32,
-bfloat16) or bytes at 3.0 TB/s, whichever takes longer: an H100. Sequences as short as those that are
-counted take neither the engine (cuda/engine.h) nor the products that leave out padding (cuda/products.cu): all rows are
-of the lean form. Nothing here was run on a GPU.
+bfloat16) or bytes at 3.0 TB/s, whichever takes longer: an H100. These are
+limits: results/gpu/h200.md has what was measured on a card.
 
 "Lean" is the least of this form of a block: products by a library, scans, and one kernel for what is pointwise between
 two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and products'

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rotrnn import __version__, _cpu
+from rotrnn import __version__, _cpu, cuda
 from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.provenance import versions
@@ -499,7 +499,7 @@ def _info(args: argparse.Namespace) -> None:
         "SIMD": f"{have['simd']} in use, of {', '.join(_cpu.SIMD_AVAILABLE)}; bfloat16 by {_cpu.bf16_by()}",
         "OpenMP": f"yes ({_cpu.OPENMP})" if _cpu.OPENMP else "no",
         "threads": f"{have['threads']} on {plural(have['cores'], 'core')} of {have['processor']}",
-        "CUDA": "no",
+        "CUDA": cuda.about(),
         "Python": f"{have['python']}, {have['system']}",
         "NumPy": f"{have['numpy']}, BLAS {have['blas']}",
         "layers": ", ".join(LAYERS),

@@ -13,6 +13,7 @@ Nothing here is imported before it is needed: the package works without CuPy, wi
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -264,6 +265,21 @@ def is_on_gpu(value: object) -> bool:
     if hasattr(kind, "__dlpack_device__"):
         return value.__dlpack_device__()[0] in GPU_ARRAYS  # type: ignore[attr-defined]
     return hasattr(kind, "__cuda_array_interface__")
+
+
+def about() -> str:
+    """Returns a line on what there is: kernels, CuPy, and the GPU or the reason why none is used."""
+    reason = why_not()
+    if reason is None:
+        return describe()
+    found = []
+    for name, package in (("rotrnn._cuda", "kernels"), ("cupy", "CuPy")):
+        try:
+            version = getattr(importlib.import_module(name), "__version__", "built")
+        except ImportError:
+            version = "missing"
+        found.append(f"{package} {version}")
+    return f"not used ({', '.join(found)}): {reason}"
 
 
 def describe() -> str:

@@ -3,7 +3,6 @@
     python tests/cuda/build.py             # the module _cuda_host, in build/harness
     python tests/cuda/build.py faults      # the program of faults.cu
     python tests/cuda/build.py traffic     # _cuda_host with kernels that count what they move, for another folder
-    python tests/cuda/build.py products    # the library of call_products.cu
 
 HARNESS is another folder, CC and CXX other compilers: CXX="g++ -fsanitize=address,undefined -g". Objects that are up to
 date are kept.
@@ -111,11 +110,6 @@ def faults() -> Path:
     return link("faults", [setup.cuda_job(str(HERE / "faults.cu"), "f32")], [])
 
 
-def products() -> Path:
-    sources = (HERE / "call_products.cu", Path("cuda/products.cu"))
-    return link("products.so", [setup.cuda_job(str(source), "f32") for source in sources], ["-shared"])
-
-
 if __name__ == "__main__":
-    made = {"module": module, "faults": faults, "traffic": traffic, "products": products}
+    made = {"module": module, "faults": faults, "traffic": traffic}
     print(made[(sys.argv[1:] or ["module"])[0]]())

@@ -1,5 +1,5 @@
 /* Kernels with one fault each, which the harness must find (test_harness.py), and their right versions; and kernels
- * that show what warp operations, barriers and tensor cores compute.
+ * that show what warp operations, barriers and roundings compute.
  *
  *     faults NAME wrong|right < x > y      float32 numbers; an error of the harness goes to standard error, with exit
  * code 3
@@ -276,34 +276,6 @@ GLOBAL(32) rounded(float *y, const float *x) {
     memcpy(y + 3 * i + 1, &low, 4), memcpy(y + 3 * i + 2, &high, 4);
 }
 
-/* y (16,8) = c + a b, x = a (16,8), b (8,8), c (16,8) */
-GLOBAL(32) product_tf32(float *y, const float *x) {
-    const unsigned g = threadIdx.x / 4, q = threadIdx.x % 4;
-    const float *const a = x, *const b = a + 16 * 8, *const c = b + 8 * 8;
-    const float mine[4] = {a[g * 8 + q], a[(g + 8) * 8 + q], a[g * 8 + q + 4], a[(g + 8) * 8 + q + 4]};
-    const float other[2] = {b[q * 8 + g], b[(q + 4) * 8 + g]};
-    float sum[4] = {c[g * 8 + 2 * q], c[g * 8 + 2 * q + 1], c[(g + 8) * 8 + 2 * q], c[(g + 8) * 8 + 2 * q + 1]};
-    mma_tf32(sum, mine, other);
-    y[g * 8 + 2 * q] = sum[0], y[g * 8 + 2 * q + 1] = sum[1];
-    y[(g + 8) * 8 + 2 * q] = sum[2], y[(g + 8) * 8 + 2 * q + 1] = sum[3];
-}
-
-/* y (16,8) = c + a b, x = a (16,16), b (16,8), c (16,8) */
-GLOBAL(32) product_bf16(float *y, const float *x) {
-    const unsigned g = threadIdx.x / 4, q = threadIdx.x % 4;
-    const float *const a = x, *const b = a + 16 * 16, *const c = b + 16 * 8;
-    uint32_t mine[4], other[2];
-    for (unsigned i = 0; i < 4; i++) {
-        const float *const at = a + (g + i % 2 * 8) * 16 + 2 * q + i / 2 * 8;
-        mine[i] = to_bf16(at[0], at[1]);
-    }
-    for (unsigned i = 0; i < 2; i++) other[i] = to_bf16(b[(2 * q + 8 * i) * 8 + g], b[(2 * q + 8 * i + 1) * 8 + g]);
-    float sum[4] = {c[g * 8 + 2 * q], c[g * 8 + 2 * q + 1], c[(g + 8) * 8 + 2 * q], c[(g + 8) * 8 + 2 * q + 1]};
-    mma_bf16(sum, mine, other);
-    y[g * 8 + 2 * q] = sum[0], y[g * 8 + 2 * q + 1] = sum[1];
-    y[(g + 8) * 8 + 2 * q] = sum[2], y[(g + 8) * 8 + 2 * q + 1] = sum[3];
-}
-
 /* ---- the program ---- */
 
 #ifdef ROT_HOST_DEVICE
@@ -376,8 +348,6 @@ static bool run(const char *name, bool right, numbers &y, const float *x) {
     if (NAMED("votes")) return run_one(votes, 9 * THREADS, 1, THREADS, y, x), true;
     if (NAMED("shuffles")) return run_one(shuffles, 24 * 1024, 1, 32, y, x), true;
     if (NAMED("rounded")) return run_one(rounded, 3 * y.size(), warps, 32, y, x), true;
-    if (NAMED("product_tf32")) return run_one(product_tf32, 16 * 8, 1, 32, y, x), true;
-    if (NAMED("product_bf16")) return run_one(product_bf16, 16 * 8, 1, 32, y, x), true;
     return false;
 }
 

@@ -55,8 +55,8 @@ static inline double2 make_double2(double x, double y) { return {x, y}; }
 
 namespace host_device {
 
-enum { WARP = 32, MOST_BYTES = 64 };
-enum kind { SYNC = 1, UP, DOWN, XOR, INDEX, BALLOT, MMA_TF32, MMA_BF16 };
+enum { WARP = 32, MOST_BYTES = 32 };
+enum kind { SYNC = 1, UP, DOWN, XOR, INDEX, BALLOT };
 
 /* Where the running thread is. */
 struct place {
@@ -214,82 +214,9 @@ template <class T> static inline void copy_async(T *to, const T *from) {
 static inline void copy_commit() { host_device::copy_close(); }
 template <int N> static inline void copy_wait() { host_device::copy_finish(N); }
 
-/* ---- tensor cores ---- */
+/* ---- rounding ---- */
 
 static inline float to_tf32(float x) { return tf32_of(x); }
 static inline uint32_t to_bf16(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
-
-namespace host_device {
-static inline float tf32_operand(float x) { /* the unit ignores the low 13 bits */
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    bits &= ~0x1fffu;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-/* What a lane of mma.sync has, and the matrices of which this is a part. */
-struct fragments {
-    float c[4];
-    uint32_t a[4], b[2];
-};
-struct tile {
-    float a[16][16], b[16][8];
-};
-
-/* c += a b by a warp. Parts::put(tile, lane / 4, lane % 4, fragments) puts a lane's part of a and b into the tile. */
-template <int KIND, int K, class Parts> void multiply(float *c, const uint32_t *a, const uint32_t *b) {
-    fragments mine;
-    memcpy(mine.c, c, sizeof mine.c), memcpy(mine.a, a, sizeof mine.a), memcpy(mine.b, b, sizeof mine.b);
-    traffic::computed(2 * 16 * 8 * K / WARP);
-    meet(~0u, KIND, &mine, sizeof mine, c, sizeof mine.c, [](uint32_t, const bytes &from, bytes &to) {
-        tile t;
-        fragments one;
-        for (int lane = 0; lane < WARP; lane++) {
-            memcpy(&one, from[lane], sizeof one);
-            Parts::put(t, lane / 4, lane % 4, one);
-        }
-        for (int lane = 0; lane < WARP; lane++) {
-            memcpy(&one, from[lane], sizeof one);
-            for (int i = 0; i < 4; i++)
-                for (int k = 0; k < K; k++) one.c[i] += t.a[lane / 4 + i / 2 * 8][k] * t.b[k][lane % 4 * 2 + i % 2];
-            memcpy(to[lane], one.c, sizeof one.c);
-        }
-    });
-}
-
-struct tf32_parts {
-    static float number(uint32_t bits) {
-        float x;
-        memcpy(&x, &bits, 4);
-        return tf32_operand(x);
-    }
-    static void put(tile &t, int g, int q, const fragments &f) {
-        t.a[g][q] = number(f.a[0]), t.a[g + 8][q] = number(f.a[1]);
-        t.a[g][q + 4] = number(f.a[2]), t.a[g + 8][q + 4] = number(f.a[3]);
-        t.b[q][g] = number(f.b[0]), t.b[q + 4][g] = number(f.b[1]);
-    }
-};
-struct bf16_parts {
-    static void put(tile &t, int g, int q, const fragments &f) {
-        for (int half = 0; half < 2; half++) {
-            const int k = 2 * q + half, shift = 16 * half;
-            t.a[g][k] = bf16_value(f.a[0] >> shift & 0xffff), t.a[g + 8][k] = bf16_value(f.a[1] >> shift & 0xffff);
-            t.a[g][k + 8] = bf16_value(f.a[2] >> shift & 0xffff),
-                       t.a[g + 8][k + 8] = bf16_value(f.a[3] >> shift & 0xffff);
-            t.b[k][g] = bf16_value(f.b[0] >> shift & 0xffff), t.b[k + 8][g] = bf16_value(f.b[1] >> shift & 0xffff);
-        }
-    }
-};
-} // namespace host_device
-
-static inline void mma_tf32(float *c, const float *a, const float *b) {
-    uint32_t a_bits[4], b_bits[2];
-    memcpy(a_bits, a, sizeof a_bits), memcpy(b_bits, b, sizeof b_bits);
-    host_device::multiply<host_device::MMA_TF32, 8, host_device::tf32_parts>(c, a_bits, b_bits);
-}
-static inline void mma_bf16(float *c, const uint32_t *a, const uint32_t *b) {
-    host_device::multiply<host_device::MMA_BF16, 16, host_device::bf16_parts>(c, a, b);
-}
 
 #endif

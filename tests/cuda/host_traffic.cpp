@@ -80,10 +80,6 @@ void end() {
 void read(const void *from, size_t size) { access(from, size, &page::read); }
 void write(const void *to, size_t size) { access(to, size, &page::written); }
 
-void computed(int64_t flops) {
-    if (all.running) all.now.flops += flops;
-}
-
 void operation(const launch &done) {
     if (all.counting) all.launches.push_back(done);
 }

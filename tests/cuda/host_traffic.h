@@ -27,9 +27,6 @@ void end();
 void read(const void *from, size_t size);
 void write(const void *to, size_t size);
 
-/* Flops of a product in a kernel */
-void computed(int64_t flops);
-
 /* An operation of runtime.h that is no kernel */
 void operation(const launch &done);
 

@@ -38,16 +38,8 @@ GLOBAL(THREADS) copied(float *y, const float *x) {
     y[i] += ((const float *)shared)[me];
 }
 
-/* A product of tensor cores by each warp, of nothing */
-GLOBAL(THREADS) tensor(float *y, const float *x) {
-    float a[4] = {}, b[2] = {}, c[4] = {};
-    mma_tf32(c, a, b);
-    const int i = (int)(blockIdx.x * THREADS + threadIdx.x);
-    y[i] = c[0] + x[0];
-}
-
 typedef void (*kernel)(float *, const float *);
-const kernel KERNELS[] = {plain, repeated, strided, copied, tensor};
+const kernel KERNELS[] = {plain, repeated, strided, copied};
 
 } // namespace
 

@@ -32,7 +32,7 @@ HEAD = """# Resources of the CUDA kernels
 
 Written by `make resources` from what nvcc's `-Xptxas -v` says ({compiler}): registers of a thread on each GPU, fixed
 shared memory (what a launch asks for besides is not here), local memory and spills in bytes. A processor has 65536
-registers: blocks of 256 threads with 128 registers are two at a time. Nothing here was run on a GPU.
+registers: blocks of 256 threads with 128 registers are two at a time. Compiled, not run.
 
 | file | kernel | dtype | {codes} | shared | local | spills |
 | --- | --- | --- | {rules} | --- | --- | --- |

@@ -1,57 +1,108 @@
-"""The benchmarks of a GPU, on the stand-in for one; and the script that runs them part by part."""
+"""benchmarks/gpu.sh on the stand-in for a GPU, in a copy of the tree without git: every stage, as on a card."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import fake_cupy
-from benchmarks import gpu
+from benchmarks import gpu, gpu_checks, gpu_report
+from cases import ON_DEVICES
 
 ROOT = Path(__file__).parents[2]
+SECONDS = {"smoke": 60, "speed": 75}
 
 
-def test_quick_runs_are_written_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    with fake_cupy.gpu():
-        for arguments in ("products", "scan", "jax", "steps listops tf32"):
-            with (parts / f"{arguments.replace(' ', '-')}.jsonl").open("w") as file, monkeypatch.context() as patch:
-                patch.setattr(sys, "stdout", file)
-                patch.setattr(sys, "argv", ["gpu", *arguments.split(), "--quick"])
-                patch.setitem(sys.modules, "jax", None)  # as if it were not installed
-                gpu.main()
-    (parts / "cases-0.txt").write_text("==== 5 passed in 2 s ====\n")
-    gpu.report(tmp_path)
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what travels to a machine with a GPU, and of what is built here."""
+    folder = tmp_path_factory.mktemp("export") / "tree"
+    for name in ("python", "tests", "benchmarks", "csrc", "cuda"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("results", "__pycache__"))
+    shutil.copy2(ROOT / "setup.py", folder)
+    (folder / "build").mkdir()
+    (folder / "build" / "harness").symlink_to(ROOT / "build" / "harness")
+    return folder
+
+
+def run(export: Path, out: Path, stage: str, *recipe: str, **env: str) -> list[dict[str, Any]]:
+    """Runs a stage. Returns the rows that it wrote."""
+    there = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST")},
+        **{"OUT": str(out), "QUICK": "1", "BUILD": "0", "WORKERS": "1", "PYTHON": sys.executable},
+        **{"RUN": f"{sys.executable} tests/cuda/on_stand_in.py", **env},
+    }
+    command = ["bash", "benchmarks/gpu.sh", stage, str(SECONDS[stage]), *recipe]
+    done = subprocess.run(command, cwd=export, env=there, capture_output=True, text=True)
+    assert "end" in done.stdout.splitlines()[-1], done.stdout
+    assert len(list(out.iterdir())) <= 8
+    lines = [line for path in out.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def test_smoke(export: Path, tmp_path: Path) -> None:
+    rows = run(export, tmp_path, "smoke", "listops-lru")
+    by_subject = {name: gpu_report.of(rows, name) for name in ("table", "grads", "limits", "scan", "steps")}
+    assert all(by_subject.values()), by_subject
+    assert not any(map(gpu_report.bad, by_subject["table"]))
+    assert [one["bad"] for one in by_subject["grads"]] == [False] * 3
     text = (tmp_path / "gpu.md").read_text()
-    assert "| 64 | " in text
-    assert "| listops | tf32 | " in text
-    assert "- cases-0: 5 passed in 2 s" in text
-    rows = json.loads((tmp_path / "gpu.json").read_text())
-    assert [one["subject"] for one in rows] == ["products"] * 3 + ["scan"] * 2 + ["steps"]
-    assert all(one["seconds"] > 0 for one in rows)
-    assert (tmp_path / "gpu.png").stat().st_size > 1000
+    assert " rows, 0 bad\n" in text
+    assert "| listops-lru | tf32 | [4, 24] | " in text
+    for one in by_subject["steps"]:
+        assert one["losses"] == pytest.approx(one["plain"], rel=1e-3)
 
 
-def run(folder: Path, command: str, limit: int = 60) -> tuple[int, str]:
-    """Exit code and output of the stage `speed` with another command instead of a module's."""
-    env = {**os.environ, "OUT": str(folder), "PYTHON": "true", "RUN": command, "BUILD": "0", "LIMIT": str(limit)}
-    done = subprocess.run([str(ROOT / "benchmarks" / "gpu.sh"), "speed"], env=env, capture_output=True, text=True)
-    return done.returncode, done.stdout
+def test_speed_and_a_training_that_is_resumed(export: Path, tmp_path: Path) -> None:
+    rows = run(export, tmp_path / "one", "speed", "listops-lru", KIT=str(tmp_path / "kit"))
+    assert [one["name"] for one in gpu_report.of(rows, "steps")][:2] == ["listops-lru"] * 2
+    assert "done: " in (tmp_path / "one" / "train.txt").read_text()
+    (tmp_path / "kit" / "runs" / "listops-lru" / "result.json").unlink()
+    run(export, tmp_path / "two", "speed", "listops-lru", KIT=str(tmp_path / "kit"))
+    assert "--resume" in (tmp_path / "two" / "log.txt").read_text()
+    assert "done: " in (tmp_path / "two" / "train.txt").read_text()
 
 
-def test_a_part_that_is_done_is_not_run_again(tmp_path: Path) -> None:
-    assert run(tmp_path, "echo", limit=5) == (2, "more is to do: call it again\n")
-    code, text = run(tmp_path, "false")
-    assert code == 1
-    assert "scan.jsonl: exit code 1" in text
-    code, text = run(tmp_path, "echo")
-    assert code == 0
-    assert "lstm.jsonl: exit code 0" in text
-    assert (tmp_path / "parts" / "scan.jsonl").read_text() == "-m benchmarks.gpu scan\n"
-    assert run(tmp_path, "false") == (0, "")
+def test_a_training_has_the_steps_that_there_is_time_for(tmp_path: Path) -> None:
+    path = tmp_path / "speed.jsonl"
+    rates = {"tf32": 100.0, "bf16": 200.0}
+    path.write_text(
+        "".join(json.dumps({"name": "listops-lru", "precision": p, "steps/s": r}) + "\n" for p, r in rates.items())
+    )
+    assert gpu.plan("listops-lru", 125, path) == "bf16 17400"
+    assert gpu.plan("listops-lru", 1000, path) == "tf32 80000"
+    with pytest.raises(SystemExit, match="has no steps of text-lru"):
+        gpu.plan("text-lru", 100, path)
+
+
+SERVER = """
+import json, os, sys, time
+print(json.dumps({"ready": True}), flush=True)
+for k, line in enumerate(sys.stdin):
+    name, kind = json.loads(line)
+    if name.startswith("diagonal_scan"):
+        os._exit(9)
+    if name.startswith("embedding"):
+        time.sleep(60)
+    print(json.dumps({"name": name, "kind": kind, "ratio": 0.5}), flush=True)
+"""
+
+
+def test_rows_that_hang_or_end_their_process_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    monkeypatch.setenv("RUN", f"{sys.executable} {tmp_path / 'server.py'}")
+    monkeypatch.setattr(gpu_checks, "ROW_SECONDS", 0.5)
+    first, _ = gpu_checks.firsts_first(ON_DEVICES)
+    few = [case for case in first if case.name.split()[0] in ("diagonal_scan", "embedding", "gelu")]
+    monkeypatch.setattr("cases.ON_DEVICES", few)
+    rows = list(gpu_checks.table(60, 1))
+    wrong = {one["name"].split()[0]: one["error"] for one in rows if "error" in one}
+    assert wrong == {"diagonal_scan": "the process died: exit code 9", "embedding": "hangs after 0 s"}
+    assert len(rows) == 2 * len(few)
+    assert sum(one["rows"] for one in gpu_report.summed(rows)) == len(rows)

@@ -196,22 +196,3 @@ def test_rounding_of_what_is_not_finite() -> None:
     np.testing.assert_array_equal(got[:, 0], expected)
     np.testing.assert_array_equal(got[:, 1], expected)
     np.testing.assert_array_equal(np.signbit(got[3:5, 0]), [False, True])
-
-
-@pytest.mark.parametrize(("name", "k"), [("product_tf32", 8), ("product_bf16", 16)])
-def test_products_of_tensor_cores(name: str, k: int) -> None:
-    """Whole numbers, whose sums are exact: an element in the wrong place shows."""
-    rng = np.random.default_rng(3)
-    a, b, c = (rng.integers(-99, 100, shape).astype(np.float64) for shape in ((16, k), (k, 8), (16, 8)))
-    for seed in SEEDS:
-        got = run(name, "right", np.concatenate([a.ravel(), b.ravel(), c.ravel()]), seed=seed)[0]
-        np.testing.assert_array_equal(got.reshape(16, 8), c + a @ b)
-
-
-def test_tensor_cores_ignore_the_low_bits_of_tf32_operands() -> None:
-    a, b, c = (
-        np.random.default_rng(4).standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8))
-    )
-    got = run("product_tf32", "right", np.concatenate([a.ravel(), b.ravel(), c.ravel()]))[0].reshape(16, 8)
-    short = [(one.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for one in (a, b)]
-    np.testing.assert_allclose(got, c + short[0] @ short[1], rtol=0, atol=9 * 2.0**-24 * 32)  # nine sums below 32

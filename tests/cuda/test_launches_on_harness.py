@@ -344,12 +344,12 @@ def test_an_asynchronous_failure_is_found_when_the_step_is_read(launch: int, tmp
 
 
 def test_without_memory_for_a_recording(tmp_path: Path) -> None:
-    """Where it fails while the step is tried; while it is captured, see test_training_on_harness."""
+    """Nor for the step operation by operation; where there is some, see test_training_on_harness."""
     recipe = recipe_of("listops-lru")
     with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stepper, "advance", at_step(0, out_of_memory))
         message = "the GPU failed after step 0: Out of memory allocating .*; there is no checkpoint yet"
-        with pytest.raises(MemoryError, match=message):
+        with pytest.warns(UserWarning, match="steps run operation"), pytest.raises(MemoryError, match=message):
             train(recipe, tmp_path / "run", progress=False, device="cuda")
 
 

@@ -151,7 +151,7 @@ def test_blocks(norm: str, form: str, precision: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 70, 8, 3)], ids=["products", "engine"])
+@pytest.mark.parametrize("shape", [SHAPE, Shape(1, 70, 8, 3)], ids=["short", "long"])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_the_channel_norm_comes_before_rounding(precision: str, shape: Shape, seed: int) -> None:
     """An input whose mean is 256 deviations: if x itself were rounded, gradients would be off by some hundred units."""

@@ -23,7 +23,6 @@ PLANTED = [
     ("repeated", N, N, 3 * N, 0),  # shared memory and shuffles are no traffic
     ("strided", N // 4, N // 4, N // 2, 0),
     ("copied", 2 * N, N, 3 * N, 0),  # asynchronous copies are, and y is read, too
-    ("tensor", 1, N, 2 * N, N // 32 * 2 * 16 * 8 * 8),
 ]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import fake_cupy
+from fake_cupy import Failures
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
@@ -192,6 +193,27 @@ def test_without_a_gpu_the_command_says_why(capsys: pytest.CaptureFixture[str]) 
     with fake_cupy.gpu(gpus=0):
         assert main(["train", "digits-lru", "--device", "cuda"]) == 2
     assert capsys.readouterr().err == "rotrnn: error: there is no CUDA GPU\n"
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_without_memory_for_a_graph_steps_run_operation_by_operation(step: int, tmp_path: Path) -> None:
+    """For the first shape of a batch or another one: graphs are dropped, one warning says why, and the run goes on."""
+    recipe = recipe_of("listops-lru")
+    advance = Stepper.advance
+
+    def advancing(self: Stepper, state: Any) -> Any:
+        Failures.tried_bytes = 64 if state.step >= step else None
+        if state.step == step and self.recorder is not None:
+            self.recorder.steps = {("another", *key): one for key, one in self.recorder.steps.items()}
+        return advance(self, state)
+
+    train(recipe, tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepper, "advance", advancing)
+        with pytest.warns(UserWarning, match="not as one CUDA graph: Out of memory allocating") as said:
+            train(recipe, tmp_path / "gpu", progress=False, device="cuda")
+    assert len([one for one in said if "operation by operation" in str(one.message)]) == 1
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
 
 
 def test_no_memory_of_a_graph_is_freed_while_it_is_recorded(tmp_path: Path) -> None:

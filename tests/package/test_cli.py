@@ -15,7 +15,7 @@ import pytest
 
 import rotrnn
 import toy
-from rotrnn import _cpu
+from rotrnn import _cpu, cuda
 from rotrnn._support.text import plural
 from rotrnn.cli import main
 from rotrnn.nn.registry import LAYERS
@@ -207,7 +207,7 @@ def test_info(capsys):
         _cpu.COMPILER,
         _cpu.SIMD_AVAILABLE[-1],
         "OpenMP",
-        "CUDA",
+        "CUDA      " + cuda.about(),
         np.__version__,
         "BLAS",
     ):

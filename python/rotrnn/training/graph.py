@@ -222,10 +222,12 @@ class Recorder:
             reason = ""
             try:
                 self.steps[key] = self.record(state, values, places)
-            except NotRecordable as error:
+            except (NotRecordable, MemoryError) as error:
                 reason = str(error)
             if reasons := [one for one in self.world.tell(reason) if one]:
+                self.stream.synchronize()
                 self.recordable = False
+                self.steps.clear()  # and their memory
                 warnings.warn(f"steps run operation by operation, not as one CUDA graph: {reasons[0]}", stacklevel=2)
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
@@ -266,6 +268,7 @@ class Recorder:
         ctx = work.context(inputs, places)
 
         def run() -> Array:
+            one.saved = None  # otherwise the memory of the run before is kept while this run takes its own
             one.saved = work.run(state.params, inputs, ctx)
             return work.metrics
 
