@@ -32,7 +32,7 @@ FUZZ_C := clang -std=c11 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=al
 # clang warns before it optimises; this build is not run, so the optimiser is left out
 CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
-.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu release clean test-data test-jax test-torch docs notebooks
+.PHONY: lib install-lib examples cuda help demo check test test-hub harness resources traffic lint lint-source lint-headers lint-gcc lint-clang strict sanitize sanitized races soak build test-wheel test-bare test-arm cross fuzz fuzz-c fuzz-files fuzz-lib planted bench bench-gpu release clean test-data test-jax test-torch docs notebooks
 
 help:
 	@echo "to begin with:"
@@ -50,6 +50,7 @@ help:
 	@echo "  make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
 	@echo "  make fuzz-files  changes files of every format at random and loads them (minutes)"
+	@echo "  make planted     plants faults of known kinds one at a time: which test finds each; PLANTED=names or options"
 	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
 	@echo "the C library:"
 	@echo "  make lib         the C library for inference, in build/lib; make install-lib PREFIX=/usr/local (docs/c.md)"
@@ -233,6 +234,10 @@ races: .venv/installed
 
 soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
+
+# PLANTED="--all window_age": see python -m tests.planted --help
+planted: .venv/installed
+	$(BIN)/python -m tests.planted $(PLANTED)
 
 # The module with sanitizers, in build/sanitize/lib, for the instruction sets that this processor has
 sanitized: .venv/installed
