@@ -55,7 +55,7 @@ $(RECORDED):
 	@$(PYTHON) .ci/steps.py run $@
 $(ALWAYS): %: step-%
 
-.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib bench bench-gpu gpu-kit release clean notebooks
+.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib planted bench bench-gpu gpu-kit release clean notebooks
 
 help:
 	@echo "to begin with:"
@@ -75,6 +75,7 @@ help:
 	@echo "  make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
 	@echo "  make fuzz-files  changes files of every format at random and loads them (minutes)"
+	@echo "  make planted     plants faults of known kinds one at a time: which test finds each; PLANTED=names or options"
 	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
 	@echo "the C library:"
 	@echo "  make lib         the C library for inference, in build/lib; make install-lib PREFIX=/usr/local (docs/c.md)"
@@ -268,6 +269,10 @@ stable: .venv/installed
 
 step-soak: .venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.soak $(SOAK)
+
+# PLANTED="--all window_age": see python -m tests.planted --help
+planted: .venv/installed
+	$(BIN)/python -m tests.planted $(PLANTED)
 
 # The module with sanitizers, in build/sanitize/lib, for the instruction sets that this processor has
 sanitized: .venv/installed

@@ -105,6 +105,15 @@ def test_numbers_out_of_range_are_refused(calls: Any) -> None:
     assert found > 30
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_integers_that_a_kernel_indexes_by_have_a_range(name: str) -> None:
+    """The test above takes ranges from the list, so it would not miss one: all integers have one but keys of random
+    numbers, numbers of examples, and a count by which cross_entropy divides."""
+    free = {"philox": {"counter", "key"}, "cross_entropy": {"count"}}.get(name, {"stream", "index"})
+    read = [one for one in KERNELS[name].every() if one.kind == "read" and one.dtype == "int64"]
+    assert [one.name for one in read if not one.range and one.name not in free] == []
+
+
 def test_flags_choices_and_sizes_out_of_range_are_refused(calls: Any) -> None:
     for (name, _), arguments in calls.items():
         kernel = KERNELS[name]

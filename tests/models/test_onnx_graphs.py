@@ -1,0 +1,71 @@
+"""Models as ONNX graphs, run step by step in NumPy by the reference of the package onnx: the logits of `forward`.
+
+tests/hub/test_onnx.py runs more of them by onnxruntime.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.layer import astype, flatten, unflatten
+
+onnx = pytest.importorskip("onnx")
+reference = pytest.importorskip("onnx.reference")
+op_run = pytest.importorskip("onnx.reference.op_run")
+
+N = {"d_state": 4}
+LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "lru": ({**N, "bidirectional": True}, {}),
+    "s4d": (N, {"glu": "half1", "norm": "rms"}),
+    "rnn": ({**N, "activation": "tanh", "bidirectional": True}, {"glu": "half2", "norm": "batch"}),
+    "min_gru": ({**N, "negative": True}, {"glu": "gelu", "prenorm": False}),
+    "mamba": ({**N, "d_conv": 3, "expand": 1, "negative": True}, {"norm": "layer"}),
+    "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),
+}
+
+
+class Scan(op_run.OpRun):  # type: ignore[misc, name-defined]
+    """The operator along axis 1, in both directions, which that reference does not have."""
+
+    op_domain = ""
+
+    def need_context(self) -> bool:
+        return True
+
+    def _run(self, *args: Any, body: Any, context: dict[str, Any], num_scan_inputs: int, **named: Any) -> Any:
+        states, inputs = list(args[:-num_scan_inputs]), args[-num_scan_inputs:]
+        assert {*named["scan_input_axes"], *named["scan_output_axes"]} == {1}
+        (reverse,) = {*named["scan_input_directions"], *named["scan_output_directions"]}
+        outputs: dict[int, list[Any]] = {}
+        steps = range(inputs[0].shape[1])
+        for t in reversed(steps) if reverse else steps:
+            given = [*states, *(one[:, t] for one in inputs)]
+            found = body.run(None, {**context, **dict(zip(body.input_names, given, strict=True))})
+            states, outputs[t] = found[: len(states)], found[len(states) :]
+        return (*states, *(np.stack(one, 1) for one in zip(*(outputs[t] for t in steps), strict=True)))
+
+
+@pytest.mark.parametrize("head", ["tagger", "classifier"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_graph_says_what_forward_says(layer: str, head: str, tmp_path: Path) -> None:
+    own, settings = LAYERS[layer]
+    reads = {"vocab": 6} if head == "tagger" else {"n_features": 3}
+    model: Any = build_model(ModelSettings(layer, 8, 1, **settings), own, head=head, n_classes=5, **reads)
+    rng = np.random.default_rng(0)
+    moved = {name: one + 0.05 * rng.standard_normal(one.shape) for name, one in flatten(model.init(rng))}
+    moved = {name: np.abs(one) if name.endswith("running_var") else one for name, one in moved.items()}
+    params = astype(unflatten(moved), np.float64)
+    model.save_onnx(tmp_path / "m.onnx", params)
+    x = rng.integers(0, 6, (2, 7)) if head == "tagger" else rng.standard_normal((2, 7, 3))
+    expected, _ = model.forward(params, x)
+    (got,) = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan]).run(None, {"inputs": x})
+    assert got.dtype == expected.dtype
+    assert np.ptp(expected) > 0.1
+    # Roundings of a few hundred sums are below 1e-13. A graph holds the eps of LayerNormalization, 1e-5, as float32, so
+    # it is off by 3e-13, of variances that are not below 0.01
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
