@@ -147,6 +147,16 @@ def table(rows: Sequence[tuple[Fault, list[str], float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def alone(rows: Sequence[tuple[Fault, list[str], float]]) -> str:
+    """Returns, for each test file, the faults that no other of the listed files finds."""
+    of_file: dict[str, list[str]] = {}
+    for fault, found, _ in rows:
+        files = {one.partition("::")[0] for one in found}
+        if len(files) == 1:
+            of_file.setdefault(files.pop().removeprefix("tests/"), []).append(fault.name)
+    return "".join(f"- `{file}`: {', '.join(names)}\n" for file, names in sorted(of_file.items()))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests.planted", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -171,7 +181,8 @@ def main() -> int:
 
         facts, command = versions(), shlex.join(["python", "-m", "tests.planted", *sys.argv[1:]])
         head = f"`{command}` at commit {facts['commit']}, on {facts['processor']}, {facts['cores']} cores."
-        args.out.write_text(f"# Which test finds a planted fault\n\n{head}\n\n{table(rows)}")
+        sole = f"Of the files that were asked for a fault, these alone find it:\n\n{alone(rows)}"
+        args.out.write_text(f"# Which test finds a planted fault\n\n{head}\n\n{table(rows)}\n{sole}")
     print(f"{len(rows)} faults, {len(missed)} not found{': ' * bool(missed)}{', '.join(missed)}")
     return bool(missed)
 
