@@ -3,6 +3,7 @@
     python .ci/steps.py run NAME        runs a step and, if it passes on what there is now, records that in .ci/passed
     python .ci/steps.py gate [SECONDS]  what every change must pass, then what is due, as far as the time goes
     python .ci/steps.py due [--strict]  prints the steps that have not passed on what there is now; strict: fails if any
+    python .ci/steps.py of FILE...      prints the steps that a change of these files makes due
 
 .ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile, and `make NAME` is `run NAME`. A line of
 .ci/passed says of a step: the hash of its inputs and of its tools, the date, the seconds, and the processor. Inputs are
@@ -128,14 +129,19 @@ def install_tools(step: Step) -> None:
         subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *step.debian], check=True)
 
 
-def hash_of(step: Step) -> str:
-    """The hash of a step's inputs, and after a dash that of its tools."""
-    files = hashlib.sha256(json.dumps([step.inputs, rule_of(step.name)]).encode())
+def files_of(step: Step) -> list[str]:
+    """The files that git knows, or would add, under a step's paths."""
     listed = output("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *step.inputs)
     names = sorted(set(filter(None, listed.split("\0"))))
     if not names:
         raise SystemExit(f".ci/steps.py: {step.name} has no inputs under {' '.join(step.inputs)}")
-    for name in names:
+    return names
+
+
+def hash_of(step: Step) -> str:
+    """The hash of a step's inputs, and after a dash that of its tools."""
+    files = hashlib.sha256(json.dumps([step.inputs, rule_of(step.name)]).encode())
+    for name in files_of(step):
         path = ROOT / name
         content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b"gone"
         files.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
@@ -315,6 +321,7 @@ def main() -> int:
     commands.add_parser("names")
     commands.add_parser("run").add_argument("name")
     commands.add_parser("due").add_argument("--strict", action="store_true")
+    commands.add_parser("of").add_argument("files", nargs="+", metavar="FILE")
     commands.add_parser("gate").add_argument("seconds", nargs="?", type=float, default=GATE_SECONDS)
     args = parser.parse_args()
     steps = read_steps()
@@ -328,6 +335,8 @@ def main() -> int:
         return attempt(steps[args.name])[0] or 0
     elif args.command == "gate":
         return gate(args.seconds)
+    elif args.command == "of":
+        print(*(step.name for step in steps.values() if not step.always and set(args.files) & set(files_of(step))))
     else:
         due = due_steps()
         for since, step in due:

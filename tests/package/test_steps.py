@@ -108,6 +108,12 @@ def test_a_step_that_passed_is_due_when_an_input_changes(repository: Repository)
     assert repository.due() == ["first", "second"]
 
 
+def test_the_steps_of_a_file(repository: Repository) -> None:
+    assert repository.steps("of", "code").stdout == "first\n"
+    assert repository.steps("of", "second", "first").stdout == "first second\n"
+    assert repository.steps("of", "Makefile").stdout == "\n"
+
+
 def test_another_rule_is_due(repository: Repository) -> None:
     assert repository.run("make", "first").returncode == 0
     makefile = repository.folder / "Makefile"
