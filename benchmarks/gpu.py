@@ -172,8 +172,8 @@ def limits(quick: bool) -> Rows:
             found["versions"][tool] = said.split("release ")[-1].split(",")[0].split()[-1]
     yield {"name": "origin", "gpu": cuda.describe(), **found}
     device, window = cuda.device(), 0.02 if quick else 0.2
-    for mebibytes in (1,) if quick else (128, 1024):
-        x, y = (device.empty((mebibytes << 18,), np.dtype(np.float32)) for _ in range(2))
+    for mebibytes in (1 / 64,) if quick else (128, 1024):
+        x, y = (device.empty((int(mebibytes * 2**18),), np.dtype(np.float32)) for _ in range(2))
         x[...] = 1.0
         for name, work in {
             "memcpy": functools.partial(copied, y, x),

@@ -98,8 +98,10 @@ training() {
         how=(--resume "$run")
     else
         read -r precision steps < <($RUN -m benchmarks.gpu plan "$RECIPE" $seconds "$RES/speed.jsonl")
-        how=("$RECIPE" --out "$run" --set "training.precision=${precision:?no rate was measured}"
-            --set "training.steps=$steps" --set "training.eval_every=$((steps / 10 + 1))")
+        [[ -n ${steps:-} ]] || return
+        [[ ${#quick[@]} == 0 ]] || steps=8
+        how=("$RECIPE" --out "$run" --set "training.precision=$precision" --set "training.steps=$steps"
+            --set "training.eval_every=$((steps / 10 + 1))")
         [[ ${#quick[@]} == 0 ]] || how+=("${SMALL[@]}")
     fi
     say "training for $seconds s: ${how[*]}"
@@ -123,7 +125,7 @@ case $STAGE in
     smoke | speed | sanitize)
         mkdir -p "$RES"
         rm -f "$RES"/*.jsonl
-        { prepare && $STAGE && $PYTHON -m benchmarks.gpu_report "$RES/gpu.md" "$RES" && say end; } 2>&1 |
+        { prepare && { $STAGE; $PYTHON -m benchmarks.gpu_report "$RES/gpu.md" "$RES" && say end; }; } 2>&1 |
             tee "$RES/log.txt"
         ;;
     *) echo "$STAGE: no such stage" && exit 1 ;;

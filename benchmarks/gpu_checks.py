@@ -73,7 +73,7 @@ def apart(found: list[Any], expected: list[Any], tolerance: float) -> float:
             return float("inf")
         scale = max(1.0, float(np.max(np.abs(want), initial=0.0)))
         errors = np.where(np.isnan(want) | (got == want), 0.0, np.abs(got - want))
-        worst = max(worst, float(np.max(errors, initial=0.0)) / (tolerance * scale))
+        worst = max(worst, float(np.max(errors, initial=0.0) / (tolerance * scale)))
     return worst
 
 

@@ -16,7 +16,7 @@ from benchmarks import gpu, gpu_checks, gpu_report
 from cases import ON_DEVICES
 
 ROOT = Path(__file__).parents[2]
-SECONDS = {"smoke": 60, "speed": 75}
+SECONDS = {"smoke": 60, "speed": 150}
 
 
 @pytest.fixture(scope="module")
