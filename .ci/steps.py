@@ -8,8 +8,8 @@
 .ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile, and `make NAME` is `run NAME`. A line of
 .ci/passed says of a step: the hash of its inputs and of its tools, the date, the seconds, and the processor. Inputs are
 the files that git knows under the step's paths, and the step's rule; of a tool, the first line that it prints for
---version counts. The gate repeats one recorded step, drawn at random, so that no line stays that does not hold. As
-root, it installs the Debian packages of a step whose tools are missing.
+--version counts. The gate repeats one recorded step, drawn at random, so that no line stays that does not hold. Where
+it may (as root, or by sudo), it installs the Debian packages of a step whose tools are missing.
 """
 
 from __future__ import annotations
@@ -117,16 +117,25 @@ def missing_tools(step: Step) -> list[str]:
     return [tool for tool in step.tools if shutil.which(tool) is None]
 
 
+def installer() -> list[str] | None:
+    """The command that installs packages, or None where it is not there or not allowed."""
+    if shutil.which("apt-get") is None or (os.geteuid() and shutil.which("sudo") is None):
+        return None
+    return ["sudo", "-n", "apt-get"] if os.geteuid() else ["apt-get"]
+
+
 def can_run(step: Step) -> bool:
     """Whether a step's tools are here, or can be installed."""
-    return not missing_tools(step) or (bool(step.debian) and os.geteuid() == 0 and shutil.which("apt-get") is not None)
+    return not missing_tools(step) or (bool(step.debian) and installer() is not None)
 
 
-def install_tools(step: Step) -> None:
-    """Installs the packages of a step whose tools are missing."""
-    if missing_tools(step):
-        subprocess.run(["apt-get", "update", "-q"], check=True)
-        subprocess.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *step.debian], check=True)
+def install_tools(step: Step) -> bool:
+    """Installs the packages of a step whose tools are missing. Returns whether they are all here."""
+    apt = installer()
+    if missing_tools(step) and step.debian and apt:
+        subprocess.run([*apt, "update", "-q"], check=False)
+        subprocess.run([*apt, "install", "-q", "-y", "--no-install-recommends", *step.debian], check=False)
+    return not missing_tools(step)
 
 
 def files_of(step: Step) -> list[str]:
@@ -251,7 +260,9 @@ class Gate:
         """Runs a step. Returns whether it passed."""
         print(f"\n==== {step.name}: {why}", flush=True)
         line = read_lines().get(step.name)
-        install_tools(step)
+        if not install_tools(step) and not step.always:
+            self.rows.append((0.0, step.name, f"{why}: {' '.join(missing_tools(step))} could not be installed"))
+            return False
         code, seconds = attempt(step, limit)
         said = "passed" if code == 0 else "no time" if code is None else "FAILED"
         if code == 0 and line and line.processor == processor() and seconds > SLOWER[0] * line.seconds + SLOWER[1]:
