@@ -76,7 +76,7 @@ help:
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
 	@echo "  make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "  make planted     plants faults of known kinds one at a time: which test finds each; PLANTED=names or options"
-	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks: an hour; SOAK=options"
+	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks; SOAK='--kills 100' for an hour"
 	@echo "the C library:"
 	@echo "  make lib         the C library for inference, in build/lib; make install-lib PREFIX=/usr/local (docs/c.md)"
 	@echo "  make examples    the programs in C and the page for browsers, in build/examples, and their tests (docs/c.md)"
@@ -167,7 +167,7 @@ step-cuda: .venv/installed
 	ROTRNN_CUDA=1 $(BIN)/python setup.py -q build_ext --inplace --build-temp build/inplace
 	$(BIN)/python -c 'from rotrnn import _cuda'
 
-# Every row of the table of cases, and all that tests/cuda has besides. `make test` takes one order of threads
+# Every row of the table of cases, and all that tests/cuda has besides, under five orders of threads
 step-harness: .venv/installed
 	HARNESS_SEEDS="1 2 3 4 5" $(PYTEST) tests/cuda
 
@@ -358,7 +358,7 @@ fuzz-files: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
-# STAGE="machine sanitize speed steps listops pathfinder pathx", or all: see benchmarks/gpu.sh
+# STAGE=smoke, speed or sanitize: see benchmarks/gpu.sh
 bench-gpu: .venv/installed
 	@PYTHON=$(BIN)/python benchmarks/gpu.sh $(or $(STAGE),smoke) $(or $(LIMIT),300)
 

@@ -241,7 +241,7 @@ class BuildVariants(build_ext):
     def compile(self, job, flags, include, folder=None):
         """Compiles a job, unless its object is up to date. Returns the object's path."""
         folder = os.path.join(folder or self.build_temp, job.variant)
-        if not job.variant and "lib" not in Path(job.source).parts:
+        if not job.variant and not job.source.startswith(os.path.join("csrc", LIB)):
             include = [*include, *self.python_include]
         (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
         command = repr((self.compiler.compiler_so, flags, job, include))

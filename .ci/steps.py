@@ -5,11 +5,12 @@
     python .ci/steps.py due [--strict]  prints the steps that have not passed on what there is now; strict: fails if any
     python .ci/steps.py of FILE...      prints the steps that a change of these files makes due
 
-.ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile, and `make NAME` is `run NAME`. A line of
-.ci/passed says of a step: the hash of its inputs and of its tools, the date, the seconds, and the processor. Inputs are
-the files that git knows under the step's paths, and the step's rule; of a tool, the first line that it prints for
---version counts. The gate repeats one recorded step, drawn at random, so that no line stays that does not hold. Where
-it may (as root, or by sudo), it installs the Debian packages of a step whose tools are missing.
+.ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile; `make NAME` is `run NAME`, but for the
+steps that every change must pass, which `make` runs without a record. A line of .ci/passed says of a step: the hash of
+its inputs and of its tools, the date, the seconds, and the processor. Inputs are the files that git knows under the
+step's paths, and the step's rule; of a tool, what it prints for --version counts. The gate repeats one recorded step,
+drawn at random, so that no line stays that does not hold. Where it may (as root, or by sudo), it installs the Debian
+packages of a step whose tools are missing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PASSED = ROOT / ".ci" / "passed"
 GATE_SECONDS = 1200
 OLD = 7  # days after which a step that is due fails the gate
 SLOWER = 1.25, 2  # times the recorded seconds on the same processor, and seconds more, from which on a step is named
+CHANGES = ("PYTEST_ADDOPTS", "SOAK", "TORCH", "JAX", "HARNESS_CASES", "HARNESS_SEEDS", "ROTRNN_ISA", "ROTRNN_SIMD")
+"""Variables of the environment that change what a step does."""
 ROOM = 1.5  # times the expected seconds that must be left before a step is begun
 
 
@@ -92,25 +95,33 @@ def read_steps() -> dict[str, Step]:
 
 def read_lines() -> dict[str, Line]:
     """What has passed, by step."""
-    rows = [line.split(maxsplit=4) for line in PASSED.read_text().splitlines()] if PASSED.exists() else []
+    text = PASSED.read_text() if PASSED.exists() else ""
+    rows = re.findall(r"^([\w-]+) ([0-9a-f]{16}-[0-9a-f]{8}) (\d{4}-\d\d-\d\d) (\d+) (.+)$", text, re.MULTILINE)
     return {row[0]: Line(row[0], row[1], row[2], float(row[3]), row[4]) for row in rows}
+
+
+def write_lines(lines: dict[str, Line]) -> None:
+    """Writes .ci/passed whole, in the order of names."""
+    scratch = PASSED.with_suffix(f".{os.getpid()}")
+    scratch.write_text("".join(f"{lines[name]}\n" for name in sorted(lines) if name in read_steps()))
+    scratch.replace(PASSED)
 
 
 def rule_of(name: str) -> str:
     """The lines of a step's rule in the Makefile."""
     line = rf"^(?:step-[\w-]+ )*step-{re.escape(name)}(?: step-[\w-]+)*:.*(?:\n[\t#].*)*"
-    found = re.search(line, (ROOT / "Makefile").read_text(), re.MULTILINE)
-    if found is None:
+    found = re.findall(line, (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if not found:
         raise SystemExit(f".ci/steps.py: the Makefile has no rule step-{name}")
-    return found[0]
+    return "\n".join(found)
 
 
 def version_of(tool: str) -> str:
-    """The first line that a tool prints for --version, or nothing if it is missing."""
+    """What a tool prints for --version, or nothing if it is missing."""
     if shutil.which(tool) is None:
         return ""
-    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False)
-    return (said.stdout or said.stderr).partition("\n")[0]
+    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    return said.stdout or said.stderr
 
 
 def missing_tools(step: Step) -> list[str]:
@@ -183,35 +194,41 @@ def make(step: Step, limit: float | None = None) -> tuple[int | None, float]:
     """Runs a step's rule. Returns its exit code, or None if it took longer than `limit`, and its seconds."""
     began = time.monotonic()
     process = subprocess.Popen(["make", f"step-{step.name}"], cwd=ROOT, start_new_session=limit is not None)
+    code: int | None = None
     try:
-        code: int | None = process.wait(limit)
+        code = process.wait(limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        pass
+    finally:  # after Ctrl-C, too
+        if process.poll() is None and limit is not None:
+            os.killpg(process.pid, 9)
         process.wait()
-        code = None
     return code, time.monotonic() - began
 
 
-def record(step: Step, before: str, seconds: float) -> None:
-    """Writes that a step has passed, unless its inputs have changed while it ran."""
-    if hash_of(step) != before:
-        print(f"{step.name} passed, and its inputs changed meanwhile: not recorded", flush=True)
-        return
-    lines = read_lines()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    lines[step.name] = Line(step.name, before, today, seconds, processor())
-    scratch = PASSED.with_suffix(".new")
-    scratch.write_text("".join(f"{lines[name]}\n" for name in sorted(lines) if name in read_steps()))
-    scratch.replace(PASSED)
+def is_another_step() -> bool:
+    """Whether make or the environment was told to do otherwise than the rule says: make soak SOAK=..., make -i, ..."""
+    flags = os.environ.get("MAKEFLAGS", "")
+    letters = "" if flags.startswith((" ", "-")) else flags.partition(" ")[0]
+    return " -- " in flags or bool(set(letters) & set("intq")) or any(map(os.environ.get, CHANGES))
 
 
 def attempt(step: Step, limit: float | None = None) -> tuple[int | None, float]:
-    """Runs a step as `make` above does, and records it if it passes. With variables of its own on make's command line
-    (make soak SOAK=...) it is another step, and not recorded."""
+    """Runs a step as `make` above does. That it passes is recorded, unless it was another step or its inputs changed
+    while it ran. If it fails on what a line says that it has passed on, the line goes."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        return make(step, limit)
     before = hash_of(step)
     code, seconds = make(step, limit)
-    if code == 0 and " -- " not in os.environ.get("MAKEFLAGS", ""):
-        record(step, before, seconds)
+    lines = read_lines()
+    if code == 0 and not is_another_step():
+        if hash_of(step) == before:
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            write_lines(lines | {step.name: Line(step.name, before, today, seconds, processor())})
+        else:
+            print(f"{step.name} passed, and its inputs changed meanwhile: not recorded", flush=True)
+    elif code and step.name in lines and lines[step.name].hash == before:
+        write_lines({name: line for name, line in lines.items() if name != step.name})
     return code, seconds
 
 
@@ -221,19 +238,25 @@ def due_since(step: Step, lines: dict[str, Line]) -> datetime.date | None:
     line = lines.get(step.name)
     if holds(line, step):
         return None
-    if line:
-        which = ["--since", f"{line.date}T00:00:00Z", "--", *step.inputs]
-    else:
+    if line is None:
         which = ["-S", f"[{step.name}]", "--", ".ci/steps.toml"]
+    elif line.hash.split("-")[0] == hash_of(step).split("-")[0]:
+        return datetime.date.today()  # another machine's tools
+    else:
+        written = output(
+            "git", "log", "-1", "--format=%H", "-S", f"{step.name} {line.hash}", "--", ".ci/passed"
+        ).strip()
+        since = [f"{written}..HEAD"] if written else ["--since", f"{line.date}T23:59:59Z"]
+        which = [*since, "--", *step.inputs, "Makefile", ".ci/steps.toml"]
     days = output("git", "log", "--format=%cs", *which).split()
     return min(map(datetime.date.fromisoformat, days), default=datetime.date.today())
 
 
 def due_steps() -> list[tuple[datetime.date, Step]]:
-    """The steps that are due and can be run here, those that were checked least recently first."""
+    """The steps that are due, those that were checked least recently first."""
     lines, found = read_lines(), []
     for step in read_steps().values():
-        if not step.always and can_run(step) and (since := due_since(step, lines)):
+        if not step.always and (since := due_since(step, lines)):
             found.append((since, step))
     return sorted(found, key=lambda one: (lines[one[1].name].date if one[1].name in lines else "", one[1].name))
 
@@ -287,25 +310,23 @@ class Gate:
     def run_due(self) -> None:
         """Runs what is due, as far as the time goes."""
         for since, step in due_steps():
-            if ROOM * expected(step, self.pace) < self.left():
+            if can_run(step) and ROOM * expected(step, self.pace) < self.left():
                 self.run(step, f"due since {since}", self.left())
 
     def end(self) -> int:
         """Prints the table of steps and the debt. Returns the exit code."""
-        ran = {name for _, name, how in self.rows if how.endswith("passed") or "passed, " in how}
         print()
         for seconds, name, how in self.rows:
             print(f"{seconds:6.0f} s  make {name:16} {how}")
         print(f"{time.monotonic() - self.began:6.0f} s  in all, on {processor()}")
         old = []
         for since, step in due_steps():
-            if step.name not in ran and step.name not in self.failed:
+            if step.name not in self.failed:
                 days = (datetime.date.today() - since).days
-                print(f"due: make {step.name}, since {since}; about {expected(step, self.pace):.0f} s")
-                old += [step.name] if days > OLD else []
-        for step in read_steps().values():
-            if not can_run(step):
-                print(f"cannot run here: make {step.name}, without {' '.join(missing_tools(step))}")
+                how = f"about {expected(step, self.pace):.0f} s"
+                how = how if can_run(step) else f"not here, without {' '.join(missing_tools(step))}"
+                print(f"due: make {step.name}, since {since}; {how}")
+                old += [step.name] if days > OLD and can_run(step) else []
         if old:
             print(f"due for more than {OLD} days: {' '.join(old)}; run `make NAME`, and commit .ci/passed")
         if self.failed:

@@ -1,14 +1,20 @@
 """Runs a model on sequences split over the processes of MPI, and compares with one process.
 
-mpiexec -n PROCESSES python split_by_mpi.py TIME [fail]
+mpiexec -n PROCESSES python split_by_mpi.py TIME [FOLDER]
+
+With FOLDER, process 3 fails, and the others write there what they were told. All wait for these files, since mpiexec
+kills the processes that are left when one has failed.
 """
 
 from __future__ import annotations
 
 import sys
+import time as clock
+from pathlib import Path
 
 import numpy as np
 
+from patience import PATIENCE
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.nn.blocks.block import ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense
@@ -18,7 +24,7 @@ from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Context, astype, flatten
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.ops import split_lengths
-from rotrnn.training.parallel import World, world
+from rotrnn.training.parallel import Fallen, World, world
 
 B, D, STEPS = 4, 4, 30
 
@@ -53,7 +59,18 @@ def run(everyone: World, time: int, fail: bool) -> None:
 
 if __name__ == "__main__":
     everyone, pieces = world(), int(sys.argv[1])
-    with everyone.together():
-        run(everyone, pieces, "fail" in sys.argv)
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    try:
+        with everyone.together():
+            run(everyone, pieces, folder is not None)
+    except Exception as error:
+        if folder is not None:
+            name = str(everyone.rank) if isinstance(error, Fallen) else "failed"
+            (folder / f"{name}.part").write_text(str(error))
+            (folder / f"{name}.part").rename(folder / name)
+            end = clock.monotonic() + PATIENCE
+            while sum(not path.suffix for path in folder.iterdir()) < everyone.size and clock.monotonic() < end:
+                clock.sleep(0.01)
+        raise
     if everyone.first:
         print(f"{everyone.size} processes, {pieces} pieces: equal")

@@ -139,6 +139,37 @@ def test_what_fails_and_what_is_asked_for_otherwise_is_not_recorded(repository: 
     assert processor
 
 
+def test_a_step_that_make_was_told_to_run_otherwise_is_not_recorded(repository: Repository) -> None:
+    (repository.folder / "fails-first").touch()
+    assert repository.run("make", "-i", "first").returncode == 0
+    (repository.folder / "fails-first").unlink()
+    assert repository.run("make", "first", PYTEST_ADDOPTS="-k x").returncode == 0
+    assert repository.passed() == {}
+
+
+def test_a_step_that_fails_where_it_had_passed_loses_its_line(repository: Repository) -> None:
+    assert repository.run("make", "first").returncode == 0
+    (repository.folder / "fails-first").touch()
+    assert repository.run("make", "first").returncode
+    assert repository.passed() == {}
+    assert repository.due() == ["first", "second"]
+
+
+def test_what_is_no_line_is_left_out(repository: Repository) -> None:
+    """As the marks of a conflict."""
+    assert repository.run("make", "first").returncode == 0
+    path = repository.folder / ".ci" / "passed"
+    path.write_text(f"<<<<<<< HEAD\n{path.read_text()}=======\n>>>>>>> other\n")
+    assert repository.due() == ["second"]
+
+
+def test_without_git_a_step_runs_and_is_not_recorded(repository: Repository) -> None:
+    (repository.folder / ".git").rename(repository.folder / "elsewhere")
+    assert repository.run("make", "first").returncode == 0
+    assert repository.ran() == ["first"]
+    assert repository.passed() == {}
+
+
 def test_inputs_that_change_while_a_step_runs_are_not_recorded(repository: Repository) -> None:
     makefile = repository.folder / "Makefile"
     makefile.write_text(makefile.read_text().replace("\t@test", "\t@echo 2 > code\n\t@test"))
@@ -186,6 +217,7 @@ def test_what_there_is_no_time_for_is_a_debt_until_it_is_old(repository: Reposit
     day = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=20)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     passed.write_text(passed.read_text().replace(today, day.isoformat()))
+    repository.commit(days=20)  # with its lines; what came on this day before does not count
     (repository.folder / "first").write_text("2")
     repository.commit(days=3)
     found = repository.steps("gate", "0")
@@ -225,9 +257,7 @@ def test_every_step_has_a_rule_and_inputs() -> None:
         assert found
         listed |= set(found[1].replace("\\\n", " ").split())
     assert listed == set(table)
-    for name, row in table.items():
+    for name in table:
         assert re.search(rf"^(?:step-[a-z-]+ )*step-{name}[ :]", text, re.MULTILINE), name
-        for path in row["inputs"]:
-            assert path[1:] in groups if path.startswith("@") else any(ROOT.glob(path)), f"{name}: {path}"
-    for path in (path for group in groups.values() for path in group):
-        assert path[1:] in groups if path.startswith("@") else any(ROOT.glob(path)), path
+    for path in (path for paths in [*groups.values(), *(row["inputs"] for row in table.values())] for path in paths):
+        assert path[1:] in groups if path.startswith("@") else any(ROOT.glob(path.removeprefix(":(glob)"))), path
