@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
-from cases import CASES
+from cases import ON_DEVICES
 from cuda_harness import check_case, few
 
 if sys.argv[1:] == ["barriers"]:
     os.environ["ROT_HOST_UNORDERED"] = "1"
 
-rows = few(CASES, 1)
+rows = few(ON_DEVICES, 1)
 for case in rows:
     check_case(case, seed=1)
 print(f"{len(rows)} rows of the table of cases")
