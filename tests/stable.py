@@ -7,13 +7,15 @@ A round is one run for each row of `RUNS`, which together have every setting. A 
 environment and a build of its own in build/stable, a new order of tests, and new examples of Hypothesis; both follow
 from its seed. To repeat a run: `--runs NAME --seed SEED`. Pythons are found as `python3.12` on PATH.
 
-The log, build/stable/log.md, has a row for each run and the tests that failed in it. `--record` copies it to
-benchmarks/results/stable.md.
+The log, build/stable/log.md, has a row for each run and the tests that failed in it. `--record` adds its rows to
+benchmarks/results/stable.json, and writes the log of all that are there to stable.md: rounds of several days.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import random
 import resource
@@ -31,7 +33,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "build" / "stable"
-RECORD = ROOT / "benchmarks" / "results" / "stable.md"
+RECORD = ROOT / "benchmarks" / "results" / "stable.json"
 PATIENCE = 4 * 3600
 """Seconds after which a run is taken to hang."""
 GIB = 2**30
@@ -246,7 +248,15 @@ def run_tests(run: Run, seed: int, arguments: list[str]) -> dict[str, Any]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return {"run": run, "seed": seed, "code": code, "seconds": time.monotonic() - began} | counted(report)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    row = {"run": run.name, "settings": run.settings(), "seed": seed, "date": today, "commit": commit(), "code": code}
+    return row | {"minutes": round((time.monotonic() - began) / 60, 1)} | counted(report)
+
+
+def commit() -> str:
+    """The commit of the sources, with a + where they differ from it."""
+    named = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+    return named.stdout.strip()
 
 
 def counted(report: Path) -> dict[str, Any]:
@@ -268,22 +278,29 @@ def counted(report: Path) -> dict[str, Any]:
 # ---- the log ----
 
 
-def log_of(rows: list[dict[str, Any]], what: str) -> str:
+def log_of(rows: list[dict[str, Any]]) -> str:
     """The log as a page."""
-    lines = ["# The tests under other settings", "", f"Written by `python tests/stable.py{what}`: `make stable`.", ""]
+    lines = ["# The tests under other settings", "", "Written by `make stable`.", ""]
     lines += ["| run | settings |", "| --- | --- |"]
-    used = dict.fromkeys(row["run"] for row in rows)
-    lines += [f"| {run.name} | {run.settings()} |" for run in used]
-    lines += ["", "| run | seed | tests | failed | skipped | minutes |", "| --- | --- | --- | --- | --- | --- |"]
+    lines += [f"| {name} | {settings} |" for name, settings in dict.fromkeys((r["run"], r["settings"]) for r in rows)]
+    lines += ["", "| run | commit | date | seed | tests | failed | skipped | minutes |", f"|{' --- |' * 8}"]
     for row in rows:
         ended = len(row["failures"]) or (0 if row["code"] in (0, 1) else f"pytest: {row['code']}")
-        counts = f"{row['tests']} | {ended} | {row['skipped']} | {row['seconds'] / 60:.1f}"
-        lines.append(f"| {row['run'].name} | {row['seed']} | {counts} |")
+        cells = [row[key] for key in ("run", "commit", "date", "seed", "tests")]
+        lines.append(f"| {' | '.join(map(str, [*cells, ended, row['skipped'], row['minutes']]))} |")
     failed = [(row, name, why) for row in rows for name, why in row["failures"]]
     if failed:
         lines += ["", "What failed:", ""]
-        lines += [f"- {row['run'].name}, seed {row['seed']}: `{name}`: {why}" for row, name, why in failed]
+        lines += [f"- {row['run']}, seed {row['seed']}: `{name}`: {why}" for row, name, why in failed]
     return "\n".join(lines) + "\n"
+
+
+def record(row: dict[str, Any]) -> None:
+    """Adds a row to those that are kept."""
+    rows = [*(json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []), row]
+    text = ",\n".join(json.dumps(one, ensure_ascii=False) for one in rows)
+    RECORD.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+    RECORD.with_suffix(".md").write_text(log_of(rows), encoding="utf-8")
 
 
 def main() -> int:
@@ -291,7 +308,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="default: 1")
     parser.add_argument("--runs", default=",".join(run.name for run in RUNS), help="default: %(default)s")
     parser.add_argument("--seed", type=int, help="of the first run; those after it add one (default: random)")
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)} too")
+    parser.add_argument("--record", action="store_true", help=f"add to {RECORD.relative_to(ROOT)} too")
     options, arguments = parser.parse_known_args()  # the others are pytest's
     named = {run.name: run for run in RUNS}
     if unknown := set(options.runs.split(",")) - set(named):
@@ -305,11 +322,10 @@ def main() -> int:
             print(f"{name}, seed {seed}: {named[name].settings()}", flush=True)
             rows.append(run_tests(named[name], seed, arguments))
             seed += 1
-            text = log_of(rows, "".join(f" {one}" for one in arguments))
-            (HERE / "log.md").write_text(text, encoding="utf-8")
-            if options.record:
-                RECORD.write_text(text, encoding="utf-8")
+            (HERE / "log.md").write_text(log_of(rows), encoding="utf-8")
             row = rows[-1]
+            if options.record:
+                record(row)
             print(f"    {row['tests']} tests, {len(row['failures'])} failed, exit code {row['code']}", flush=True)
             for test, why in row["failures"]:
                 print(f"    {test}: {why}", flush=True)
