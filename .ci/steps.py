@@ -8,15 +8,16 @@
 .ci/steps.toml lists the steps. A step is a rule `step-NAME` of the Makefile; `make NAME` is `run NAME`, but for the
 steps that every change must pass, which `make` runs without a record. A line of .ci/passed says of a step: the hash of
 its inputs and of its tools, the date, the seconds, and the processor. Inputs are the files that git knows under the
-step's paths, and the step's rule; of a tool, what it prints for --version counts. The gate repeats one recorded step,
-drawn at random, so that no line stays that does not hold. Where it may (as root, or by sudo), it installs the Debian
-packages of a step whose tools are missing.
+step's paths, and the step's rule with all of the Makefile that it names; of a tool, what it prints for --version
+counts. The gate repeats one recorded step, drawn at random, so that no line stays that does not hold. Where it may (as
+root, or by sudo), it installs the Debian packages of a step whose tools are missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import fcntl
 import functools
 import hashlib
 import json
@@ -100,32 +101,60 @@ def read_lines() -> dict[str, Line]:
     return {row[0]: Line(row[0], row[1], row[2], float(row[3]), row[4]) for row in rows}
 
 
-def write_lines(lines: dict[str, Line]) -> None:
-    """Writes .ci/passed whole, in the order of names."""
-    scratch = PASSED.with_suffix(f".{os.getpid()}")
-    scratch.write_text("".join(f"{lines[name]}\n" for name in sorted(lines) if name in read_steps()))
-    scratch.replace(PASSED)
+def write_line(name: str, line: Line | None) -> None:
+    """Writes a step's line to .ci/passed, in the order of names, or takes it away. Steps may end at the same time."""
+    lock = os.open(PASSED.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lines = read_lines()
+        lines.pop(name, None)
+        lines |= {name: line} if line else {}
+        scratch = PASSED.with_suffix(f".{os.getpid()}")
+        scratch.write_text("".join(f"{lines[one]}\n" for one in sorted(lines) if one in read_steps()))
+        scratch.replace(PASSED)
+    finally:
+        os.close(lock)
+
+
+@functools.cache
+def makefile() -> dict[str, str]:
+    """The definitions of the Makefile: of each variable, and the rules of each target."""
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "Makefile").read_text())
+    found: dict[str, str] = {}
+    for one in re.finditer(r"^define (\w+)\n(?:(?!endef).*\n)*endef|^(?:export )?(\w+) *[?:+]?=.*", text, re.MULTILINE):
+        found[one[1] or one[2]] = one[0]
+    for one in re.finditer(r"^([^\s#=:][^=:\n]*):(?!=).*(?:\n[\t#].*)*", text, re.MULTILINE):
+        for target in one[1].split():
+            found[target] = found.get(target, "") + one[0] + "\n"
+    return found
 
 
 def rule_of(name: str) -> str:
-    """The lines of a step's rule in the Makefile."""
-    line = rf"^(?:step-[\w-]+ )*step-{re.escape(name)}(?: step-[\w-]+)*:.*(?:\n[\t#].*)*"
-    found = re.findall(line, (ROOT / "Makefile").read_text(), re.MULTILINE)
-    if not found:
+    """A step's rule in the Makefile, with the rules and variables that it names, and those that these name."""
+    known, names = makefile(), [f"step-{name}"]
+    if names[0] not in known:
         raise SystemExit(f".ci/steps.py: the Makefile has no rule step-{name}")
-    return "\n".join(found)
+    for one in names:  # grows
+        words = dict.fromkeys(re.findall(r"[\w./-]+", known[one]))
+        names += [word for word in words if word in known and word not in names]
+    return "\n".join(known[one] for one in names)
+
+
+def path_of(tool: str) -> str | None:
+    """Where a tool is; CHROMIUM, say, may name another program than chromium."""
+    return shutil.which(os.environ.get(tool.upper(), tool))
 
 
 def version_of(tool: str) -> str:
     """What a tool prints for --version, or nothing if it is missing."""
-    if shutil.which(tool) is None:
+    if (path := path_of(tool)) is None:
         return ""
-    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=60)
     return said.stdout or said.stderr
 
 
 def missing_tools(step: Step) -> list[str]:
-    return [tool for tool in step.tools if shutil.which(tool) is None]
+    return [tool for tool in step.tools if path_of(tool) is None]
 
 
 def installer() -> list[str] | None:
@@ -224,11 +253,11 @@ def attempt(step: Step, limit: float | None = None) -> tuple[int | None, float]:
     if code == 0 and not is_another_step():
         if hash_of(step) == before:
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            write_lines(lines | {step.name: Line(step.name, before, today, seconds, processor())})
+            write_line(step.name, Line(step.name, before, today, seconds, processor()))
         else:
             print(f"{step.name} passed, and its inputs changed meanwhile: not recorded", flush=True)
     elif code and step.name in lines and lines[step.name].hash == before:
-        write_lines({name: line for name, line in lines.items() if name != step.name})
+        write_line(step.name, None)
     return code, seconds
 
 
@@ -368,6 +397,11 @@ def main() -> int:
     elif args.command == "gate":
         return gate(args.seconds)
     elif args.command == "of":
+        known = set(
+            filter(None, output("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"))
+        )
+        if unknown := [file for file in args.files if file not in known]:
+            parser.error(f"{' '.join(unknown)}: not a file of the repository, by its path from {ROOT}")
         print(*(step.name for step in steps.values() if not step.always and set(args.files) & set(files_of(step))))
     else:
         due = due_steps()

@@ -108,17 +108,32 @@ def test_a_step_that_passed_is_due_when_an_input_changes(repository: Repository)
     assert repository.due() == ["first", "second"]
 
 
+def test_steps_that_end_together_are_all_recorded(repository: Repository) -> None:
+    assert repository.run("make", "-j2", "first", "second").returncode == 0
+    assert set(repository.passed()) == {"first", "second"}
+
+
 def test_the_steps_of_a_file(repository: Repository) -> None:
     assert repository.steps("of", "code").stdout == "first\n"
     assert repository.steps("of", "second", "first").stdout == "first second\n"
     assert repository.steps("of", "Makefile").stdout == "\n"
+    assert "cod: not a file of the repository" in repository.steps("of", "code", "cod").stderr
 
 
 def test_another_rule_is_due(repository: Repository) -> None:
     assert repository.run("make", "first").returncode == 0
     makefile = repository.folder / "Makefile"
-    makefile.write_text(makefile.read_text() + "\nother:\n\techo\n")
+    before = makefile.read_text()
+    makefile.write_text(before + "\nother:\n\techo\n")
     assert repository.due() == ["second"]
+    for more in ("step-first: prepared\nprepared:\n\techo", "SLOW := 1\nstep-first: export OPTIONS = $(SLOW)"):
+        makefile.write_text(f"{before}\n{more}\n")
+        assert "first" in repository.due()
+        assert repository.run("make", "first").returncode == 0
+        assert repository.due() == ["second"]
+        makefile.write_text(f"{before}\n{more}\n".replace("echo", "echo 2").replace("SLOW := 1", "SLOW := 2"))
+        assert "first" in repository.due()
+    makefile.write_text(before)
     makefile.write_text(makefile.read_text().replace("step-check step-first step-second: step-%:", "step-%:"))
     failed = repository.steps("due")
     assert failed.returncode == 1
