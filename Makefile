@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# nvcc takes minutes for what the harness tests without it: make cuda, or ROTRNN_CUDA=1
-export ROTRNN_CUDA ?= 0
 # Two test processes share the cores, so waiting threads must not spin
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 # Builds by gcc share their objects where ccache is. Paths of the system's headers do not matter

@@ -1,9 +1,9 @@
-"""Builds rotrnn._cpu, and rotrnn._cuda where there is nvcc. Each kernel file is compiled once per dtype and instruction
+"""Builds rotrnn._cpu, and with ROTRNN_CUDA=1 rotrnn._cuda. Each kernel file is compiled once per dtype and instruction
 set (csrc/include/real.h).
 
 csrc/generate.py first writes the declarations for C and Python from csrc/kernels.list. nvcc is looked for in CUDA_HOME,
-on PATH and among Python's packages; ROTRNN_CUDA=0 leaves it alone. ROTRNN_ISA=avx2 leaves out the instruction sets that
-are faster than avx2, for processors that have none of them.
+on PATH and among Python's packages. ROTRNN_ISA=avx2 leaves out the instruction sets that are faster than avx2, for
+processors that have none of them.
 """
 
 import os
@@ -136,14 +136,23 @@ def cuda_job(source, dtype):
     return Job(source, f"{dtype}_cuda", [], [*MACROS, ("ROT_CUDA", "1"), ("ROT_DTYPE", dtype), ("ROT_ISA", "cuda")])
 
 
+def with_cuda():
+    """Whether the kernels for GPUs are asked for: they take some ten minutes."""
+    return os.environ.get("ROTRNN_CUDA", "") not in ("", "0")
+
+
 def find_nvcc():
-    """The CUDA compiler, or None."""
-    if os.environ.get("ROTRNN_CUDA") == "0":
-        return None
+    """The CUDA compiler. PlatformError if there is none."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     package = Path(sysconfig.get_path("purelib"), "nvidia", "cu13")  # PyPI: nvidia-cuda-nvcc
     places = [Path(home, "bin") for home in [*homes, package] if home]
-    return shutil.which("nvcc", path=os.pathsep.join([*map(str, places), os.environ.get("PATH", "")]))
+    found = shutil.which("nvcc", path=os.pathsep.join([*map(str, places), os.environ.get("PATH", "")]))
+    if found is None:
+        raise PlatformError(
+            "rotrnn: ROTRNN_CUDA=1 asks for the CUDA kernels, and there is no nvcc in CUDA_HOME, on PATH or among "
+            "Python's packages: install CUDA's compiler (nvidia-cuda-nvcc on PyPI), or leave ROTRNN_CUDA out"
+        )
+    return found
 
 
 def check_compiler():
@@ -171,6 +180,8 @@ class Build(build):
 
     def run(self):
         check_compiler()
+        if with_cuda():
+            find_nvcc()
         super().run()
 
 
@@ -182,12 +193,6 @@ class BuildVariants(build_ext):
         super().finalize_options()
         if self.editable_mode:
             self.build_temp = os.path.join("build", f"temp.{self.plat_name}-{sys.implementation.cache_tag}")
-
-    def run(self):
-        if not find_nvcc():
-            why = "ROTRNN_CUDA=0" if os.environ.get("ROTRNN_CUDA") == "0" else "there is no nvcc"
-            print(f"rotrnn: {why}, so the package is built for the CPU alone")
-        super().run()
 
     def build_extension(self, ext):
         check_compiler()
@@ -311,7 +316,7 @@ def about():
 
 
 extensions = [Extension("rotrnn._cpu", sorted({job.source for job in all_jobs()}))]
-if find_nvcc():
+if with_cuda():
     sources = sorted(map(str, Path("cuda").glob("*.c*")))
     extensions.append(Extension("rotrnn._cuda", sources))
 if __name__ == "__main__":  # tests/c/cross.py imports this file for its jobs

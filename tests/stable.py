@@ -157,7 +157,7 @@ def prepare(run: Run) -> Path:
             "--disable-pip-version-check",
             "install",
         ]
-        env = os.environ | {"ROTRNN_ISA": run.isa, "ROTRNN_CUDA": "0"}
+        env = os.environ | {"ROTRNN_ISA": run.isa}
         subprocess.run([*pip, "setuptools>=77", "--editable", f"{folder}[plot,data,test]"], check=True, env=env)
         installed.touch()
     return folder
@@ -167,7 +167,7 @@ def environment(run: Run, folder: Path) -> dict[str, str]:
     """Only what the run's settings say, and what finds programs and compilers."""
     kept = {name: os.environ[name] for name in ("PATH", "CC", "CXX", "CHROMIUM") if name in os.environ}
     env = kept | {"HOME": str(folder.parent / "home"), "TMPDIR": f"{folder}.tmp"}
-    env |= {"TZ": run.timezone, "LC_ALL": run.locale, "ROTRNN_CUDA": "0", "OMP_WAIT_POLICY": "passive"}
+    env |= {"TZ": run.timezone, "LC_ALL": run.locale, "OMP_WAIT_POLICY": "passive"}
     if run.locale == LOCALE:
         env |= {"LOCPATH": str(HERE / "locales"), "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     if run.simd:

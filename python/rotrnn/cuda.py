@@ -61,7 +61,7 @@ def _load() -> Device:
         from rotrnn import _cuda
     except ImportError as error:
         raise DeviceError(
-            "rotrnn was built without its CUDA kernels: install a wheel that has them, or build it where nvcc is"
+            "rotrnn was built without its CUDA kernels: ROTRNN_CUDA=1 pip install ... builds them, by nvcc"
         ) from error
     try:
         import cupy

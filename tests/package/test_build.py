@@ -29,7 +29,7 @@ echo "$made: $source" > "${made%.o}.d"
 
 def build(folder: Path, cc: str, **more: str) -> subprocess.CompletedProcess[str]:
     """The build of the extension into `folder` by the compiler `cc`."""
-    plain = {"ROTRNN_ISA": "", "ROTRNN_CUDA": "0", "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log")}
+    plain = {"ROTRNN_ISA": "", "ROTRNN_CUDA": "", "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log")}
     places = [f"--build-temp={folder / 'temp'}", f"--build-lib={folder / 'lib'}"]
     return subprocess.run(
         [sys.executable, "setup.py", "-q", "build", f"--build-base={folder}", "build_ext", *places],
@@ -48,6 +48,15 @@ def test_no_compiler_is_one_line_that_says_so(tmp_path: Path) -> None:
     )
     assert "Traceback" not in run.stderr
     assert "Errno" not in run.stderr
+
+
+def test_cuda_is_built_where_it_is_asked_for(tmp_path: Path) -> None:
+    nowhere = {"PATH": os.path.dirname(sys.executable), "CUDA_HOME": "", "CUDA_PATH": ""}
+    asked = build(tmp_path, sys.executable, ROTRNN_CUDA="1", **nowhere)
+    assert asked.returncode != 0
+    assert asked.stderr.splitlines()[-1].startswith(
+        "error: rotrnn: ROTRNN_CUDA=1 asks for the CUDA kernels, and there is no nvcc in CUDA_HOME, on PATH"
+    )
 
 
 def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> None:

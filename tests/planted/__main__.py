@@ -71,7 +71,6 @@ def run(tree: Path, arguments: Sequence[str], isa: str) -> subprocess.CompletedP
     """Runs Python in a tree, with the package of that tree."""
     own = {
         "PYTHONPATH": f"{tree / 'python'}{os.pathsep}{tree / 'tests'}",
-        "ROTRNN_CUDA": "0",
         "OMP_WAIT_POLICY": "passive",
     }
     environment = {**os.environ, **own, "ROTRNN_ISA": os.environ.get("ROTRNN_ISA", isa)}
