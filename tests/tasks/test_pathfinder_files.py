@@ -17,7 +17,7 @@ from PIL import Image
 from patience import PATIENCE
 from rotrnn._support.files import locked
 from rotrnn.cli import main
-from rotrnn.tasks import Pathfinder, pathfinder_files
+from rotrnn.tasks import Pathfinder, pathfinder, pathfinder_files
 from rotrnn.tasks.order import torch_random_order
 from rotrnn.tasks.pathfinder_files import Sample, read_level
 
@@ -167,13 +167,56 @@ def test_the_inner_copy_of_the_archive_is_found(tmp_path):
 
 
 GOOD = b"imgs/0 sample_0.png 0 1 1.0 14 4 2 0.5 1 1\n"
+FEW = b"imgs/0 sample_0.png 1\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1],
+        lambda text: text.replace(b"\n", b"\r\n"),
+        lambda text: text.replace(b"\n", b"\r\n")[:-2],
+        lambda text: b"".join(b"%b %b %b\n" % (row[0], row[1], row[3]) for row in map(bytes.split, text.splitlines())),
+    ],
+)
+def test_metadata_of_copies(tmp_path, change):
+    """Other ends of lines, and the needed columns alone."""
+    _, labels = release(tmp_path, {0: 5})
+    path = tmp_path / "metadata" / "0.npy"
+    path.write_bytes(change(path.read_bytes()))
+    assert read_level(tmp_path, 32, 14, str(tmp_path))["labels"].tolist() == list(labels.values())
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_grey_pictures_saved_in_colour(tmp_path, mode):
+    pixels, _ = release(tmp_path, {0: 2})
+    for path in (tmp_path / "imgs" / "0").iterdir():
+        Image.open(path).convert(mode).save(path)
+    read = read_level(tmp_path, 32, 14, str(tmp_path))["pixels"]
+    np.testing.assert_array_equal(read, list(pixels.values()))
+
+
+def test_tenths_of_the_level_that_lacks_an_image(monkeypatch):
+    """S4 and S5 take tenths of the 199,999 images, rounded down, for validation and test."""
+    n = 199_999
+    arrays = {"pixels": np.broadcast_to(np.uint8(0), (n, 32, 32)), "labels": np.zeros(n, np.uint8)}
+    monkeypatch.setattr(pathfinder, "find", lambda *_: Path("there"))
+    monkeypatch.setattr(pathfinder, "read_level", lambda *_: arrays)
+    task = Pathfinder(contour_length=6, data_dir="there").load()
+    order = torch_random_order(n)
+    for split, part in zip((task.train, task.val, task.test), np.split(order, [160_001, 180_000]), strict=True):
+        np.testing.assert_array_equal(split.order, part)
+    with pytest.raises(ValueError, match="has 199999 images, expected at least 200001"):
+        Pathfinder(contour_length=6, train=160_001, data_dir="there").load()
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (GOOD[:20], "line 1: is truncated, expected a newline at its end"),
-        (GOOD + GOOD.replace(b"_0", b"_1")[:-1], "line 2: is truncated, expected a newline at its end"),
+        (GOOD[:19], r"line 1: has 2 column\(s\), expected 11: folder, file, index, label"),
+        (GOOD + GOOD.replace(b"_0", b"_1")[:23], r"line 2: has 4 column\(s\), expected 11: folder"),
+        (FEW + FEW.replace(b"_0", b"_1")[:-2], "line 2: label is '', expected 0 or 1"),
+        (FEW + GOOD.replace(b"_0", b"_1"), r"line 2: has 11 column\(s\), expected 3: folder, file, label"),
         (
             GOOD + b"imgs/0 sample_1.png 1 0 1.0\n",
             r"line 2: has 5 column\(s\), expected 11: folder, file, index, label",
@@ -208,8 +251,6 @@ def damage(path, how):
         path.write_bytes(path.read_bytes()[:300])
     elif how == "text":
         path.write_bytes(b"no image")
-    elif how == "colour":
-        Image.new("RGB", (32, 32)).save(path)
     elif how == "sixteen bits":
         Image.fromarray(np.zeros((32, 32), np.uint16)).save(path)
     elif how == "small":
@@ -233,8 +274,7 @@ def damage(path, how):
         ("huge", "is not a complete image .*, expected a PNG file"),
         ("long", "is not a complete image .*, expected a PNG file"),
         ("jpeg", "is not a complete image .*, expected a PNG file"),
-        ("colour", r"has mode RGB and 32 x 32 pixels, expected 8-bit grey \(mode L\) and 32 x 32"),
-        ("sixteen bits", r"has mode I;16 and 32 x 32 pixels, expected 8-bit grey \(mode L\)"),
+        ("sixteen bits", r"has mode I;16 and 32 x 32 pixels, expected 8 bits \(mode L or RGB or RGBA or P\)"),
         ("small", "has mode L and 32 x 31 pixels, expected .* 32 x 32"),
     ],
 )
@@ -286,7 +326,7 @@ def test_a_line_of_metadata_as_released(tmp_path):
 
 WRITE = """
 import sys, time
-from rotrnn.tasks import Pathfinder, pathfinder_files
+from rotrnn.tasks import Pathfinder, pathfinder, pathfinder_files
 pathfinder_files.BATCH = 10
 save, saved = pathfinder_files._save, []
 def slow(*args):

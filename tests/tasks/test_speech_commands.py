@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 import wave
 
@@ -215,12 +216,16 @@ def test_malformed_lists(tmp_path, clips, line, message):
 
 def test_unknown_class_folder_and_missing_list(tmp_path, clips):
     write_folder(tmp_path, clips)
+    (tmp_path / "processed_data").mkdir()  # of S4 and S5
+    (tmp_path / "processed_data" / "train.pt").write_bytes(b"")
+    SpeechCommands(data_dir=str(tmp_path)).load()
     (tmp_path / "zebra").mkdir()
+    (tmp_path / "zebra" / "0_nohash_0.wav").write_bytes(b"")
     with pytest.raises(
         ValueError, match=rf"^{re.escape(str(tmp_path))}/zebra: is not a class, expected one of bed, cat"
     ):
         SpeechCommands(data_dir=str(tmp_path)).load()
-    (tmp_path / "zebra").rmdir()
+    shutil.rmtree(tmp_path / "zebra")
     (tmp_path / "testing_list.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"testing_list\.txt"):
         SpeechCommands(data_dir=str(tmp_path)).load()

@@ -172,16 +172,17 @@ def write_expressions(path: str | os.PathLike[str], expressions: Expressions) ->
 
 
 def read_expressions(path: str | os.PathLike[str]) -> Expressions:
-    """Reads a file in the released format.
+    """Reads a file in the released format; rows may also end in LF, as on other systems, and the last one in nothing.
 
-    Every row is parsed strictly and evaluated. A malformed row raises a ValueError that names the file and the line.
+    Every row is parsed strictly and evaluated, so a row that was cut is found. A malformed row raises a ValueError that
+    names the file and the line.
     """
     rows: list[bytes] = []
     values: list[int] = []
     with open(path, "rb") as file:
-        header = file.readline()
-        if header != HEADER:
-            raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(HEADER)}")
+        header = _line(file.readline())
+        if header != _line(HEADER):
+            raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(_line(HEADER))}")
         for line in file:
             try:
                 tokens, value = _parse_row(line)
@@ -192,10 +193,13 @@ def read_expressions(path: str | os.PathLike[str]) -> Expressions:
     return _joined(rows, values)
 
 
+def _line(line: bytes) -> bytes:
+    """A line without its end."""
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
 def _parse_row(line: bytes) -> tuple[Tokens, int]:
-    if not line.endswith(b"\r\n"):
-        raise ValueError(f"the row ends in {_short(line[-20:])}, expected CR LF")
-    source, *targets = line[:-2].split(b"\t")
+    source, *targets = _line(line).split(b"\t")
     if len(targets) != 1:
         raise ValueError(f"the row has {len(targets) + 1} column(s), expected 2, Source and Target")
     tokens, value = _parse(source)

@@ -270,20 +270,29 @@ class Pathfinder:
             A file in `data_dir` is not in the released format; the error names the file and the line.
         """
         if not (self.data_dir or self.download):
-            order = torch_random_order(self.train + self.val + self.test)
-            return self._task(order, lambda index: self.images(index).pixels, self.labels)
+            sizes = self.train, self.val, self.test
+            return self._task(torch_random_order(sum(sizes)), sizes, lambda i: self.images(i).pixels, self.labels)
         folder = find("Pathfinder", level_release(self.resolution, self.contour_length), self.data_dir, self.download)
         arrays = read_level(folder, self.resolution, self.contour_length, self.data_dir, self.cache_dir)
         pixels, labels = arrays["pixels"], np.array(arrays["labels"], np.int64)
-        wanted = self.train + self.val + self.test
-        if len(labels) < wanted:
-            raise ValueError(f"{folder}: has {len(labels)} images, expected at least {wanted}, train + val + test")
-        return self._task(torch_random_order(len(labels)), pixels.__getitem__, labels.__getitem__)
+        sizes = self.train, self.val, self.test
+        if sizes == (160_000, 20_000, 20_000) and len(labels) == sum(sizes) - 1:
+            sizes = 160_001, 19_999, 19_999  # without `EMPTY`: S4 and S5 take tenths, rounded down
+        if len(labels) < sum(sizes):
+            raise ValueError(f"{folder}: has {len(labels)} images, expected at least {sum(sizes)}, train + val + test")
+        return self._task(torch_random_order(len(labels)), sizes, pixels.__getitem__, labels.__getitem__)
 
-    def _task(self, order: Index, pixels: Callable[[Index], Picture], labels: Callable[[Index], Index]) -> Task:
+    def _task(
+        self,
+        order: Index,
+        sizes: tuple[int, int, int],
+        pixels: Callable[[Index], Picture],
+        labels: Callable[[Index], Index],
+    ) -> Task:
+        n, (first, val, last) = len(order), sizes
         train, val, test = (
             PathfinderSplit(part, pixels, labels, self.center, self.resolution**2)
-            for part in (order[: self.train], order[-self.test - self.val : -self.test], order[-self.test :])
+            for part in (order[:first], order[n - last - val : n - last], order[n - last :])
         )
         name = "path-x" if self.resolution == 128 else "pathfinder"
         return Task(name, train, val, test, n_classes=2, vocab=None, n_features=1, labels=("apart", "joined"))

@@ -1,7 +1,7 @@
 """Reads and writes folders of Pathfinder images in Long Range Arena's released layout: one level of one resolution.
 
 Such a folder holds ``imgs/<batch>/sample_<i>.png`` and ``metadata/<batch>.npy``. The latter is text with one line per
-image and the columns `COLUMNS`.
+image and the columns `COLUMNS`. Of copies, lines of the columns `FEW` alone are read, too, and pictures in colour.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ COLUMNS = {
 }
 """The columns of a line of metadata, each with the pattern of its values."""
 
+FEW = "folder", "file", "label"
+"""The columns that are needed."""
+
+MODES = "L", "RGB", "RGBA", "P"
+"""Pillow's modes of pictures of eight bits, whose grey is read, as S4 and S5 do."""
+
 _EXPECTED = {"folder": "imgs/ and a name", "file": "the name of a .png file", "label": "0 or 1"}
 
 
@@ -84,22 +90,24 @@ class Sample(NamedTuple):
         FileNotFoundError
             The file is missing.
         ValueError
-            The file is not a complete 8-bit grey PNG image of `side` x `side` pixels.
+            The file is not a complete PNG image of eight bits and `side` x `side` pixels.
         """
         got = None
         try:
             content = io.BytesIO(self.path.read_bytes())  # Pillow asks a file for as many bytes as its header says
             with pillow.open(content, formats=["PNG"]) as image:
-                if image.mode != "L" or image.size != (side, side):
+                if image.mode not in MODES or image.size != (side, side):
                     got = f"has mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
                 else:
-                    return np.asarray(image)
+                    return np.asarray(image.convert("L"))
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, f"is missing, but listed in {self.listed}", str(self.path)) from None
         except Exception as error:  # a damaged image may raise anything
             got = f"is not a complete image ({error})" if self.path.stat().st_size else "is empty"
             raise ValueError(f"{self.path}: {got}, expected a PNG file ({self.listed})") from None
-        raise ValueError(f"{self.path}: {got}, expected 8-bit grey (mode L) and {side} x {side} ({self.listed})")
+        raise ValueError(
+            f"{self.path}: {got}, expected 8 bits (mode {' or '.join(MODES)}) and {side} x {side} ({self.listed})"
+        )
 
 
 def level_release(resolution: int, contour_length: int) -> Release:
@@ -163,10 +171,12 @@ def _samples(folder: Path, files: Iterable[Path], contour_length: int) -> Iterat
     finish."""
     listed: dict[Path, str] = {}
     for path in files:
-        for number, line in enumerate(_lines(path), 1):
+        lines = _lines(path)
+        columns = FEW if lines and lines[0].count(" ") + 1 == len(FEW) else tuple(COLUMNS)
+        for number, line in enumerate(lines, 1):
             where = f"{path}, line {number}"
             try:
-                sample = _sample(folder, line, contour_length, where)
+                sample = _sample(folder, line, columns, contour_length, where)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             if sample.path in listed:
@@ -193,23 +203,21 @@ def _lines(path: Path) -> list[str]:
                 raise ValueError(f"{path}: is not an array of strings, but has numbers beyond Unicode")
         return [" ".join(row) for row in rows.tolist()]
     lines = content.decode("utf-8", "backslashreplace").split("\n")
-    if lines.pop():
-        raise ValueError(f"{path}, line {len(lines) + 1}: is truncated, expected a newline at its end")
-    return lines
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
 
 
-def _sample(folder: Path, line: str, contour_length: int, where: str) -> Sample:
-    columns = line.split(" ")
-    if len(columns) != len(COLUMNS):
-        raise ValueError(f"has {len(columns)} column(s), expected {len(COLUMNS)}: {', '.join(COLUMNS)}")
-    values = dict(zip(COLUMNS, columns, strict=True))
+def _sample(folder: Path, line: str, columns: tuple[str, ...], contour_length: int, where: str) -> Sample:
+    found = line.split(" ")
+    if len(found) != len(columns):
+        raise ValueError(f"has {len(found)} column(s), expected {len(columns)}: {', '.join(columns)}")
+    values = dict(zip(columns, found, strict=True))
     for name, value in values.items():
         if not re.fullmatch(COLUMNS[name], value, re.ASCII):
             raise ValueError(f"{name} is {value!r}, expected {_EXPECTED.get(name, 'a number')}")
-    if int(values["contour length"]) != contour_length:
-        raise ValueError(
-            f"contour length is {values['contour length']}, expected {contour_length}, the setting contour_length"
-        )
+    if (length := values.get("contour length")) is not None and int(length) != contour_length:
+        raise ValueError(f"contour length is {length}, expected {contour_length}, the setting contour_length")
     return Sample(folder / values["folder"] / values["file"], int(values["label"]), where)
 
 

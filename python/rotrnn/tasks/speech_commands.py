@@ -193,10 +193,12 @@ def moments(samples: npt.NDArray[np.int16], rows: int = 1024) -> npt.NDArray[np.
 def _clips(folder: Path) -> dict[str, Path]:
     """Returns the path of every clip ``<word>/<file>``, in the order of `WORDS`, then by name.
 
-    ValueError if a folder's name is not one of the words.
+    ValueError if the name of a folder with clips is not one of the words; others, such as the processed_data of S4 and
+    S5, are left alone.
     """
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.name.startswith(".") and path.name not in (*WORDS, NOISE):
+        known = path.name.startswith(".") or path.name in (*WORDS, NOISE)
+        if not known and path.is_dir() and any(path.glob("*.wav")):
             raise ValueError(f"{path}: is not a class, expected one of {', '.join(WORDS)}")
     words = (folder / word for word in WORDS)
     return {f"{word.name}/{path.name}": path for word in words for path in sorted(word.glob("[!.]*.wav"))}
