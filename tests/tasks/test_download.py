@@ -159,6 +159,18 @@ def test_a_file_that_is_not_there(server, tmp_path):
         fetch("http://127.0.0.1:9/data.bin", None, tmp_path)  # no server listens there
 
 
+def test_where_files_from_elsewhere_belong(server, monkeypatch, tmp_path):
+    """The address may be dead, as Long Range Arena's is at times."""
+    release = lra("listops-1000", "basic_train.tsv")
+    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", release._replace(urls={f"{server.url}/lra_release.gz": None}))
+    message = (
+        rf"^ListOps: {server.url}/lra_release.gz: 404 .*Files that you have from elsewhere are read from "
+        rf"{tmp_path}/data/listops-1000, expected a folder with basic_train.tsv"
+    )
+    with pytest.raises(OSError, match=message):
+        ListOps(data_dir=str(tmp_path / "data"), download=True).load()
+
+
 def test_an_unpublished_hash_is_reported_stored_and_checked_later(server, tmp_path):
     with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; the download has {SHA256}"):
         path = fetch(f"{server.url}/data.bin", None, tmp_path)

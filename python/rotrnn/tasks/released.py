@@ -65,6 +65,8 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
         `data_dir` is an empty string.
     FileNotFoundError
         The files are missing, and `download` is False.
+    OSError
+        They cannot be downloaded; the error says where files that come from elsewhere belong.
     """
     expected = f"expected a folder with {' or '.join(release.marks)}"
     if not data_dir:
@@ -75,7 +77,14 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
         raise FileNotFoundError(f"{name}: no data in {places}; {expected}, or download = true to download the data")
     if found is None:
         with locked(data_dir):
-            found = _find(release, data_dir) or _download(release, data_dir)
+            found = _find(release, data_dir)
+            try:
+                return found or _download(release, data_dir)
+            except OSError as error:
+                place = Path(data_dir, release.home or release.places[0])
+                raise OSError(
+                    f"{name}: {error}. Files that you have from elsewhere are read from {place}, {expected}"
+                ) from error
     return found
 
 
