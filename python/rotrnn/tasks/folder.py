@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn._support.files import read_file
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.own import Numbers, OwnData, Sequences
 
@@ -97,7 +98,7 @@ class Folder(OwnData):
 
         def read(path: Path) -> Numbers:
             nonlocal mode
-            content = io.BytesIO(path.read_bytes())  # Pillow asks a file for as many bytes as its header says
+            content = io.BytesIO(read_file(path))  # Pillow asks a file for as many bytes as its header says
             try:
                 with Image.open(content) as image:
                     width, height = image.size
