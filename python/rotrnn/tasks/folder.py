@@ -15,6 +15,8 @@ from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.own import Numbers, OwnData, Sequences
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""Formats of images, whatever a file's name ends in: Pillow reads others by programs, PostScript by Ghostscript."""
 AUDIO = (".wav",)
 MOST_PIXELS = 2**20
 """Of an image: each is a step of a sequence."""
@@ -100,7 +102,7 @@ class Folder(OwnData):
             nonlocal mode
             content = io.BytesIO(read_file(path))  # Pillow asks a file for as many bytes as its header says
             try:
-                with Image.open(content) as image:
+                with Image.open(content, formats=FORMATS) as image:
                     width, height = image.size
                     if width * height <= MOST_PIXELS:
                         mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")

@@ -66,10 +66,11 @@ class Run:
         checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
         return [self.recipe, self.log, self.result, *checkpoints]
 
-    def load_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Returns the recipe of the run. ValueError if there is no run in the folder."""
+    def load_recipe(self, overrides: Sequence[str] = (), *, trust: bool = False) -> Recipe:
+        """Returns the recipe of the run; `trust` as for `rotrnn.load_recipe`. ValueError if there is no run in the
+        folder."""
         self.check_there()
-        return load_recipe(self.recipe, overrides)
+        return load_recipe(self.recipe, overrides, trust=trust)
 
     def check_there(self) -> None:
         """Raises ValueError if there is no run in the folder."""
