@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,10 @@ def _train(args: argparse.Namespace) -> None:
     run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
     among = world()
     with among.together():
-        recipe = load_recipe(args.recipe, overrides) if args.recipe is not None else run.load_recipe(overrides)
+        if args.recipe is None:
+            recipe = run.load_recipe(overrides, trust=args.trust)
+        else:
+            recipe = load_recipe(args.recipe, overrides)
         if args.resume is None:
             data = f"rotrnn data {recipe.tables()['task']['name']} --stand-in --out DIR"
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
@@ -145,6 +148,15 @@ def _train(args: argparse.Namespace) -> None:
 def _check_out(folder: Path | None) -> None:
     if folder is not None:
         check_folder("--out", folder)
+
+
+def _trust(args: argparse.Namespace, runs: Iterable[Run]) -> None:
+    """Imports the modules that the recipes of runs name, if --trust asks for it."""
+    for run in runs if args.trust else ():
+        try:
+            run.load_recipe(trust=True)
+        except (OSError, ValueError) as error:
+            warnings.warn(str(error), stacklevel=2)
 
 
 def _can_draw() -> bool:
@@ -206,7 +218,9 @@ def _conclude(ended: list[Run]) -> None:
 def _results(args: argparse.Namespace) -> None:
     if args.out:
         check_out(args.out)
-    outcomes, unreadable = read_runs(find_runs(args.runs))
+    runs = find_runs(args.runs)
+    _trust(args, runs)
+    outcomes, unreadable = read_runs(runs)
     rows = [one.row() for one in collect(outcomes, args.by)]
     if args.out:
         write(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
@@ -216,6 +230,7 @@ def _results(args: argparse.Namespace) -> None:
 def _eval(args: argparse.Namespace) -> None:
     if args.out:
         check_out(args.out)
+    _trust(args, [Run(args.run)])
     found = reevaluate(
         Run(args.run),
         split=args.split,
@@ -249,22 +264,22 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _model(path: str, checkpoint: str) -> tuple[Loaded, Path]:
+def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
     """Returns a model and its folder: of a run, of a file, or of what `rotrnn.from_pretrained` finds."""
-    there = Path(path)
+    there = Path(args.model)
     if there.is_file():
         return load(there), there.parent
     if Run(there).recipe.is_file():
         run = Run(there)
-        recipe = run.load_recipe()
+        recipe = run.load_recipe(trust=args.trust)
         model = recipe.build(recipe.task.shape)
-        return Loaded(model, run.load_params(checkpoint, initial_state(model, recipe).params)), there
-    folder = find_folder(path)
+        return Loaded(model, run.load_params(args.checkpoint, initial_state(model, recipe).params)), there
+    folder = find_folder(args.model)
     return read_folder(folder), folder
 
 
 def _export(args: argparse.Namespace) -> None:
-    (model, params), _ = _model(args.model, args.checkpoint)
+    (model, params), _ = _model(args)
     if args.out.suffix == ".onnx":
         model.save_onnx(args.out, params)
     elif args.out.suffix == ".safetensors":
@@ -283,7 +298,7 @@ def _generate(args: argparse.Namespace) -> None:
         args.prompt.encode()
     except UnicodeEncodeError:
         raise ValueError(f"generate: PROMPT is {args.prompt!a:.80}, expected a text in UTF-8") from None
-    (model, params), folder = _model(args.model, args.checkpoint)
+    (model, params), folder = _model(args)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"generate: {args.model} is a {type(model).__name__}, expected a LanguageModel")
     of_bytes = args.bytes or (Run(folder).recipe.is_file() and isinstance(Run(folder).load_recipe().task, Language))
@@ -356,6 +371,7 @@ def _plot(args: argparse.Namespace) -> None:
     from rotrnn.plots import compare, plot  # matplotlib is an optional extra
 
     _check_out(args.out)
+    _trust(args, find_runs(args.runs))
     first = args.runs[0]
     if len(args.runs) == 1 and Run(first).recipe.is_file():
         paths = plot(first, args.out)
@@ -595,6 +611,7 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
         action="store_true",
         help="stop as if by Ctrl-C when standard input is closed, so that a run ends with the program that started it",
     )
+    _add_trust(one)
     _add_device(one)
     _add_steps(one)
     one.add_argument("--seed", type=int, metavar="N", help="the same as --set training.seed=N")
@@ -694,6 +711,7 @@ rotrnn results sweeps/words --curve --out curves.csv""",
         help="group runs of a task that agree in these settings",
     )
     one.add_argument("--curve", action="store_true", help="show accuracies against length instead")
+    _add_trust(one)
 
 
 def _eval_parser(commands: Any) -> None:
@@ -717,6 +735,7 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
     _add_grid(one, "evaluate each of these values of a setting")
     one.add_argument("--out", type=Path, metavar="FILE", help="also write all results, including curves, as JSON")
     one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
+    _add_trust(one)
     _add_device(one)
     one.add_argument(
         "--checkpoint",
@@ -785,6 +804,7 @@ rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1""",
 def _add_model(one: argparse.ArgumentParser) -> None:
     one.add_argument("model", metavar="MODEL", help="folder of a run, or a model's file or folder")
     one.add_argument("--checkpoint", choices=("init", "last", "best"), default="best", help="of a run (default: best)")
+    _add_trust(one)
 
 
 def _estimate_parser(commands: Any) -> None:
@@ -880,6 +900,7 @@ rotrnn plot runs/sweep""",
         metavar="DIR",
         help="folder for the plots; or DIR/STEM.svg, also .pdf or .png: plots DIR/STEM-NAME of that kind",
     )
+    _add_trust(one)
 
 
 def _groups_parser(commands: Any) -> None:
@@ -936,6 +957,14 @@ def _positive(text: str) -> int:
 
 def _add_set(parser: argparse.ArgumentParser, form: str, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar=form, help=f"{text}; may be repeated")
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the modules that the recipe in a run's folder names: their code runs",
+    )
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

@@ -345,6 +345,19 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         Folder(str(tmp_path), kind="regression")
 
 
+def test_postscript_that_is_named_as_an_image_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: ran.append("gs"))
+    (tmp_path / "cat").mkdir()
+    text = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\n"
+    (tmp_path / "cat" / "1.png").write_bytes(text)
+    with pytest.raises(ValueError, match=r"1.png: is not an image, or is damaged \(cannot identify"):
+        Folder(str(tmp_path)).load()
+    assert not ran
+
+
 @pytest.mark.parametrize("period", [0, 1, 3])
 @pytest.mark.parametrize("levels", [False, True])
 def test_what_is_read_and_predicted_of_a_series(period: int, levels: bool) -> None:

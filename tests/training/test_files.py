@@ -1,12 +1,15 @@
-"""Files are written atomically."""
+"""Files are written atomically, and links, pipes and devices in a folder of somebody else do no harm."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from rotrnn._support.files import atomic_file
+import rotrnn
+from rotrnn._support.files import atomic_file, locked, read_file
 
 
 def test_replaces_only_at_the_end(tmp_path):
@@ -57,3 +60,62 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, atomic_file(path):
         pass
     assert caught.value.filename == str(path)
+
+
+def test_a_lock_that_is_a_link_leaves_what_it_leads_to(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"content")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(precious)
+    with pytest.raises(OSError, match=r"is a link, expected a file: .*\.lock"), locked(tmp_path / "run"):
+        pass
+    assert precious.read_bytes() == b"content"
+
+
+def test_a_lock_with_content_keeps_it(tmp_path):
+    (tmp_path / "precious").write_bytes(b"content")
+    os.link(tmp_path / "precious", tmp_path / ".lock")
+    with locked(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_bytes() == b"content"
+
+
+def test_a_temporary_name_that_is_a_link_is_not_written_through(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))
+    (tmp_path / "precious").write_bytes(b"content")
+    (tmp_path / ".data.00000000.tmp").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError), atomic_file(tmp_path / "data") as file:
+        file.write(b"new")
+    assert (tmp_path / "precious").read_bytes() == b"content"
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "precious").write_bytes(b"content")
+    (tmp_path / "data").symlink_to(tmp_path / "precious")
+    with atomic_file(tmp_path / "data") as file:
+        file.write(b"new")
+    assert (tmp_path / "precious").read_bytes() == b"content"
+    assert not (tmp_path / "data").is_symlink()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+def test_pipes_and_devices_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        with pytest.raises(OSError, match="is a pipe or a device, expected a file"):
+            read_file(tmp_path / name)
+
+
+def test_every_file_is_opened_so():
+    """Each call of `open` in the package refuses links and pipes, but for /proc and recipes: one that a user names may
+    be a pipe."""
+    package = Path(rotrnn.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for line in path.read_text("utf-8").splitlines():
+            safe = "opener=regular" in line or '"xb"' in line
+            if re.search(r"(?<![\w.])open\(|\.(read|write)_(bytes|text)\(|gzip\.open", line) and not safe:
+                found.add(f"{path.relative_to(package).as_posix()}: {line.strip()}")
+    names = {one.partition(":")[0] for one in found}
+    assert names <= {"_support/platform.py", "training/recipe.py"}, sorted(found)

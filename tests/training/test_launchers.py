@@ -282,7 +282,7 @@ def test_a_script_quotes_what_a_shell_would_read():
     assert "#SBATCH --comment='two words # 1'\n#SBATCH --gres=gpu:1\n#SBATCH --exclusive\n" in text
     assert "#SBATCH --job-name=my_sweep_HOME\n#SBATCH --array=0-2\n" in text
     assert """set -- seed=0 seed=1 'a=b;c'"'"'d'\n""" in text
-    assert text.endswith('train --resume "$1" --device cuda\n')
+    assert text.endswith('train --resume "$1" --trust --device cuda\n')
 
 
 # ---- what goes wrong in another process ----

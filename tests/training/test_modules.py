@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from rotrnn.cli import main
 from rotrnn.nn.registry import LAYERS
 from rotrnn.training import recipe as recipes
-from rotrnn.training.modules import locate
+from rotrnn.training.modules import Untrusted, locate
 from rotrnn.training.recipe import load_recipe, read_recipe
 from rotrnn.training.run import Run
-from rotrnn.training.sweep import plan
+from rotrnn.training.sweep import COMMAND, plan, prepared
 
 LAYER = """
 import rotrnn
@@ -87,7 +89,7 @@ def test_where_modules_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run = Run(tmp_path / "runs" / "one")
     run.folder.mkdir(parents=True)
     run.write(run.recipe, found.text())
-    assert run.load_recipe() == found
+    assert run.load_recipe() == found  # what is imported already serves
 
 
 def test_beside_the_recipe_goes_before_the_working_directory_and_both_before_what_is_installed(
@@ -177,3 +179,78 @@ def test_a_task_with_a_setting_that_no_recipe_holds(monkeypatch: pytest.MonkeyPa
     annotated = re.escape(repr(Path))  # in the words of this Python
     with pytest.raises(TypeError, match=f"a setting is annotated {annotated}, expected what a recipe can hold"):
         load_recipe("digits-lru", ["task.name=odd", "task.folder=x"])
+
+
+PLANTED = """
+from pathlib import Path
+Path(__file__).with_name("it ran").touch()
+import rotrnn
+rotrnn.LAYERS["planted"] = type("planted", (rotrnn.LRU,), {})
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Run:
+    """The run of somebody else, whose recipe names a module beside it."""
+    run = Run(tmp_path / "foreign")
+    recipe(run.folder, "planted", layer="planted").rename(run.recipe)
+    module(run.folder, "planted", PLANTED)
+    return run
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "results RUN",
+        "eval RUN",
+        "export RUN --out x",
+        "generate RUN 1",
+        "plot RUN",
+        "plot RUN RUN",
+        "train --resume RUN",
+    ],
+)
+def test_a_run_imports_nothing_unless_it_is_trusted(
+    foreign: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rotrnn.cli.train", lambda recipe, *_, **__: pytest.fail("it trains"))
+    monkeypatch.setattr("rotrnn.tasks.digits.Digits.load", lambda _: Run(tmp_path).check_there())  # it takes long
+    words = [str(foreign.folder) if one == "RUN" else one for one in command.split()]
+    path = list(sys.path)
+    assert main(words) == 2
+    assert "planted is the name of a module, whose code would run; expected --trust" in capsys.readouterr().err
+    assert not (foreign.folder / "it ran").exists()
+    assert sys.path == path
+    monkeypatch.setattr("rotrnn.cli.train", lambda recipe, *_, **__: sys.exit(0))
+    try:
+        main([*words, "--trust"])
+    except SystemExit:
+        assert words[0] == "train"
+    assert (foreign.folder / "it ran").exists()
+    assert "--trust" not in capsys.readouterr().err
+
+
+def test_another_module_of_an_imported_name_stays_off_the_path(foreign: Run) -> None:
+    """On the path, its folder could bring an optional package that is not installed."""
+    foreign.recipe.write_text(RECIPE.format(modules=["json"], layer="lru"))
+    module(foreign.folder, "json", PLANTED)
+    path = list(sys.path)
+    with pytest.raises(ValueError, match="'json' is already"):
+        foreign.load_recipe()
+    assert sys.path == path
+
+
+def test_a_sweep_does_not_trust_what_is_in_its_folder(foreign: Run) -> None:
+    """Its workers do trust it: they would import what the recipe there names."""
+    runs = {foreign.folder.name: load_recipe("digits-lru", ["training.steps=1"])}
+    with pytest.raises(Untrusted, match="expected --trust"), prepared(runs, foreign.folder.parent, False, print):
+        pass
+    assert not (foreign.folder / "it ran").exists()
+
+
+def test_workers_of_a_sweep_take_no_module_of_the_working_directory(tmp_path: Path) -> None:
+    for name in ("tqdm", "numpy", "rotrnn"):
+        module(tmp_path, name, f"raise SystemExit({name!r})")
+    done = subprocess.run([*COMMAND, "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

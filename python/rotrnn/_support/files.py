@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.platform import lock, synced
+from rotrnn._support.platform import lock, regular, synced
 
 HEADER = 2**16
 """Number of bytes of the header of a .npy file, at most."""
@@ -27,12 +27,13 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a binary file for writing that gets the name `path` only if the block ends without an error.
 
     The file is written next to `path` under a temporary name, fsynced and renamed. If anything goes wrong in between (a
-    full disk, a kill), `path` is unchanged. An OSError while writing names `path`.
+    full disk, a kill), `path` is unchanged. If `path` is a link, the file takes its place, and what it led to is
+    unchanged. An OSError while writing names `path`.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:  # never one that is there, such as a link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -43,6 +44,13 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     synced(path.parent)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Returns the bytes of a file in a folder that may be of somebody else. OSError if it is a pipe or a device, whose
+    bytes may never end."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()
 
 
 class Readable(Protocol):
@@ -71,12 +79,12 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     ValueError
         The file is damaged or truncated, or holds Python objects or items without a size; the error names it.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         begin = file.read(12)
     if begin[6:7] > b"\1" and int.from_bytes(begin[8:], "little") > HEADER:  # NumPy asks for as much before it looks
         raise ValueError(f"{path}: is not a .npy file, or is damaged (its header has more than {HEADER} bytes)")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             form = np.lib.format
             readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
             _, _, dtype = readers[form.read_magic(file)](file)
@@ -98,7 +106,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     ValueError
         It is not a .npz file, is damaged, or holds Python objects; the error names it.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         try:
             members = zipfile.ZipFile(file)
             return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in members.infolist()}
@@ -159,7 +167,7 @@ def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterat
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as file:
+    with open(folder / ".lock", "ab", opener=regular) as file:
         try:
             lock(file, wait=message is None)
         except BlockingIOError as error:

@@ -12,6 +12,7 @@ import errno
 import os
 import platform
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -144,7 +145,26 @@ def killed(code: int) -> bool:
     return sys.platform != "win32" and code == -signal.SIGKILL
 
 
-def lock(file: IO[str], wait: bool) -> None:
+def regular(path: str, flags: int) -> int:
+    """An opener, as `open` takes one, of files in folders that may be of somebody else. OSError for a pipe or a device,
+    and for a link to a file that is to be written: what is changed would be elsewhere."""
+    flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe waits for its other end
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "is a link, expected a file", path) from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` has an error of its own for a folder
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is a pipe or a device, expected a file", path)
+    return descriptor
+
+
+def lock(file: IO[bytes], wait: bool) -> None:
     """Holds an open file for this process until it is closed or the process ends; BlockingIOError where another does
     and this one is not to wait."""
     if sys.platform == "win32":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn._support.files import read_npz
+from rotrnn._support.files import read_file, read_npz
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.nn.blocks.pool import POOLS
@@ -241,7 +241,7 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
 
 
 def _msgpack(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    data = read_file(path)
     try:
         from flax.serialization import msgpack_restore
     except ImportError as error:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
+from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json
 from rotrnn._support.settings import PYTHON, Unfit, describe, fit, hints_of
 from rotrnn.models.build import ModelSettings, build_model
@@ -237,7 +238,7 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
     if whole.is_file() or not index.is_file():
         return whole, read_arrays(whole)
     try:
-        files = sorted(set(from_json(index.read_bytes())["weight_map"].values()))
+        files = sorted(set(from_json(read_file(index))["weight_map"].values()))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ValueError(f"{index}: has no weight_map, expected the file of each array") from None
     arrays: dict[str, Array] = {}
@@ -259,7 +260,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         It is not a safetensors file, is damaged, or an array has another dtype.
     """
     try:
-        parts = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        parts = deserialize(read_file(path))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"{path}: is truncated, or is not a safetensors file ({error})") from error
     return {name: _array(path, name, **part) for name, part in parts}

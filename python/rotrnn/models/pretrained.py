@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import atomic_file, check_folder
+from rotrnn._support.files import atomic_file, check_folder, read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn.models.files import FORMAT, Loaded, described, load, save_model
 from rotrnn.models.huggingface import INDEX, WEIGHTS, read_mamba, read_mamba2
@@ -58,7 +58,7 @@ def read_folder(folder: Path) -> Loaded:
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: has no {CONFIG}, expected the folder of a model")
     try:
-        settings = from_json(path.read_bytes())
+        settings = from_json(read_file(path))
     except ValueError as error:
         raise ValueError(f"{path}: is not JSON ({error})") from None
     if not isinstance(settings, dict):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn._support.files import read_most
+from rotrnn._support.platform import regular
 
 FILE = "tokenizer.json"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -54,7 +55,7 @@ class Tokenizer(Tokens):
             raise ImportError(
                 f"{path}: to read it needs tokenizers, which is not installed; pip install 'rotrnn[hub]'"
             ) from error
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             text = read_most(file, MOST)
         try:
             self.published: Any = Published.from_str(text.decode())

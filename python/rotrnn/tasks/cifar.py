@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, read_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.pickled import PickledArray, read_pickle
@@ -168,7 +168,7 @@ def read_python(path: str | os.PathLike[str]) -> tuple[ByteArray, ByteArray]:
     but a batch of CIFAR-10.
     """
     try:
-        batch = read_pickle(Path(path).read_bytes())
+        batch = read_pickle(read_file(path))
     except ValueError as error:
         raise ValueError(f"{path}: is not a batch of CIFAR-10: {error}") from error
     if not isinstance(batch, dict):

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rotrnn._support import progress
-from rotrnn._support.files import atomic_file
-from rotrnn._support.platform import sync_all, synced
+from rotrnn._support.files import atomic_file, read_file
+from rotrnn._support.platform import regular, sync_all, synced
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
@@ -56,7 +56,7 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     record = path.with_name(path.name + ".sha256")
     expected = known_hash
     if expected is None and record.exists():
-        known = re.match(rb"[0-9a-f]{64}\b", record.read_bytes())
+        known = re.match(rb"[0-9a-f]{64}\b", read_file(record))
         if known is None:
             raise ValueError(f"{record}: does not begin with a SHA-256; remove it to download {path.name} again")
         expected = f"sha256:{known[0].decode()}"
@@ -86,7 +86,7 @@ class ResumingDownloader:
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         import requests
 
-        with open(self.part, "ab") as file:
+        with open(self.part, "ab", opener=regular) as file:
             try:
                 self.fetch(url, file)
             except requests.RequestException as error:
@@ -106,7 +106,7 @@ class ResumingDownloader:
         headers = {"Accept-Encoding": "identity"}
         have = file.seek(0, os.SEEK_END)
         if have and self.tag.exists():
-            headers |= {"Range": f"bytes={have}-", "If-Range": self.tag.read_text()}
+            headers |= {"Range": f"bytes={have}-", "If-Range": read_file(self.tag).decode()}
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 self.tag.unlink()
@@ -122,7 +122,8 @@ class ResumingDownloader:
                 self.tag.unlink(missing_ok=True)
                 tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
                 if tag and not tag.startswith("W/"):
-                    self.tag.write_text(tag)
+                    with atomic_file(self.tag) as kept:
+                        kept.write(tag.encode())
             size = response.headers.get("Content-Length")
             total = None if size is None else have + int(size)
             bar = progress.bar(total=total, initial=have, unit="B", unit_scale=True, desc=url.rpartition("/")[2])
@@ -157,7 +158,7 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir(parents=True)
     try:
-        with open(archive, "rb") as file:
+        with open(archive, "rb", opener=regular) as file:
             size = os.path.getsize(archive)
             words = f"unpacking {Path(archive).name}"
             with progress.kind().wrapattr(file, "read", size, disable=None, desc=words) as packed:

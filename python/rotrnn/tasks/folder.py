@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn._support.files import read_file
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.own import Numbers, OwnData, Sequences
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""Formats of images, whatever a file's name ends in: Pillow reads others by programs, PostScript by Ghostscript."""
 AUDIO = (".wav",)
 MOST_PIXELS = 2**20
 """Of an image: each is a step of a sequence."""
@@ -97,9 +100,9 @@ class Folder(OwnData):
 
         def read(path: Path) -> Numbers:
             nonlocal mode
-            content = io.BytesIO(path.read_bytes())  # Pillow asks a file for as many bytes as its header says
+            content = io.BytesIO(read_file(path))  # Pillow asks a file for as many bytes as its header says
             try:
-                with Image.open(content) as image:
+                with Image.open(content, formats=FORMATS) as image:
                     width, height = image.size
                     if width * height <= MOST_PIXELS:
                         mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, read_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
@@ -130,6 +130,6 @@ def _rows(files: dict[str, list[Path]]) -> Iterator[tuple[int, tuple[str, ...]]]
     for label, name in enumerate(LABELS):
         for path in files[name]:
             try:
-                yield label, (path.read_bytes().decode(),)
+                yield label, (read_file(path).decode(),)
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path}: is not valid UTF-8: {error}") from None

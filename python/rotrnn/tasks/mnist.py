@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, read_most
+from rotrnn._support.files import Readable, atomic_file, read_most
+from rotrnn._support.platform import regular
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Forms, Store
@@ -149,7 +150,8 @@ def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> ByteArray:
     path, ndim = Path(path), 1 + len(shape)
     head = 4 + 4 * ndim
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as packed:
+            file: Readable = gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else packed
             begin = file.read(head)
             if begin[:4] != bytes([0, 0, 8, ndim]) or len(begin) < head:
                 got, magic = begin[:4].hex(" "), bytes([0, 0, 8, ndim]).hex(" ")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked, open_npy
+from rotrnn._support.files import atomic_file, locked, open_npy, read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import synced
 from rotrnn._support.progress import bar
@@ -94,7 +94,7 @@ class Sample(NamedTuple):
         """
         got = None
         try:
-            content = io.BytesIO(self.path.read_bytes())  # Pillow asks a file for as many bytes as its header says
+            content = io.BytesIO(read_file(self.path))  # Pillow asks a file for as many bytes as its header says
             with pillow.open(content, formats=["PNG"]) as image:
                 if image.mode not in MODES or image.size != (side, side):
                     got = f"has mode {image.mode} and {' x '.join(map(str, image.size))} pixels"
@@ -190,7 +190,7 @@ def _samples(folder: Path, files: Iterable[Path], contour_length: int) -> Iterat
 def _lines(path: Path) -> list[str]:
     """Returns the lines of a metadata file: text, as released, or an array of strings, as the original script writes
     it."""
-    content = path.read_bytes()
+    content = read_file(path)
     if content.startswith(MAGIC):
         table = open_npy(path)
         if table.ndim != 2 or table.dtype.kind not in "SU":
@@ -304,7 +304,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
-        settings = from_json(path.read_bytes())
+        settings = from_json(read_file(path))
         return {"images": settings["images"], **settings}
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: is damaged ({error!r}), expected the settings of the images") from None

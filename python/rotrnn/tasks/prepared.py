@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked, open_npy
+from rotrnn._support.files import atomic_file, locked, open_npy, read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import allocate, synced
 
@@ -116,7 +116,7 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
 
 def _manifest(place: Path) -> dict[str, Any]:
     try:
-        manifest = from_json((place / MANIFEST).read_bytes())
+        manifest = from_json(read_file(place / MANIFEST))
         if all(re.fullmatch(r"\w+\.npy", name) and type(size) is int for name, size in manifest["files"].items()):
             return dict(manifest)
     except (AttributeError, OSError, ValueError, LookupError, TypeError):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import atomic_file, read_file
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
@@ -211,7 +211,7 @@ def _divided(clips: dict[str, Path], lists: dict[str, Path]) -> dict[str, list[s
     """
     where: dict[str, str] = {}
     for name, path in lists.items():
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        for number, line in enumerate(read_file(path).splitlines(), 1):
             clip = line.decode(errors="backslashreplace")
             if clip not in clips:
                 raise ValueError(f"{path}, line {number}: there is no clip {clip!r}")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
 from rotrnn.tasks.task import Index
@@ -186,7 +187,7 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
             for row in reader:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
 from rotrnn._support.json import to_json
+from rotrnn._support.platform import regular
 from rotrnn.training.run import Run
 from rotrnn.training.tensorboard import Board
 
@@ -74,7 +75,7 @@ def opened(
     """The log of a run, which holds `records` already; closed at the end of the block. `function` gets each record
     behind the step `after`."""
     with (
-        open(run.log, "ab", buffering=0) as file,  # a buffer would fail on closing
+        open(run.log, "ab", buffering=0, opener=regular) as file,  # a buffer would fail on closing
         closing(Board(run, records, eval_every)) as board,
     ):
         yield Log(file, board, Hook(function, records, after))

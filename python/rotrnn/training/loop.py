@@ -309,7 +309,7 @@ class Trainer:
     @property
     def resuming(self) -> str:
         """The command that continues the run."""
-        return f"rotrnn train --resume {self.run.folder}"
+        return f"rotrnn train --resume {self.run.folder}" + " --trust" * bool(self.recipe.modules)
 
     @property
     def steps(self) -> int:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 
+class Untrusted(ValueError):
+    """The recipe of a run names a module that this process has not imported."""
+
+
 def locate(modules: Any, near: Path | None) -> list[str]:
     """Returns the modules of a recipe's ``import``, each as "FOLDER/module" with the absolute path of its folder.
 
@@ -61,28 +65,38 @@ def _file(folder: Path, name: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def load(modules: list[str]) -> None:
+def load(modules: list[str], trust: bool = True) -> None:
     """Imports modules given in the form that `locate` returns. A process imports each module once.
 
     Raises
     ------
+    Untrusted
+        `trust` is False, and a module is not imported yet. Nothing runs.
     ValueError
         A module raises an exception, or this process has already imported another module of that name.
     """
     for module in modules:
         folder, slash, name = module.rpartition("/")
         expected = _file(Path(folder or "/"), name) if slash else None
-        try:
-            with _first(folder):
-                found = importlib.import_module(name).__file__
-        except Exception as error:
-            frames = [one for one in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in one.filename]
-            where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-            raise ValueError(f"import: {module} fails with {type(error).__name__}: {error}{where}") from error
+        if not trust and name not in sys.modules:
+            ways = f"expected --trust if you trust this run, or in Python `import {name}` before"
+            raise Untrusted(f"import: {module} is the name of a module, whose code would run; {ways}")
+        found = _import(module, folder, name) if trust else getattr(sys.modules[name], "__file__", None)
         if expected is not None and (found is None or not expected.samefile(found)):
             raise ValueError(
                 f"import: {name!r} is already {found} in this process, expected {expected}; rename one of them"
             )
+
+
+def _import(module: str, folder: str, name: str) -> str | None:
+    """Imports a module and returns its file."""
+    try:
+        with _first(folder):
+            return importlib.import_module(name).__file__
+    except Exception as error:
+        frames = [one for one in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in one.filename]
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise ValueError(f"import: {module} fails with {type(error).__name__}: {error}{where}") from error
 
 
 @contextlib.contextmanager

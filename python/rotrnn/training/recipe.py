@@ -28,7 +28,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.tasks.task import balanced_weights
-from rotrnn.training.modules import load, locate
+from rotrnn.training.modules import Untrusted, load, locate
 from rotrnn.training.optimiser import AdamW
 
 Table = dict[str, Any]
@@ -264,7 +264,7 @@ FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
 do not apply to another."""
 
 
-def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool = True) -> Recipe:
     """Loads the recipe of that name from the package, or the TOML file at that path (it ends in .toml or has a slash).
 
     A recipe may begin with ``base = "another"``. Its sections then change those of the base, key by key. Another layer
@@ -282,6 +282,9 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     overrides : sequence of "section.key=value"
         Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
         starts its section anew too, with a warning that names what it drops.
+    trust : bool
+        Import the modules that the recipe names. Without it no code of theirs runs: modules that this process has
+        imported already serve, and others are an error. So are the recipes of runs read, by `rotrnn.plots` too.
 
     Raises
     ------
@@ -296,7 +299,9 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     changes = [parse_override(override) for override in overrides]
     try:
         dropped = change(tables, changes)
-        recipe = read_recipe(tables)
+        recipe = read_recipe(tables, trust)
+    except Untrusted as error:
+        raise Untrusted(f"{name}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     warn_of_dropped(name, [dropped])
@@ -504,9 +509,9 @@ def parse_override(
     return place.strip(), parse_value(text)
 
 
-def read_recipe(tables: dict[str, Any]) -> Recipe:
+def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
     """Returns a recipe from its sections. "import" lists the modules to import first, in the form that `locate`
-    returns.
+    returns; `trust` is that of `load_recipe`.
 
     Raises
     ------
@@ -523,7 +528,7 @@ def read_recipe(tables: dict[str, Any]) -> Recipe:
             raise ValueError(f"unknown section [{name}]{nearest(name, [*sections, 'import'])}")
         if not isinstance(table, dict):
             raise ValueError(f"{name} is {table!r}, expected a section [{name}]")
-    load(modules)
+    load(modules, trust)
     task = dict(tables.get("task", {}))
     if "name" not in task:
         raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")

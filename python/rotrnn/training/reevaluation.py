@@ -82,7 +82,7 @@ def reevaluate(
         tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
         try:
             change(tables, [*changes, *chosen])
-            recipe = read_recipe(tables)
+            recipe = read_recipe(tables, trust=False)
         except ValueError as error:
             raise ValueError(f"{run.recipe}: {error}") from error
         if task is None or recipe.task != loaded:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn._support.files import atomic_file, locked
+from rotrnn._support.files import atomic_file, locked, read_file
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
@@ -66,10 +66,11 @@ class Run:
         checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
         return [self.recipe, self.log, self.result, *checkpoints]
 
-    def load_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Returns the recipe of the run. ValueError if there is no run in the folder."""
+    def load_recipe(self, overrides: Sequence[str] = (), *, trust: bool = False) -> Recipe:
+        """Returns the recipe of the run; `trust` as for `rotrnn.load_recipe`. ValueError if there is no run in the
+        folder."""
         self.check_there()
-        return load_recipe(self.recipe, overrides)
+        return load_recipe(self.recipe, overrides, trust=trust)
 
     def check_there(self) -> None:
         """Raises ValueError if there is no run in the folder."""
@@ -152,7 +153,7 @@ class Run:
 
     def _stated(self) -> dict[str, Any]:
         """Returns the sections of the recipe's file, which lacks settings that are newer than the run."""
-        return from_toml(self.recipe.read_text("utf-8"))
+        return from_toml(read_file(self.recipe).decode())
 
     def own(self) -> list[Path]:
         """Returns all files of the run."""
@@ -212,7 +213,7 @@ class Run:
         if not path.exists():
             return default
         try:
-            found = from_json(path.read_bytes())
+            found = from_json(read_file(path))
         except ValueError as error:
             raise ValueError(f"{path}: is damaged, expected JSON ({error})") from error
         if path == self.result and (expected := _expected_of_result(found)):
@@ -229,7 +230,7 @@ class Run:
         if not self.log.exists():
             return []
         records = []
-        for number, line in enumerate(self.log.read_bytes().split(b"\n")[:-1], 1):
+        for number, line in enumerate(read_file(self.log).split(b"\n")[:-1], 1):
             record = None
             with suppress(ValueError):
                 record = from_json(line)

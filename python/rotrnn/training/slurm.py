@@ -36,7 +36,7 @@ TEMPLATE = """\
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-${{SLURM_CPUS_ON_NODE:-1}}}}"
 set -- {runs}
 shift "$SLURM_ARRAY_TASK_ID"
-exec {command} train --resume "$1" --device {device}
+exec {command} train --resume "$1" --trust --device {device}
 """
 
 

@@ -31,7 +31,7 @@ from rotrnn._support.text import nearest, plural
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.device import named
 from rotrnn.training.loop import Interrupted, check_same
-from rotrnn.training.modules import load, locate
+from rotrnn.training.modules import Untrusted, load, locate
 from rotrnn.training.parallel import LAUNCHERS
 from rotrnn.training.recipe import (
     NO_SECTIONS,
@@ -47,8 +47,9 @@ from rotrnn.training.recipe import (
 )
 from rotrnn.training.run import Run
 
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "rotrnn")
-"""The command that trains a run; it is followed by the arguments of `rotrnn`."""
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "rotrnn")
+"""The command that trains a run; it is followed by the arguments of `rotrnn`. By -P no module of the working directory
+takes the place of another."""
 STOPPED = 130
 """The exit code of a run that stopped on request."""
 POLL = 0.05
@@ -326,7 +327,7 @@ class Worker:
             environment.setdefault("OMP_NUM_THREADS", str(threads))
         output = tempfile.TemporaryFile()  # noqa: SIM115
         process = subprocess.Popen(
-            [*COMMAND, "train", "--resume", str(run.folder), "--until-eof", "--device", device],
+            [*COMMAND, "train", "--resume", str(run.folder), "--trust", "--until-eof", "--device", device],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=output,
@@ -449,6 +450,8 @@ def _put(run: Run, recipe: Recipe, retry: bool) -> None:
     if run.recipe.exists():
         try:
             there = run.load_recipe()
+        except Untrusted:  # what `Worker` imports are the modules of this sweep's own recipe
+            raise
         except ValueError:
             if retry:
                 run.restore(recipe)

@@ -37,7 +37,7 @@ class Board:
         with self.warn_on_error():
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
-            self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "wb")  # noqa: SIM115
+            self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "xb")  # noqa: SIM115
             self.writer = RecordWriter(self.file)
             self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         self.add(records)
