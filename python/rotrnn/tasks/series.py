@@ -125,6 +125,7 @@ class Series:
     test_fraction: float = 0.2
     delimiter: str = ""
 
+    causal: ClassVar[bool] = True
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
     files: ClassVar[str] = "a file .csv, .tsv, .parquet or .npz"
 
