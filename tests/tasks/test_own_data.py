@@ -136,6 +136,54 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
     np.testing.assert_array_equal([y for _, y in examples(task)], [[3, np.nan], [6, 7]])
 
 
+NOBODY_NAMED = [
+    ("", ["0", "1", "2", "3"], "which has no name of its own"),
+    ("Unnamed: 0", ["5", "1", "2", "3"], "which has no name of its own"),  # as pandas calls it when it is read again
+    ("__index_level_0__", ["5", "1", "2", "3"], "which has no name of its own"),
+    ("id", ["1", "2", "3", "4"], "which numbers the rows"),
+    ("row", ["0", "1.0", "2", "3"], "which numbers the rows"),
+    ("copy", ["5", "5.0", "7", "7"], "which is equal to 'label'"),
+]
+
+
+@pytest.mark.parametrize(("name", "cells", "why"), NOBODY_NAMED)
+def test_columns_that_nobody_named_are_no_data(tmp_path: Path, name: str, cells: list[str], why: str) -> None:
+    """An index that was written with the table, row numbers, and a copy of the target would be learnt by heart."""
+    path = tmp_path / "own.csv"
+    rows = zip(cells, ["2", "4", "3", "1"], ["5", "5", "7", "7"], strict=True)
+    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]))
+    for kind in ("classification", "regression"):
+        if name == "copy" and kind == "classification":
+            continue  # "5" and "5.0" are two classes
+        with pytest.warns(UserWarning, match=f"own.csv: leaves out column '{name}', {why}: what is named by features"):
+            data = Table(str(path), kind=kind).read()
+        assert data.values.ravel().tolist() == [2, 4, 3, 1]
+    named = Table(str(path), features=(name, "a")).read()
+    assert named.values.reshape(4, 2)[:, 0].tolist() == [float(cell) for cell in cells]
+    if name != "copy":
+        with pytest.warns(UserWarning, match=f"column '{name}', {why}: what is named by columns is read"):
+            assert Series(str(path)).read().T.tolist() == [[2, 4, 3, 1], [5, 5, 7, 7]]
+    assert Series(str(path), columns=("a", name)).read()[:, 1].tolist() == [float(cell) for cell in cells]
+
+
+def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(",label\n0,x\n1,y\n2,y\n")
+    with (
+        pytest.warns(UserWarning, match="leaves out"),
+        pytest.raises(ValueError, match="has no column besides label, expected one with"),
+    ):
+        Table(str(path)).read()
+    path.write_text(",t\n0,1\n1,2\n2,3\n")
+    with (
+        pytest.warns(UserWarning, match="leaves out"),
+        pytest.raises(ValueError, match="has no variable among its columns, expected `col"),
+    ):
+        Series(str(path)).read()
+    path.write_text("t\n1\n2\n3\n")
+    assert Series(str(path)).read().ravel().tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
@@ -147,7 +195,7 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
             "bad.csv, line 2, column 'a': got '1e39', expected a finite number, of at most 3.4e+38",
         ),
         (
-            "k,a,label\nu,1,x\nv,2,y\nu,3,y\n",
+            "k,a,label\nu,1,x\nv,2,y\nu,5,y\n",
             {"sequence": "k"},
             "line 4, column 'label': got 'y', expected 'x' as in line 2 of the same sequence, or per_step=true",
         ),
