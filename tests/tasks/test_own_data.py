@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import wave
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +393,54 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         Folder(str(tmp_path)).load()
     with pytest.raises(ValueError, match="Folder: kind is 'regression' and per_step False, expected 'classification'"):
         Folder(str(tmp_path), kind="regression")
+
+
+def _colour_of_16_bits(path: Path) -> None:
+    """Writes a PNG of one pixel with three channels of 16 bits, which Pillow does not write."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0))
+    pixel = chunk(b"IDAT", zlib.compress(b"\0" + struct.pack(">HHH", 1000, 20000, 30000)))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + pixel + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "more"),
+    [
+        ("1.tif", "<", {}),
+        ("1.tif", ">", {}),
+        ("1.png", "<", {}),
+        ("1.tif", "<", {"compression": "tiff_adobe_deflate"}),
+    ],
+)
+def test_grey_images_keep_their_16_bits(tmp_path: Path, name: str, order: str, more: dict[str, str]) -> None:
+    levels = np.arange(12, dtype=f"{order}u2").reshape(3, 4) * 5000
+    for label in "ab":
+        (tmp_path / label).mkdir()
+    Image.fromarray(levels).save(tmp_path / "a" / name, **more)
+    Image.fromarray((levels >> 8).astype(np.uint8)).save(tmp_path / "b" / "1.png")  # and stands beside one of 8
+    for grey in (False, True):
+        values = Folder(str(tmp_path), grey=grey).read().values
+        np.testing.assert_allclose(values[:12, 0], levels.ravel() / 65535, rtol=1e-7)  # float32
+        np.testing.assert_allclose(values[12:, 0], (levels >> 8).ravel() / 255, rtol=1e-7)
+    Image.fromarray(np.zeros((1, 2, 3), np.uint8)).save(tmp_path / "a" / "0.png")  # in colour, which then all are
+    values = Folder(str(tmp_path)).read().values
+    np.testing.assert_allclose(values[2:14], np.repeat(levels.ravel()[:, None] / 65535, 3, 1), rtol=1e-7)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_images_that_pillow_would_clip_or_round_are_refused(tmp_path: Path, grey: bool) -> None:
+    (tmp_path / "a").mkdir()
+    _colour_of_16_bits(tmp_path / "a" / "1.png")
+    with pytest.raises(ValueError, match=r"a/1.png: has pixels of the form 'RGB;16B', expected 8 bits a channel, or"):
+        Folder(str(tmp_path), grey=grey).read()
+    (tmp_path / "a" / "1.png").unlink()
+    for dtype, form in ((np.int32, "I;32S"), (np.float32, "F;32F")):
+        Image.fromarray(np.ones((2, 2), dtype)).save(tmp_path / "a" / "1.tif")
+        with pytest.raises(ValueError, match=f"a/1.tif: has pixels of the form '{form}', expected 8 bits a channel"):
+            Folder(str(tmp_path), grey=grey).read()
 
 
 @pytest.mark.parametrize("period", [0, 1, 3])
