@@ -42,7 +42,7 @@ from rotrnn.tasks.task import Index
 from rotrnn.training.evaluation import logits_of
 from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import AdamW, NonFinite
-from rotrnn.training.recipe import Recipe, Training, pick
+from rotrnn.training.recipe import Recipe, Training, check_causal, pick
 from rotrnn.training.run import Run
 
 Numbers = npt.NDArray[Any]
@@ -743,6 +743,7 @@ class Forecaster(Estimator):
         if not (args.flag("levels", self.levels) or self.period):
             raise ValueError(f"{args.op}: levels is False with period 0, expected one of the two to read")
         _check_objective(args, self.objective, self.quantiles)
+        check_causal(f"{args.op}: ", Series(), self._layer(args))
 
     def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
         """Returns a series (n, V), checked."""

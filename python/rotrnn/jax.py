@@ -22,7 +22,7 @@ import numpy as np
 
 from rotrnn import _cpu
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
-from rotrnn.nn.layer import Array, Module, Params, State, flatten, unflatten
+from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
 
 try:
     import jax
@@ -161,6 +161,15 @@ class _Adapter:
         flat = dict(flatten(params))
         for name, value in [("x", x), *((f"params.{name}", value) for name, value in flat.items())]:
             self._check_array(name, value)
+        if lengths is not None:
+            self._check_array("lengths", lengths)
+        for name, value in zip(("seed", "step"), key or (), strict=False):
+            if not hasattr(value, "dtype"):
+                Context(**{name: value})  # refuses what is no integer from 0
+            elif value.dtype.kind not in "iu":
+                raise TypeError(f"{self.title}: {name} has dtype {value.dtype}, expected an integer dtype")
+            else:
+                self._check_array(name, value)
         if flat.keys() != set(self.call.names):
             self._check_params(flat)
         leaves = []
@@ -190,6 +199,11 @@ class _Adapter:
         if not hasattr(value, "dtype"):
             raise TypeError(f"{self.title}: {name} is a {type(value).__name__}, expected an array")
         self._check_width(name, value.dtype)
+        if value.dtype.kind in "iu" and isinstance(value, np.ndarray | np.generic):
+            kept = jax.dtypes.canonicalize_dtype(value.dtype)
+            if (wrong := np.atleast_1d(value)[np.atleast_1d(value != value.astype(kept))]).size:
+                expected = f'numbers of {kept}, or jax.config.update("jax_enable_x64", True) before'
+                raise ValueError(f"{self.title}: {name} has {wrong[0]}, expected {expected}")
 
     def _check_width(self, name: str, dtype: Any) -> None:
         if dtype.kind in "fc" and dtype != jax.dtypes.canonicalize_dtype(dtype):

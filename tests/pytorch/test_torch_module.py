@@ -235,6 +235,15 @@ def test_what_was_saved_is_freed() -> None:
         ),
         (lambda net, x: net(x, [7]), ValueError, r"LRU\.forward: lengths has shape \(1,\), expected \(B=2,\)"),
         (lambda net, x: net(x, [7, 8]), ValueError, r"lengths\[1\] is 8, expected an integer from 0 to T=7"),
+        *(
+            (
+                lambda net, x, one=one: net(x, one),
+                TypeError,
+                rf"LRU\.forward: lengths has dtype {one.dtype}, expected an",
+            )
+            for one in (torch.tensor([0.65, 1.0]), torch.tensor([1.0, 2.0]).half(), torch.tensor([True, False]))
+        ),
+        (lambda net, x: net(x, [3.0, 1.5]), TypeError, r"LRU\.forward: lengths has dtype torch\.float32, expected an"),
         (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),
         (lambda net, x: net(x, state=x), TypeError, r"LRU\.forward: state has dtype float32, expected complex64 or"),
         (lambda net, x: net(x.long()), TypeError, r"LRU\.forward: x has dtype int64, expected float32 or float64"),

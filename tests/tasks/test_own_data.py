@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import wave
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,54 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
     np.testing.assert_array_equal([y for _, y in examples(task)], [[3, np.nan], [6, 7]])
 
 
+NOBODY_NAMED = [
+    ("", ["0", "1", "2", "3"], "which has no name of its own"),
+    ("Unnamed: 0", ["5", "1", "2", "3"], "which has no name of its own"),  # as pandas calls it when it is read again
+    ("__index_level_0__", ["5", "1", "2", "3"], "which has no name of its own"),
+    ("id", ["1", "2", "3", "4"], "which numbers the rows"),
+    ("row", ["0", "1.0", "2", "3"], "which numbers the rows"),
+    ("copy", ["5", "5.0", "7", "7"], "which is equal to 'label'"),
+]
+
+
+@pytest.mark.parametrize(("name", "cells", "why"), NOBODY_NAMED)
+def test_columns_that_nobody_named_are_no_data(tmp_path: Path, name: str, cells: list[str], why: str) -> None:
+    """An index that was written with the table, row numbers, and a copy of the target would be learnt by heart."""
+    path = tmp_path / "own.csv"
+    rows = zip(cells, ["2", "4", "3", "1"], ["5", "5", "7", "7"], strict=True)
+    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]))
+    for kind in ("classification", "regression"):
+        if name == "copy" and kind == "classification":
+            continue  # "5" and "5.0" are two classes
+        with pytest.warns(UserWarning, match=f"own.csv: leaves out column '{name}', {why}: what is named by features"):
+            data = Table(str(path), kind=kind).read()
+        assert data.values.ravel().tolist() == [2, 4, 3, 1]
+    named = Table(str(path), features=(name, "a")).read()
+    assert named.values.reshape(4, 2)[:, 0].tolist() == [float(cell) for cell in cells]
+    if name != "copy":
+        with pytest.warns(UserWarning, match=f"column '{name}', {why}: what is named by columns is read"):
+            assert Series(str(path)).read().T.tolist() == [[2, 4, 3, 1], [5, 5, 7, 7]]
+    assert Series(str(path), columns=("a", name)).read()[:, 1].tolist() == [float(cell) for cell in cells]
+
+
+def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(",label\n0,x\n1,y\n2,y\n")
+    with (
+        pytest.warns(UserWarning, match="leaves out"),
+        pytest.raises(ValueError, match="has no column besides label, expected one with"),
+    ):
+        Table(str(path)).read()
+    path.write_text(",t\n0,1\n1,2\n2,3\n")
+    with (
+        pytest.warns(UserWarning, match="leaves out"),
+        pytest.raises(ValueError, match="has no variable among its columns, expected `col"),
+    ):
+        Series(str(path)).read()
+    path.write_text("t\n1\n2\n3\n")
+    assert Series(str(path)).read().ravel().tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
@@ -147,7 +197,7 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
             "bad.csv, line 2, column 'a': got '1e39', expected a finite number, of at most 3.4e+38",
         ),
         (
-            "k,a,label\nu,1,x\nv,2,y\nu,3,y\n",
+            "k,a,label\nu,1,x\nv,2,y\nu,5,y\n",
             {"sequence": "k"},
             "line 4, column 'label': got 'y', expected 'x' as in line 2 of the same sequence, or per_step=true",
         ),
@@ -356,6 +406,54 @@ def test_postscript_that_is_named_as_an_image_starts_no_program(
     with pytest.raises(ValueError, match=r"1.png: is not an image, or is damaged \(cannot identify"):
         Folder(str(tmp_path)).load()
     assert not ran
+
+
+def _colour_of_16_bits(path: Path) -> None:
+    """Writes a PNG of one pixel with three channels of 16 bits, which Pillow does not write."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0))
+    pixel = chunk(b"IDAT", zlib.compress(b"\0" + struct.pack(">HHH", 1000, 20000, 30000)))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + pixel + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "more"),
+    [
+        ("1.tif", "<", {}),
+        ("1.tif", ">", {}),
+        ("1.png", "<", {}),
+        ("1.tif", "<", {"compression": "tiff_adobe_deflate"}),
+    ],
+)
+def test_grey_images_keep_their_16_bits(tmp_path: Path, name: str, order: str, more: dict[str, str]) -> None:
+    levels = np.arange(12, dtype=f"{order}u2").reshape(3, 4) * 5000
+    for label in "ab":
+        (tmp_path / label).mkdir()
+    Image.fromarray(levels).save(tmp_path / "a" / name, **more)
+    Image.fromarray((levels >> 8).astype(np.uint8)).save(tmp_path / "b" / "1.png")  # and stands beside one of 8
+    for grey in (False, True):
+        values = Folder(str(tmp_path), grey=grey).read().values
+        np.testing.assert_allclose(values[:12, 0], levels.ravel() / 65535, rtol=1e-7)  # float32
+        np.testing.assert_allclose(values[12:, 0], (levels >> 8).ravel() / 255, rtol=1e-7)
+    Image.fromarray(np.zeros((1, 2, 3), np.uint8)).save(tmp_path / "a" / "0.png")  # in colour, which then all are
+    values = Folder(str(tmp_path)).read().values
+    np.testing.assert_allclose(values[2:14], np.repeat(levels.ravel()[:, None] / 65535, 3, 1), rtol=1e-7)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_images_that_pillow_would_clip_or_round_are_refused(tmp_path: Path, grey: bool) -> None:
+    (tmp_path / "a").mkdir()
+    _colour_of_16_bits(tmp_path / "a" / "1.png")
+    with pytest.raises(ValueError, match=r"a/1.png: has pixels of the form 'RGB;16B', expected 8 bits a channel, or"):
+        Folder(str(tmp_path), grey=grey).read()
+    (tmp_path / "a" / "1.png").unlink()
+    for dtype, form in ((np.int32, "I;32S"), (np.float32, "F;32F")):
+        Image.fromarray(np.ones((2, 2), dtype)).save(tmp_path / "a" / "1.tif")
+        with pytest.raises(ValueError, match=f"a/1.tif: has pixels of the form '{form}', expected 8 bits a channel"):
+            Folder(str(tmp_path), grey=grey).read()
 
 
 @pytest.mark.parametrize("period", [0, 1, 3])

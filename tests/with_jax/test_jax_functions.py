@@ -432,6 +432,14 @@ X = np.ones((B, T, D))
         (lambda f: f({"nu_log": X}, X), ValueError, "LRU: parameter nu_log has shape|LRU: parameter .* is missing"),
         (lambda f: f({**PARAMS, "D": X}, X), ValueError, r"LRU: parameter D has shape \(2, 5, 4\), expected \(4,\)"),
         (lambda f: f(PARAMS, X, (X,)), TypeError, "rotrnn.jax: LRU: state has the structure .*, expected PyTreeDef"),
+        *(
+            (
+                lambda f, one=one: f(PARAMS, X, lengths=one),
+                TypeError,
+                f"LRU.forward: lengths has dtype {one.dtype}, exp",
+            )
+            for one in (np.array([0.65, 1]), np.array([True, False]))
+        ),
         (
             lambda f: f(PARAMS, X, X),
             TypeError,
@@ -445,8 +453,32 @@ def test_wrong_arguments(call: Any, kind: type[Exception], message: str, compile
         call(jax.jit(f) if compiled else f)
 
 
+def test_seed_and_step_are_integers() -> None:
+    f = rotrnn.jax.function(LAYER, train=True)
+    with pytest.raises(ValueError, match=r"Context: seed is 0.65, expected an integer from 0"):
+        f(PARAMS, X, seed=0.65)
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: step has dtype float32, expected an integer dtype"):
+        f(PARAMS, X, step=np.float32(1.7))
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: seed has dtype bool, expected an integer dtype"):
+        f(PARAMS, X, seed=jax.numpy.array(True))
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("name", ["lengths", "seed", "x"])
+def test_integers_that_jax_would_cut_to_32_bits(name: str) -> None:
+    model = rotrnn.build_model(rotrnn.ModelSettings("lru", 4, 1, norm="rms"), {"d_state": 3}, vocab=5, n_classes=2)
+    params = model.init(np.random.default_rng(0))
+    given: dict[str, Any] = {"x": np.ones((2, 3), np.int64), "lengths": np.array([3, 2]), "seed": np.int64(1)}
+    f = rotrnn.jax.function(model, train=True)
+    f(params, **given)
+    with pytest.raises(ValueError, match=f": {name} has 42949672.., expected numbers of int32, or jax.config"):
+        f(params, **{**given, name: given[name] + 2**32})
+
+
 def test_what_is_no_array() -> None:
     f = rotrnn.jax.function(LAYER)
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: lengths is a list, expected an array"):
+        f(PARAMS, X, lengths=[3, 1])
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: x is a list, expected an array"):
         f(PARAMS, X.tolist())
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: params.D is a float, expected an array"):

@@ -318,8 +318,6 @@ def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualSt
 
 
 def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    if getattr(stack.blocks[0].layer, "bidirectional", False):
-        raise ValueError("build_model: head 'language' with a bidirectional layer, expected a layer that runs forward")
     return LanguageModel(encoder, stack, _read_out(settings, n), **_tail(settings))
 
 

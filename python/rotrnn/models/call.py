@@ -172,7 +172,9 @@ class Call:
         pairs = zip(self.names, forms.params, strict=True)
         lengths = key = None
         if forms.lengths is not None:
-            lengths = np.full(forms.lengths.shape, forms.x.shape[getattr(self.core, "time_axis", 1)])
+            shape, dtype = forms.lengths
+            steps = forms.x.shape[getattr(self.core, "time_axis", 1)]
+            lengths = np.full(shape, steps) if dtype.kind in "iu" else np.zeros(shape, dtype)  # which forward refuses
         if forms.key is not None:
             key = np.zeros(*forms.key)
         return forms._replace(

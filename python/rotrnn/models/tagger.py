@@ -126,7 +126,14 @@ class BitTagger(Tagger):
 
 @dataclass(frozen=True)
 class LanguageModel(Tagger):
-    """A `Tagger` that predicts the next token; its classes are the tokens. Its layers must run forward in time."""
+    """A `Tagger` that predicts the next token; its classes are the tokens. Its layers must run forward in time:
+    ValueError if one is bidirectional."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for i, block in enumerate(self.stack.blocks):
+            if getattr(block.layer, "bidirectional", False):
+                raise ValueError(f"LanguageModel: block {i} has a bidirectional layer, expected one that runs forward")
 
     @staticmethod
     def targets(tokens: Array, lengths: Array | None = None) -> Array:

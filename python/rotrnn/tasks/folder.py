@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 """Formats of images, whatever a file's name ends in: Pillow reads others by programs, PostScript by Ghostscript."""
 AUDIO = (".wav",)
+DEEP = re.compile(r"I;16[BLN]?")
+"""Forms of a file's pixels, in Pillow's words, that are grey of 16 bits."""
 MOST_PIXELS = 2**20
 """Of an image: each is a step of a sequence."""
 
@@ -28,7 +31,8 @@ class Folder(OwnData):
 
     Recordings (.wav, of 8, 16, 24 or 32 bits) are sequences of samples from -1 to 1, one feature per channel. Images
     (.png, .jpg and others, read by Pillow) are sequences of pixels in raster order from 0 to 1, one feature per channel
-    (grey, or three). All files are read into memory; they may have different lengths.
+    (grey of up to 16 bits, or three of 8); others are refused, because Pillow would clip or round them. All files are
+    read into memory; they may have different lengths.
 
     Parameters
     ----------
@@ -104,12 +108,28 @@ class Folder(OwnData):
             try:
                 with Image.open(content, formats=FORMATS) as image:
                     width, height = image.size
-                    if width * height <= MOST_PIXELS:
-                        mode = mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")
-                        pixels: Any = np.asarray(image.convert(mode))
-                        return np.asarray(pixels.reshape(width * height, -1) / np.float32(255))
+                    form = _form(image)
+                    deep = DEEP.fullmatch(form) is not None
+                    known = deep or not (image.mode.startswith(("I", "F")) or ";16" in form)
+                    if width * height <= MOST_PIXELS and known:
+                        mode = mode or ("L" if deep or image.mode in ("1", "L", "LA") else "RGB")
+                        pixels: Any = np.asarray(image if deep else image.convert(mode))
+                        numbers = pixels.reshape(width * height, -1) / np.float32(65535 if deep else 255)
+                        return np.repeat(numbers, 3, 1) if deep and mode == "RGB" else np.asarray(numbers)
             except Exception as error:  # a damaged image may raise anything
                 raise ValueError(f"{path}: is not an image, or is damaged ({error})") from None
+            if not known:
+                raise ValueError(f"{path}: has pixels of the form {form!r}, expected 8 bits a channel, or 16 in grey")
             raise ValueError(f"{path}: has {width} x {height} pixels, expected at most {MOST_PIXELS:,}, each a step")
 
         return read
+
+
+def _form(image: Any) -> str:
+    """Returns the form of the pixels in an image's file, in Pillow's words: "L", "I;16B", "RGB;16B", "F;32F". The mode
+    of the image itself may have fewer bits."""
+    for tile in image.tile[:1]:
+        form = tile[3] if isinstance(tile[3], str) else next(iter(tile[3] or ()), "")
+        if isinstance(form, str) and form:
+            return form
+    return str(image.mode)

@@ -80,6 +80,7 @@ class Language:
         1 / (1 - carry).
     """
 
+    causal: ClassVar[bool] = True
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
 
     path: str = ""

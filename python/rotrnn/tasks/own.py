@@ -157,6 +157,9 @@ class OwnData:
         for the test, it is the validation split; without both, the training split serves for all.
     scale : bool
         Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training.
+    causal : bool
+        With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
+        layer that sees later steps is refused.
     """
 
     path: str = ""
@@ -166,6 +169,7 @@ class OwnData:
     test_fraction: float = 0.2
     seed: int = 0
     scale: bool = True
+    causal: bool = False
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed")
     files: ClassVar[str]
@@ -177,6 +181,8 @@ class OwnData:
         if self.kind not in HEADS:
             expected = f"expected one of {', '.join(HEADS)}{alike(self.kind, HEADS)}"
             raise ValueError(f"{name}: kind is {self.kind!r}, {expected}")
+        if self.causal and not self.per_step:
+            raise ValueError(f"{name}: causal is True, expected False without per_step: there is no later step")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"{name}: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +99,8 @@ class Recall:
     val_each: int = 4
     test_each: int = 16
     seed: int = 0
+
+    causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self)

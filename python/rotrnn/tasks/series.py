@@ -98,7 +98,7 @@ class Series:
         A table (.csv, .tsv, .parquet) with a row for each step, or a file .npz with an array "y" (n,) or (n, V). In a
         recipe's file, it is relative to that file; else to the working directory.
     columns : tuple of str
-        The variables, columns of the table; all if empty.
+        The variables, columns of the table; if empty, all but those that the task "table" leaves out.
     horizon : int
         Number of steps that are forecast.
     period : int
@@ -125,6 +125,7 @@ class Series:
     test_fraction: float = 0.2
     delimiter: str = ""
 
+    causal: ClassVar[bool] = True
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
     files: ClassVar[str] = "a file .csv, .tsv, .parquet or .npz"
 
@@ -161,7 +162,10 @@ class Series:
             raise FileNotFoundError(f"Series: path is {self.path}, which does not exist; expected {self.files}")
         if Path(self.path).suffix != ".npz":
             table = read_table(self.path, self.delimiter)
-            return np.column_stack([table.numbers(name) for name in self.columns or table.names])
+            columns = self.columns or table.others((), "columns")
+            if not columns:
+                raise ValueError(f"{self.path}: has no variable among its columns, expected `columns` to name one")
+            return np.column_stack([table.numbers(name) for name in columns])
         y: Any = read_npz(self.path).get("y")
         if y is None or y.ndim not in (1, 2) or y.dtype.kind not in "iuf" or not np.isfinite(y).all():
             got = "no array y" if y is None else f"y of shape {y.shape} and dtype {y.dtype}"

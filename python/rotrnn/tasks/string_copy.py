@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from string import ascii_lowercase
+from typing import ClassVar
 
 import numpy as np
 
@@ -145,6 +146,8 @@ class Copy:
     test_variant: str = ""
     train: int = ENDLESS
     seed: int = 0
+
+    causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from rotrnn._support.text import alike
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
 from rotrnn.tasks.task import Index
 
+INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""Names of a column without one: of CSV, and those that pandas gives to such a column of CSV and Parquet."""
 SHEETS = (".xls", ".xlsx", ".ods")
 """What people have instead of text, and would be read as such."""
 
@@ -37,7 +41,8 @@ class Table(OwnData):
     sequence : str
         Column that says which sequence a row belongs to.
     features : tuple of str
-        Columns with the features, no targets; all others if empty.
+        Columns with the features, no targets; if empty, all others but those without a name, those that number the
+        rows from 0 or 1, and those equal to a target or to `sequence`, which are left out with a warning.
     delimiter : str
         What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
     """
@@ -65,7 +70,7 @@ class Table(OwnData):
         keys = (*self.target, *((self.sequence,) if self.sequence else ()))
         for name in (*keys, *self.features):
             table.column(name)  # a name that is wrong is told before a column that is taken for a feature
-        features = self.features or tuple(name for name in table.names if name not in keys)
+        features = self.features or table.others(keys, "features")
         if not features:
             raise ValueError(f"{self.path}: has no column besides {', '.join(keys)}, expected one with features")
         values = np.column_stack([table.numbers(name) for name in features])
@@ -122,6 +127,30 @@ class Columns:
             raise ValueError(f"{self.path}: has no column {name!r}, expected one of {known}{alike(name, self.columns)}")
         return self.columns[name]
 
+    def others(self, keys: Sequence[str], setting: str) -> tuple[str, ...]:
+        """Returns the columns besides `keys` that are data though no `setting` names them. A warning says which it
+        leaves out: those without a name, which are an index that was written with the table, those that number the
+        rows, and those equal to one of `keys`. The only column of a table is what is meant."""
+        if len(self.columns) == 1 and not keys:
+            return tuple(self.columns)
+        kept, left = [], []
+        for name in self.names:
+            if name in keys:
+                continue
+            same = next((key for key in keys if _equal(self.columns[name], self.columns[key])), None)
+            if INDEX.fullmatch(name):
+                left.append(f"{name!r}, which has no name of its own")
+            elif any(_equal(self.columns[name], range(first, first + len(self.rows))) for first in (0, 1)):
+                left.append(f"{name!r}, which numbers the rows")
+            elif same is not None:
+                left.append(f"{name!r}, which is equal to {same!r}")
+            else:
+                kept.append(name)
+        if left:
+            what = f"{self.path}: leaves out column {', and column '.join(left)}"
+            warnings.warn(f"{what}: what is named by {setting} is read", stacklevel=2)
+        return tuple(kept)
+
     def texts(self, name: str) -> npt.NDArray[np.str_]:
         """Returns a column as texts. ValueError, with the row, if a cell is empty."""
         cells = self.column(name)
@@ -153,6 +182,20 @@ class Columns:
         got = "an empty cell" if cell is None or cell == "" else repr(cell)
         where = f"{self.path}, {self.row} {self.rows[i]}, column {name!r}"
         return ValueError(f"{where}: got {got:.80}, expected {expected}")
+
+
+def _equal(cells: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Returns whether two columns have the same cells, as numbers or as they are; False for fewer than three rows,
+    where this is no more than chance."""
+    return len(cells) > 2 and all(a == b or _number(a) == _number(b) for a, b in zip(cells, others, strict=True))
+
+
+def _number(cell: Any) -> float:
+    """Returns the number that a cell is, NaN for any other."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def check_delimiter(call: str, delimiter: str) -> None:

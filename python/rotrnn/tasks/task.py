@@ -213,9 +213,10 @@ class Shape(NamedTuple):
 class Settings(Protocol):
     """The interface of every task's settings, a frozen dataclass whose fields are the keys of a recipe's ``[task]``.
 
-    Two class variables are optional. `split_settings`, a tuple of str, names the settings that decide which examples
-    are for training and which for evaluation: a trained model is not evaluated with other values of these. `resumable`
-    is True if `write` resumes after an interruption.
+    Three more attributes are optional. `causal` is True if the label of a step is to follow from the steps up to it
+    alone: a recipe with a layer that sees later steps is refused. `split_settings`, a tuple of str, names the settings
+    that decide which examples are for training and which for evaluation: a trained model is not evaluated with other
+    values of these. `resumable` is True if `write` resumes after an interruption.
     """
 
     @property

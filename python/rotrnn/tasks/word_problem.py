@@ -361,6 +361,7 @@ class WordProblem:
     data_dir: str = ""
     cache_dir: str = ""
 
+    causal: ClassVar[bool] = True
     split_settings: ClassVar[tuple[str, ...]] = ("length", "samples", "val_fraction", "seed")
 
     def __post_init__(self) -> None:

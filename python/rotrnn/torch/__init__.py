@@ -123,7 +123,11 @@ class Module(_Tree):
         params = [self._at(path) for path in self._paths]
         self._check(x, params)
         if lengths is not None:
-            lengths = torch.as_tensor(lengths).to("cpu", torch.int64)
+            lengths = torch.as_tensor(lengths)
+            wrong = lengths.is_floating_point() or lengths.is_complex() or lengths.dtype is torch.bool
+            if wrong and lengths.numel():  # an empty list is one of float32
+                raise TypeError(f"{self._name}.forward: lengths has dtype {lengths.dtype}, expected an integer dtype")
+            lengths = lengths.to("cpu", torch.int64)
         before = [] if state is None else self._flat(state)
         key = torch.randint(2**32, (2,)) if self.training else None
         given = list(params)

@@ -151,6 +151,7 @@ class Recipe:
     modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_causal("", self.task, self.layer)
         task: Any = self.task  # a relative `path` would be another one where a run is read: its recipe's folder
         if (path := getattr(task, "path", "")) and isinstance(path, str) and not os.path.isabs(path):
             object.__setattr__(self, "task", dataclasses.replace(task, path=os.path.abspath(path)))
@@ -222,6 +223,15 @@ class Recipe:
             idle.add("precision")
         tables["training"] = {key: value for key, value in tables["training"].items() if key not in idle}
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
+
+
+def check_causal(call: str, task: Any, layer: Recurrent) -> None:
+    """Raises ValueError, which begins with `call`, if a task is causal and a layer sees later steps: its score would be
+    of answers that were read. (A batch norm sees them in training alone, through the mean and variance of a batch.)"""
+    if getattr(task, "causal", False) and getattr(layer, "bidirectional", False):
+        name = next((name for name, kind in TASKS.items() if type(task) is kind), type(task).__name__)
+        why = f"the task '{name}' is causal, and the layer would read the steps after the one it answers"
+        raise ValueError(f"{call}layer.bidirectional is True, expected False: {why}")
 
 
 def _common(table: Table, stated: Table) -> Table:
