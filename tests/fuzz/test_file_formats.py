@@ -174,12 +174,18 @@ MANY_COPIES = b"\x80\x02c_codecs\nencode\nq\x00X\x10\x27\x00\x00" + b"a" * 10_00
 ) + b"."  # fmt: skip
 
 
-def _npz(**members: bytes) -> bytes:
+def _npz(how: int = zipfile.ZIP_STORED, /, **members: bytes) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as file:
+    with zipfile.ZipFile(out, "w", how) as file:
         for name, content in members.items():
             file.writestr(f"{name}.npy", content)
     return out.getvalue()
+
+
+def _said_to_have(content: bytes, size: int) -> bytes:
+    """A file .npz of one array that is said to have so many bytes."""
+    at = content.index(b"PK\1\2") + 24
+    return content[:at] + size.to_bytes(4, "little") + content[at + 4 :]
 
 
 def _array(array: object) -> bytes:
@@ -240,7 +246,8 @@ FOUND = [
         "is not prepared data of rotrnn",
     ),
     ("prepared-manifest", b"[" * 3000, "is not prepared data of rotrnn"),
-    ("tar-gz", _pax(1, 2**33 - 1), "an extended header of 8589934591 bytes, expected at most 1048576"),
+    ("tar-gz", _pax(1, 2**33 - 1), "an extended header of 8589934591 bytes, expected at most 8192"),
+    ("tar-gz", _pax(1, 2**13 + 1), "an extended header of 8193 bytes, expected at most 8192"),
     ("tar-gz", _pax(3000, 12), "not unpacked: "),
     ("download-hash", b"", "does not begin with a SHA-256"),
     ("recipe", b"a = " + b"[" * 2000 + b"]" * 2000, "not valid TOML: nested more than 32 deep"),
@@ -263,7 +270,20 @@ FOUND = [
     ("arrays-npz", _npz(x=ENORMOUS, y=ENORMOUS), "is not a file .npz, or is damaged"),
     ("arrays-npz", _npz(x=NO_SHAPE), "is not a file .npz, or is damaged"),
     ("arrays-npz", _npz(x=b"text", y=b""), "is not a file .npz, or is damaged"),
+    ("arrays-npz", _npz(zipfile.ZIP_BZIP2, x=_array(np.zeros(99))), "x.npy is packed by bzip2, expected an array as"),
+    ("arrays-npz", _npz(zipfile.ZIP_LZMA, x=_array(np.zeros(99))), "x.npy is packed by lzma, expected an array as"),
+    (
+        "arrays-npz",
+        _said_to_have(_npz(x=_array(np.zeros(9))), 2**31),
+        "would take 2147483648 bytes of memory, expected",
+    ),
+    ("arrays-npz", _npz(**{f"a{i}": b"" for i in range(10_001)}), "has 10001 arrays, expected at most 10000"),
     ("arrays-npz", _npz(x=_array(np.full((9, 2), 1e308)), y=_array(np.arange(9))), "has the number 1e.308, expected"),
+    (
+        "table-csv",
+        b"id,u,label\n" + b"a" * 100_000 + b",1,2\n" + b"b,1,2\n" * 1000,
+        "would take 400400000 bytes of memory, expected at most 268435456 for 106016 bytes of file",
+    ),
     ("table-csv", b"id,u,label\n", "own.csv: has no sequence"),
     ("flax-npz-lru", _npz(x=ENORMOUS), "is not a file .npz, or is damaged"),
     ("folder-wav", WIDE_WAV, "has 32768 bits a sample, expected 8, 16, 24 or 32"),

@@ -69,3 +69,16 @@ def test_the_notebook_beats_the_seasonal_naive_forecast(tmp_path: Path, monkeypa
     NotebookClient(
         notebook, kernel_name="python3", timeout=600, resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
+
+
+def test_what_a_small_parquet_file_may_hold_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "own.parquet"
+    rows = 2**23
+    for column, message in (
+        (np.zeros(rows), r"would take \d+ bytes of memory, expected at most 268435456 for \d+ bytes of file"),
+        (pyarrow.array([[1.0]]), r"column 'u' holds list<element: double>, expected a number or text a cell"),
+        (pyarrow.array(["a" * 2**20] * 2**9).dictionary_encode(), r"would take 1073741824 bytes of memory, expected"),
+    ):
+        pyarrow.parquet.write_table(pyarrow.table({"u": column, "v": column}), path)
+        with pytest.raises(ValueError, match=rf"own.parquet: {message}"):
+            Table(str(path), target="v").read()

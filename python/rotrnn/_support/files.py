@@ -20,6 +20,12 @@ HEADER = 2**16
 """Number of bytes of the header of a .npy file, at most."""
 PIECE = 2**20
 """Number of bytes that `read_most` reads at a time."""
+MEMBERS = 10_000
+"""Number of arrays in a .npz file, at most."""
+PER_BYTE = 1024
+"""Number of bytes of memory that what is read may take for each byte of its file: what deflate reaches at most."""
+AT_LEAST = 2**28
+"""Number of bytes of memory that it may take however small the file is."""
 
 
 @contextmanager
@@ -71,6 +77,18 @@ def read_most(file: Readable, most: int) -> bytes:
     return b"".join(pieces)
 
 
+def check_bytes(path: str | os.PathLike[str], taken: int) -> None:
+    """Raises ValueError if what a file holds takes more than its size allows: `PER_BYTE` for each byte, or `AT_LEAST`.
+
+    A table of one value, repeated, may be packed into a few bytes, and a long text may widen all cells of a column.
+    """
+    size = os.path.getsize(path)
+    if taken > (most := max(AT_LEAST, PER_BYTE * size)):
+        raise ValueError(
+            f"{path}: would take {taken} bytes of memory, expected at most {most} for {size} bytes of file"
+        )
+
+
 def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     """Returns the array in a .npy file, read-only and mapped into memory.
 
@@ -104,13 +122,25 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     Raises
     ------
     ValueError
-        It is not a .npz file, is damaged, or holds Python objects; the error names it.
+        It is not a .npz file, is damaged, has more than `MEMBERS` arrays or Python objects, or is packed in another way
+        than by NumPy, or more tightly than `check_bytes` allows; the error names it.
     """
     with open(path, "rb", opener=regular) as file:
         try:
             members = zipfile.ZipFile(file)
-            return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in members.infolist()}
         except Exception as error:  # a damaged header may raise anything
+            raise ValueError(f"{path}: is not a file .npz, or is damaged ({error})") from None
+        listed = members.infolist()
+        if len(listed) > MEMBERS:
+            raise ValueError(f"{path}: has {len(listed)} arrays, expected at most {MEMBERS}")
+        for one in listed:
+            if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                how = zipfile.compressor_names.get(one.compress_type, f"method {one.compress_type}")
+                raise ValueError(f"{path}: {one.filename} is packed by {how}, expected an array as np.savez writes it")
+        check_bytes(path, sum(one.file_size for one in listed))
+        try:
+            return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in listed}
+        except Exception as error:
             raise ValueError(f"{path}: is not a file .npz, or is damaged ({error})") from None
 
 

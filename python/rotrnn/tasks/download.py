@@ -18,7 +18,7 @@ from rotrnn._support.platform import regular, sync_all, synced
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
 UNPACKED = 2**37  # most bytes that an archive may hold; Long Range Arena's, the largest, is packed 8 GB
-HEADER = 2**20  # most bytes of an extended header in an archive
+HEADER = 2**13  # most bytes of an extended header in an archive: a path has 4,096. tarfile searches it in squared time
 EXTENDED = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),

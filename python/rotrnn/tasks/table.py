@@ -7,6 +7,7 @@ import math
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.files import check_bytes
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
@@ -22,6 +24,8 @@ from rotrnn.tasks.task import Index
 
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of a column without one: of CSV, and those that pandas gives to such a column of CSV and Parquet."""
+CELL = 32
+"""Number of bytes of a number in a list."""
 SHEETS = (".xls", ".xlsx", ".ods")
 """What people have instead of text, and would be read as such."""
 
@@ -154,7 +158,9 @@ class Columns:
     def texts(self, name: str) -> npt.NDArray[np.str_]:
         """Returns a column as texts. ValueError, with the row, if a cell is empty."""
         cells = self.column(name)
-        texts = np.array(["" if cell is None else str(cell).strip() for cell in cells], np.str_)
+        given = ["" if cell is None else str(cell).strip() for cell in cells]
+        check_bytes(self.path, 4 * len(given) * max(map(len, given), default=0))  # all cells are as wide as the longest
+        texts = np.array(given, np.str_)
         if (empty := np.flatnonzero(texts == "")).size:
             raise self.wrong(name, int(empty[0]), "a text")
         return texts
@@ -246,7 +252,7 @@ def _read_csv(path: str, delimiter: str) -> Columns:
         raise ValueError(f"{path}: is not text in UTF-8 ({error})") from error
     if not any(head):
         raise ValueError(f"{path}: is empty, expected a header with the names of columns")
-    if twice := [name for name in head if head.count(name) > 1]:
+    if twice := [name for name, count in Counter(head).items() if count > 1]:
         raise ValueError(f"{path}, line 1: has two columns {twice[0]!r}, expected different names")
     return Columns(path, {name: [row[i] for row in rows] for i, name in enumerate(head)}, lines, "line")
 
@@ -260,8 +266,21 @@ def _read_parquet(path: str) -> Columns:
             f"{path}: Parquet files need pyarrow, which is not installed; pip install 'rotrnn[parquet]'"
         ) from error
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+        for field in schema:
+            if pyarrow.types.is_nested(field.type):
+                raise ValueError(f"{path}: column {field.name!r} holds {field.type}, expected a number or text a cell")
+        check_bytes(path, CELL * rows * len(schema))
+        table = pyarrow.parquet.read_table(path, read_dictionary=schema.names)  # a text is there once
+        check_bytes(path, sum(map(_widest, table.columns)) * rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: is not a Parquet file, or is damaged ({error})") from error
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     return Columns(path, columns, range(1, table.num_rows + 1))
+
+
+def _widest(column: Any) -> int:
+    """Returns the number of bytes of the longest text of a column of pyarrow, 0 if it has none."""
+    texts = (chunk.dictionary for chunk in column.chunks if hasattr(chunk, "dictionary"))
+    return max((len(text.as_buffer()) for one in texts for text in one if text.is_valid), default=0)
