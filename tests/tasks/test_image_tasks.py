@@ -404,10 +404,17 @@ def test_mnist(tmp_path, digits, packed, inside):
 def test_permuted_mnist(tmp_path, digits):
     write_mnist(tmp_path, digits, True)
     plain = MNIST(data_dir=str(tmp_path)).load()
-    for seed in (0, 5):
-        task = MNIST(data_dir=str(tmp_path), permuted=True, permutation_seed=seed).load()
+    interleaved = np.arange(1024)[:, None]  # bits reversed: halves interleaved again and again
+    while len(interleaved) > 1:
+        interleaved = np.hstack(np.split(interleaved, 2))
+    for settings, order in (
+        ({"permutation_seed": 0}, shuffled(784, 0, 0)),
+        ({"permutation_seed": 5}, shuffled(784, 5, 0)),
+        ({"permutation": "bit_reversal"}, interleaved[interleaved < 784]),
+    ):
+        task = MNIST(data_dir=str(tmp_path), permuted=True, **settings).load()
         for ours, theirs in ((task.train, plain.train), (task.test, plain.test)):
-            np.testing.assert_array_equal(everything(ours).inputs, everything(theirs).inputs[:, shuffled(784, seed, 0)])
+            np.testing.assert_array_equal(everything(ours).inputs, everything(theirs).inputs[:, order])
             np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
 
 
@@ -476,6 +483,7 @@ def test_a_size_that_no_memory_holds(tmp_path):
         (lambda: CIFAR(seed=-1), "CIFAR: seed is -1, expected an integer from 0 to 4294967295"),
         (lambda: MNIST(seed=2**32), "MNIST: seed is 4294967296"),
         (lambda: MNIST(permutation_seed=-1), "MNIST: permutation_seed is -1"),
+        (lambda: MNIST(permutation="bits"), "MNIST: permutation is 'bits', expected 'random' or 'bit_reversal'"),
         (lambda: CIFAR().load(), r"CIFAR: data_dir is '', expected a folder with test_batch\.bin or test_batch"),
     ],
 )

@@ -32,6 +32,7 @@ FILES = {
 IMAGES = {"train": 60_000, "test": 10_000}
 MOST = 2**20
 """Number of records of an idx file that `read_idx` reads at most; the largest published one, EMNIST's, has 814,255."""
+PERMUTATIONS = "random", "bit_reversal"
 MEAN, STD = 0.1307, 0.3081  # of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -55,10 +56,13 @@ class MNIST(Released):
     Parameters
     ----------
     permuted : bool
-        Use one fixed random order of the pixels instead of raster order. Papers use different orders; with another
-        order, accuracies are similar but not equal.
+        Use another order of the pixels than raster order. Papers use different orders; with another order, accuracies
+        are similar but not equal.
+    permutation : str
+        "random", the order of the pixels' Philox numbers, or "bit_reversal", as in S4 and S5: the numbers below 784
+        among those from 0 to 1023 with their ten bits reversed.
     permutation_seed : int
-        Seed of that order, which is the order of the pixels' Philox numbers.
+        Seed of the random order.
     val_fraction : float
         Share of the training images that are used for validation.
     seed : int
@@ -66,6 +70,7 @@ class MNIST(Released):
     """
 
     permuted: bool = False
+    permutation: str = "random"
     permutation_seed: int = 0
     val_fraction: float = 0.1
     seed: int = 42
@@ -80,6 +85,9 @@ class MNIST(Released):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.permutation not in PERMUTATIONS:
+            known = " or ".join(map(repr, PERMUTATIONS))
+            raise ValueError(f"MNIST: permutation is {self.permutation!r}, expected {known}")
         check_ranges("MNIST", self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
 
     @property
@@ -114,7 +122,10 @@ class MNIST(Released):
         count = {name: len(arrays[f"{name}_labels"]) for name in files}
         compare("MNIST", folder, count, IMAGES)
         train, val = divide("MNIST", count["train"], self.val_fraction, self.seed)
-        steps = shuffled(PIXELS, self.permutation_seed, 0) if self.permuted else None
+        order = (
+            bit_reversal(PIXELS) if self.permutation == "bit_reversal" else shuffled(PIXELS, self.permutation_seed, 0)
+        )
+        steps = order if self.permuted else None
 
         def split(name: str, rows: Index) -> ImageSplit:
             return ImageSplit(arrays[f"{name}_pixels"], arrays[f"{name}_labels"], rows, (MEAN,), (STD,), steps)
@@ -134,6 +145,14 @@ class MNIST(Released):
         for images, labels in FILES.values():
             write_idx(Path(folder, f"{images}.gz"), rng.integers(0, 256, (examples, SIDE, SIDE), np.uint8))
             write_idx(Path(folder, f"{labels}.gz"), rng.integers(0, 10, examples, np.uint8))
+
+
+def bit_reversal(n: int) -> Index:
+    """Returns the numbers 0..n-1 in the order in which they appear among all numbers of as many bits, reversed."""
+    bits = (n - 1).bit_length()
+    numbers = np.arange(2**bits)
+    order = sum((numbers >> i & 1) << bits - 1 - i for i in range(bits))
+    return np.asarray(order, np.int64)[order < n]
 
 
 def _plain_or_gz(path: Path) -> Path:
