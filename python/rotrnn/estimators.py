@@ -352,10 +352,10 @@ def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) 
     """Returns the parameters of a model that does with numbers as they are what it did with scaled ones.
 
     Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with
-    means m and r and deviations s and t of inputs and outputs.
+    means m and r and deviations s and t of inputs and outputs. A target that was constant is so again: its t is 0.
     """
     encoder, head = dict(params["encoder"]), dict(params["head"])
-    w = encoder["w"] / inputs.std
+    w = encoder["w"] / inputs.divisor
     encoder["bias"], encoder["w"] = encoder["bias"] - w @ inputs.mean, w
     levels = model.levels if isinstance(model, Regression) else 1
     mean, std = np.repeat(outputs.mean, levels), np.repeat(outputs.std, levels)

@@ -588,7 +588,7 @@ def _(folder: Path) -> Any:
 # ---- models of others ----
 
 
-def _tiny_mamba(folder: Path) -> None:
+def tiny_mamba(folder: Path) -> None:
     """A folder as transformers writes it for MambaForCausalLM."""
     sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 2, "state_size": 3, "time_step_rank": 2}
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba", **sizes, "layer_norm_epsilon": 1e-5}))
@@ -620,7 +620,7 @@ def _own_folder(folder: Path) -> None:
 
 def _indexed(folder: Path) -> None:
     """The arrays in a file with another name, and an index."""
-    _tiny_mamba(folder)
+    tiny_mamba(folder)
     (folder / WEIGHTS).rename(folder / "part.safetensors")
     with safe_open(folder / "part.safetensors", framework="numpy") as file:
         names = dict.fromkeys(file.keys(), "part.safetensors")
@@ -643,9 +643,9 @@ def _register_folder(name: str, make: Callable[[Path], None], file: str, words: 
 
 
 _register_folder("config", _own_folder, "config.json", CONFIGS)
-_register_folder("mamba-config", _tiny_mamba, "config.json", CONFIGS)
+_register_folder("mamba-config", tiny_mamba, "config.json", CONFIGS)
 _register_folder("mamba2-config", _tiny_mamba2, "config.json", CONFIGS)
-_register_folder("mamba-weights", _tiny_mamba, WEIGHTS, (*SAFE, b'"F16"', b'"F8_E4M3"'))
+_register_folder("mamba-weights", tiny_mamba, WEIGHTS, (*SAFE, b'"F16"', b'"F8_E4M3"'))
 _register_folder("mamba-index", _indexed, INDEX, (*WORDS, b'"../part.safetensors"', b'"config.json"', b'"."'))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import rotrnn
 from rotrnn.nn.blocks.pool import LastPool
+from rotrnn.nn.layer import flatten
 
 T, B, F, D, P, C, LAYERS = 21, 2, 3, 6, 4, 5, 2
 RNG = np.random.default_rng(0)
@@ -207,6 +208,10 @@ WRONG: dict[str, tuple[Callable[[Array], Any], str]] = {
         lambda t: t["params"]["encoder"]["layers_1"].update(out3=dense(D, D)),
         "has encoder/layers_1/out3/bias, which is not expected",
     ),
+    "besides": (
+        lambda t: t.update(ema={"decoder": {"bias": normal(D)}}),
+        "has ema/decoder/bias, which is not expected",
+    ),
     "shape": (
         lambda t: t["params"]["encoder"]["layers_1"]["seq"].update(D=normal(D + 1)),
         r"encoder/layers_1/seq/D has shape \(7,\), expected \(6,\)",
@@ -233,6 +238,14 @@ def test_arrays_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
     np.savez(path, **named(tree))
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{message}"):
         rotrnn.import_lru(path, prenorm=True)
+
+
+def test_the_state_of_training_is_left_out() -> None:
+    tree = checkpoint(of_lru, "normalization", ("out1", "out2"), True)
+    _, expected = rotrnn.import_lru(tree, prenorm=True)
+    tree |= {"opt_state": {"0": {"mu": normal(D)}}, "step": np.array(3)}
+    _, params = rotrnn.import_lru(tree, prenorm=True)
+    assert all(np.array_equal(one, dict(flatten(expected))[name]) for name, one in flatten(params))
 
 
 def test_files_and_settings_that_do_not_fit(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import rotrnn
+from fuzz.formats import tiny_mamba
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import flatten
 
@@ -118,3 +119,41 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"huggingface_hub, which is not installed; pip install 'rotrnn\[hub\]'"):
         rotrnn.from_pretrained("someone/small")
+
+
+HEAD, TABLE, FIRST = "lm_head.weight", "backbone.embeddings.weight", "backbone.embedding.weight"
+
+
+def test_a_head_of_its_own_is_not_dropped(tmp_path: Path) -> None:
+    """config.json does not say whether the head is tied, and transformers' default is that it is."""
+    tiny_mamba(tmp_path)
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    arrays = load_file(path)
+    _, expected = rotrnn.from_pretrained(tmp_path)
+    save_file(arrays | {HEAD: arrays[TABLE].copy()}, path)
+    assert equal(rotrnn.from_pretrained(tmp_path).params, expected)
+    for other in (arrays[TABLE] + 1, arrays[TABLE][:-1]):
+        save_file(arrays | {HEAD: np.ascontiguousarray(other)}, path)
+        with pytest.raises(
+            ValueError, match=r"model.safetensors: lm_head.weight has numbers of its own, expected back"
+        ):
+            rotrnn.from_pretrained(tmp_path)
+    save_file(arrays | {HEAD: arrays[TABLE] + 1}, path)
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
+    assert np.array_equal(rotrnn.from_pretrained(tmp_path).params["head"]["w"], arrays[TABLE] + 1)
+
+
+def test_no_array_takes_the_place_of_another(tmp_path: Path) -> None:
+    tiny_mamba(tmp_path)
+    path = tmp_path / "model.safetensors"
+    arrays = load_file(path)
+    save_file(arrays | {FIRST: arrays[TABLE] + 1}, path)
+    with pytest.raises(ValueError, match=r"model.safetensors: has backbone.embedding.weight, which is not expected"):
+        rotrnn.from_pretrained(tmp_path)
+    path.unlink()
+    for name in ("a.safetensors", "b.safetensors"):
+        save_file(arrays, tmp_path / name)
+    index = {"weight_map": {TABLE: "a.safetensors", "backbone.norm_f.weight": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"b.safetensors: has backbone.embeddings.weight, which another file of model"):
+        rotrnn.from_pretrained(tmp_path)

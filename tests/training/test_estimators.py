@@ -191,6 +191,25 @@ def test_the_score_of_targets_that_are_constant() -> None:
     assert one.score(noise(20)[:1], found) == 1
 
 
+def test_targets_that_are_constant_in_training_are_predicted_exactly() -> None:
+    """A sum of the same number would be rounded, and a head that was trained near it would miss it by far more."""
+    x = np.random.default_rng(0).standard_normal((20, 5))
+    settings: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 2}
+    one = SequenceRegressor(**settings).fit(x, np.full(20, 3.7))
+    assert (one.predict(x) == 3.7).all()
+    assert one.score(x, np.full(20, 3.7)) == 1
+    y = np.stack([x[:, 0], np.full(20, 1234.5)], 1)
+    both = SequenceRegressor(objective="quantile", quantiles=(0.1, 0.9), **settings).fit(x, y)
+    found = both.predict_quantiles(x)
+    assert (found[:, 1] == 1234.5).all()
+    assert np.ptp(found[:, 0]) > 0
+    series = np.stack([x.ravel(), np.full(100, 5.3), 2.0 * np.arange(100)], 1)  # the last has constant differences
+    forecaster = Forecaster(horizon=2, **settings).fit(series)
+    assert forecaster.predict(3)[:, 1:].tolist() == [[5.3, 200], [5.3, 202], [5.3, 204]]
+    level = Forecaster(period=0, **settings).fit(series[:, 1])
+    assert (level.predict(3) == 5.3).all()
+
+
 @pytest.mark.parametrize("layer", rotrnn.LAYERS)
 def test_every_layer_by_its_name(layer: str) -> None:
     one = SequenceRegressor(layer, width=8, depth=1, epochs=1).fit(noise(20), np.arange(20))

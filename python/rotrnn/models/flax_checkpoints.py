@@ -136,6 +136,10 @@ def import_s5(
     )
 
 
+TRAINING = ("opt_state/", "step", "rng", "key")
+"""What a checkpoint has of training besides the model."""
+
+
 class _Tree:
     """The arrays of a checkpoint by their names, "encoder/encoder/kernel", and those of our model that were made of
     them."""
@@ -145,9 +149,9 @@ class _Tree:
         prefix = "params/" if any(name.startswith("params/") for name in whole) else ""
         wanted = (prefix, "batch_stats/") if prefix else ("",)
         self.where, self.made = where, dict[str, Array]()
-        self.arrays = {
-            name.removeprefix(prefix): value for name, value in whole.items() if name.startswith(wanted)
-        }  # the rest is the optimiser's state
+        self.arrays = {name.removeprefix(prefix): value for name, value in whole.items() if name.startswith(wanted)}
+        if other := [name for name in whole if not name.startswith((*wanted, *TRAINING))]:
+            raise ValueError(f"{where}: has {other[0]}, which is not expected beside params and batch_stats")
         names = {name.split("/")[1] for name in self.arrays if name.startswith("encoder/layers_")}
         self.layers = len(names)
         if not self.layers:

@@ -207,10 +207,13 @@ def _names(model: SequenceModel, config: Config) -> Iterator[tuple[str, str, tup
 def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
     """Returns the parameters of a folder, in the dtype of its arrays, but at least float32."""
     where, arrays = _arrays(folder)
-    if "backbone.embedding.weight" in arrays:  # as the first checkpoints have it
-        arrays["backbone.embeddings.weight"] = arrays.pop("backbone.embedding.weight")
-    if config.tie_word_embeddings:
-        arrays.pop("lm_head.weight", None)  # the embedding once more
+    table, first = "backbone.embeddings.weight", "backbone.embedding.weight"
+    if first in arrays and table not in arrays:  # as the first checkpoints have it
+        arrays[table] = arrays.pop(first)
+    head = arrays.pop("lm_head.weight", None) if config.tie_word_embeddings else None
+    if head is not None and not np.array_equal(head, arrays.get(table, head), equal_nan=True):
+        expected = f"{table} once more, or tie_word_embeddings=false in config.json"
+        raise ValueError(f"{where}: lm_head.weight has numbers of its own, expected {expected}")
     flat: dict[str, Array] = {}
     for name, there, shape in _names(model, config):
         if there not in arrays:
@@ -245,7 +248,10 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
             raise ValueError(f"{index}: weight_map names {name!r:.80}, expected a file of this folder")
-        arrays |= read_arrays(folder / name)
+        part = read_arrays(folder / name)
+        if twice := arrays.keys() & part.keys():
+            raise ValueError(f"{folder / name}: has {min(twice)}, which another file of {INDEX} has, too")
+        arrays |= part
     return index, arrays
 
 

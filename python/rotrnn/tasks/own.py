@@ -81,7 +81,8 @@ class Sequences:
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation (F,) of each feature; the latter is 1 for a feature that is constant."""
+    """Mean and standard deviation (F,) of each feature; the latter is 0 for a feature that is constant, which is
+    divided by 1 (`divisor`)."""
 
     mean: Numbers
     std: Numbers
@@ -92,16 +93,23 @@ class Scale(NamedTuple):
         counted = ~np.isnan(array)
         n = np.maximum(counted.sum(0), 1)
         mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
+        first = np.take_along_axis(array, counted.argmax(0)[None], 0)[0]
+        mean = np.where(counted.any(0) & ~(counted & (array != first)).any(0), first, mean)  # of equal numbers, exactly
         std = np.sqrt((np.where(counted, array - mean, 0) ** 2).sum(0) / n)
-        return cls(mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0))
+        return cls(mean, np.where(std > 1e-12 * np.abs(mean), std, 0.0))
 
     @classmethod
     def none(cls, features: int) -> Scale:
         """Returns the scale that changes nothing."""
         return cls(np.zeros(features), np.ones(features))
 
+    @property
+    def divisor(self) -> Numbers:
+        """What numbers are divided by."""
+        return np.where(self.std > 0, self.std, 1.0)
+
     def __call__(self, array: Numbers) -> Numbers:
-        return np.asarray((array - self.mean) / self.std)
+        return np.asarray((array - self.mean) / self.divisor)
 
 
 @dataclass(frozen=True)
