@@ -20,6 +20,7 @@ RANGED = ("int64", "float64")
 SIZE = ("0", "MOST_NUMBERS")  # the range of integers in shapes
 C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "uint16": "uint16_t", "float64": "double"}
 ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|uint16|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
+PRODUCT = re.compile(r"(?:[A-Za-z_]\w*|\))\s*\*\s*[A-Za-z_(]")  # of two integers, which may overflow
 COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
@@ -198,6 +199,10 @@ def read(text: str) -> Listing:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ListError(f"{LIST.name}: {kernel.name} has {', '.join(twice)} twice")
+        expressions = [part for one in kernel.every() for part in (*(one.shape or ()), *(one.range or ()))]
+        for part in (*expressions, *kernel.every_condition()):
+            if PRODUCT.search(part):
+                raise ListError(f"{LIST.name}: {kernel.name} has {part}, expected parts of a shape, or a function")
     return listing
 
 

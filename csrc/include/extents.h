@@ -19,18 +19,34 @@ static inline int64_t extent(const int64_t *factors, size_t count) {
     return product;
 }
 
-/* Sizes for one token of a mixer (mixer.h): its vectors u, its gains alpha, and what is precomputed from u. */
+/* Sizes for one token of a mixer (mixer.h): its vectors u, its gains alpha, and what is precomputed from u. They are
+ * at most four products of two of R + 1, D + 1 and D / R, which do not overflow up to 2^30; -1 beyond. */
+static inline bool mixer_counts(int64_t R, int64_t D) { return R <= 1 << 30 && D <= 1 << 30; }
 static inline int64_t mixer_vectors(int64_t form, int64_t R, int64_t D) {
     const mixer m = {form, R, D};
-    return mixer_u(m);
+    return mixer_counts(R, D) ? mixer_u(m) : -1;
 }
 static inline int64_t mixer_gains(int64_t form, int64_t R, int64_t D) {
     const mixer m = {form, R, D};
-    return mixer_alpha(m);
+    return mixer_counts(R, D) ? mixer_alpha(m) : -1;
 }
 static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) {
     const mixer m = {form, R, D};
-    return mixer_prepared(m);
+    return mixer_counts(R, D) ? mixer_prepared(m) : -1;
 }
+
+/* a b + c, each from 0 to MOST_NUMBERS; -1 if it is larger. */
+static inline int64_t product_plus(int64_t a, int64_t b, int64_t c) {
+    const int64_t product = EXTENT(a, b);
+    return product < 0 || product > MOST_NUMBERS - c ? -1 : product + c;
+}
+
+/* Bars of an image of the task Pathfinder: of its two contours and of its distractors. */
+static inline int64_t pathfinder_bars(int64_t contour_length, int64_t distractors, int64_t distractor_length) {
+    return product_plus(distractors, distractor_length, 2 * contour_length);
+}
+
+/* Columns of a step of the selective layers that iterate: vectors (R,E), gains (R), and B and C (S each). */
+static inline int64_t solve_columns(int64_t R, int64_t E, int64_t S) { return product_plus(R, E, R + 2 * S); }
 
 #endif

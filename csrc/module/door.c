@@ -230,6 +230,7 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
         PyObject *const name = PyTuple_GET_ITEM(keywords, i);
         const int at = find_argument(self, name, (int)i);
         if (at < 0) return PyErr_Format(PyExc_TypeError, "%s: has no argument %U", kernel->name, name);
+        if (given[at]) return PyErr_Format(PyExc_TypeError, "%s: %U is given twice", kernel->name, name);
         given[at] = values[i];
     }
     if (count != kernel->count) return raise_missing(self, given);

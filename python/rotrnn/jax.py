@@ -15,6 +15,7 @@ Shapes come first: while JAX traces, forward runs once on zeros, and errors abou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -287,7 +288,7 @@ class _Adapter:
     def _call_forward(self, plan: Plan, given: _Given, keep: bool) -> tuple[_Made, Any]:
         """Returns the outputs and, with `keep`, the bytes of each array that backward needs besides."""
         made = tree_map(_shape_for_jax, self.sorted(plan.forms), is_leaf=_is_form)
-        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, _, dtype in _held_forms(plan).values()]
+        sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in _held_forms(plan).values()]
         held = [jax.ShapeDtypeStruct((size,), np.uint8) for size in sizes] if keep else []
 
         def callback(results: Any, given: Any) -> None:

@@ -18,7 +18,8 @@ import numpy as np
 from rotrnn import _cpu
 
 LISTING = runpy.run_path(str(Path(__file__).parents[2] / "csrc" / "generate.py"))
-KERNELS = LISTING["read"](LISTING["LIST"].read_text()).kernels
+LISTED = LISTING["read"](LISTING["LIST"].read_text())
+KERNELS = LISTED.kernels
 NUMBERS = (2, 1, 3, 0, 4, 5, 8, 17, 33, -1, 64, 130, 2**31, 2**62, 2**63 - 1, -(2**63), 2**63, 2**32 - 1, 2**40, -2)
 FIXED = {"int64": "i8", "uint8": "u1", "uint16": "u2", "float64": "f8"}
 REALS = (0.5, 0.0, 1.0, -1.0, 1e-8, float("nan"), float("inf"), 1e308)
@@ -54,11 +55,15 @@ def mixer_ready(form: int, R: int, D: int) -> int:
     return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else columns * 2 * R * R
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
+    f"{name}_{value.upper()}": getattr(_cpu, name)[value] for name, values in LISTED.enums.items() for value in values
+}
+FUNCTIONS |= {
     "mixer_vectors": mixer_vectors,
     "mixer_gains": mixer_gains,
     "mixer_ready": mixer_ready,
     "tiles": lambda T, tile: -(-T // tile) if tile > 0 else -1,
+    "pathfinder_bars": lambda contour, n, each: 2 * contour + n * each,
     "gates_of": lambda cell: 4 if cell == _cpu.CELL["lstm"] else 1,
     "SELECTIVE_TILE": _cpu.SELECTIVE_TILE,
     "SSD_CHUNK": _cpu.SSD_CHUNK,
@@ -70,7 +75,7 @@ FUNCTIONS = {
 @cache
 def _compiled(part: str) -> Any:
     """A part of a shape, a C expression, as Python's."""
-    return compile(re.sub(r"^(\w+) \? (.+) : (.+)$", r"(\2) if \1 else (\3)", part), part, "eval")
+    return compile(re.sub(r"^(.+) \? (.+) : (.+)$", r"(\2) if \1 else (\3)", part), part, "eval")
 
 
 def _size(shape: tuple[str, ...], numbers: dict[str, int]) -> int:

@@ -144,6 +144,44 @@ def test_written_arrays_that_overlap_another_are_refused(calls: Any) -> None:
     assert found > 100
 
 
+@pytest.mark.parametrize(
+    ("name", "integers"),
+    [
+        ("mixer_prepare", {"M": 1, "R": 2**17, "D": 2**47, "form": 0}),  # R (D + 1) is 2^64 + 2^17, R D is 2^64
+        ("mixer_prepare", {"M": 1, "R": 2**47, "D": 2**47, "form": _cpu.MIXER["kronecker"]}),
+        ("scan_forward", {"B": 2**32, "T": 2**32, "N": 1, "reverse": 0, "varying": 1}),
+        ("selective_solve", {"B": 1, "T": 1, "E": 2**32, "S": 0, "R": 2**32, "columns": 2**32}),
+    ],
+)
+def test_sizes_do_not_wrap(name: str, integers: dict[str, int]) -> None:
+    """Each array has as many numbers as 64 bits say that it must have."""
+    given: dict[str, Any] = {}
+    for one in KERNELS[name].every():
+        if one.kind == "int":
+            given[one.name] = integers.get(one.name, 0)
+        elif one.kind == "float":
+            given[one.name] = 1.0
+        elif one.optional:
+            given[one.name] = None
+        else:
+            given[one.name] = np.zeros(2**17 if one.kind == "write" and name == "mixer_prepare" else 0)
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        getattr(_cpu.kernels, name)(**given)
+
+
+def test_an_argument_that_is_given_twice_is_named() -> None:
+    class Other(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    arguments = {"y": np.zeros(1), "x": np.zeros(1), "lengths": None, "B": 1, "D": 1}
+    with pytest.raises(TypeError, match="mean_pool_forward: B is given twice"):
+        _cpu.kernels.mean_pool_forward(**arguments, **{Other("B"): 1})  # type: ignore[arg-type]
+
+
 def run_guarded(code: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", **more}
     return subprocess.run([sys.executable, *code], capture_output=True, text=True, env=environment, check=False)
@@ -158,3 +196,10 @@ def test_no_kernel_leaves_the_extents_of_the_list(simd: str) -> None:
     done = run_guarded([str(ROOT / "tests" / "guard.py")], ROTRNN_SIMD=simd)
     assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-2000:])
     assert set(done.stdout.splitlines()[-1].split()[1:]) >= set(KERNELS) - DATA - UNLISTED
+
+
+def test_the_fuzzer_of_these_checks_reads_every_row_of_the_list() -> None:
+    """`make fuzz-c` runs it."""
+    from fuzz import door  # reads the list, which a wheel does not have
+
+    assert {door.call_of(bytes([i]))[0].name for i in range(len(door.KERNELS))} == set(KERNELS)

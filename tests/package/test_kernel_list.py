@@ -66,6 +66,9 @@ def test_the_stub_is_that_of_the_list():
         ("kernel f real\n  choice c:COLOUR", "line 2: 'COLOUR'"),
         ("kernel f real\n  read x[N]{0..9}", "line 2: x: a range needs one of the dtypes int64, float64"),
         ("kernel f real\n  write x[N]\n  int N x", "f has x twice"),
+        ("kernel f real\n  write x[B*T]\n  int B T", r"f has B\*T, expected parts of a shape"),
+        ("kernel f real\n  write x[count(N) * (N)]\n  int N", "f has count"),
+        ("kernel f real\n  write x[N]\n  int N A B\n  where N == 2*A + A*B", "f has N == "),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(text, message):

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rotrnn.tasks import AAN, CIFAR, IMDB, MNIST, ListOps, Pathfinder, SpeechCommands
+from rotrnn.tasks import AAN, CIFAR, IMDB, MNIST, TASKS, ListOps, Pathfinder, SpeechCommands
 from rotrnn.tasks.download import CHUNK, fetch, unpack
 from rotrnn.tasks.pathfinder_files import level_release
-from rotrnn.tasks.released import Release, find, lra
+from rotrnn.tasks.released import Release, Released, find, lra
 
 DATA = np.random.default_rng(0).bytes(3_000_000)  # several chunks of a download
 SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -93,8 +93,12 @@ def test_fetches_once(server, tmp_path):
     assert names(tmp_path / "new") == ["data.bin"]
 
 
-def test_md5(server, tmp_path):
-    fetch(f"{server.url}/data.bin", f"md5:{hashlib.md5(DATA).hexdigest()}", tmp_path)
+def test_every_release_but_long_range_arena_is_pinned_by_sha256():
+    """Nobody publishes one of Long Range Arena's archive: that of the first download is kept, as below."""
+    kinds = {kind for kind in TASKS.values() if issubclass(kind, Released)}
+    pins = {url: pin for kind in kinds for url, pin in kind.release.urls.items()}
+    unknown = {url for url, pin in pins.items() if not re.fullmatch("sha256:[0-9a-f]{64}", pin or "")}
+    assert unknown == {"https://storage.googleapis.com/long-range-arena/lra_release.gz"}
 
 
 def test_another_hash_leaves_nothing(server, tmp_path):

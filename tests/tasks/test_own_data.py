@@ -395,6 +395,15 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         Folder(str(tmp_path), kind="regression")
 
 
+@pytest.mark.parametrize("lengths", [[2**63 - 1, 2**63 - 1, 10], [2**62, 2**62, 2**63 + 8], [-(2**62), 2**62, 8]])
+def test_lengths_whose_sum_wraps(tmp_path: Path, lengths: list[int]) -> None:
+    path = tmp_path / "wraps.npz"
+    dtype = np.uint64 if max(lengths) >= 2**63 else np.int64
+    np.savez(path, x=np.ones((8, 1)), y=np.array([0, 1, 0]), lengths=np.array(lengths, dtype))
+    with pytest.raises(ValueError, match=r"wraps.npz: (has x of shape|sequence 0 has no steps)"):
+        Arrays(str(path), val_fraction=0, test_fraction=0).load()
+
+
 def test_postscript_that_is_named_as_an_image_starts_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,8 +87,9 @@ def _sequences(where: str, kind: str, x: Numbers, y: Numbers, lengths: Numbers |
                 expected = f"(n={n}, T={T}, ...), a label for each step"
                 raise ValueError(f"{where}: y has shape {y.shape}, expected {expected}")
             y = y.reshape(n * T, *y.shape[2:])
-    elif x.ndim != 2 or lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.sum() != len(x):
-        sums = f"sum {lengths.sum()}" if lengths.dtype.kind in "iu" else f"dtype {lengths.dtype}"
+    elif x.ndim != 2 or lengths.ndim != 1 or lengths.dtype.kind not in "iu" or sum(lengths.tolist()) != len(x):
+        # Python's sum, since NumPy's wraps around
+        sums = f"sum {sum(lengths.tolist())}" if lengths.dtype.kind in "iu" else f"dtype {lengths.dtype}"
         what = f"x of shape {x.shape} and lengths of shape {lengths.shape} with {sums}"
         raise ValueError(f"{where}: has {what}, expected (steps, F) and (n,) integers whose sum is steps")
     rows, each = (len(x), "step") if per_step else (len(lengths), "sequence")

@@ -61,7 +61,10 @@ class CIFAR(Released):
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
         # the hash is published at https://www.cs.toronto.edu/~kriz/cifar.html
-        {"https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+        {
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": "sha256:"
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+        },
         marks=(f"{TEST}.bin", TEST),
         places=("cifar-10-batches-bin", "cifar-10-batches-py", "."),
         inner="cifar-10-batches-bin",

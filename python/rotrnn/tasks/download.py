@@ -34,8 +34,8 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     Parameters
     ----------
     known_hash : str, optional
-        "md5:..." or "sha256:..." as given by the publisher. If none is published, a warning reports the SHA-256 of the
-        download. It is stored next to the file (NAME.sha256), and later downloads must match it.
+        "sha256:...". If none is known, a warning reports the SHA-256 of the download. It is stored next to the file
+        (NAME.sha256), and later downloads must match it.
 
     Raises
     ------

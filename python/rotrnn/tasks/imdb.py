@@ -53,7 +53,10 @@ class IMDB(Released):
 
     release: ClassVar[Release] = Release(
         # the hash is from torchtext (pytorch/text, torchtext/datasets/imdb.py)
-        {"https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "md5:7c2ac02c03563afcf9b574c7e56c153a"},
+        {
+            "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "sha256:"
+            "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
+        },
         marks=("train/neg",),
         places=("aclImdb", "."),
         inner="aclImdb",

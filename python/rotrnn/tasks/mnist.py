@@ -38,11 +38,11 @@ MEAN, STD = 0.1307, 0.3081  # of the training pixels (from 0 to 1), to four digi
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 # Hashes from torchvision (pytorch/vision, torchvision/datasets/mnist.py). The file named in `marks` is downloaded last:
 # when it is there, all others are.
-MD5 = {
-    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
-    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
-    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
-    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+SHA256 = {
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
 }
 
 
@@ -77,7 +77,7 @@ class MNIST(Released):
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
-        {f"{MIRROR}/{name}.gz": f"md5:{md5}" for name, md5 in MD5.items()},
+        {f"{MIRROR}/{name}.gz": f"sha256:{sha256}" for name, sha256 in SHA256.items()},
         marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
         places=(".", "MNIST/raw"),
         inner=None,

@@ -25,7 +25,7 @@ class Release(NamedTuple):
     Parameters
     ----------
     urls : dict
-        Maps the address of an archive, or of each file, to its hash ("md5:...", "sha256:..."), or to None if no hash is
+        Maps the address of an archive, or of each file, to its hash ("sha256:..."), or to None if no hash is
         published.
     marks : tuple of str
         Names of files or folders. A folder that has one of them is taken to hold the data.

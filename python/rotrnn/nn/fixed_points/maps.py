@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class Map(NamedTuple):
 
     @property
     def width(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
 
 Maps = dict[str, Map]
