@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +46,10 @@ class ndarray(StrictArray):  # CuPy's own name
     __slots__ = ()
     __module__ = "cupy"
     __cuda_array_interface__ = property(lambda self: {"shape": self.shape})
+
+    def __init__(self, host: np.ndarray[Any, Any]) -> None:
+        super().__init__(host)
+        ALLOCATORS[-1].__self__.count(host)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
@@ -307,25 +312,62 @@ def new_memory(size: int) -> Memory:
     return Memory(size)
 
 
+UNIT = 512
+"""CuPy's pools give memory in multiples of so many bytes."""
+
+
 class MemoryPool:
     """Its memory is new each time; arrays of a graph are kept by the calls that use them. As CuPy's, it frees what it
-    keeps for later if there is no more."""
+    keeps for later if there is no more.
+
+    It counts the bytes of its arrays that somebody has, and what CuPy's would hold for them: the most that they were,
+    as memory that is free again serves later arrays. What is captured was counted when it was tried.
+    """
+
+    every: ClassVar[weakref.WeakSet[MemoryPool]] = weakref.WeakSet()
+    most = 0
+    """The most bytes of all pools' arrays together."""
 
     def __init__(self, allocator: Any = new_memory) -> None:
         self.allocator = allocator
+        self.used = self.total = 0
+        self.counted: set[int] = set()
+        MemoryPool.every.add(self)
+
+    def count(self, host: np.ndarray[Any, Any]) -> None:
+        owner = host if host.base is None else host.base
+        if strict.RECORD is not None or not isinstance(owner, np.ndarray) or not owner.nbytes:
+            return
+        if not any(id(owner) in pool.counted for pool in MemoryPool.every):
+            size = -(-owner.nbytes // UNIT) * UNIT
+            self.counted.add(id(owner))
+            self.used += size
+            self.total = max(self.total, self.used)
+            MemoryPool.most = max(MemoryPool.most, sum(pool.used for pool in MemoryPool.every))
+            weakref.finalize(owner, self.free, id(owner), size)
+
+    def free(self, owner: int, size: int) -> None:
+        self.counted.discard(owner)
+        self.used -= size
+
+    def total_bytes(self) -> int:
+        return self.total
 
     def malloc(self, size: int) -> Memory:
         try:
-            return self.allocator(size)  # type: ignore[no-any-return]
+            memory: Memory = self.allocator(size)
         except CUDARuntimeError:
             self.free_all_blocks()
-        try:
-            return self.allocator(size)  # type: ignore[no-any-return]
-        except CUDARuntimeError as error:
-            raise MemoryError(f"Out of memory allocating {size:,} bytes") from error
+            try:
+                memory = self.allocator(size)
+            except CUDARuntimeError as error:
+                raise MemoryError(f"Out of memory allocating {size:,} bytes") from error
+        self.count(memory.array._host)
+        return memory
 
     def free_all_blocks(self) -> None:
         assert strict.RECORD is None, "memory of the graph that is being captured was freed"
+        self.total = self.used
 
 
 DEFAULT_POOL = MemoryPool()
@@ -390,10 +432,8 @@ class Tensor:
 
 
 def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
-    host = np.empty(shape, dtype)
-    alloc(host.nbytes)
-    host.reshape(-1).view(np.uint8)[:] = 0xFF  # NaN
-    return ndarray(host)
+    memory = alloc(math.prod(shape) * np.dtype(dtype).itemsize)
+    return ndarray(np.ndarray(shape, dtype, memory.array._host))  # of NaN
 
 
 def asarray(value: Any) -> ndarray:

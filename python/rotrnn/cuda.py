@@ -87,6 +87,7 @@ def _load() -> Device:
         here=lambda: (cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr),
         tile=1,
         rounds=lambda: _cuda.precision() == "bf16",
+        held=lambda: cupy.get_default_memory_pool().total_bytes(),
     )
     _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
     devices.register(made)
@@ -227,6 +228,10 @@ class Recorded:
                 piece.graph.launch(stream=self.stream)
             else:
                 piece.drive(functools.partial(self._again, piece), step)
+
+    def held(self) -> int:
+        """Returns the bytes of the memory of its own."""
+        return int(self.pool.total_bytes())
 
     def close(self) -> None:
         """Drops the graphs, after which there is nothing to launch. Its memory stays: to free it would wait for the

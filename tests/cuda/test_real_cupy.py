@@ -72,7 +72,7 @@ def offered(place: Any, real: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 METHODS = (
     *("Stream.is_capturing", "Stream.synchronize", "Stream.begin_capture", "Stream.end_capture", "Graph.launch"),
     *("Stream.record", "Stream.wait_event", "Event.record", "Event.synchronize"),
-    *("MemoryPool.malloc", "MemoryPool.free_all_blocks"),
+    *("MemoryPool.malloc", "MemoryPool.free_all_blocks", "MemoryPool.total_bytes"),
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fake_cupy
-from fake_cupy import Failures
+from fake_cupy import Failures, MemoryPool
 from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
@@ -168,6 +168,20 @@ def test_evaluation_and_estimate_on_a_gpu(tmp_path: Path) -> None:
         assert estimate(recipe, 2, stand_in=8, device="cuda").steps_run == 2
     assert here[0][1]["accuracy"] == there[0][1]["accuracy"]
     assert here[0][1]["loss"] == pytest.approx(there[0][1]["loss"], rel=1e-9)
+
+
+def test_the_memory_of_a_gpu_is_estimated() -> None:
+    """The two pools, of arrays and of the only graph, hold together no less than the most that all arrays had at a
+    time, and each of them no more."""
+    recipe = recipe_of("listops-lru", "training.steps=1")
+    MemoryPool.most = 0
+    with fake_cupy.gpu():
+        found = estimate(recipe, 1, stand_in=8, device="cuda")
+    assert MemoryPool.most <= found.gpu_memory <= 2 * MemoryPool.most
+    assert f" MiB, {found.gpu_memory / 2**20:,.1f} MiB of the GPU's\n" in found.text()
+    here = estimate(recipe, 1, stand_in=8)
+    assert here.gpu_memory == 0
+    assert "GPU" not in here.text()
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

@@ -50,6 +50,8 @@ class Device:
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
     rounds : callable
         Whether float32 calls of this thread save states and outputs of layers in bfloat16: in the precision "bf16".
+    held : callable
+        Returns the bytes of a GPU's memory that arrays have had, and that are kept for later ones; 0 on the CPU.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Device:
     here: Callable[[], Any] = lambda: None
     tile: int = 96
     rounds: Callable[[], bool] = lambda: False
+    held: Callable[[], int] = lambda: 0
 
 
 HOST = Device(

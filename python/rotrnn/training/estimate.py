@@ -38,7 +38,11 @@ EVALUATED = 4
 @dataclass(frozen=True)
 class Estimate:
     """Measured seconds per step and per evaluated example, and the numbers of steps and evaluations of the whole
-    run."""
+    run.
+
+    `peak_memory` are bytes of the host's memory, and `gpu_memory` of a GPU's: the most that arrays of steps and of
+    evaluations took, and the graphs of the shapes that the batches had. It is 0 on the CPU.
+    """
 
     parameters: int
     steps_run: int
@@ -50,6 +54,7 @@ class Estimate:
     val: int
     test: int
     peak_memory: int
+    gpu_memory: int
 
     @property
     def seconds(self) -> float:
@@ -60,10 +65,11 @@ class Estimate:
     def text(self) -> str:
         """Returns the estimate as readable text."""
         machine = versions()
+        gpu = f", {self.gpu_memory / 2**20:,.1f} MiB of the GPU's" if self.gpu_memory else ""
         return (
             f"{plural(self.parameters, 'parameter')}; "
             f"{plural(self.steps_run, 'step')} of {plural(self.batch, 'sequence')}: "
-            f"{duration(self.seconds_per_step)} per step, peak memory {self.peak_memory / 2**20:,.0f} MiB\n"
+            f"{duration(self.seconds_per_step)} per step, peak memory {self.peak_memory / 2**20:,.0f} MiB{gpu}\n"
             f"{plural(self.steps, 'step')}: {duration(self.steps * self.seconds_per_step)}\n"
             f"{plural(self.evaluations, 'evaluation')} of {plural(self.val, 'example')} and 2 of {self.test:,}: "
             f"{duration(self.seconds - self.steps * self.seconds_per_step)}\n"
@@ -101,10 +107,14 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
     )
     asked = recipe.task
     with trial(recipe, stand_in, device) as (trainer, state):
-        times = [timed(lambda: trainer.stepper.advance(state))[1] for _ in range(min(steps, recipe.training.steps))]
+        times, held = [], []
+        for _ in range(min(steps, recipe.training.steps)):
+            times.append(timed(lambda: trainer.stepper.advance(state))[1])
+            held.append(trainer.stepper.held())  # the next graph gives back what was kept for later arrays
         trainer.stepper.settle(state)
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)
         _, evaluating = timed(lambda: trainer.look(state.params, val))
+        held.append(trainer.stepper.held())
         return Estimate(
             parameters=sum(array.size for name, array in flatten(state.params) if f"m.{name}" in state.moments),
             steps_run=len(times),
@@ -116,6 +126,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
             val=len(trainer.task.val) if stand_in is None else _size(asked, "val"),
             test=len(trainer.task.test) if stand_in is None else _size(asked, "test"),
             peak_memory=peak_memory(),
+            gpu_memory=max(held),
         )
 
 

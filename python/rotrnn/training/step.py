@@ -68,6 +68,11 @@ class Stepper:
         lr = self.recipe.optimiser.rate("global", step, self.recipe.training.steps)
         return {**metrics, "step": step + 1, "lr": lr, "grad_norm": size, "seconds": round(seconds, 6)}
 
+    def held(self) -> int:
+        """Returns the bytes of a GPU's memory that arrays and graphs of steps have; 0 on the CPU."""
+        graphs = [] if self.recorder is None else self.recorder.steps.values()
+        return self.device.held() + sum(one.graph.held() for one in graphs)
+
     def launched(self, state: State) -> bool:
         """Launches a step as one CUDA graph. Returns False where there is no recorder, or it cannot take this step."""
         if self.recorder is None:
