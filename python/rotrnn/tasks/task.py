@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -215,7 +214,8 @@ class Settings(Protocol):
 
     Two class variables are optional. `split_settings`, a tuple of str, names the settings that decide which examples
     are for training and which for evaluation: a trained model is not evaluated with other values of these. `resumable`
-    is True if `write` resumes after an interruption.
+    is True if `write` resumes after an interruption. `rotrnn data` calls ``write(folder)``, which writes the data as
+    files into a folder, created if missing, and returns the task: only the tasks of the package have it.
     """
 
     @property
@@ -226,10 +226,6 @@ class Settings(Protocol):
 
     def load(self) -> Task:
         """Returns the task, ready for training."""
-        ...
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes the task's data as files into `folder`, which is created if missing, and returns the task."""
         ...
 
 
