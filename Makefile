@@ -219,6 +219,7 @@ step-lint-source: .venv/linters
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	printf '%s\n' linux darwin win32 | xargs -P 2 -I {} $(BIN)/mypy --platform {} --cache-dir .mypy_cache/{}
+	$(BIN)/python -m pytest tests/package/test_types.py
 	@clang-format --dry-run -Werror $(C_FILES) $(LIB_FILES)
 
 step-lint-clang: .venv/installed

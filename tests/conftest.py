@@ -36,6 +36,7 @@ WHOLE = {
     "package/test_readme.py::test_the_guide_runs_from_top_to_bottom",
     "package/test_theory.py::test_every_picture_is_drawn",
     "package/test_theory.py::test_the_command_draws_what_it_is_asked_for",
+    "package/test_types.py",
     "training/test_estimators.py::test_the_checks_of_scikit_learn",
     "training/test_launchers.py",
     "training/test_parallel.py",

@@ -16,19 +16,26 @@ from rotrnn._support.platform import brief_spins as _brief_spins
 with _brief_spins():
     from rotrnn import _cpu
 from rotrnn import cuda as cuda
-from rotrnn import nn, ops
-from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
-from rotrnn.models.regressor import Regressor, StepRegressor
-from rotrnn.models.retrieval import Retrieval
-from rotrnn.models.stream import Stream
-from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
+from rotrnn import nn as nn
+from rotrnn import ops as ops
+from rotrnn.models.build import ModelSettings as ModelSettings
+from rotrnn.models.build import build_model as build_model
+from rotrnn.models.classifier import MultiLabelClassifier as MultiLabelClassifier
+from rotrnn.models.classifier import SequenceClassifier as SequenceClassifier
+from rotrnn.models.regressor import Regressor as Regressor
+from rotrnn.models.regressor import StepRegressor as StepRegressor
+from rotrnn.models.retrieval import Retrieval as Retrieval
+from rotrnn.models.stream import Stream as Stream
+from rotrnn.models.tagger import BitTagger as BitTagger
+from rotrnn.models.tagger import LanguageModel as LanguageModel
+from rotrnn.models.tagger import Tagger as Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
-from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
+from rotrnn.nn.fixed_points.iteration import ConvergenceError as ConvergenceError
+from rotrnn.nn.fixed_points.iteration import NotConverged as NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
-from rotrnn.ops.precisions import precision
-from rotrnn.training.optimiser import AdamW
-from rotrnn.training.schedule import learning_rate
+from rotrnn.ops.precisions import precision as precision
+from rotrnn.training.optimiser import AdamW as AdamW
+from rotrnn.training.schedule import learning_rate as learning_rate
 
 if TYPE_CHECKING:
     from rotrnn import estimators as estimators
@@ -36,11 +43,12 @@ if TYPE_CHECKING:
     from rotrnn import plots as plots
     from rotrnn import tasks as tasks
     from rotrnn import training as training
-    from rotrnn.models.files import load
-    from rotrnn.models.flax_checkpoints import import_lru, import_s5
-    from rotrnn.models.pretrained import from_pretrained
-    from rotrnn.training.loop import train
-    from rotrnn.training.recipe import load_recipe
+    from rotrnn.models.files import load as load
+    from rotrnn.models.flax_checkpoints import import_lru as import_lru
+    from rotrnn.models.flax_checkpoints import import_s5 as import_s5
+    from rotrnn.models.pretrained import from_pretrained as from_pretrained
+    from rotrnn.training.loop import train as train
+    from rotrnn.training.recipe import load_recipe as load_recipe
 
 __version__ = _version("rotrnn")
 
@@ -74,42 +82,41 @@ _LATE = {
 }
 """Imported when first asked for: tasks, checkpoints and progress bars are not needed by a layer."""
 
-__all__ = [
-    "AdamW",
-    "BitTagger",
-    "ConvergenceError",
-    "LanguageModel",
-    "ModelSettings",
-    "MultiLabelClassifier",
-    "NotConverged",
-    "Regressor",
-    "Retrieval",
-    "SequenceClassifier",
-    "StepRegressor",
-    "Stream",
-    "Tagger",
-    "build_model",
-    "from_pretrained",
-    "import_lru",
-    "import_s5",
-    "learning_rate",
-    "load",
-    "load_recipe",
-    "precision",
-    "release_memory",
-    "train",
-    *nn.__all__,
-    *(name for name in ops.__all__ if name.islower()),
-]
+if not TYPE_CHECKING:  # type checkers read the imports above: of a computed list and of __getattr__ they know nothing
+    __all__ = [
+        "AdamW",
+        "BitTagger",
+        "ConvergenceError",
+        "LanguageModel",
+        "ModelSettings",
+        "MultiLabelClassifier",
+        "NotConverged",
+        "Regressor",
+        "Retrieval",
+        "SequenceClassifier",
+        "StepRegressor",
+        "Stream",
+        "Tagger",
+        "build_model",
+        "from_pretrained",
+        "import_lru",
+        "import_s5",
+        "learning_rate",
+        "load",
+        "load_recipe",
+        "precision",
+        "release_memory",
+        "train",
+        *nn.__all__,
+        *(name for name in ops.__all__ if name.islower()),
+    ]
 
+    def __getattr__(name: str) -> _Any:
+        if name in _MODULES:
+            return _import_module(f"rotrnn.{name}")
+        if name in _LATE:
+            return getattr(_import_module(_LATE[name]), name)
+        raise AttributeError(f"module 'rotrnn' has no attribute {name!r}")
 
-def __getattr__(name: str) -> _Any:
-    if name in _MODULES:
-        return _import_module(f"rotrnn.{name}")
-    if name in _LATE:
-        return getattr(_import_module(_LATE[name]), name)
-    raise AttributeError(f"module 'rotrnn' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, *_MODULES, "__version__"]
+    def __dir__() -> list[str]:
+        return [*__all__, *_MODULES, "__version__"]

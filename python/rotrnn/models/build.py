@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict, Unpack, overload
 
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
@@ -216,9 +216,54 @@ def _with_settings(kind: type[Recurrent], own: dict[str, Any], **given: Any) -> 
     return kind(**given, **own)
 
 
+_Layer = Recurrent | dict[str, Any]
+
+
+class _Sizes(TypedDict):
+    """The sizes that `build_model` is given."""
+
+    n_classes: int
+    vocab: NotRequired[int | None]
+    n_features: NotRequired[int | None]
+
+
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["classifier"] = "classifier", **sizes: Unpack[_Sizes]
+) -> SequenceClassifier: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["tagger"], **sizes: Unpack[_Sizes]
+) -> Tagger: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["bits"], **sizes: Unpack[_Sizes]
+) -> BitTagger: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["language"], **sizes: Unpack[_Sizes]
+) -> LanguageModel: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["retrieval"], **sizes: Unpack[_Sizes]
+) -> Retrieval: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["multilabel"], **sizes: Unpack[_Sizes]
+) -> MultiLabelClassifier: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["regressor"], **sizes: Unpack[_Sizes]
+) -> Regressor: ...
+@overload
+def build_model(
+    settings: ModelSettings, layer: _Layer, *, head: Literal["step_regressor"], **sizes: Unpack[_Sizes]
+) -> StepRegressor: ...
+@overload
+def build_model(settings: ModelSettings, layer: _Layer, *, head: str, **sizes: Unpack[_Sizes]) -> SequenceModel: ...
 def build_model(
     settings: ModelSettings,
-    layer: Recurrent | dict[str, Any],
+    layer: _Layer,
     *,
     head: str = "classifier",
     n_classes: int,

@@ -45,9 +45,9 @@ PARTS = (
 
 
 class Loaded(NamedTuple):
-    """A model and its parameters, as `load` returns them."""
+    """A model, of the class that the file names, and its parameters, as `load` returns them."""
 
-    model: SequenceModel
+    model: Any
     params: Params
 
 

@@ -3,6 +3,8 @@
 Each module lists its public names in its ``__all__``.
 """
 
+from typing import TYPE_CHECKING
+
 from rotrnn.ops.attention import *  # noqa: F403
 from rotrnn.ops.attention import __all__ as _attention
 from rotrnn.ops.bank import *  # noqa: F403
@@ -44,29 +46,29 @@ from rotrnn.ops.ssd import __all__ as _ssd
 from rotrnn.ops.window import *  # noqa: F403
 from rotrnn.ops.window import __all__ as _window
 
-__all__ = [
-    *_attention,
-    *_bank,
-    *_block,
-    *_conv,
-    *_delta,
-    *_dense,
-    *_dplr_bank,
-    *_linear_layer,
-    *_memory,
-    *_mixer,
-    *_mlstm,
-    *_orthogonal,
-    *_pointwise,
-    *_rnn,
-    *_scan,
-    *_selective,
-    *_slstm,
-    *_split,
-    *_ssd,
-    *_window,
-]
+if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follow a list that is computed
+    __all__ = [
+        *_attention,
+        *_bank,
+        *_block,
+        *_conv,
+        *_delta,
+        *_dense,
+        *_dplr_bank,
+        *_linear_layer,
+        *_memory,
+        *_mixer,
+        *_mlstm,
+        *_orthogonal,
+        *_pointwise,
+        *_rnn,
+        *_scan,
+        *_selective,
+        *_slstm,
+        *_split,
+        *_ssd,
+        *_window,
+    ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,19 @@ COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """Integer dtypes that convert to int64 without loss."""
 _INTEGER = (int, np.integer)
+
+
+class Along(TypedDict, total=False):
+    """How a recurrence runs over time, for the overloads of the ops that return a state only when asked for it."""
+
+    reverse: bool
+    lengths: npt.ArrayLike | None
+
+
+class Windowed(Along, total=False):
+    """The same for recurrences that take a window."""
+
+    window: int | None
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):

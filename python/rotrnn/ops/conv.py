@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import numpy.typing as npt
 
@@ -21,6 +21,21 @@ class CausalConvGrads(NamedTuple):
     dstate: Array
 
 
+@overload
+def causal_conv(
+    x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None, state: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, lengths: npt.ArrayLike | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def causal_conv(
+    x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None, state: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def causal_conv(
+    x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None, state: npt.ArrayLike | None = None, *,
+    return_state: bool, lengths: npt.ArrayLike | None = None,
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
 def causal_conv(
     x: npt.ArrayLike,
     w: npt.ArrayLike,

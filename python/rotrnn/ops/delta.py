@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy.typing as npt
 
 from rotrnn._cpu import DELTA_TILE as TILE
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Along, Array, Boundary
 from rotrnn.ops.device import empty_like
 
 __all__ = ["DeltaRuleGrads", "delta_rule", "delta_rule_backward"]
@@ -24,6 +24,36 @@ class DeltaRuleGrads(NamedTuple):
     dh0: Array
 
 
+@overload
+def delta_rule(
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, beta: npt.ArrayLike, decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[False] = False, **how: Unpack[Along],
+) -> Array: ...  # fmt: skip
+@overload
+def delta_rule(
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, beta: npt.ArrayLike, decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[False] = False, **how: Unpack[Along],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def delta_rule(
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, beta: npt.ArrayLike, decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[True], **how: Unpack[Along],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def delta_rule(
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, beta: npt.ArrayLike, decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[True], **how: Unpack[Along],
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+@overload
+def delta_rule(
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, beta: npt.ArrayLike, decay: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None, *,
+    return_state: bool = False, return_carries: bool = False, **how: Unpack[Along],
+) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def delta_rule(
     q: npt.ArrayLike,
     k: npt.ArrayLike,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS
-from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, Windowed
 from rotrnn.ops.device import device_of, empty
 
 __all__ = [
@@ -31,6 +31,21 @@ class DiagonalScanGrads(NamedTuple):
     dh0: Array
 
 
+@overload
+def diagonal_scan(
+    a: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, out: Array | None = None, **how: Unpack[Windowed],
+) -> Array: ...  # fmt: skip
+@overload
+def diagonal_scan(
+    a: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], out: Array | None = None, **how: Unpack[Windowed],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def diagonal_scan(
+    a: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: bool, out: Array | None = None, **how: Unpack[Windowed],
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
 def diagonal_scan(
     a: npt.ArrayLike,
     x: npt.ArrayLike,
@@ -264,6 +279,21 @@ def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     return total
 
 
+@overload
+def rotation_scan(
+    theta: npt.ArrayLike, gamma: npt.ArrayLike | None, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, **how: Unpack[Windowed],
+) -> Array: ...  # fmt: skip
+@overload
+def rotation_scan(
+    theta: npt.ArrayLike, gamma: npt.ArrayLike | None, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], **how: Unpack[Windowed],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def rotation_scan(
+    theta: npt.ArrayLike, gamma: npt.ArrayLike | None, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    return_state: bool, **how: Unpack[Windowed],
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
 def rotation_scan(
     theta: npt.ArrayLike,
     gamma: npt.ArrayLike | None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn._cpu import SELECTIVE_TILE as TILE
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, Windowed
 from rotrnn.ops.device import einsum, empty_like
 from rotrnn.ops.mixer import VECTORS
 from rotrnn.ops.pointwise import mask_padding
@@ -30,6 +30,41 @@ class SelectiveScanGrads(NamedTuple):
     dh0: Array
 
 
+@overload
+def selective_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[False] = False,
+    negative: bool = False, **how: Unpack[Windowed],
+) -> Array: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[False] = False,
+    negative: bool = False, **how: Unpack[Windowed],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[True],
+    negative: bool = False, **how: Unpack[Windowed],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[True],
+    negative: bool = False, **how: Unpack[Windowed],
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: bool = False, return_carries: bool = False,
+    negative: bool = False, **how: Unpack[Windowed],
+) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def selective_scan(
     x: npt.ArrayLike,
     delta: npt.ArrayLike,

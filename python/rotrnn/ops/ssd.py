@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import SSD_CHUNK as CHUNK
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Along, Array, Boundary
 from rotrnn.ops.device import empty_like
 from rotrnn.ops.pointwise import mask_padding
 
@@ -27,6 +27,41 @@ class SsdScanGrads(NamedTuple):
     dh0: Array
 
 
+@overload
+def ssd_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[False] = False,
+    negative: bool = False, **how: Unpack[Along],
+) -> Array: ...  # fmt: skip
+@overload
+def ssd_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[False] = False,
+    negative: bool = False, **how: Unpack[Along],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def ssd_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[False] = False, return_carries: Literal[True],
+    negative: bool = False, **how: Unpack[Along],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def ssd_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: Literal[True], return_carries: Literal[True],
+    negative: bool = False, **how: Unpack[Along],
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+@overload
+def ssd_scan(
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
+    return_state: bool = False, return_carries: bool = False,
+    negative: bool = False, **how: Unpack[Along],
+) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def ssd_scan(
     x: npt.ArrayLike,
     delta: npt.ArrayLike,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -216,7 +215,9 @@ class Settings(Protocol):
     Three more attributes are optional. `causal` is True if the label of a step is to follow from the steps up to it
     alone: a recipe with a layer that sees later steps is refused. `split_settings`, a tuple of str, names the settings
     that decide which examples are for training and which for evaluation: a trained model is not evaluated with other
-    values of these. `resumable` is True if `write` resumes after an interruption.
+    values of these. `resumable` is True if `write` resumes after an interruption. `rotrnn data` calls
+    ``write(folder)``, which writes the data as files into a folder, created if missing, and returns the task: only the
+    tasks of the package have it.
     """
 
     @property
@@ -227,10 +228,6 @@ class Settings(Protocol):
 
     def load(self) -> Task:
         """Returns the task, ready for training."""
-        ...
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes the task's data as files into `folder`, which is created if missing, and returns the task."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class Depth:
     def __call__(self, y: Array, lengths: Steps) -> Array:
         drive = self._scaled(self.mixer.mix(self._operands(y, lengths), self.v, y, lengths))
         if self.accelerated:
-            return cast(Array, diagonal_scan(self.lam, drive, self.h0, lengths=lengths))
+            return diagonal_scan(self.lam, drive, self.h0, lengths=lengths)
         return mask_padding(self.lam * self._before(y) + drive, lengths)
 
     def pull(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:

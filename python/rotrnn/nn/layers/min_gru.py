@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +101,7 @@ class MinGRU(Recurrent):
     ) -> tuple[Array, MinGRUSaved]:
         z = sigmoid(dense(x, params["W_z"], params["b_z"]))
         candidate = dense(x, params["W_c"], params["b_c"])
-        scanned = diagonal_scan(self._transition(z), z * candidate, state, lengths=lengths, return_state=True)
-        h, after = cast(tuple[Array, Array], scanned)
+        h, after = diagonal_scan(self._transition(z), z * candidate, state, lengths=lengths, return_state=True)
         return dense(h, params["W_out"]), MinGRUSaved(x, z, candidate, h, state, after, lengths)
 
     def backward(
