@@ -134,9 +134,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         if len(listed) > MEMBERS:
             raise ValueError(f"{path}: has {len(listed)} arrays, expected at most {MEMBERS}")
         for one in listed:
-            if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                how = zipfile.compressor_names.get(one.compress_type, f"method {one.compress_type}")
-                raise ValueError(f"{path}: {one.filename} is packed by {how}, expected an array as np.savez writes it")
+            if (how := one.compress_type) not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                expected = "expected 0 or 8, as np.savez writes"
+                raise ValueError(f"{path}: {one.filename} is packed by zip's method {how}, {expected}")
         check_bytes(path, sum(one.file_size for one in listed))
         try:
             return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in listed}

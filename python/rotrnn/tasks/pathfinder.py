@@ -289,10 +289,11 @@ class Pathfinder:
         pixels: Callable[[Index], Picture],
         labels: Callable[[Index], Index],
     ) -> Task:
-        n, (first, val, last) = len(order), sizes
+        first, middle, last = sizes
+        tail = order[len(order) - middle - last :]
         train, val, test = (
             PathfinderSplit(part, pixels, labels, self.center, self.resolution**2)
-            for part in (order[:first], order[n - last - val : n - last], order[n - last :])
+            for part in (order[:first], tail[:middle], tail[middle:])
         )
         name = "path-x" if self.resolution == 128 else "pathfinder"
         return Task(name, train, val, test, n_classes=2, vocab=None, n_features=1, labels=("apart", "joined"))
