@@ -46,7 +46,7 @@ CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 # What continuous integration runs (.ci/steps.toml): `make NAME` runs the rule step-NAME and, when it passes, records that
 # in .ci/passed, so that it is not run again on the same inputs
 RECORDED := lint-headers lint-clang docs examples test-rest harness sanitize-harness sanitize-ops sanitize-rest \
-	races-kernels races-module races-harness soak test-wheel test-arm test-data test-torch test-jax test-hub cuda
+	races-kernels races-module races-harness fuzzers soak test-wheel test-arm test-data test-torch test-jax test-hub cuda
 ALWAYS := strict lint-source test test-bare
 .PHONY: $(RECORDED) $(RECORDED:%=step-%) $(ALWAYS) $(ALWAYS:%=step-%)
 $(RECORDED):
@@ -278,6 +278,13 @@ sanitized: .venv/installed
 	rm -rf build/sanitize/lib
 	ROTRNN_ISA="$$($(BIN)/python -c 'from rotrnn import _cpu; print(_cpu.SIMD_AVAILABLE[-1])')" CC="gcc $(SANITIZERS)" $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
 	$(call SANITIZED,0) $(BIN)/python -c 'import rotrnn._cpu as m; assert "sanitize" in m.__file__, m.__file__'
+
+# Each fuzzer for some ten seconds, so that none can rot
+step-fuzzers:
+	$(MAKE) fuzz CALLS=1000
+	$(MAKE) fuzz-c TIME=10
+	$(MAKE) fuzz-lib CALLS=1000
+	$(MAKE) fuzz-files FUZZ='--count 100'
 
 fuzz: sanitized
 	$(call SANITIZED,0) OMP_WAIT_POLICY=passive $(BIN)/python -m fuzz.calls --count $(CALLS) --seed $(SEED)
