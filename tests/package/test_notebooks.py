@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import nbformat
@@ -61,6 +63,7 @@ def test_a_notebook_runs_and_its_outputs_are_not_old(
 ) -> None:
     for name in ("TMPDIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):  # where notebooks keep their runs, kernels their files
         monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # IPython asks for its encoding; pytest's has none if it is closed
     ours = f"import rotrnn\nassert rotrnn.__file__ == {rotrnn.__file__!r}, rotrnn.__file__"
     stored, fresh = nbformat.read(path, as_version=4), notebooks.executed(path, tmp_path, ours)
     assert (len(notebooks.pictures(fresh)) > 0) == ("%matplotlib inline" in path.read_text())
