@@ -218,6 +218,15 @@ def test_discretisations_far_from_and_near_zero(method: str) -> None:
     np.testing.assert_allclose(gain_slope[sizes < 1e-9], {"zoh": 0.5, "bilinear": 0.5, "first_order": 0}[method])
 
 
+def test_moduli_of_lru_in_float32_are_up_to_a_rounding_above_one() -> None:
+    """A cosine and a sine, each rounded to 2^-25 of itself in the mean, make a modulus of 1 + 2^-24 at most."""
+    layer = LRU(1, 10_000)
+    params = layer.init(np.random.default_rng(0))
+    params["nu_log"][:] = -20
+    found = np.abs(layer.eigenvalues(params).astype(np.complex128)).max() - 1
+    assert 0 < found <= 2**-24
+
+
 @pytest.mark.parametrize("method", DISCRETISATIONS)
 def test_the_gain_by_its_step(method: str) -> None:
     """It is gain / Delta + z times its slope: to rounding where these do not cancel, and of zero-order hold e^z where

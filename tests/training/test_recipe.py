@@ -108,6 +108,9 @@ def test_a_file_that_names_another_layer_and_does_not_describe_it_is_warned(tmp_
         load_recipe(tmp_path / "b.toml")
     with pytest.warns(UserWarning, match=r"c.toml: another model.layer drops .*: small.layer.d_state$"):
         load_recipe(tmp_path / "c.toml")
+    written(tmp_path, f='base = "a.toml"\n[model]\nlayer = "mamba2"\n')
+    with pytest.raises(ValueError, match=r"f.toml: another model.layer drops layer.d_state, which the new one has as"):
+        load_recipe(tmp_path / "f.toml")
     recwarn.clear()
     described = "[layer]\nheads = 2\n"
     written(tmp_path, d=base + described + '[small]\n"layer.heads" = 1\n')

@@ -320,9 +320,13 @@ def check_dropped(recipe: Recipe, dropped: dict[str, list[str]], again: Collecti
     that is not set `again`: it would have its default, and the result would be taken for one of the recipe's size."""
     known = {"model.layer": layer_keys(LAYERS[recipe.model.layer]), "task.name": list(hints_of(type(recipe.task)))}
     for place, keys in dropped.items():
-        if lost := [one for one in keys if one not in again and one.partition(".")[2] in known[place]]:
-            expected = f"expected {plural(len(lost), 'value')} for it, {', '.join(f'{one}=...' for one in lost)}"
-            raise ValueError(f"another {place} drops {', '.join(lost)}, which the new one has as well; {expected}")
+        _check_lost(place, [one for one in keys if one not in again], known[place])
+
+
+def _check_lost(place: str, dropped: Sequence[str], known: Collection[str]) -> None:
+    if lost := [one for one in dropped if one.partition(".")[2] in known]:
+        expected = f"expected {plural(len(lost), 'value')} for it, {', '.join(f'{one}=...' for one in lost)}"
+        raise ValueError(f"another {place} drops {', '.join(lost)}, which the new one has as well; {expected}")
 
 
 NAMING = {"task.name": "task", "model.layer": "layer"}
@@ -383,6 +387,8 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
         dropped = _merge(tables, "model", own["model"]) if "model" in own else []
+        if dropped and "layer" not in own and (kind := LAYERS.get(str(own["model"]["layer"]))):
+            _check_lost("model.layer", dropped, layer_keys(kind))
         if "task" in own:
             _merge(tables, "task", _placed(own["task"], near))
         if "import" in own:
