@@ -90,8 +90,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-fpmamba-early": (f"{FPMAMBA} --variant carried".replace("--steps 5000 ", ""),),
     "A5-carry-fpmamba-length-32": (f"{FPMAMBA.replace('5000', '2500')} --variant length-32",),
     "A5-carry-mamba": (
-        "word-problem-carry-small --variant plain --variant carried --set model.layer=mamba --set model.n_layers=2 "
-        '--set layer.d_state=8 --set optimiser.lr=3e-3 --set \'optimiser.no_decay=["recurrent","norm*","*bias"]\'',
+        "word-problem-carry-small --variant plain --variant carried --set model.layer=mamba --set layer.expand=2 "
+        "--set model.n_layers=2 --set layer.d_state=8 --set optimiser.lr=3e-3 "
+        '--set \'optimiser.no_decay=["recurrent","norm*","*bias"]\'',
     ),
     "A5-carry-delta": (f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_2} {DELTA_4} {LSTM}",),
     "A5-carry-delta-more": (

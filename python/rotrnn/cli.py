@@ -47,10 +47,12 @@ from rotrnn.training.recipe import (
     Training,
     build,
     load_recipe,
+    parse_override,
     parse_value,
     pick,
     recipe_names,
     recipe_tables,
+    replaced,
     shipped,
 )
 from rotrnn.training.reevaluation import reevaluate
@@ -126,13 +128,15 @@ def _train(args: argparse.Namespace) -> None:
         raise ValueError("train: expected a RECIPE, or --resume DIR")
     overrides = _overrides(args, "steps", "seed")
     _check_out(args.out)
-    run = Run(args.resume or args.out or Path("runs", Path(args.recipe).stem))
     among = world()
     with among.together():
         if args.recipe is None:
+            run = Run(args.resume)
             recipe = run.load_recipe(overrides, trust=args.trust)
         else:
             recipe = load_recipe(args.recipe, overrides)
+            others = replaced(recipe_tables(args.recipe), [parse_override(one) for one in overrides])
+            run = Run(args.resume or args.out or Path("runs", ",".join([Path(args.recipe).stem, *others])))
         if args.resume is None:
             data = f"rotrnn data {recipe.tables()['task']['name']} --stand-in --out DIR"
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
@@ -604,7 +608,8 @@ OMP_NUM_THREADS=1 mpirun -n 2 rotrnn train digits-lru --out runs/digits""",
     )
     _add_set(one, "section.key=value", "replace a setting of the recipe; the value is TOML, strings need no quotes")
     folder = one.add_mutually_exclusive_group()
-    folder.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/RECIPE)")
+    default = "runs/RECIPE, and layer or task of --set"
+    folder.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the run (default: {default})")
     folder.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this folder with its recipe")
     one.add_argument(
         "--until-eof",

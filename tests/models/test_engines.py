@@ -320,3 +320,14 @@ def test_a_batch_that_no_memory_holds() -> None:
     model, params, _ = made("lru")
     with pytest.raises(MemoryError, match=f"Stream: no memory for a stream of {2**47} sequences"):
         model.stream(params, 2**47)
+
+
+def test_subnormal_numbers_are_zero_in_the_library_alone() -> None:
+    settings = ModelSettings("lru", 4, 1, norm="rms", glu="gelu")
+    model = build_model(settings, {"d_state": 3}, head="step_regressor", n_classes=2, n_features=F)
+    params = model.init(np.random.default_rng(0))
+    x = np.full((1, 5, F), 1e-41, np.float32)
+    forward = model.forward(params, x)[0]
+    assert 0 < np.abs(forward).max() < np.finfo(np.float32).tiny
+    assert model.stream(params, engine="python").push(x).any()
+    assert not model.stream(params, engine="c").push(x).any()

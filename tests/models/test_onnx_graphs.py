@@ -69,3 +69,19 @@ def test_a_graph_says_what_forward_says(layer: str, head: str, tmp_path: Path) -
     # Roundings of a few hundred sums are below 1e-13. A graph holds the eps of LayerNormalization, 1e-5, as float32, so
     # it is off by 3e-13, of variances that are not below 0.01
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
+
+
+def test_states_that_do_not_decay_are_in_double_precision(tmp_path: Path) -> None:
+    """In float32 the rounding of the rotation and of each step would add up: to 6 times the package's error after 1,000
+    steps. With double precision both have the rounding of a read-out in float32, of states of size sqrt(T)."""
+    settings = ModelSettings("rope_memory", 4, 1, norm="layer", glu="gelu")
+    own = {"d_state": 4, "length": 30, "bidirectional": True}
+    model = build_model(settings, own, head="tagger", n_classes=3, n_features=2)
+    params = model.init(np.random.default_rng(0))
+    x = np.random.default_rng(1).standard_normal((1, 1000, 2)).astype(np.float32)
+    model.save_onnx(tmp_path / "m.onnx", params)
+    (got,) = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan]).run(None, {"inputs": x})
+    exact, _ = model.forward(astype(params, np.float64), x.astype(np.float64))
+    package, _ = model.forward(params, x)
+    assert got.dtype == np.float32
+    assert np.abs(got - exact).max() <= 2 * np.abs(package - exact).max()

@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.stats
 
 from rotrnn.nn.layer import Context, astype
-from rotrnn.nn.layers.continuous import DISCRETISATIONS, hippo_normal, phi, phi_slope
+from rotrnn.nn.layers.continuous import DISCRETISATIONS, hippo_normal, input_gain_backward, phi, phi_slope
 from rotrnn.nn.layers.lru import FORMS, LRU
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.s4d import S4D
@@ -211,11 +211,32 @@ def test_discretisations_far_from_and_near_zero(method: str) -> None:
     """In single precision too, neither a warning nor NaN: |z| is thousands in S5 of 512 states."""
     sizes = np.array([1e-44, 1e-38, 1e-31, 1e-20, 3e3, 1e18, 1e25], np.float32)
     z = sizes[:, None] * np.array([-1, 1j, -1 + 1j], np.complex64)
-    a, a_slope, gain, gain_slope = (function(z) for function in DISCRETISATIONS[method])
-    assert all(np.isfinite(one).all() for one in (a, a_slope, gain, gain_slope))
-    for one in (a, a_slope, gain):
+    a, a_slope, gain, gain_slope, gain_by_step = (function(z) for function in DISCRETISATIONS[method])
+    assert all(np.isfinite(one).all() for one in (a, a_slope, gain, gain_slope, gain_by_step))
+    for one in (a, a_slope, gain, gain_by_step):
         np.testing.assert_allclose(one[sizes < 1e-9], 1, rtol=4e-7)
     np.testing.assert_allclose(gain_slope[sizes < 1e-9], {"zoh": 0.5, "bilinear": 0.5, "first_order": 0}[method])
+
+
+def test_moduli_of_lru_in_float32_are_up_to_a_rounding_above_one() -> None:
+    """A cosine and a sine, each rounded to 2^-25 of itself in the mean, make a modulus of 1 + 2^-24 at most."""
+    layer = LRU(1, 10_000)
+    params = layer.init(np.random.default_rng(0))
+    params["nu_log"][:] = -20
+    found = np.abs(layer.eigenvalues(params).astype(np.complex128)).max() - 1
+    assert 0 < found <= 2**-24
+
+
+@pytest.mark.parametrize("method", DISCRETISATIONS)
+def test_the_gain_by_its_step(method: str) -> None:
+    """It is gain / Delta + z times its slope: to rounding where these do not cancel, and of zero-order hold e^z where
+    they do, as in fast decays over long steps."""
+    z = np.random.default_rng(0).uniform(-3, 0, 50) + 1j * np.linspace(-3, 3, 50)
+    found = DISCRETISATIONS[method]
+    np.testing.assert_allclose(found.gain_by_step(z), found.gain(z) + z * found.gain_slope(z), rtol=0, atol=64 * EPS)
+    _, dstep = input_gain_backward(np.ones(2), method, np.array([-1.0, -2.0]), np.array([20.0, 30.0]))
+    exact = {"zoh": np.exp([-20, -60]), "bilinear": [1 / 11**2, 1 / 31**2], "first_order": [1, 1]}[method]
+    np.testing.assert_allclose(dstep, exact, rtol=4 * EPS)
 
 
 def dense_sampled(method: str, A: Any, B: Any, step: float) -> tuple[Any, Any]:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases.mixers import gram
 from cases.ops import householder_loop, householder_product
-from rotrnn.ops.mixer import householder_mix, householder_mix_backward
+from rotrnn.ops.mixer import GRAM, householder_mix, householder_mix_backward, mixer_gains
 
 EPS = np.finfo(np.float64).eps
 
@@ -140,3 +141,17 @@ def test_bad_input(arguments: dict[str, object], error: type[Exception], message
     good = {"u": np.ones((1, 4)), "alpha": np.ones(1), "x": X}
     with pytest.raises(error, match=message):
         householder_mix(**{**good, **arguments})
+
+
+def test_the_authors_dense_mixer_is_nearest_with_epsilon_zero() -> None:
+    """Their code adds 1e-5 to the length in each step of the power iteration as well, which takes back what it adds to
+    the eigenvalue but for a square of it."""
+    eps, D = 1e-5, 5
+    u = np.random.default_rng(0).standard_normal(D * (D + 1) // 2)
+    G, x = gram(u, D), np.full(D, D**-0.5)
+    for _ in range(31):
+        x = G @ x / (np.linalg.norm(G @ x) + eps)
+    code = 1 / (np.linalg.norm(G @ x) + eps)
+    none, same = (abs(mixer_gains(GRAM, u, np.ones(1), 1, D, eps=one, steps=32)[0] / code - 1) for one in (0.0, eps))
+    assert none < eps**2
+    assert same > 1e4 * none

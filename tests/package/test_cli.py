@@ -85,6 +85,9 @@ def test_train_in_the_default_folder(tmp_path, recipe, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", recipe, "--seed", "3", "--steps", "5", "--no-plots"]) == 0
     assert Run(tmp_path / "runs" / "toy").load_recipe().training.seed == 3
+    other = ["--set", "model.layer=rnn", "--set", "layer.d_state=4"]  # a folder is named by what ran
+    assert main(["train", recipe, *other, "--steps", "5", "--no-plots"]) == 0
+    assert Run(tmp_path / "runs" / "toy,layer=rnn").load_recipe().model.layer == "rnn"
 
 
 def test_resume_a_finished_run_evaluates_again(run, recipe, capsys):

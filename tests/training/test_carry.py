@@ -355,7 +355,7 @@ def test_a_state_without_numbers_goes_between_processes() -> None:
     """Mamba without a convolution keeps nothing of past inputs, (B, 0, I)."""
 
     def run(world):
-        layer = ("layer.d_state=2", "layer.d_conv=1")
+        layer = ("layer.d_state=2", "layer.d_conv=1", "layer.expand=2")
         with warnings.catch_warnings(action="ignore"):
             recipe = load_recipe("word-problem", [*SMALL, "model.layer=mamba", "optimiser.no_decay=[]", *layer])
         trainer = Trainer(recipe, Run(Path("unused")), False, world)

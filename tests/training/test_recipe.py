@@ -108,6 +108,9 @@ def test_a_file_that_names_another_layer_and_does_not_describe_it_is_warned(tmp_
         load_recipe(tmp_path / "b.toml")
     with pytest.warns(UserWarning, match=r"c.toml: another model.layer drops .*: small.layer.d_state$"):
         load_recipe(tmp_path / "c.toml")
+    written(tmp_path, f='base = "a.toml"\n[model]\nlayer = "mamba2"\n')
+    with pytest.raises(ValueError, match=r"f.toml: another model.layer drops layer.d_state, which the new one has as"):
+        load_recipe(tmp_path / "f.toml")
     recwarn.clear()
     described = "[layer]\nheads = 2\n"
     written(tmp_path, d=base + described + '[small]\n"layer.heads" = 1\n')
@@ -206,6 +209,21 @@ def test_a_published_figure_is_not_that_of_another_layer_or_task(tmp_path):
     assert load_recipe("listops-lru", ["layer.r_max=0.5"]).source.accuracy == published
     for changes in (["model.layer=s4d", "layer.d_state=8"], ["task.name=digits"]):
         assert load_recipe("listops-lru", changes).source.accuracy == ""
+
+
+def test_another_layer_or_task_drops_nothing_that_it_has_as_well():
+    """It would run at the default's size, in a table beside those of the recipe's."""
+    lost = "another model.layer drops layer.d_state, layer.dt_min, layer.dt_max, which the new one has as well"
+    with pytest.raises(
+        ValueError, match=f"digits-mamba: {lost}; expected 3 values for it, layer.d_state=..., layer.dt"
+    ):
+        load_recipe("digits-mamba", ["model.layer=mamba2"])
+    named = ["layer.d_state=8", "layer.dt_min=0.01", "layer.dt_max=0.1"]
+    assert load_recipe("digits-mamba", ["model.layer=mamba2", *named]).layer.d_state == 8
+    with pytest.raises(ValueError, match=r"word-problem: another task.name drops task.length, which the new one has"):
+        load_recipe("word-problem", ["task.name=delayed_copy"])
+    with pytest.warns(UserWarning, match="word-problem: another task.name drops what was set for the old one: task.gr"):
+        assert load_recipe("word-problem", ["task.name=delayed_copy", "task.length=9"]).task.length == 9
 
 
 def test_what_there_is_is_listed_once():

@@ -109,6 +109,35 @@ def test_options_replace_and_extend_what_the_recipe_says(tmp_path):
     assert list(plan(written(tmp_path), overrides=["training.steps=3"])) == ["seed=0"]
 
 
+VARIANTS = """
+[sweep.variants]
+near = { "layer.r_max" = 0.9 }
+far = { "layer.r_max" = 0.99 }
+[sweep.published]
+near = "61 %"
+far = "62 %"
+"""
+
+
+def test_a_run_is_named_by_what_ran(tmp_path):
+    """A table that says "near" of another layer, or beside a published figure, would be wrong in silence."""
+    path = written(tmp_path, toy.RECIPE + VARIANTS)
+
+    def names(*overrides, variants=("near",), **more):
+        runs = plan(path, variants=variants, overrides=overrides, **more)
+        return {name: (one.source.configuration, one.source.accuracy) for name, one in runs.items()}
+
+    assert names() == {"near,seed=0": ("near", "61 %")}
+    assert names("training.steps=3", "model.layer=lru", "layer.r_max=0.9") == names()  # as they are, or as all are
+    other = names("model.layer=mamba2", "layer.d_state=8")
+    assert other == {"near,layer=mamba2,seed=0": ("near,layer=mamba2", "")}
+    lost = "near,layer=mamba2,seed=0: another model.layer drops layer.d_state, which the new one has as well"
+    with pytest.raises(ValueError, match=rf"toy\.toml, {lost}; expected 1 value for it, layer\.d_state="):
+        names("model.layer=mamba2")
+    with pytest.raises(ValueError, match=r"layer=mamba2,seed=0: another model\.layer drops layer\.d_state"):
+        names(grid=[parse_grid("model.layer=mamba2,lru")])
+
+
 def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
     """Another layer or task resets its section before the section's keys are set."""
     overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]

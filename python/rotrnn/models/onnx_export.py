@@ -103,15 +103,23 @@ class Graph:
         y = self.op("MatMul", x, self.constant(w.T))
         return y if bias is None else self.op("Add", y, self.constant(bias))
 
-    def scan(self, step: Step, sizes: Sequence[tuple[int, ...]], inputs: list[str], reverse: bool = False) -> list[str]:
-        """Returns the outputs (B, T, ...) of a loop over the time of `inputs`, whose states (B, *size) begin at 0."""
+    def cast(self, x: str, dtype: Any) -> str:
+        return self.op("Cast", x, to=self.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def scan(
+        self, step: Step, sizes: Sequence[tuple[int, ...]], inputs: list[str], reverse: bool = False, wide: bool = False
+    ) -> list[str]:
+        """Returns the outputs (B, T, ...) of a loop over the time of `inputs`, whose states (B, *size) begin at 0. A
+        `wide` loop runs in float64."""
+        body = Graph(self.helper, np.dtype(np.float64) if wide else self.dtype, self)
+        if body.dtype != self.dtype:
+            inputs = [self.cast(one, body.dtype) for one in inputs]
         batch = self.op("Shape", inputs[0], start=0, end=1)
         starts = []
         for size in sizes:
             shape = self.op("Concat", batch, self.constant(size, np.int64), axis=0)
-            zero = self.helper.make_tensor("", self.value("").type.tensor_type.elem_type, [1], [0.0])
+            zero = self.helper.make_tensor("", body.value("").type.tensor_type.elem_type, [1], [0.0])
             starts.append(self.op("ConstantOfShape", shape, value=zero))
-        body = Graph(self.helper, self.dtype, self)
         before, now = [body.name() for _ in starts], [body.name() for _ in inputs]
         after, given = step(body, before, now)
         ends = [body.op("Identity", one) for one in (*after, *given)]  # a value may be both a state and an output
@@ -133,7 +141,8 @@ class Graph:
                 scan_output_directions=directions * len(given),
             )
         )
-        return outputs[len(starts) :]
+        outputs = outputs[len(starts) :]
+        return outputs if body.dtype == self.dtype else [self.cast(one, self.dtype) for one in outputs]
 
 
 # ---- layers: (graph, layer, params, x) -> y ----
@@ -150,6 +159,8 @@ def _rotated(g: Graph, a: Array, states: list[str], inputs: list[str]) -> list[s
 def _linear(g: Graph, layer: LinearRecurrence, params: Params, x: str) -> str:
     _no_window(layer)
     w_in, a, w_out, skip = layer.fold(params).weights
+    wide = layer.exact is not None  # states do not decay, and neither would their rounding
+    a = layer.exact if layer.exact is not None else a
     inputs = [g.dense(x, w_in[0::2]), g.dense(x, w_in[1::2])]
 
     def step(body: Graph, states: list[str], now: list[str]) -> tuple[list[str], list[str]]:
@@ -158,7 +169,7 @@ def _linear(g: Graph, layer: LinearRecurrence, params: Params, x: str) -> str:
 
     y = g.op("Mul", x, g.constant(skip))
     for reverse, w in enumerate(w_out):
-        h_re, h_im = g.scan(step, [a.shape, a.shape], inputs, bool(reverse))
+        h_re, h_im = g.scan(step, [a.shape, a.shape], inputs, bool(reverse), wide)
         for h, part in ((h_re, w[:, 0::2]), (h_im, w[:, 1::2])):
             y = g.op("Add", y, g.dense(h, part))
     return y

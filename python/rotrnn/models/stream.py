@@ -36,9 +36,10 @@ class Stream:
     change of `params`, create a new stream.
 
     Models on NumPy arrays run in the C library (docs/c.md), whose numbers have the dtype of the parameters: inputs are
-    converted to it. Its results have the same bits however tokens are divided into chunks, and do not depend on
-    `rotrnn.precision`. A GPU's arrays, layers of your own, the two layers that keep every step, and those that the
-    library does not have run by the layers' functions in Python, some ten times slower for a token.
+    converted to it, and subnormal numbers (below 1.2e-38 in float32) are zero there. Its results have the same bits
+    however tokens are divided into chunks, and do not depend on `rotrnn.precision`. A GPU's arrays, layers of your own,
+    the two layers that keep every step, and those that the library does not have run by the layers' functions in
+    Python, some ten times slower for a token.
 
     A stream belongs to one thread at a time: in the C library, a call while another thread is in one raises
     RuntimeError. Long chunks let other threads run. A copy of a stream (also by `pickle`) is another stream, with the

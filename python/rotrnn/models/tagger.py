@@ -133,7 +133,9 @@ class LanguageModel(Tagger):
         super().__post_init__()
         for i, block in enumerate(self.stack.blocks):
             if getattr(block.layer, "bidirectional", False):
-                raise ValueError(f"LanguageModel: block {i} has a bidirectional layer, expected one that runs forward")
+                raise ValueError(
+                    f"LanguageModel: block {i} has a bidirectional layer, expected a layer that runs forward"
+                )
 
     @staticmethod
     def targets(tokens: Array, lengths: Array | None = None) -> Array:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from rotrnn._support.files import read_most
 from rotrnn._support.nested import DEEPEST
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
-from rotrnn._support.text import alike, nearest
+from rotrnn._support.text import alike, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
@@ -291,7 +291,7 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, 
     ----------
     overrides : sequence of "section.key=value"
         Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
-        starts its section anew too, with a warning that names what it drops.
+        starts its section anew too: what the new one has as well must be set again, and a warning names the rest.
     trust : bool
         Import the modules that the recipe names. Without it no code of theirs runs: modules that this process has
         imported already serve, and others are an error. So are the recipes of runs read, by `rotrnn.plots` too.
@@ -299,7 +299,8 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, 
     Raises
     ------
     ValueError
-        There is no such recipe, the file is not valid TOML, a module is not found or fails, or as in `read_recipe`.
+        There is no such recipe, the file is not valid TOML, a module is not found or fails, another layer or task drops
+        a setting that it has, too, or as in `read_recipe`.
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe or a path")
@@ -310,12 +311,42 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, 
     try:
         dropped = change(tables, changes)
         recipe = read_recipe(tables, trust)
+        check_dropped(recipe, dropped)
     except Untrusted as error:
         raise Untrusted(f"{name}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     warn_of_dropped(name, [dropped])
     return recipe
+
+
+def check_dropped(recipe: Recipe, dropped: dict[str, list[str]], again: Collection[str] = ()) -> None:
+    """Raises ValueError if a change of layer or task dropped a setting (`change`) that the new one has as well, and
+    that is not set `again`: it would have its default, and the result would be taken for one of the recipe's size."""
+    known = {"model.layer": layer_keys(LAYERS[recipe.model.layer]), "task.name": list(hints_of(type(recipe.task)))}
+    for place, keys in dropped.items():
+        _check_lost(place, [one for one in keys if one not in again], known[place])
+
+
+def _check_lost(place: str, dropped: Sequence[str], known: Collection[str]) -> None:
+    if lost := [one for one in dropped if one.partition(".")[2] in known]:
+        expected = f"expected {plural(len(lost), 'value')} for it, {', '.join(f'{one}=...' for one in lost)}"
+        raise ValueError(f"another {place} drops {', '.join(lost)}, which the new one has as well; {expected}")
+
+
+NAMING = {"task.name": "task", "model.layer": "layer"}
+"""The settings that say what runs, and what they are called in the name of a result."""
+
+
+def replaced(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list[str]:
+    """Returns "layer=mamba2" for a change of layer or task that gives it another value: a result is named by what ran,
+    and not by what its recipe or variant would have been."""
+    found = {}
+    for place, value in changes:
+        section, _, key = place.partition(".")
+        if place in NAMING and tables.get(section, {}).get(key) != value:
+            found[place] = f"{NAMING[place]}={value}"
+    return list(found.values())
 
 
 def warn_of_dropped(
@@ -361,6 +392,8 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
         dropped = _merge(tables, "model", own["model"]) if "model" in own else []
+        if dropped and "layer" not in own and (kind := LAYERS.get(str(own["model"]["layer"]))):
+            _check_lost("model.layer", dropped, layer_keys(kind))
         if "task" in own:
             _merge(tables, "task", _placed(own["task"], near))
         if "import" in own:

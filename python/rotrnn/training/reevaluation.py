@@ -13,7 +13,7 @@ from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate
-from rotrnn.training.recipe import NO_SECTIONS, change, parse_override, read_recipe, recipe_tables
+from rotrnn.training.recipe import NO_SECTIONS, change, check_dropped, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
 from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
@@ -81,8 +81,9 @@ def reevaluate(
     for name, (_, chosen) in points.items():
         tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
         try:
-            change(tables, [*changes, *chosen])
+            dropped = change(tables, [*changes, *chosen])
             recipe = read_recipe(tables, trust=False)
+            check_dropped(recipe, dropped)
         except ValueError as error:
             raise ValueError(f"{run.recipe}: {error}") from error
         if task is None or recipe.task != loaded:

@@ -19,7 +19,7 @@ from typing import Any
 from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
 from rotrnn.training.evaluation import COUNTS
-from rotrnn.training.recipe import SMALL, Recipe
+from rotrnn.training.recipe import NAMING, SMALL, Recipe
 from rotrnn.training.run import Run
 
 Row = dict[str, Any]
@@ -297,7 +297,6 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
 
 
 TASK = "task.name"
-NAMING = (TASK, "model.layer")
 SHORT = 12
 """Number of characters of an abbreviated commit hash."""
 ORDER = ("task", "layer", "model", "optimiser", "training")

@@ -37,12 +37,14 @@ from rotrnn.training.recipe import (
     NO_SECTIONS,
     Recipe,
     change,
+    check_dropped,
     layer_keys,
     parse_override,
     parse_value,
     pick,
     read_recipe,
     recipe_tables,
+    replaced,
     warn_of_dropped,
 )
 from rotrnn.training.run import Run
@@ -201,7 +203,8 @@ def plan(
     variants : sequence of str
         The variants to run. If empty, all variants of the recipe are run.
     overrides : sequence of "section.key=value"
-        Replace settings in every run, including those set by variants.
+        Replace settings in every run, including those set by variants. Another layer or task becomes part of the run's
+        name: "mamba,layer=mamba2".
 
     Raises
     ------
@@ -227,9 +230,10 @@ def plan(
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
     dropped = []
+    again = {place for place, _ in changes} | sweep.grid.keys()
     for configuration, (variant, values) in sweep.configurations().items():
         for seed in sweep.seeds:
-            label = ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
+            label = _label(configuration, seed)
             one = copy.deepcopy({section: table for section, table in tables.items() if section not in NO_SECTIONS})
             try:
                 source = one.setdefault("source", {})
@@ -239,16 +243,20 @@ def plan(
                 dropped.append(change(one, values))
                 if configuration in there.published:
                     source["accuracy"] = there.published[configuration]
+                title = ",".join([configuration] * bool(configuration) + replaced(one, changes))
+                label = _label(title, seed)
                 # values again, because a change may reset a section
                 dropped.append(change(one, [*changes, *values, ("training.seed", seed)]))
-                source |= {"recipe": Path(name).stem, "configuration": configuration}
+                source |= {"recipe": Path(name).stem, "configuration": title}
                 recipe = read_recipe(one)
+                for lost in dropped[-2:]:
+                    check_dropped(recipe, lost, again)
             except ValueError as error:
                 raise ValueError(f"{name}, {label}: {error}") from error
             if (twin := digests.setdefault(recipe.digest(), label)) != label:
                 raise ValueError(f"{name}: the runs {twin} and {label} would be the same")
             runs[label] = recipe
-    warn_of_dropped(name, dropped, {place for place, _ in changes} | sweep.grid.keys())
+    warn_of_dropped(name, dropped, again)
     return runs
 
 
@@ -274,6 +282,11 @@ def _short(place: str, places: dict[str, Any]) -> str:
     """Returns the last part of "section.key", or the whole if another of `places` has the same last part."""
     last = place.rpartition(".")[2]
     return last if sum(one.rpartition(".")[2] == last for one in places) == 1 else place
+
+
+def _label(configuration: str, seed: int) -> str:
+    """Returns the name of a run's folder."""
+    return ",".join([_file_name(configuration)] * bool(configuration) + [f"seed={seed}"])
 
 
 def _text(value: Any) -> str:

@@ -298,7 +298,7 @@ class Monarch(Gains):
 class Dense(Gains):
     """``Q = U U^T / (lambda_max + eps)`` with an upper triangular U (N, N), where lambda_max is an estimate of the
     largest eigenvalue of ``U U^T`` from 32 steps of power iteration; from the authors' code, which adds eps to the
-    length in each of these steps, too.
+    length in each of these steps, too. That takes back the eps above, so that eps = 0 is the nearest to it.
 
     It has N (N + 1) / 2 numbers a token and no gains; rank has no meaning. The eigenvalues of Q are from 0 to about 1,
     as the estimate is from below, so it cannot be contractive.

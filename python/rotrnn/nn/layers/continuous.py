@@ -18,12 +18,14 @@ ROUNDING = float(np.finfo(np.float64).eps)
 
 
 class Discretisation(NamedTuple):
-    """a(z) and gain(z) / Delta for ``z = lambda Delta``, each with its derivative; all are holomorphic functions."""
+    """a(z) and gain(z) / Delta for ``z = lambda Delta``, each with its derivative, and the derivative of the gain by
+    Delta, ``(gain / Delta) + z (gain / Delta)'``, whose two terms would cancel for fast decays; all are holomorphic."""
 
     a: Callable[[Array], Array]
     a_slope: Callable[[Array], Array]
     gain: Callable[[Array], Array]
     gain_slope: Callable[[Array], Array]
+    gain_by_step: Callable[[Array], Array]
 
 
 def phi(z: Array) -> Array:
@@ -47,16 +49,17 @@ _SERIES = [(k + 1) / float(np.prod(np.arange(1.0, k + 3))) for k in range(16)]
 
 DISCRETISATIONS = {
     # zero-order hold: u is constant over a step
-    "zoh": Discretisation(np.exp, np.exp, phi, phi_slope),
+    "zoh": Discretisation(np.exp, np.exp, phi, phi_slope, np.exp),
     # the trapezoidal rule (Tustin)
     "bilinear": Discretisation(
         lambda z: (1 + z / 2) / (1 - z / 2),
         lambda z: (1 / (1 - z / 2)) ** 2,
         lambda z: 1 / (1 - z / 2),
         lambda z: (1 / (1 - z / 2)) ** 2 / 2,
+        lambda z: (1 / (1 - z / 2)) ** 2,
     ),
     # a of zero-order hold, and its gain to first order, Delta (LRU, section 4)
-    "first_order": Discretisation(np.exp, np.exp, np.ones_like, np.zeros_like),
+    "first_order": Discretisation(np.exp, np.exp, np.ones_like, np.zeros_like, np.ones_like),
 }
 
 
@@ -78,10 +81,8 @@ def input_gain(method: str, lam: Array, step: Array) -> Array:
 
 def input_gain_backward(dgain: Array, method: str, lam: Array, step: Array) -> tuple[Array, Array]:
     """Adjoint of `input_gain`: returns (dlambda, dstep), both of the broadcast shape."""
-    _, _, gain, gain_slope = DISCRETISATIONS[method]
-    z = lam * step
-    dz = dgain * step * np.conj(gain_slope(z))
-    return dz * step, (np.conj(lam) * dz + np.conj(gain(z)) * dgain).real
+    found, z = DISCRETISATIONS[method], lam * step
+    return dgain * step * np.conj(found.gain_slope(z)) * step, (dgain * np.conj(found.gain_by_step(z))).real
 
 
 @functools.cache

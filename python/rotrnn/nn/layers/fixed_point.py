@@ -379,8 +379,9 @@ class FixedPointRNN(Recurrent):
         x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a token is as before, so that
         what is said of `contractive` holds. Feedback to the mixer needs "iteration" as solver and no `tile`.
     unit_eps : float
-        The mixer's vectors u are divided by ``max(|u|, unit_eps)``, as in the authors' code, where it is 1e-5. With 0,
-        vectors of any length have length 1, and a zero vector stays zero.
+        The mixer's vectors u are divided by ``max(|u|, unit_eps)``, as in the authors' code, where it is 1e-5 (with
+        the mixer "dense", 0 is nearer to that code). With 0, vectors of any length have length 1, and a zero vector
+        stays zero.
     spectral : bool
         Spectral normalisation of a "kronecker" mixer, or of those of a "mixture", as in the authors' code of this layer
         (`rotrnn.nn.fixed_points.mixer.Kronecker`).

@@ -72,10 +72,11 @@ class MLSTMSaved(NamedTuple):
 class MLSTM(Recurrent):
     """``y = W_out (s(o) * norm(h))``, h the output of the matrix memory `rotrnn.ops.mlstm`, s the sigmoid.
 
-    ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27), and for each of
-    H = `heads` heads the gates ``i = exp(w_i u + b_i)`` and ``f = s(w_f u + b_f)``, or ``f = exp(w_f u + b_f)`` with
-    ``forget="exp"`` (25, 26): ``C_t = f C_{t-1} + i v k^T``, ``n_t = f n_{t-1} + i k``,
-    ``h = C q / max(|n . q|, 1)`` (19 to 21), kept scaled so that no gate overflows (15).
+    ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27; with `bias` also
+    + b, to k after the division: ``W_k u / sqrt(N) + b_k``), and for each of H = `heads` heads the gates
+    ``i = exp(w_i u + b_i)`` and ``f = s(w_f u + b_f)``, or ``f = exp(w_f u + b_f)`` with ``forget="exp"`` (25, 26):
+    ``C_t = f C_{t-1} + i v k^T``, ``n_t = f n_{t-1} + i k``, ``h = C q / max(|n . q|, 1)`` (19 to 21), kept scaled so
+    that no gate overflows (15).
 
     The norm is a layer norm of each head with a scale for each channel, as in the paper's blocks; the cell's equations
     have none. Norm, output gate and projection are in the order of the authors' later model (xLSTM 7B). The paper's
