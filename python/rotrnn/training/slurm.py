@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn._support.files import atomic_file
+from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
 from rotrnn.training import sweep
 from rotrnn.training.recipe import Recipe
@@ -58,7 +59,7 @@ def launch(
     *,
     jobs: int | None = None,
     retry: bool = False,
-    say: Any = print,
+    say: Any = say_line,
     device: str = "cpu",
     options: Sequence[str] = (),
 ) -> list[Run]:

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from rotrnn._support.files import check_folder, locked
 from rotrnn._support.platform import cores, interrupt, killed
+from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import nearest, plural
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.device import named
@@ -391,7 +392,7 @@ def run_sweep(
     *,
     jobs: int = 1,
     retry: bool = False,
-    say: Any = print,
+    say: Any = say_line,
     device: str = "cpu",
     places: Sequence[Place] = (),
 ) -> list[Run]:
