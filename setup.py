@@ -165,7 +165,7 @@ def check_compiler():
 def up_to_date(path):
     """Whether an object is newer than all its sources, which the compiler listed beside it (-MMD)."""
     try:
-        parts = path.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
+        parts = path.with_suffix(".d").read_text("utf-8").replace("\\\n", " ").partition(": ")[2].split()
         return all(os.stat(part).st_mtime_ns < path.stat().st_mtime_ns for part in parts)
     except OSError:
         return False
@@ -266,12 +266,12 @@ class BuildVariants(build_ext):
     def unless_made(self, path, command, make):
         """Makes an object, unless it was made by the same command and is newer than its sources."""
         record = path.with_suffix(".command")
-        if not self.force and record.exists() and record.read_text() == command and up_to_date(path):
+        if not self.force and record.exists() and record.read_text("utf-8") == command and up_to_date(path):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
         make()
-        record.write_text(command)
+        record.write_text(command, "utf-8")
 
     def copy_extensions_to_source(self):
         """Copies the stub too: in an editable install it is beside the extension, in the source tree."""
@@ -283,7 +283,7 @@ class BuildVariants(build_ext):
         """Whether the compiler can compile and link with `flag`."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "try.c")
-            source.write_text("int main(void) { return 0; }\n")
+            source.write_text("int main(void) { return 0; }\n", "utf-8")
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder, extra_postargs=[flag])
                 self.compiler.link_executable(objects, os.path.join(folder, "try"), extra_postargs=[flag])

@@ -23,7 +23,7 @@ from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
-from rotrnn._support.text import alike, plural
+from rotrnn._support.text import alike, plain, plural
 from rotrnn.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load
@@ -94,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(f"error: {_words(error)}", FAILED)
     except MemoryError as error:
         return _report(f"error: out of memory. {error}", FAILED)
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        return _report(f"error: {error}: the system allows no more threads or processes (ulimit -u)", FAILED)
     return 0
 
 
@@ -127,7 +131,8 @@ def _say(message: str) -> None:
     """
     if started()[0] == 0:
         with contextlib.suppress(*GONE):  # nobody is there to be told
-            sys.stderr.write(f"rotrnn: {message}\n")
+            lines = "\n".join(map(plain, message.split("\n")))
+            sys.stderr.write(f"rotrnn: {lines}\n")
 
 
 # ---- commands ----

@@ -618,6 +618,19 @@ def test_a_closed_terminal_saves_but_not_under_nohup(tmp_path, monkeypatch):
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, monkeypatch):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here" / "run").mkdir()
+    (tmp_path / "here" / "run" / ".recipe.toml.0123abcd.tmp").touch()  # of a process that was killed at its start
+    recipe = toy_recipe(tmp_path, "training.steps=3")
+    train(recipe, "run", progress=False, log=lambda record: os.chdir(tmp_path / "there"))
+    assert os.listdir(tmp_path / "there") == []
+    assert Run(tmp_path / "here" / "run").status() == "done"
+    assert not list((tmp_path / "here" / "run").glob(".*.tmp"))
+
+
 def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypatch):
     recipe = toy_recipe(tmp_path, "training.eval_every=1000", "training.steps=6")
     train(recipe, tmp_path / "straight", progress=False)

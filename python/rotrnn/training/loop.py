@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn import cuda
-from rotrnn._support.files import check_folder
+from rotrnn._support.files import check_folder, clean
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.progress import bar as progress_bar
@@ -140,10 +140,12 @@ def train(
         there = run.load_recipe() if among.first and resume else None
         if there is not None:
             check_same(there, recipe, run)
-            run.clean()
             run.failed.unlink(missing_ok=True)
         elif among.first:
             run.check_free()
+        if among.first:
+            clean(run.folder)
+        run = Run(run.folder.absolute())  # wherever the process, or a function that `log` is, goes from here
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic(recipe))
         with precision(recipe.training.precision), ExitStack() as stack:

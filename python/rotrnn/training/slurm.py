@@ -117,7 +117,9 @@ def _submit(folder: Path) -> str:
     """Submits the script in a folder. Returns the number of the job."""
     where = f"--launcher slurm: {folder / SCRIPT} is written, but"
     try:
-        done = subprocess.run(["sbatch", "--parsable", SCRIPT], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(
+            ["sbatch", "--parsable", SCRIPT], cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
+        )
     except FileNotFoundError as error:
         raise ValueError(f"{where} there is no sbatch on the PATH, expected that of Slurm") from error
     if done.returncode:

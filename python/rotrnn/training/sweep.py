@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from rotrnn._support.files import check_folder, locked
+from rotrnn._support.files import check_folder, clean, locked
 from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import nearest, plural
@@ -434,6 +434,7 @@ def prepared(
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
     with locked(top, "another sweep is running here"):
+        clean(top)
         every = [Run(top / name) for name in runs]
         for run, recipe in zip(every, runs.values(), strict=True):
             _put(run, recipe, retry)
