@@ -53,7 +53,7 @@ $(RECORDED):
 	@$(PYTHON) .ci/steps.py run $@
 $(ALWAYS): %: step-%
 
-.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib planted bench bench-gpu gpu-kit release clean notebooks
+.PHONY: lib install-lib help demo check resources traffic lint sanitize sanitized races stable build cross fuzz fuzz-c fuzz-files fuzz-lib oom planted bench bench-gpu gpu-kit release clean notebooks
 
 help:
 	@echo "to begin with:"
@@ -72,6 +72,7 @@ help:
 	@echo "  make fuzz        CALLS=50000 random calls of everything public under these sanitizers, by SEED"
 	@echo "  make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
+	@echo "  make oom         opens models by the C library where one allocation fails, each in turn"
 	@echo "  make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "  make planted     plants faults of known kinds one at a time: which test finds each; PLANTED=names or options"
 	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks; SOAK='--kills 100' for an hour"
@@ -298,6 +299,10 @@ fuzz-c: build/fuzz/parsers build/fuzz/door
 		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		./door -max_total_time=$(TIME) -timeout=30 -print_final_stats=1 corpus/door
+
+# Each allocation of the C library fails in turn; `make test` runs it, too
+oom: .venv/installed
+	@$(PYTEST) tests/lib/test_lib.py -k whichever_allocation_fails
 
 # Changed model files for the C library, under the sanitizers
 fuzz-lib: .venv/installed

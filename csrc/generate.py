@@ -350,13 +350,13 @@ def stub(listing: Listing) -> str:
 
 def generate(folder: Path, stub_folder: Path | None = None) -> None:
     """Writes the files to `folder`, and the stub to `stub_folder`; files that would not change are not rewritten."""
-    listing = read(LIST.read_text())
+    listing = read(LIST.read_text("utf-8"))
     made = {folder / "kernels.h": header(listing), folder / "list.c": table(listing)}
     made[(stub_folder or folder) / "_cpu.pyi"] = stub(listing)
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ SLOW = {
     "lib/test_lib.py::test_a_model_that_was_saved_here_on_aarch64",
     "lib/test_lib.py::test_cmake_finds_the_package",
     "lib/test_lib.py::test_other_instruction_sets",
+    "lib/test_lib.py::test_whichever_allocation_fails_there_is_no_memory_and_none_is_lost",
     "models/test_models.py::test_gradient_of_the_whole_model",
     "models/test_regressor.py::test_losses_equal_a_loop_and_gradients_central_differences",
     "package/test_checks.py::test_no_kernel_leaves_the_extents_of_the_list",

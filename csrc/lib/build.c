@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../module/platform.h"
+#include "choose.h"
 #include "cuts.h"
 
 enum { LINE = 64 }; /* bytes of a cache line */
@@ -119,6 +120,12 @@ double *spare(builder *b, int64_t count) {
     double *const numbers = arena_take(&b->spare, count, sizeof *numbers);
     if (!numbers) failed(b->error, ROTRNN_NO_MEMORY, "no memory to build the model");
     return numbers;
+}
+
+bool rotations_of(builder *b, const part *p, double *P, const double *M, int64_t G, int64_t n) {
+    const int status = choose(true)->rotation(&(orthogonal_forward_args){.P = P, .M = M, .G = G, .n = n});
+    if (status == ROT_NO_MEMORY) return failed(b->error, ROTRNN_NO_MEMORY, "no memory to build the model");
+    return status == ROT_OK || failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large", p->name);
 }
 
 /* The array of that name, which the model uses; NULL with an error if it is missing or has another shape. */

@@ -69,6 +69,9 @@ weights computed(const double *numbers);
 /* Numbers for a while, zeroed; NULL if there is no memory. */
 double *spare(builder *b, int64_t count);
 
+/* P (G,n,n): the rotations expm(M - M^T). Returns false with an error if M has numbers that are too large. */
+bool rotations_of(builder *b, const part *p, double *P, const double *M, int64_t G, int64_t n);
+
 /* Weights of the program: w (out, in) packed for products, a table, and numbers as they are; NULL stays NULL. */
 const void *packed_of(builder *b, weights w, int64_t out, int64_t in);
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns);

@@ -161,8 +161,7 @@ static const void *orthogonal_of(builder *b, const part *p, int64_t N, bool cont
         for (int64_t j = 0; j < N; j++) squares += (M[i * N + j] - M[j * N + i]) * (M[i * N + j] - M[j * N + i]);
     const double scale = contractive ? 2 * asin(CONTRACTION / 2) / (1 + sqrt(squares / 2)) : 1;
     for (int64_t i = 0; i < N * N; i++) scaled[i] = scale * M[i];
-    if (choose(true)->rotation(&(orthogonal_forward_args){.P = Q, .M = scaled, .G = 1, .n = N}) != ROT_OK)
-        failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or no memory for them", p->name);
+    if (!rotations_of(b, p, Q, scaled, 1, N)) return NULL;
     return packed_of(b, computed(Q), N, N);
 }
 

@@ -116,8 +116,8 @@ void build_lru(builder *b, const part *p, rows y, rows x) {
     const double *const second = vector_of(b, p, names[form][1], N);
     const double *const gamma_log = gamma ? vector_of(b, p, "gamma_log", N) : NULL;
     linear_system s = new_system(b, p, N, x.width);
-    exact *const gain = arena_take(&b->spare, N, sizeof *gain);
-    if (!good(b) || !gain) return;
+    exact *const gain = (exact *)spare(b, 2 * N);
+    if (!good(b)) return;
     for (int64_t i = 0; i < N; i++) {
         const double nu = form >= STABLE_EXP ? bounded_exp(first[i]) : first[i];
         const double theta = form == LOG_PHASE ? bounded_exp(second[i]) : second[i];
@@ -158,8 +158,8 @@ void build_s5(builder *b, const part *p, rows y, rows x) {
     const double *const re = vector_of(b, p, "lambda_re", N), *const im = vector_of(b, p, "lambda_im", N);
     const double *const log_step = vector_of(b, p, "log_step", N);
     linear_system s = new_system(b, p, N, x.width);
-    exact *const gain = arena_take(&b->spare, N, sizeof *gain);
-    if (!good(b) || !gain) return;
+    exact *const gain = (exact *)spare(b, 2 * N);
+    if (!good(b)) return;
     for (int64_t i = 0; i < N; i++) {
         const exact lambda = {clip && re[i] > clipped ? clipped : re[i], im[i]};
         const double step = scale * exp(log_step[i]);
@@ -174,8 +174,8 @@ void build_rope_memory(builder *b, const part *p, rows y, rows x) {
     const int64_t N = integer_of(b, p, "d_state", 1), length = integer_of(b, p, "length", 1);
     check_streams(b, p);
     linear_system s = new_system(b, p, N, x.width);
-    exact *const gain = arena_take(&b->spare, N, sizeof *gain);
-    if (!good(b) || !gain) return;
+    exact *const gain = (exact *)spare(b, 2 * N);
+    if (!good(b)) return;
     for (int64_t i = 0; i < N; i++) {
         set_transition(&s, i, polar(1, 2 * M_PI / (double)length));
         gain[i] = (exact){1, 0};
@@ -215,10 +215,7 @@ static linear_system fold_rotrnn(builder *b, const part *p, int64_t D, bool alph
     linear_system s = new_system(b, p, H * planes, D);
     double *const P = good(b) ? spare(b, H * W * W) : NULL;
     if (!good(b)) return s;
-    if (choose(true)->rotation(&(orthogonal_forward_args){.P = P, .M = M, .G = H, .n = W}) != ROT_OK) {
-        failed(b->error, ROTRNN_DAMAGED, "%s.M has numbers that are too large, or no memory for them", p->name);
-        return s;
-    }
+    if (!rotations_of(b, p, P, M, H, W)) return s;
     for (int64_t h = 0; h < H; h++) {
         double norm = 0;
         for (int64_t i = 0; i < W * D; i++) norm = hypot(norm, B[h * W * D + i]); /* squares might overflow */

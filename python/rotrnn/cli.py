@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rotrnn import __version__, _cpu, cuda
 from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
+from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
-from rotrnn._support.text import alike, plural
+from rotrnn._support.text import alike, plain, plural
 from rotrnn.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load
@@ -83,18 +84,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"MPI started {processes} processes, expected one: only train and sweep run on several"
                 )
             args.command(args)
+            _flush(lost=args.command is _train)
     except Interrupted as error:
         return _report(str(error), INTERRUPTED)
     except KeyboardInterrupt:
         return _report("aborted", INTERRUPTED)
-    except BrokenPipeError:  # the reader has closed the pipe; avoid an error when stdout is flushed at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has closed the pipe
+        _flush(lost=True)
         return FAILED
     except (DeviceError, Exhausted, Fallen, ImportError, NonFinite, OSError, ValueError) as error:
         return _report(f"error: {_words(error)}", FAILED)
     except MemoryError as error:
         return _report(f"error: out of memory. {error}", FAILED)
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        return _report(f"error: {error}: the system allows no more threads or processes (ulimit -u)", FAILED)
     return 0
+
+
+def _flush(lost: bool) -> None:
+    """Writes out what was printed. If that fails, it is an error, or if `lost` it is dropped, also when Python ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        if not lost:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _words(error: Exception) -> str:
@@ -115,7 +132,9 @@ def _say(message: str) -> None:
     It is written in one piece: `print` writes the line's end by itself, and what another process says may come between.
     """
     if started()[0] == 0:
-        sys.stderr.write(f"rotrnn: {message}\n")
+        with contextlib.suppress(*GONE):  # nobody is there to be told
+            lines = "\n".join(map(plain, message.split("\n")))
+            sys.stderr.write(f"rotrnn: {lines}\n")
 
 
 # ---- commands ----
@@ -142,11 +161,11 @@ def _train(args: argparse.Namespace) -> None:
             _check_files(recipe.task, f"{data}, then --set task.data_dir=DIR")
         train(recipe, run.folder, resume=args.resume is not None, among=among, device=args.device)
     if among.first:
-        print(f"done: {run.folder}" + ("" if _can_draw() else f"; install matplotlib for rotrnn plot {run.folder}"))
+        say(f"done: {run.folder}" + ("" if _can_draw() else f"; install matplotlib for rotrnn plot {run.folder}"))
         if _can_draw() and not args.no_plots:
             from rotrnn.plots import plot
 
-            print(f"plots: {plot(run.folder)[0].parent}")
+            say(f"plots: {plot(run.folder)[0].parent}")
 
 
 def _check_out(folder: Path | None) -> None:
@@ -188,7 +207,7 @@ def _sweep(args: argparse.Namespace) -> None:
             overrides=_overrides(args, "steps"),
         )
         folder = args.out or Path("sweeps", Path(args.recipe).stem)
-        how: dict[str, Any] = {"retry": args.retry, "say": tqdm.write, "device": args.device}
+        how: dict[str, Any] = {"retry": args.retry, "say": say, "device": args.device}
         if args.slurm_option and not args.launcher:
             raise ValueError(f"--slurm-option {args.slurm_option[0]}: expected --launcher slurm with it")
         if args.launcher:
@@ -582,7 +601,8 @@ Trains a recipe in its own folder and evaluates it on the test split. The folder
   plots                written at the end if matplotlib is installed: the plots of `rotrnn plot`
   tensorboard          the log for TensorBoard, if the package tensorboard is installed
 
-Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. After any interruption (kill -9, power
+Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. SIGTERM and a closed terminal (but for
+nohup) do as Ctrl-C does, and a pipe that is closed ends no run. After any interruption (kill -9, power
 failure, full disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the
 same bytes as that of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning:
 bits may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of

@@ -928,6 +928,20 @@ def test_a_push_neither_allocates_nor_calls_the_system(tmp_path: Path) -> None:
         assert run([str(program), str(tmp_path / "model.safetensors"), "120"]) == "ok\n", name
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the linker's --wrap")
+@pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the sanitizer has its own allocator")
+def test_whichever_allocation_fails_there_is_no_memory_and_none_is_lost(tmp_path: Path) -> None:
+    wraps = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign", "free")]
+    program = compiled(tmp_path, Path(__file__).with_name("oom.c"), *wraps)
+    paths = []
+    for name in CASES:
+        model, params, _ = built(name)
+        (tmp_path / name).mkdir()
+        saved(tmp_path / name, model, astype(params, np.float32))
+        paths.append(tmp_path / name / "model.safetensors")
+    assert run([str(program), *map(str, paths)]) == ""
+
+
 def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
     """By pkg-config, if it is there; the output is that of the Python stream."""
     librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))

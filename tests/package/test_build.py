@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from rotrnn import _cpu
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
@@ -99,3 +102,12 @@ def test_the_environment_names_the_fastest_instruction_set(tmp_path: Path) -> No
     options = {word for line in compiled for word in line.split()}
     assert {one for one in options if one.startswith("-DROT_ISA=")} == {"-DROT_ISA=base", "-DROT_ISA=avx2"}
     assert not any("avx512" in one.lower() for one in options if one.startswith(("-D", "-m")))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("readelf"), reason="reads an ELF file")
+def test_addresses_of_functions_in_the_module_cannot_be_overwritten() -> None:
+    said = [
+        subprocess.run(["readelf", one, _cpu.__file__], capture_output=True, text=True).stdout for one in ("-dW", "-lW")
+    ]
+    assert "BIND_NOW" in said[0]
+    assert "GNU_RELRO" in said[1]

@@ -409,3 +409,19 @@ def test_as_a_process():
 
 def test_one_is_no_plural():
     assert [plural(n, "run") for n in (0, 1, 2, 1234)] == ["0 runs", "1 run", "2 runs", "1,234 runs"]
+
+
+def test_a_limit_of_threads_is_an_error_in_a_line(monkeypatch, capsys):
+    def none_left(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("rotrnn.cli.train", none_left)
+    assert main(["train", "digits-lru"]) == 2
+    assert capsys.readouterr().err == (
+        "rotrnn: error: can't start new thread: the system allows no more threads or processes (ulimit -u)\n"
+    )
+
+
+def test_an_error_moves_no_cursor(tmp_path, capsys):
+    assert main(["results", str(tmp_path / "\x1b[2J")]) == 2
+    assert r"\x1b[2J" in capsys.readouterr().err

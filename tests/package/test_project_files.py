@@ -54,6 +54,13 @@ def test_the_citation_is_of_this_version() -> None:
     assert f"\nlicense: {project()['license']}\n" in text
 
 
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag may lead to other code tomorrow."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for action in re.findall(r"uses: *(\S+)", path.read_text("utf-8")):
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), (path.name, action)
+
+
 def test_the_workflows_run_what_there_is() -> None:
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert (ROOT / ".ci" / "run").exists()

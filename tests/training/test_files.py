@@ -1,5 +1,6 @@
 """Files are written atomically, and links, pipes and devices in a folder of somebody else do no harm."""
 
+import ast
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rotrnn
-from rotrnn._support.files import atomic_file, locked, read_file
+from rotrnn._support.files import atomic_file, clean, locked, read_file
 
 
 def test_replaces_only_at_the_end(tmp_path):
@@ -119,3 +120,31 @@ def test_every_file_is_opened_so():
                 found.add(f"{path.relative_to(package).as_posix()}: {line.strip()}")
     names = {one.partition(":")[0] for one in found}
     assert names <= {"_support/platform.py", "training/recipe.py"}, sorted(found)
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / ".recipe.toml.0123abcd.tmp").write_bytes(b"half")
+    (tmp_path / ".data.tmp").mkdir()
+    (tmp_path / "mine.tmp").touch()
+    clean(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".data.tmp", "mine.tmp"]
+
+
+def test_no_text_has_the_encoding_of_the_locale():
+    """As ``python -X warn_default_encoding`` would find, in the package and in what builds it."""
+    package = Path(rotrnn.__file__).parent
+    build = [path for one in ("setup.py", "csrc/generate.py") if (path := package.parents[1] / one).exists()]
+    for path in [*package.rglob("*.py"), *build]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            keys = {one.arg for one in node.keywords}
+            where = f"{path.name}, line {node.lineno}"
+            if name in ("run", "Popen", "check_output"):
+                assert not keys & {"text", "universal_newlines"}, where
+            if name in ("read_text", "write_text"):
+                assert "encoding" in keys or len(node.args) > (name == "write_text"), where
+            if name == "open" and isinstance(node.func, ast.Name):
+                mode = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else "r"
+                assert "b" in str(mode) or "encoding" in keys, where

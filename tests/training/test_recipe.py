@@ -474,3 +474,9 @@ def test_a_run_is_read_whatever_the_locale_takes_text_for(tmp_path):
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # ASCII
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=env)
     assert done.stdout == "'d\\xe2ta' 'd\\xe2ta'\n", done.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b'\xef\xbb\xbfbase = "digits-lru"\n[training]\nsteps = 3\n')
+    assert load_recipe(path).training.steps == 3

@@ -341,6 +341,18 @@ def test_csv_and_json_hold_all_numbers(runs):
     assert json.loads(render(rows(runs), ".json")) == rows(runs)
 
 
+def test_what_a_run_of_somebody_else_says_moves_no_cursor_and_computes_nothing(runs):
+    row = {**rows(runs)[0], "configuration": "a\x1b[2Jb|c\n", "errors": {"=run": "\x1b]0;title\x07"}}
+    text = render([row], unreadable=["\x9b1A"])
+    assert text.replace("\n", "").isprintable()
+    assert r"| a\x1b[2Jb\|c\n " in text
+    assert r"failed: a\x1b[2Jb|c\n (=run): \x1b]0;title\x07" in text
+    for formula in ("=1+1", "+1", "-1", "@SUM(A1)"):
+        (cells,) = csv.DictReader(io.StringIO(render([{**row, "configuration": formula}], ".csv")))
+        assert cells["configuration"] == f"'{formula}"
+    assert float(cells["best.accuracy.mean"]) == row["best"]["accuracy"]["mean"]
+
+
 def test_the_command(runs, tmp_path, capsys):
     assert main(["results", str(runs), "--out", str(tmp_path / "table.md")]) == 0
     assert capsys.readouterr().out == (tmp_path / "table.md").read_text("utf-8") == render(rows(runs))

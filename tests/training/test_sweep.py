@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -454,6 +455,16 @@ def test_data_that_were_looked_for_elsewhere(tmp_path, monkeypatch, capsys):
     assert main([*command, "task.data_dir=right", "--retry"]) == 0
     (run,) = find_runs([tmp_path / "sweep"])
     assert run.load_recipe().task.data_dir == str(tmp_path / "right")
+
+
+def test_a_display_that_is_gone_does_not_kill_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
+    gone = io.StringIO()
+    gone.close()
+    monkeypatch.setattr(sys, "stdout", gone)
+    with pytest.warns(UserWarning, match="standard output cannot be written"):
+        (run,) = run_sweep(plan(written(tmp_path), overrides=["training.steps=2"]), tmp_path / "sweep")
+    assert run.status() == "done"
 
 
 def test_retry_mends_a_damaged_result(tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import toy
 from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.progress import Bar
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
 from rotrnn.tasks import TASKS, Copy, Split, Task
@@ -35,7 +38,7 @@ from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups,
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.schedule import learning_rate
-from rotrnn.training.state import initial_state
+from rotrnn.training.state import Checkpoints, initial_state
 from rotrnn.training.step import Stepper
 from toy import contents, wait_for_step
 
@@ -591,6 +594,111 @@ def test_ctrl_c_saves_and_resumes(tmp_path):
     train(recipe, folder, resume=True, progress=False)
     train(recipe, tmp_path / "straight", progress=False)
     assert contents(folder) == contents(tmp_path / "straight")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGHUP")
+def test_a_closed_terminal_saves_but_not_under_nohup(tmp_path, monkeypatch):
+    recipe, advance = toy_recipe(tmp_path, "training.eval_every=1000"), Stepper.advance
+
+    def hanging_up(self, state):
+        if state.step == 5:
+            signal.raise_signal(signal.SIGHUP)
+        return advance(self, state)
+
+    monkeypatch.setattr(Stepper, "advance", hanging_up)
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        with pytest.raises(Interrupted, match="stopped after step 6 of 40"):
+            train(recipe, tmp_path / "run", progress=False)
+        assert read_checkpoint(tmp_path / "run" / "last.safetensors")[1]["step"] == 6
+        assert signal.getsignal(signal.SIGHUP) is before
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert train(recipe, tmp_path / "nohup", progress=False)["steps"] == 40
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, monkeypatch):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here" / "run").mkdir()
+    (tmp_path / "here" / "run" / ".recipe.toml.0123abcd.tmp").touch()  # of a process that was killed at its start
+    recipe = toy_recipe(tmp_path, "training.steps=3")
+    train(recipe, "run", progress=False, log=lambda record: os.chdir(tmp_path / "there"))
+    assert os.listdir(tmp_path / "there") == []
+    assert Run(tmp_path / "here" / "run").status() == "done"
+    assert not list((tmp_path / "here" / "run").glob(".*.tmp"))
+
+
+def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypatch):
+    recipe = toy_recipe(tmp_path, "training.eval_every=1000", "training.steps=6")
+    train(recipe, tmp_path / "straight", progress=False)
+    written, write = [], Checkpoints.write
+
+    def noted(self, name, state, **facts):
+        written.append((name, state.step))
+        write(self, name, state, **facts)
+
+    monkeypatch.setattr(Checkpoints, "write", noted)
+    monkeypatch.setattr(loop, "FIRST", -1)
+    train(recipe, tmp_path / "run", progress=False)
+    assert written == [("init", 0), ("last", 1), ("best", 6), ("last", 6)]
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+@contextmanager
+def display(kind):
+    """A standard output that cannot be written: a pipe or terminal of which the other end is closed, a full disk."""
+    if kind == "disk":
+        with open("/dev/full", "wb") as file:
+            yield file
+        return
+    if kind == "terminal":
+        import pty
+
+        other, mine = pty.openpty()
+    else:
+        other, mine = os.pipe()
+    os.close(other)
+    try:
+        yield mine
+    finally:
+        os.close(mine)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full, and terminals as Linux has them")
+@pytest.mark.parametrize("kind", ["pipe", "terminal", "disk"])
+def test_a_display_that_is_gone_does_not_end_a_run(tmp_path, kind):
+    recipe = toy_recipe(tmp_path, "training.steps=14")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    with display(kind) as gone:
+        done = subprocess.run(command, stdout=gone, stderr=gone)
+    assert done.returncode == 0
+    train(recipe, tmp_path / "straight", progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_streams_that_are_none_or_closed_do_not_end_a_run(tmp_path, monkeypatch, closed):
+    stream = io.StringIO() if closed else None
+    if stream is not None:
+        stream.close()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)
+    assert train(toy_recipe(tmp_path, "training.steps=7"), tmp_path / "run")["steps"] == 7
+
+
+def test_a_bar_that_cannot_be_shown_disappears():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    with Bar(total=2, file=Gone()) as bar:
+        bar.update()
+        bar.set_postfix(loss=1)
+    assert bar.disable
 
 
 def test_a_second_ctrl_c_aborts(tmp_path):

@@ -156,6 +156,13 @@ def _npy(content: bytes) -> npt.NDArray[Any]:
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
+def clean(folder: Path) -> None:
+    """Removes temporary files of `atomic_file` that a killed process left in a folder, which the caller has locked."""
+    for temporary in folder.glob(".*.tmp"):
+        if not temporary.is_dir():
+            temporary.unlink(missing_ok=True)
+
+
 def clear(paths: Iterable[Path]) -> None:
     """Removes the files of a set before it is rewritten, so that an interruption cannot leave old files among new
     ones."""

@@ -42,9 +42,11 @@ def available_memory() -> int | None:
     if sys.platform != "linux":
         return None
     with contextlib.suppress(OSError, ValueError, KeyError):
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text("utf-8").splitlines())
         free = 1024 * int(fields["MemAvailable"].split()[0])
-        return max(0, min([free, *_left_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup").read_text())]))
+        return max(
+            0, min([free, *_left_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup").read_text("utf-8"))])
+        )
     return None
 
 
@@ -76,8 +78,8 @@ def _left_in_groups(root: Path, groups: str) -> list[int]:
 def _left(group: Path, limit: str, used: str, idle: str) -> int | None:
     """What is left in a control group, or None if it has no limit or no such files."""
     try:
-        most, now = (group / limit).read_text().strip(), int((group / used).read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        most, now = (group / limit).read_text("utf-8").strip(), int((group / used).read_text("utf-8"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
     except OSError:
         return None
     return None if most == "max" else int(most) - now + int(stat.get(idle, 0))
@@ -94,12 +96,14 @@ def processor() -> str:
     """The processor's name."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if sys.platform == "linux":
-            for line in Path("/proc/cpuinfo").read_text().splitlines():
+            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
         elif sys.platform == "darwin":
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+            return subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=10
+            ).stdout.strip()
     return platform.processor() or platform.machine()
 
 

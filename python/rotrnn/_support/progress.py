@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
 from importlib.util import find_spec
 from typing import Any
 
 from tqdm import tqdm
+
+GONE = (OSError, ValueError, AttributeError)
+"""What writing to a display raises that is gone: a closed pipe or terminal, a full disk, a closed file, None."""
+
+
+def say(text: str) -> None:
+    """Prints a line on standard output, above the bars. Where that fails there is a warning, and the work goes on."""
+    try:
+        tqdm.write(text)
+        sys.stdout.flush()
+    except GONE as error:
+        with contextlib.suppress(*GONE):  # so may standard error be
+            warnings.warn(f"standard output cannot be written ({error}); the work goes on", stacklevel=2)
 
 
 def in_notebook() -> bool:
@@ -29,7 +44,7 @@ def kind() -> Any:
     """Returns the class of progress bars for where this process runs. With ``disable=None`` a bar is shown where
     someone sees it."""
     if not in_notebook():
-        return tqdm
+        return Bar
     if find_spec("ipywidgets") is None:
         return Line
     from tqdm.notebook import tqdm as widget
@@ -37,8 +52,35 @@ def kind() -> Any:
     return widget
 
 
-class Line(tqdm):  # type: ignore[misc]  # tqdm has no types
+class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """A bar that disappears when it cannot be shown, and never ends what it counts."""
+
+    def __init__(self, *args: Any, disable: bool | None = False, **options: Any) -> None:
+        super().__init__(*args, disable=not _terminal() if disable is None else disable, **options)
+
+    def display(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().display(*args, **options)
+        except GONE:
+            self.disable = True
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except GONE:
+            self.disable = True
+
+
+class Line(Bar):
     """A bar of text for notebooks, shown although standard error is no terminal."""
 
     def __init__(self, *args: Any, disable: bool | None = False, **options: Any) -> None:
         super().__init__(*args, disable=bool(disable), **options)
+
+
+def _terminal() -> bool:
+    """Whether standard error is a terminal."""
+    try:
+        return sys.stderr.isatty()
+    except GONE:
+        return False

@@ -53,7 +53,9 @@ def _commit(package: Path) -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=10
+        ).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "__init__.py")

@@ -4,6 +4,12 @@ import difflib
 from collections.abc import Iterable
 
 
+def plain(text: str) -> str:
+    """Returns a text, which may come from a file of somebody else, with control characters, such as those that move a
+    terminal's cursor, as Python would write them in a string."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def plural(n: int, what: str) -> str:
     """Returns a number with its noun: "1 run", "1,234 runs"."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

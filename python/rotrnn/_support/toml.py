@@ -14,13 +14,14 @@ DOTS = 256
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Returns the tables of a TOML text.
+    """Returns the tables of a TOML text, which may begin with a byte-order mark, as some editors write it.
 
     Raises
     ------
     ValueError
         It is malformed, or beyond `LARGEST`, `DEEPEST` or `DOTS`.
     """
+    text = text.removeprefix("\ufeff")
     if len(text) > LARGEST:
         raise ValueError(f"not valid TOML: has {len(text)} characters, expected at most {LARGEST}")
     for number, line in enumerate(text.split("\n"), 1):

@@ -17,19 +17,19 @@ import signal
 import threading
 import time
 import warnings
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rotrnn import cuda
-from rotrnn._support.files import check_folder
+from rotrnn._support.files import check_folder, clean
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.progress import bar as progress_bar
+from rotrnn._support.progress import say
 from rotrnn._support.provenance import session
 from rotrnn.cuda import DeviceError
 from rotrnn.models.model import SequenceModel
@@ -52,7 +52,7 @@ from rotrnn.training.step import Stepper, blaming
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training stopped at a Ctrl-C or SIGTERM, after its state was saved."""
+    """Training stopped at a Ctrl-C, SIGTERM or SIGHUP, after its state was saved."""
 
 
 def train(
@@ -68,7 +68,8 @@ def train(
     """Trains a recipe in a folder of its own, and evaluates it on the test split.
 
     Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
-    first Ctrl-C, or SIGTERM, finishes the step, saves and raises; a second one aborts at once.
+    first Ctrl-C, SIGTERM or SIGHUP (a closed terminal; not under nohup) finishes the step, saves and raises; a second
+    one aborts at once. Two minutes after its start a run has a checkpoint, however far its first evaluation is.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
     and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
@@ -83,7 +84,8 @@ def train(
         on another number of processes it goes on as before, to rounding); one that had
         ended is only evaluated again. Without it, the folder must hold no run.
     progress : bool
-        Print evaluations, and a progress bar if standard error is a terminal.
+        Print evaluations, and a progress bar if standard error is a terminal. Where they cannot be printed there is a
+        warning.
     among : World, optional
         The processes that train together; those that this one was started with if not given.
     device : str
@@ -114,7 +116,7 @@ def train(
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
     Interrupted
-        After Ctrl-C or SIGTERM.
+        After Ctrl-C, SIGTERM or SIGHUP.
     Fallen
         Another process failed.
     ImportError
@@ -138,10 +140,12 @@ def train(
         there = run.load_recipe() if among.first and resume else None
         if there is not None:
             check_same(there, recipe, run)
-            run.clean()
             run.failed.unlink(missing_ok=True)
         elif among.first:
             run.check_free()
+        if among.first:
+            clean(run.folder)
+        run = Run(run.folder.absolute())  # wherever the process, or a function that `log` is, goes from here
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic(recipe))
         with precision(recipe.training.precision), ExitStack() as stack:
@@ -261,15 +265,17 @@ class Trainer:
             _Interrupt(self.world) as interrupt,
             progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
-            saved = None
+            saved, began = None, time.monotonic()
             while True:
                 try:
-                    stop = any(self.world.tell(interrupt.asked))
+                    late = saved is None and time.monotonic() - began > FIRST
+                    told = self.world.tell([interrupt.asked, late])
+                    stop = any(asked for asked, _ in told)
                     if stop or state.step == self.steps or self.no_better(state):
                         break
                     seen = self.stepper.advance(state)
                     evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
-                    saving = evaluated or _due(state.step, self.training.checkpoint_every)
+                    saving = evaluated or _due(state.step, self.training.checkpoint_every) or told[0][1]
                     if saving:
                         seen += self.stepper.settle(state)
                 except Fallen as error:  # the state is that of the last finished step
@@ -286,14 +292,15 @@ class Trainer:
                     found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)
                     records.append({**found, "seconds": seconds, "elapsed": elapsed, "peak_memory": peak_memory()})
-                    self.say(
-                        f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
-                        f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
-                    )
                 self.add(log, state, records)
                 if saving:
                     self.save(state, log)
                     saved = state.step
+                if evaluated:
+                    self.say(
+                        f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
+                        f"validation loss {found['val_loss']:.4f}, {self.metric} {found[f'val_{self.task.metric}']:.4f}"
+                    )
             if stop and saved != state.step:
                 self.save(state, log)
         if stop:
@@ -322,7 +329,7 @@ class Trainer:
 
     def say(self, text: str) -> None:
         if self.progress:
-            tqdm.write(text)
+            say(text)
 
     def no_better(self, state: State) -> bool:
         """Returns whether so many evaluations as `training.patience` brought nothing better. It follows from the state
@@ -428,6 +435,10 @@ class Trainer:
         return [float(norm) for norm in norms.mean(1)]
 
 
+FIRST = 120
+"""Seconds until the first checkpoint of a start, however far the first evaluation is."""
+
+
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
@@ -451,7 +462,10 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
 
 
 class _Interrupt:
-    """Within the block, the first Ctrl-C or SIGTERM sets `asked`, and the second raises KeyboardInterrupt."""
+    """Within the block, the first Ctrl-C, SIGTERM or SIGHUP sets `asked`, and the second raises KeyboardInterrupt.
+
+    SIGHUP, of a terminal that was closed, is left alone if it is ignored, as under nohup.
+    """
 
     asked = False
 
@@ -461,7 +475,11 @@ class _Interrupt:
 
     def __enter__(self) -> _Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+            numbers = {signal.SIGINT, signal.SIGTERM, hangup}
+            if signal.getsignal(hangup) == signal.SIG_IGN:
+                numbers.discard(hangup)
+            self.before = {number: signal.signal(number, self._ask) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -472,7 +490,8 @@ class _Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             self.world.hurry()
         if self.world.first:
-            os.write(2, b"\nstopping after this step; Ctrl-C again aborts at once\n")
+            with suppress(OSError):  # the terminal may be gone
+                os.write(2, b"\nstopping after this step; Ctrl-C again aborts at once\n")

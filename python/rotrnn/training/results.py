@@ -18,6 +18,7 @@ from typing import Any
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
+from rotrnn._support.text import plain
 from rotrnn.training.evaluation import COUNTS
 from rotrnn.training.recipe import NAMING, SMALL, Recipe
 from rotrnn.training.run import Run
@@ -463,7 +464,8 @@ def duration(seconds: float) -> str:
 def markdown(table: Sequence[dict[str, str]]) -> str:
     """Formats a table of strings as Markdown with aligned columns."""
     head = list(table[0])
-    lines = [head, *([line[name] for name in head] for line in table)]
+    rows = [head, *([line[name] for name in head] for line in table)]
+    lines = [[plain(cell).replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
@@ -486,7 +488,7 @@ def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unrea
         return _csv([_flatten(row) for row in (curve_rows(rows) if curve else rows)])
     if kind != ".md":
         raise ValueError(f"--out: the file ends in '{kind}', expected .md, .csv or .json")
-    below = "".join(f"\n{note}\n" for note in notes(rows, unreadable))
+    below = "".join(f"\n{plain(note)}\n" for note in notes(rows, unreadable))
     return markdown(curve_columns(rows) if curve else columns(rows)) + below
 
 
@@ -506,8 +508,15 @@ def _csv(rows: Sequence[Row]) -> str:
     head = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(file, head, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
     return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Returns a value for a cell of a spreadsheet, which would compute a text that begins as a formula does."""
+    if not isinstance(value, str):
+        return value
+    return f"'{plain(value)}" if value.startswith(("=", "+", "-", "@")) else plain(value)
 
 
 def check_out(path: str | os.PathLike[str]) -> None:

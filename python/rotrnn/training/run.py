@@ -164,11 +164,6 @@ class Run:
         with atomic_file(path) as file:
             file.write(text.encode())
 
-    def clean(self) -> None:
-        """Removes temporary files left by a killed process."""
-        for temporary in self.folder.glob(".*.tmp"):
-            temporary.unlink()
-
     def status(self) -> Literal["done", "failed", "unfinished"]:
         """Returns the status of the run."""
         if self.result.exists():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rotrnn._support.files import atomic_file
+from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
 from rotrnn.training import sweep
 from rotrnn.training.recipe import Recipe
@@ -58,7 +59,7 @@ def launch(
     *,
     jobs: int | None = None,
     retry: bool = False,
-    say: Any = print,
+    say: Any = say_line,
     device: str = "cpu",
     options: Sequence[str] = (),
 ) -> list[Run]:
@@ -116,7 +117,9 @@ def _submit(folder: Path) -> str:
     """Submits the script in a folder. Returns the number of the job."""
     where = f"--launcher slurm: {folder / SCRIPT} is written, but"
     try:
-        done = subprocess.run(["sbatch", "--parsable", SCRIPT], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(
+            ["sbatch", "--parsable", SCRIPT], cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
+        )
     except FileNotFoundError as error:
         raise ValueError(f"{where} there is no sbatch on the PATH, expected that of Slurm") from error
     if done.returncode:

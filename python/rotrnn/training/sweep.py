@@ -25,8 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from rotrnn._support.files import check_folder, locked
+from rotrnn._support.files import check_folder, clean, locked
 from rotrnn._support.platform import cores, interrupt, killed
+from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import nearest, plural
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.device import named
@@ -404,7 +405,7 @@ def run_sweep(
     *,
     jobs: int = 1,
     retry: bool = False,
-    say: Any = print,
+    say: Any = say_line,
     device: str = "cpu",
     places: Sequence[Place] = (),
 ) -> list[Run]:
@@ -446,6 +447,7 @@ def prepared(
     if (top / "recipe.toml").exists():
         raise ValueError(f"{top}: holds a run, expected a folder for a sweep, which has a subfolder for each run")
     with locked(top, "another sweep is running here"):
+        clean(top)
         every = [Run(top / name) for name in runs]
         for run, recipe in zip(every, runs.values(), strict=True):
             _put(run, recipe, retry)
