@@ -87,14 +87,14 @@ def box(seconds: float, parts: Sequence[Part]) -> None:
     began = time.monotonic()
     for subject, name, rows in parts:
         if time.monotonic() - began > seconds - LEAST_SECONDS:
-            told(subject, iter([{"name": name, "error": "no time was left"}]))
+            told(subject, iter([{"name": name, "error": "no time was left", "skipped": True}]))
             continue
         try:
             told(subject, rows())
         except ModuleNotFoundError as error:
             if error.name not in PEERS:
                 raise
-            told(subject, iter([{"name": name, "error": f"{error.name} is not installed"}]))
+            told(subject, iter([{"name": name, "error": f"{error.name} is not installed", "skipped": True}]))
         except Exception as error:  # the others are run all the same
             told(subject, iter([{"name": name, "error": f"{type(error).__name__}: {error}"[:300]}]))
         free()

@@ -11,6 +11,7 @@
 # many steps as the measured rate allows; one that is unpacked in KIT/runs is resumed. KIT (build/gpu-kit) has one
 # archive, for Python 3.12 and compute capability 9.0; where it does not import, the script builds. To try the script
 # without a GPU: QUICK=1 takes small sizes, BUILD=0 what is built, and RUN is what runs a module instead of PYTHON.
+# The last line says whether all was right, and so does the exit code: 1 if a row is bad, or a part failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 STAGE=${1:?expected a stage: smoke, speed, sanitize or kit} LIMIT=${2:-500} RECIPE=${3:-listops-rotrnn}
@@ -25,15 +26,27 @@ SMALL=(--set task.name=listops --set task.train=64 --set task.val=8 --set task.t
     --set training.batch=4)
 
 left() { echo $((LIMIT - SECONDS)); }
+FAILED=$(mktemp)
+trap 'rm -f "$FAILED"' EXIT
 say() { echo "== $SECONDS s: $*" >&2; }
+fail() { say "FAILED: $*" && echo "$*" >> "$FAILED"; }
 # within SECONDS COMMAND...: ended when they are over
 within() {
+    local code
     (($1 > 0)) || { say "no time for ${*:3:3}" && return; }
-    timeout -k 10 "$1" "${@:2}" || say "${*:3:3}: exit code $?"
+    timeout -k 10 "$1" "${@:2}"
+    code=$?
+    ((code == 0 || code == 124)) || fail "${*:3:3}: exit code $code"
+}
+# The page, and the last line
+report() {
+    $PYTHON -m benchmarks.gpu_report "$RES/gpu.md" "$RES" ${1:-} || fail "the rows of $STAGE"
+    [[ ! -s $FAILED ]] || { say "end: FAILED: $(paste -sd ';' "$FAILED")" && return 1; }
+    say "end: all was right"
 }
 described() { $PYTHON -c 'from rotrnn import cuda; print(cuda.describe())'; }
-# build FOLDER: the version of the package is in its egg_info
-build() { ROTRNN_GPUS=90 ROTRNN_CUDA=1 $PYTHON setup.py -q egg_info build_ext --inplace --build-temp "build/$1"; }
+# build FOLDER OPTION...: the version of the package is in its egg_info
+build() { ROTRNN_GPUS=90 ROTRNN_CUDA=1 $PYTHON setup.py -q egg_info build_ext "${@:2}" --build-temp "build/$1"; }
 
 kit() {
     local venv=build/venv312 mebibytes
@@ -41,11 +54,13 @@ kit() {
         "${PYTHON312:-python3.12}" -m venv $venv && $venv/bin/pip install -q numpy setuptools || exit 1
     fi
     PYTHON=$venv/bin/python
-    rm -f python/rotrnn/_c*.cpython-312*.so
-    build gpu312 && $PYTHON -c 'from rotrnn import _cpu, _cuda' || exit 1
-    mkdir -p "$KIT"
-    tar cJf "$KIT/kit.tar.xz" python/rotrnn/_c*.cpython-312*.so python/rotrnn.egg-info
-    rm python/rotrnn/_c*.cpython-312*.so
+    rm -f build/gpu312/python/rotrnn/_c*.so
+    mkdir -p "$KIT" build/gpu312/python/rotrnn # not in place, where an editable install has its modules
+    build gpu312 --build-lib build/gpu312/python || exit 1
+    PYTHONPATH=build/gpu312/python $PYTHON -c 'from rotrnn import _cpu, _cuda' || exit 1
+    (cd build/gpu312 && tar cf - python/rotrnn/_c*.so) > "$KIT/kit.tar"
+    tar rf "$KIT/kit.tar" python/rotrnn.egg-info
+    xz -f "$KIT/kit.tar"
     mebibytes=$({ git ls-files -z --cached --others --exclude-standard && find "$KIT" -type f -print0; } |
         xargs -0 stat -c %s | awk '{sum += $1} END {print int(sum / 2 ^ 20)}')
     echo "$mebibytes MiB travel, of at most $MOST_MIB"
@@ -58,7 +73,7 @@ prepare() {
     say "${card:-no card}, $(nproc) cores, $($PYTHON --version)"
     [[ ${BUILD:-1} == 0 ]] && return
     [[ ! -e $KIT/kit.tar.xz ]] || tar xJf "$KIT/kit.tar.xz"
-    described || { say "what was carried does not run: building" && build gpu && described; }
+    described || { say "what was carried does not run: building" && build gpu --inplace && described; }
 }
 
 smoke() {
@@ -98,7 +113,7 @@ training() {
         how=(--resume "$run")
     else
         read -r precision steps < <($RUN -m benchmarks.gpu plan "$RECIPE" $seconds "$RES/speed.jsonl")
-        [[ -n ${steps:-} ]] || return
+        [[ -n ${steps:-} ]] || { fail "no rate of $RECIPE is known" && return; }
         [[ ${#quick[@]} == 0 ]] || steps=8
         how=("$RECIPE" --out "$run" --set "training.precision=$precision" --set "training.steps=$steps"
             --set "training.eval_every=$((steps / 10 + 1))")
@@ -125,8 +140,8 @@ case $STAGE in
     smoke | speed | sanitize)
         mkdir -p "$RES"
         rm -f "$RES"/*.jsonl
-        { prepare && { $STAGE; $PYTHON -m benchmarks.gpu_report "$RES/gpu.md" "$RES" && say end; }; } 2>&1 |
-            tee "$RES/log.txt"
+        [[ $STAGE != sanitize ]] && rows=--check
+        { if prepare; then $STAGE; else fail prepare; fi; report ${rows:-}; } 2>&1 | tee "$RES/log.txt"
         ;;
     *) echo "$STAGE: no such stage" && exit 1 ;;
 esac

@@ -1,15 +1,17 @@
 """A page of what benchmarks/gpu.sh wrote, for one folder of it or several, which are then beside each other.
 
-    python -m benchmarks.gpu_report PAGE.md [FOLDER ...]
+    python -m benchmarks.gpu_report PAGE.md [FOLDER ...] [--check]
 
 A run has its folder's name. Its rows go into PAGE.json, those of the table of cases summed up for each function, and a
-remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone.
+remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone. With --check what is bad
+in the last folder is printed, and the exit code is then 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -161,6 +163,16 @@ def sections(runs: Runs) -> Iterator[tuple[str, str]]:
     yield "What failed, or was not reached", without_numbers(runs)
 
 
+def faults(rows: Sequence[Row]) -> list[str]:
+    """What is bad in a run: rows of the table, gradients, and parts that failed; not what was skipped, but something
+    must have run."""
+    ran = [one for one in rows if not one.get("skipped")]
+    found = [fault for one in of(ran, "table") for fault in one["bad"]]
+    found += [f"gradients {one['name']} {one['precision']}" for one in of(ran, "grads") if one.get("bad")]
+    found += [f"{one['subject']} {one['name']}: {one['error']}" for one in ran if isinstance(one.get("error"), str)]
+    return found or ([] if ran else ["nothing ran"])
+
+
 def page(recorded: dict[str, Row]) -> str:
     """The Markdown of what is recorded: where each run was, and its rows."""
     runs = {run: timed(one["rows"]) for run, one in recorded.items()}
@@ -179,12 +191,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path)
     parser.add_argument("folders", type=Path, nargs="*")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if rows of the last folder are bad")
     args = parser.parse_args()
     path = args.page.with_suffix(".json")
     if args.folders:
         recorded = {one.resolve().name: {"remark": remark(one), "rows": collected(one)} for one in args.folders}
         path.write_text(json.dumps(recorded) + "\n")
-    args.page.write_text(page(json.loads(path.read_text())))
+    recorded = json.loads(path.read_text())
+    args.page.write_text(page(recorded))
+    if args.check and (found := faults(list(recorded.values())[-1]["rows"])):
+        sys.exit("".join(f"bad: {one}\n" for one in found[:40]) + f"{len(found)} bad")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def run(export: Path, out: Path, stage: str, *recipe: str, **env: str) -> list[d
     }
     command = ["bash", "benchmarks/gpu.sh", stage, str(SECONDS[stage]), *recipe]
     done = subprocess.run(command, cwd=export, env=there, capture_output=True, text=True)
-    assert "end" in done.stdout.splitlines()[-1], done.stdout
+    assert done.stdout.splitlines()[-1].endswith(" s: end: all was right"), done.stdout
+    assert done.returncode == 0
     assert len(list(out.iterdir())) <= 8
     lines = [line for path in out.glob("*.jsonl") for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
@@ -84,6 +86,61 @@ def test_a_training_has_the_steps_that_there_is_time_for(tmp_path: Path) -> None
     assert gpu.plan("listops-lru", 1000, path) == "tf32 80000"
     with pytest.raises(SystemExit, match="has no steps of text-lru"):
         gpu.plan("text-lru", 100, path)
+
+
+ROWS = {
+    "table": {"subject": "table", "name": "gelu B=1", "kind": "f64", "ratio": 0.5, "same": True},
+    "grads": {"subject": "grads", "name": "listops-lru", "precision": "tf32", "bad": False},
+    "limits": {"subject": "limits", "name": "copy", "seconds": 1.0},
+}
+RUNS: list[tuple[str, dict[str, Any], bool]] = [
+    ("", {}, True),
+    ("limits", {"error": "no time was left", "skipped": True}, True),
+    ("table", {"ratio": 2.0}, False),
+    ("grads", {"bad": True}, False),
+    ("limits", {"error": "OutOfMemoryError: no memory"}, False),
+    ("nothing", {}, False),
+    ("exit", {}, False),
+]
+"""The row that is another one, how, and whether all is right then; nothing runs, or what runs ends with an error."""
+
+
+@pytest.mark.parametrize(("what", "change", "right"), RUNS)
+def test_the_exit_code_and_the_last_line_say_whether_all_was_right(
+    what: str, change: dict[str, Any], right: bool, tmp_path: Path
+) -> None:
+    rows = {name: one | (change if what == name else {}) for name, one in ROWS.items() if what != "nothing"}
+    script = tmp_path / "run"
+    prints = "".join(f"*{name}*) echo '{json.dumps(one)}' ;;\n" for name, one in rows.items())
+    script.write_text(f'case "$*" in\n{prints}esac\n' + "exit 3\n" * (what == "exit"))
+    env = os.environ | {"OUT": str(tmp_path / "out"), "BUILD": "0", "PYTHON": sys.executable, "RUN": f"bash {script}"}
+    command = ["bash", "benchmarks/gpu.sh", "smoke", "60"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == (0 if right else 1), done.stdout
+    assert ("end: all was right" if right else "end: FAILED: ") in done.stdout.splitlines()[-1]
+
+
+PYTHON312 = """#!/bin/sh
+case "$*" in *build_ext*) echo "$@" > ../asked && touch build/gpu312/python/rotrnn/_cpu.cpython-312-new.so ;; esac
+"""
+
+
+def test_the_kit_is_built_beside_the_modules_of_an_editable_install(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for folder in ("benchmarks", "build/venv312/bin", "python/rotrnn", "python/rotrnn.egg-info"):
+        (tree / folder).mkdir(parents=True)
+    shutil.copy2(ROOT / "benchmarks" / "gpu.sh", tree / "benchmarks")
+    python, own = tree / "build/venv312/bin/python", tree / "python/rotrnn/_cpu.cpython-312-own.so"
+    python.write_text(PYTHON312)
+    python.chmod(0o755)
+    own.touch()
+    env = {name: value for name, value in os.environ.items() if name not in ("KIT", "OUT")}
+    done = subprocess.run(["bash", "benchmarks/gpu.sh", "kit"], cwd=tree, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert own.exists()
+    assert "--inplace" not in (tmp_path / "asked").read_text()
+    with tarfile.open(tree / "build/gpu-kit/kit.tar.xz") as kit:
+        assert kit.getnames() == ["python/rotrnn/_cpu.cpython-312-new.so", "python/rotrnn.egg-info"]
 
 
 SERVER = """
