@@ -50,6 +50,7 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
+    "mean_squared_error",
     "rms_norm",
     "rms_norm_backward",
     "sigmoid",
@@ -1043,3 +1044,39 @@ def binary_cross_entropy(
         losses, dlogits = np.where(counted, losses, zero), np.where(counted, dlogits, zero)
     mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits / count.astype(z.dtype)
+
+
+def mean_squared_error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[float, Array]:
+    """Mean squared error of predictions, and its gradient.
+
+    ``loss = mean((p - y)^2)`` and ``dpredictions = 2 (p - y) / n``, where the mean is over the n targets that are not
+    NaN; the prediction of a target that is NaN may be NaN, and its gradient is zero.
+
+    Parameters
+    ----------
+    predictions : any shape
+    targets : like `predictions`
+        In the unit of the predictions.
+
+    Returns
+    -------
+    loss : float
+        In that unit, squared.
+    dpredictions : like `predictions`
+        Gradient of `loss`.
+
+    Raises
+    ------
+    ValueError
+        Also if no target counts.
+    """
+    args = Boundary("mean_squared_error")
+    letters = " ".join(f"d{i}" for i in range(np.ndim(predictions)))
+    p, y = args.common(args.array("predictions", predictions, letters), args.array("targets", targets, letters))
+    counted = ~np.isnan(y)
+    count: Any = counted.sum(dtype=np.int64)
+    if recording() is None and not count:
+        raise ValueError("mean_squared_error: targets has none that counts, expected one that is not NaN")
+    error = np.where(counted, p - y, p.dtype.type(0))
+    mean: Any = (error * error).sum(dtype=np.float64) / count
+    return mean if recording() is not None else float(mean), 2 * error / count.astype(p.dtype)
