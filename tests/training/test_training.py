@@ -302,6 +302,7 @@ def test_update_groups_buffers_and_clipping():
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     recipe = toy_recipe(tmp_path)
     result = train(recipe, tmp_path / "run", progress=False)
+    assert train(recipe.tables(), tmp_path / "as a dict", progress=False)["test"] == result["test"]
     run = Run(tmp_path / "run")
     assert json.loads(run.result.read_text()) == result
     assert result.keys() == {

@@ -45,7 +45,7 @@ from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
-from rotrnn.training.recipe import HERE, Recipe
+from rotrnn.training.recipe import HERE, Recipe, load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
@@ -56,7 +56,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | dict[str, Any],
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
@@ -76,6 +76,8 @@ def train(
 
     Parameters
     ----------
+    recipe : Recipe, or dict
+        As `load_recipe` returns it or, a dict, takes it.
     resume : bool
         Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, where it has none,
         from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
@@ -127,8 +129,11 @@ def train(
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
+    if isinstance(recipe, dict):
+        recipe = load_recipe(recipe)
     if not isinstance(recipe, Recipe):
-        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
+        expected = "a Recipe, such as load_recipe returns, or a dict"
+        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected {expected}")
     check_folder("train: folder", folder)
     if log is not None and not callable(log):
         raise TypeError(f"train: log is a {type(log).__name__}, expected a function of a record")
