@@ -81,6 +81,18 @@ def test_adamw_equals_its_definition(dtype, shape):
             np.testing.assert_allclose(got, wanted, rtol=20 * EPS[dtype], atol=20 * EPS[dtype])
 
 
+def test_adamw_takes_gradients_of_any_layout():
+    """Byte-swapped or not contiguous, as layers take what they are given."""
+    gradient = np.arange(1.0, 7.0).reshape(2, 3)
+    found = []
+    for given in (gradient, gradient.astype(">f8"), np.asfortranarray(gradient)):
+        params, optimiser = {"w": np.ones((2, 3))}, AdamW(lr=0.1)
+        moments = optimiser.init(params)
+        optimiser.update(params, {"w": given}, moments, optimiser.grouping(lambda name: False), 0, 3)
+        found.append((params["w"].tobytes(), moments["v.w"].tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
 def test_adamw_first_step_is_the_sign_of_the_gradient():
     """At step 1 m_hat / sqrt(v_hat) = g / |g|, so p moves by lr (sign(g) + decay p), for any size of g."""
     p = np.array([1.0, 1.0, -2.0, 5.0])

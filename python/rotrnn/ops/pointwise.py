@@ -754,8 +754,8 @@ def rms_norm_backward(
 # --------------------------------------------------------------------------------------------------- embedding
 
 
-def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None) -> None:
-    """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true."""
+def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None, or_else: str = "") -> None:
+    """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true. Errors end with `or_else`."""
     if recording() is not None:
         return
     bad = array.view(np.uint64) >= bound  # a negative number is 2^63 or more
@@ -765,7 +765,7 @@ def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: 
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         place = ", ".join(map(str, at))
         expected = f"an integer from 0 to {bound - 1}" if bound else "none, because there is no class or row"
-        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}")
+        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}{or_else}")
 
 
 def _ids(
@@ -913,10 +913,10 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
     if not labels.size:
         raise ValueError(f"{args.op}: labels has shape {labels.shape}, expected at least one label")
     if ignored is None:
-        check_indices(args, "labels", labels, bound)
+        check_indices(args, "labels", labels, bound, or_else="; `ignored` names a label that does not count")
         return None, full((), labels.size, np.int64, labels)
     counted = labels != args.integer("ignored", ignored, -(2**63))
-    check_indices(args, "labels", labels, bound, ~counted)
+    check_indices(args, "labels", labels, bound, ~counted, f", or {ignored} for a label that does not count")
     count: Any = counted.sum(dtype=np.int64)
     if recording() is None and not count:
         raise ValueError(f"{args.op}: labels has none that counts, expected one that is not {ignored}")
