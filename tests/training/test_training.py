@@ -311,6 +311,19 @@ def test_update_groups_buffers_and_clipping():
 # ---- the loop ----
 
 
+@pytest.mark.parametrize("minute", [0.0, math.inf])
+def test_a_log_has_the_time_to_go(tmp_path, monkeypatch, capsys, minute):
+    """Standard error is no terminal here. The first line does not wait for a minute; the last step has none to go."""
+    monkeypatch.setattr(loop, "SOON", 0.0)
+    monkeypatch.setattr(loop, "MINUTE", minute)
+    recipe = toy_recipe(tmp_path, "training.steps=4", "training.eval_every=2")
+    train(recipe, tmp_path / "run")
+    lines = re.findall(r"^step (\d)/4: training loss \d\.\d{4}, about .+ to go$", capsys.readouterr().out, re.M)
+    assert lines == (["1", "2", "3"] if minute == 0 else ["1"])
+    train(recipe, tmp_path / "quiet", progress=False)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     recipe = toy_recipe(tmp_path)
     result = train(recipe, tmp_path / "run", progress=False)

@@ -46,6 +46,7 @@ from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe, load_recipe
+from rotrnn.training.results import duration
 from rotrnn.training.run import Run
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
@@ -85,7 +86,8 @@ def train(
         on another number of processes it goes on as before, to rounding); one that had
         ended is only evaluated again. Without it, the folder must hold no run.
     progress : bool
-        Print evaluations, and a progress bar if standard error is a terminal.
+        Print evaluations, and a progress bar if standard error is a terminal; else, a line each minute with the time to
+        go, the first after ten seconds.
     among : World, optional
         The processes that train together; those that this one was started with if not given.
     device : str
@@ -163,6 +165,25 @@ def train(
                 gpu = {} if place is HOST else {"gpu": cuda.describe()}
                 run.add_session({**session(), **facts, **gpu})
             return trainer.train()
+
+
+SOON, MINUTE = 10.0, 60.0
+
+
+class Remaining:
+    """What a log says instead of a bar: the time to go, the first time after `SOON`, and then every `MINUTE`."""
+
+    def __init__(self, step: int, steps: int) -> None:
+        self.first, self.steps, self.began = step, steps, time.monotonic()
+        self.due = self.began + SOON
+
+    def after(self, step: int) -> str | None:
+        """Returns the time to go in words, by the steps so far with their evaluations, if it is to be said again."""
+        now = time.monotonic()
+        if now < self.due or step == self.steps:
+            return None
+        self.due = now + MINUTE
+        return duration((now - self.began) / (step - self.first) * (self.steps - step))
 
 
 class Trainer:
@@ -266,7 +287,7 @@ class Trainer:
             _Interrupt(self.world) as interrupt,
             progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
-            saved = None
+            saved, remaining = None, Remaining(state.step, self.steps)
             while True:
                 try:
                     stop = any(self.world.tell(interrupt.asked))
@@ -287,6 +308,9 @@ class Trainer:
                     shown = {key: f"{one[key]:.4g}" for key in ("loss", "accuracy") if key in one}
                     bar.set_postfix(shown, refresh=False)
                     bar.update()
+                if bar.disable and (left := remaining.after(state.step)):
+                    loss = f"training loss {seen[-1]['loss']:.4f}, " if seen else ""
+                    self.say(f"step {state.step}/{self.steps}: {loss}about {left} to go")
                 if evaluated:
                     found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)
