@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rotrnn import models as models
     from rotrnn import plots as plots
     from rotrnn import tasks as tasks
+    from rotrnn import testing as testing
     from rotrnn import training as training
     from rotrnn.models.files import load as load
     from rotrnn.models.flax_checkpoints import import_lru as import_lru
@@ -71,7 +72,7 @@ def release_memory() -> int:
     return _cpu.release_memory()
 
 
-_MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "training")
+_MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "testing", "training")
 _LATE = {
     "from_pretrained": "rotrnn.models.pretrained",
     "import_lru": "rotrnn.models.flax_checkpoints",

@@ -461,8 +461,9 @@ def _about(topic: str) -> list[str]:
         ]
     if topic in BLOCKS:
         return [f'block = "{topic}": {BLOCKS[topic]}', "", "settings of blocks: rotrnn info model"]
-    if topic in HEADS:
-        return [f'head = "{topic}": chosen by the task of a recipe; in Python build_model(..., head="{topic}")']
+    head = [f'head = "{topic}": chosen by the task of a recipe; in Python build_model(..., head="{topic}")']
+    if topic in HEADS and topic not in TASKS:
+        return head
     if topic in TASKS:
         namesake = (
             ["", f"recipe {topic}, with its own settings in [task]:", load_recipe(topic).text()]
@@ -475,6 +476,7 @@ def _about(topic: str) -> list[str]:
             "settings in [task]:",
             *_indented(_settings(TASKS[topic])),
             *namesake,
+            *(["", *head] if topic in HEADS else []),
         ]
     if topic in recipe_names():
         return [load_recipe(topic).text()]

@@ -304,7 +304,14 @@ class Estimator:
         return sequences(args.op, x)
 
     def _fit(
-        self, values: Numbers, lengths: Index, labels: Numbers, kind: str, class_weights: Any = None, **model: Any
+        self,
+        values: Numbers,
+        lengths: Index,
+        labels: Numbers,
+        kind: str,
+        scale: bool,
+        class_weights: Any = None,
+        **model: Any,
     ) -> None:
         """Fits sequences and labels that are checked."""
         if len(labels) != len(lengths):
@@ -315,7 +322,7 @@ class Estimator:
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
             save_arrays(path, np.split(values, starts), labels)
-            task = Arrays(str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.seed)
+            task = Arrays(str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.seed, scale=scale)
             loaded = task.load()
             own = loaded.train
             assert isinstance(own, SequenceSplit)
@@ -467,6 +474,8 @@ class SequenceClassifier(Estimator):
         Weights of the classes in the loss: class -> weight (1 for others), or n / (C n_c) for the n_c of n training
         sequences that are of class c, where C classes occur. For several labels, "balanced" or a list with a weight of
         the ones of each.
+    scale : bool
+        Whether features are scaled in training (`rotrnn.tasks.Arrays`). The model takes numbers as they are.
     layer, ...
         As of `Estimator`.
 
@@ -480,9 +489,12 @@ class SequenceClassifier(Estimator):
 
     _estimator_type = "classifier"
 
-    def __init__(self, layer: str | Recurrent = "lru", *, class_weight: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, layer: str | Recurrent = "lru", *, class_weight: Any = None, scale: bool = True, **settings: Any
+    ) -> None:
         super().__init__(layer, **settings)
         self.class_weight = class_weight
+        self.scale = scale
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags
@@ -514,11 +526,12 @@ class SequenceClassifier(Estimator):
             if len(self.classes_) < 2:
                 raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
-        self._fit(*steps, labels.astype(np.int64), kind, self._weights(call, labels))
+        self._fit(*steps, labels.astype(np.int64), kind, self.scale, self._weights(call, labels))
         return self
 
     def _check(self, args: Boundary) -> None:
         super()._check(args)
+        args.flag("scale", self.scale)
         given = self.class_weight
         if given is None or (isinstance(given, str) and given == "balanced"):
             return
@@ -584,6 +597,9 @@ class SequenceRegressor(Estimator):
         Loss of the scaled targets: squared or absolute error, or that of `quantiles` (`rotrnn.Regressor`).
     quantiles : tuple of float, optional
         Increasing numbers between 0 and 1.
+    scale : bool
+        Whether features and targets are scaled in training (`rotrnn.tasks.Arrays`). The model takes numbers as they
+        are.
     layer, ...
         As of `Estimator`.
 
@@ -601,11 +617,13 @@ class SequenceRegressor(Estimator):
         *,
         objective: str = "mse",
         quantiles: tuple[float, ...] | None = None,
+        scale: bool = True,
         **settings: Any,
     ) -> None:
         super().__init__(layer, **settings)
         self.objective = objective
         self.quantiles = quantiles
+        self.scale = scale
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags
@@ -620,11 +638,12 @@ class SequenceRegressor(Estimator):
         steps = self._begin(x)
         targets = _targets(f"{type(self).__name__}.fit", y, numbers=True)
         self._flat = targets.ndim == 1
-        self._fit(*steps, targets, "regression", objective=self.objective, quantiles=self.quantiles)
+        self._fit(*steps, targets, "regression", self.scale, objective=self.objective, quantiles=self.quantiles)
         return self
 
     def _check(self, args: Boundary) -> None:
         super()._check(args)
+        args.flag("scale", self.scale)
         _check_objective(args, self.objective, self.quantiles)
 
     def predict_quantiles(self, x: X) -> Numbers:

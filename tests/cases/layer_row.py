@@ -11,6 +11,7 @@ import numpy as np
 
 from cases.table import Arrays, Case, normal
 from rotrnn.nn.layer import Context, Recurrent, astype, flatten_state, unflatten_state
+from rotrnn.testing import layer_functions
 
 PREFIX = 3
 """Number of steps that are run to create the initial state of a row."""
@@ -86,28 +87,10 @@ class LayerRow:
                     args[name] = leaf + self.noise * normal(rng, leaf.shape, leaf.dtype.kind == "c")
             return args
 
-        def run(args: Arrays) -> tuple[Any, Any, Any]:
-            params = {name: args[name] for name in layer.shapes}
-            return params, *layer.forward(params, args["x"], self.ctx, self.state_of(args))
-
-        def forward(args: Arrays) -> tuple[Any, ...]:
-            _, y, saved = run(args)
-            return y, *self.leaves(saved.state).values()
-
-        def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-            params, _, saved = run(args)
-            dstate = None
-            if not self.bidirectional:
-                rest = iter(doutputs[1:])
-                dstate = unflatten_state(
-                    {
-                        name: next(rest) if leaf.dtype.kind in "fc" else np.zeros(leaf.shape)
-                        for name, leaf in flatten_state(saved.state)
-                    }
-                )
-            dx, dparams, dstate0 = layer.backward(params, saved, doutputs[0], dstate)
-            given = {name: leaf for name, leaf in flatten_state(dstate0) if name in args}
-            return {**{name: dparams[name] for name in params}, "x": dx, **given}
+        template = None if self.bidirectional else self.template
+        drawn = np.random.default_rng(0)
+        x = normal(drawn, (self.B, self.T, layer.d_model))
+        forward, backward = layer_functions(layer, self.params(drawn), x, self.ctx, template)
 
         def reference(args: Arrays) -> tuple[Any, ...]:
             assert self.reference is not None

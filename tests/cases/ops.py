@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -529,6 +530,24 @@ def binary_cross_entropy_case(n: int, size: float) -> Case:
     return pointwise_case(name, {"logits": (n,)}, loss, backward, formula, terms=int(10 + 4 * size))
 
 
+def mean_squared_error_case(*shape: int) -> Case:
+    """The last target is NaN where there are several."""
+    targets = np.sin(np.arange(math.prod(shape))).reshape(shape)
+    targets.flat[1:][-1:] = np.nan
+
+    def error(predictions: Any) -> Any:
+        return pointwise.mean_squared_error(predictions, beside(targets.astype(predictions.dtype), predictions))
+
+    return pointwise_case(
+        "mean_squared_error",
+        {"predictions": shape},
+        lambda p: beside(np.asarray(error(p)[0], p.dtype), p),
+        lambda dy, p: ((dy * error(p)[1]).astype(p.dtype),),
+        lambda p: np.asarray(np.nanmean((p - targets) ** 2), p.dtype),
+        terms=8,
+    )
+
+
 PLACES: tuple[tuple[tuple[int, int, int], Any], ...] = (
     ((2, 5, 3), None),
     ((1, 1, 1), None),
@@ -623,6 +642,7 @@ POINTWISE = [
     *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
     cross_entropy_case(7, 5, 1, ignored=-1),
     *(binary_cross_entropy_case(n, size) for n, size in ((7, 1), (1, 1), (64, 40), (5, 1e-3))),
+    *(mean_squared_error_case(*shape) for shape in ((7,), (1,), (2, 5, 3), (4, 31))),
 ]
 
 OPS = [*SCANS, *DENSE, *MIXERS, *POINTWISE]

@@ -66,6 +66,16 @@ def test_the_last_logits_alone(layer: str, engine: str) -> None:
     assert last.tokens.tolist() == every.tokens.tolist()
 
 
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_a_stream_says_what_it_is_and_has_read(engine: str) -> None:
+    model, params, x = made("lru")
+    stream = model.stream(params, B, engine)
+    known = f"<Stream of Tagger: batch={B}, engine='{engine}', "
+    assert repr(stream) == f"{known}0 tokens read>"
+    stream.push(x[:, :5], np.array([5, 2, 0]))
+    assert repr(stream) == f"{known}0 to 5 tokens read>"
+
+
 def test_the_last_logits_of_a_classifier() -> None:
     """They are all that it has."""
     model, params, x = made("lru", head="classifier")

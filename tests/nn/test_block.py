@@ -335,6 +335,13 @@ def test_bad_input(parts: Any, change: dict[str, Any], error: type[Exception], m
         residual_block(x, **arguments)
 
 
+@pytest.mark.parametrize("keep", [5, "layer"])
+def test_what_to_keep_is_a_collection(parts: Any, keep: Any) -> None:
+    x, norm, system, gating, h0 = parts
+    with pytest.raises(TypeError, match=f"residual_block: keep is {keep!r}, expected a collection of layer, states,"):
+        residual_block(x, norm, system, gating, h0, keep=keep)
+
+
 def test_what_backward_is_given_must_be_of_its_forward(parts: Any) -> None:
     x, norm, system, gating, h0 = parts
     saved = residual_block(x, norm, system, gating, h0).saved

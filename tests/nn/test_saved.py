@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -306,3 +308,19 @@ def test_arrays_of_other_names_are_refused() -> None:
         unflatten_saved(structure, {"first": arrays["first"]})
     with pytest.raises(ValueError, match=r"unflatten_saved: arrays has 'third', expected the 2 names"):
         unflatten_saved(structure, {**arrays, "third": np.zeros(1)})
+
+
+@pytest.mark.parametrize("again", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
+def test_what_is_saved_and_prepared_can_be_copied_to_another_process(again: Any) -> None:
+    """As by joblib; the copy knows its module and its precision as what it is a copy of."""
+    layer, rng = Mamba(D, 2), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 5, D), dtype=np.float32)
+    y, saved = layer.forward(params, x, Context(np.array([5, 2])))
+    found, expected = (layer.backward(params, one, y) for one in (again(saved), saved))
+    assert found[0].tobytes() == expected[0].tobytes()
+    assert all(found[1][name].tobytes() == expected[1][name].tobytes() for name in params)
+    with pytest.raises(ValueError, match="saved is that of a Mamba"):
+        Mamba(D, 3).backward(Mamba(D, 3).init(rng), again(saved), y)
+    prepared = layer.prepare(params)
+    steps = [layer.step(params, None, x[:, 0], one)[0] for one in (again(prepared), prepared)]
+    assert steps[0].tobytes() == steps[1].tobytes()

@@ -11,6 +11,7 @@ import pytest
 from cases import CASES, LARGE
 from cases.table import Arrays, Case
 from rotrnn import _cpu
+from rotrnn.testing import adjoint_identity, central_differences
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
@@ -26,15 +27,6 @@ EPS = np.finfo(np.float64).eps
 
 def rng_of(case: Case) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(case.name.encode()))
-
-
-def inner(x: Any, y: Any) -> float:
-    """Returns <x, y> over real and imaginary parts, the inner product of the gradient convention."""
-    return float(np.sum((np.conj(x) * y).real))
-
-
-def total(xs: tuple[Any, ...], ys: tuple[Any, ...]) -> float:
-    return sum(inner(x, y) for x, y in zip(xs, ys, strict=True))
 
 
 def like(rng: np.random.Generator, x: Any) -> Any:
@@ -73,40 +65,18 @@ def test_forward_equals_reference(case: Case) -> None:
 
 @cases
 def test_backward_equals_central_differences(case: Case) -> None:
-    """Along a random direction: d/ds f(x + s v) at 0 = <grad, v>, each argument on its own. A wrong gradient differs
-    along every direction but those of a set of measure zero.
-
-    The four-point stencil of step s errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few
-    hundred steps of a recurrence both lie below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised.
-    """
-    rng, args, outputs, doutputs = prepared(case)
-    grads = case.backward(args, outputs, doutputs)
-    assert grads.keys() == args.keys()
-    step = 1e-4
-    for name, x in args.items():
-        assert grads[name].shape == np.shape(x)
-        assert grads[name].dtype == x.dtype
-        v = like(rng, x) * valid(case, name, x)
-        f = [total(doutputs, case.forward({**args, name: x + k * step * v})) for k in (-2, -1, 1, 2)]
-        numeric = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step)
-        scale = np.linalg.norm(grads[name]) * np.linalg.norm(v) / max(1.0, np.sqrt(np.size(v)))
-        assert abs(numeric - inner(grads[name], v)) <= 1e-6 * max(scale, abs(numeric)) + 1e-9, name
+    """Each argument on its own. Padding too: forward does not depend on it, so its gradient is zero."""
+    rng = rng_of(case)
+    central_differences(case.forward, case.backward, case.make(rng), rng)
 
 
 @linear_cases
 def test_adjoint_identity(case: Case) -> None:
     """<J v, w> = <v, J^T w> where forward is linear: the sides differ by rounding, terms * eps * |Jv| |w|."""
-    rng, args, outputs, doutputs = prepared(case)
-    grads = case.backward(args, outputs, doutputs)
+    rng, rounding = rng_of(case), min(1e-11, 8 * case.terms * EPS)
+    args = case.make(rng)
     for group in case.linear:
-        v = {name: like(rng, args[name]) * valid(case, name, args[name]) for name in group}
-        zero = {name: np.zeros_like(args[name]) for name in group}
-        base = case.forward({**args, **zero})
-        image = tuple(a - b for a, b in zip(case.forward({**args, **v}), base, strict=True))
-        left = total(doutputs, image)
-        right = sum(inner(grads[name], v[name]) for name in group)
-        size = sum(float(np.sum(np.abs(a) * np.abs(b))) for a, b in zip(image, doutputs, strict=True))
-        assert abs(left - right) <= min(1e-11, 8 * case.terms * EPS) * max(size, 1.0)
+        adjoint_identity(case.forward, case.backward, args, group, rng, rounding=rounding)
 
 
 @cases

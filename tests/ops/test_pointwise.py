@@ -339,6 +339,16 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: cross_entropy(X[0], [-1, -1, -1], ignored=-1), ValueError, "labels has none that counts, .* not -1"),
     (lambda: cross_entropy(X[0], [0, 1, 2], ignored=0.5), ValueError, "cross_entropy: ignored is 0.5, expected"),
     (lambda: binary_cross_entropy(ONE, [0, 1, -1, 1]), ValueError, r"labels\[2\] is -1, expected .* from 0 to 1"),
+    (
+        lambda: cross_entropy(np.zeros((2, 3)), [1, -100]),
+        ValueError,
+        r"labels\[1\] is -100, expected an integer from 0 to 2; `ignored` names a label that does not count$",
+    ),
+    (
+        lambda: cross_entropy(np.zeros((2, 3)), [1, -100], ignored=-1),
+        ValueError,
+        r"labels\[1\] is -100, expected an integer from 0 to 2, or -1 for a label that does not count$",
+    ),
     (lambda: binary_cross_entropy(ONE, [0, 1]), ValueError, r"labels has shape \(2,\), expected \(n=4\)"),
     (
         lambda: binary_cross_entropy(ONE[:0], np.zeros(0, int)),

@@ -223,6 +223,8 @@ def test_info(capsys):
         assert load_recipe(name).source.note in out
     assert "    published: bedouin-4 0.280 scaled; transformer 0.025 scaled; mamba 0.136 scaled\n" in out
     for topic, text in (
+        ("language", "settings in [task]:"),
+        ("language", 'head = "language": chosen by'),
         ("layers", "\n" + " " * (max(map(len, LAYERS)) + 2) + "state of a sequence: 2 d_state real numbers\n"),
         ("attention", "\nstate of a sequence: 2 d_model t real numbers after t steps\n"),
         ("lru", "\n  window = None   # forgets what is older "),

@@ -10,7 +10,7 @@ import pytest
 
 import rotrnn
 
-MODULES = "estimators models nn ops plots tasks training"
+MODULES = "estimators models nn ops plots tasks testing training"
 
 MODELS = """
 BitTagger LanguageModel ModelSettings MultiLabelClassifier Regressor Retrieval SequenceClassifier StepRegressor Stream

@@ -76,6 +76,7 @@ def names() -> list[str]:
     """The public names, where they are found."""
     modules = {"rotrnn": rotrnn, "rotrnn.nn": rotrnn.nn, "rotrnn.ops": rotrnn.ops, "rotrnn.tasks": rotrnn.tasks}
     modules |= {"rotrnn.plots": rotrnn.plots, "rotrnn.estimators": rotrnn.estimators}
+    modules |= {"rotrnn.testing": rotrnn.testing}
     return [f"{place}.{name}" for place, module in modules.items() for name in module.__all__]
 
 

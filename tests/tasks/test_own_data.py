@@ -16,6 +16,7 @@ from PIL import Image
 from rotrnn import cli
 from rotrnn.tasks import Arrays, Folder, Series, Table, Task, describe, save_arrays
 from rotrnn.tasks.audio import read_recording
+from rotrnn.tasks.own import Scale
 from rotrnn.tasks.series import Form
 from rotrnn.training.recipe import load_recipe
 
@@ -55,6 +56,28 @@ def test_ragged_arrays_are_padded_scaled_and_divided(tmp_path: Path) -> None:
             assert not one[length:].any()
     assert task.head == "step_regressor"
     assert "1 targets per step" in describe(task)
+
+
+def test_marks_are_left_as_they_are(tmp_path: Path) -> None:
+    """Two of the values -1, 0 and 1, as the column of the adding problem. Targets are no marks."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 50, 7))
+    x[..., 1] = rng.integers(0, 50, (20, 1)) == np.arange(50)
+    x[..., 2] = np.sign(x[..., 2])
+    x[..., 3] = rng.integers(-1, 2, (20, 50))  # three values
+    x[..., 4] = 255 * (x[..., 4] > 0)
+    x[..., 5] = 1  # one value
+    x[..., 6] = -1 * (x[..., 6] > 0)
+    y = (x[:, :, 0].sum(1) > 0) + 0.0
+    save_arrays(tmp_path / "own.npz", x, y)
+    split: Any = Arrays(str(tmp_path / "own.npz"), kind="regression", val_fraction=0.0, test_fraction=0.0).load().train
+    left = (split.inputs.mean == 0) & (split.inputs.std == 1)
+    assert left.tolist() == [False, True, True, False, False, False, True]
+    assert split.targets.mean != 0
+    inputs, _, _ = split.batch(np.arange(20), np.float64)
+    np.testing.assert_array_equal(inputs[..., 1], x[split.rows][..., 1])
+    missing = Scale.of(np.array([[0.0], [np.nan], [1.0]]), marks=True)
+    assert missing == Scale.none(1)
 
 
 def test_labels_of_every_kind(tmp_path: Path) -> None:

@@ -94,6 +94,17 @@ def test_sums_are_learnt_and_scales_do_not_matter() -> None:
     assert several.predict(x).shape == (150, 2)
 
 
+def test_scales_are_left_out_where_asked_for(tmp_path: Path) -> None:
+    x = 5 + 3 * noise()[:20]
+    for kind, y in ((SequenceRegressor, x[:, :, 0].sum(1)), (SequenceClassifier, np.arange(20) % 2)):
+        for scale in (True, False):
+            folder = tmp_path / f"{kind.__name__}-{scale}"
+            kind(**{**SMALL, "epochs": 1}, scale=scale, folder=folder).fit(x, y)
+            assert rotrnn.load_recipe(folder / "recipe.toml").task.scale is scale  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match=f"{kind.__name__}.fit: scale is 2, expected True or False"):
+            kind(scale=2).fit(x, y)
+
+
 def test_offsets_of_many_deviations_do_not_matter() -> None:
     """In float32, numbers of order one have no digits left beside 1e8. Training sees the same to rounding, with or
     without offsets, and so scores agree to what its 90 updates make of that."""

@@ -321,6 +321,48 @@ def test_values_of_overrides(text, value):
     assert type(parsed) is type(value)
 
 
+def test_recipes_and_overrides_as_dicts(tmp_path, monkeypatch):
+    """What a file in the working directory would be, with numbers of NumPy as well; the dict stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, base='base = "digits-lru"\n[optimiser]\nclip = 2.0')
+    tables = {"base": "base.toml", "training": {"steps": np.int64(7)}, "layer": {"r_min": np.float32(0.5)}}
+    recipe = load_recipe(tables, {"training.seed": 3, "layer.d_state": 8})
+    assert tables == {"base": "base.toml", "training": {"steps": 7}, "layer": {"r_min": 0.5}}
+    assert (recipe.training.steps, recipe.training.seed, recipe.layer.d_state, recipe.layer.r_min) == (7, 3, 8, 0.5)
+    assert recipe.optimiser.clip == 2.0
+    assert load_recipe(recipe.tables()) == recipe
+    (tmp_path / "mine.toml").write_text(recipe.text())
+    assert load_recipe("mine.toml") == recipe
+    assert load_recipe("digits-lru", {"training.steps": 7}) == load_recipe("digits-lru", ["training.steps=7"])
+
+
+DEEP: dict = {}
+DEEP["layer"] = DEEP
+
+
+@pytest.mark.parametrize(
+    ("tables", "overrides", "message"),
+    [
+        ({}, (), "recipe: task.name is missing, expected one of"),
+        ({"base": 3}, (), "recipe: base is 3, expected the name of a recipe"),
+        ({"base": "digits-lru", "training": {"stepps": 7}}, (), "recipe: unknown key training.stepps; did you mean st"),
+        (
+            {"base": "digits-lru", "training": {"steps": None}},
+            (),
+            "recipe: training.steps is None, expected an int",
+        ),
+        ({"base": "digits-lru", "training": {3: 7}}, (), "recipe: key 3 is a int, expected a text"),
+        ({"base": "digits-lru"}, {"steps": 7}, "recipe: 'steps': expected section.key, such as training.steps"),
+        ("digits-lru", {"training.steps": "7"}, "digits-lru: training.steps is '7', expected an integer"),
+        (DEEP, (), "recipe: nested more than 32 deep"),
+    ],
+    ids=str,
+)
+def test_mistakes_in_dicts(tables, overrides, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        load_recipe(tables, overrides)
+
+
 def test_overrides(tmp_path):
     recipe = load_recipe(
         "digits-rotrnn",

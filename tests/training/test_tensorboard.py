@@ -52,6 +52,8 @@ def test_it_shows_the_log_and_no_point_twice_after_resuming(tmp_path):
 def test_the_names_of_what_is_shown():
     record = {"step": 3, "val_loss": 1.0, "elapsed": 2.0, "layers": {"0.iterations": 5.0}, "state_norms": [6.0]}
     assert dict(scalars(record)) == {"validation/loss": 1.0, "layers/0.iterations": 5.0, "state_norms/0": 6.0}
+    both = [dict(scalars({"step": 3, loss: 1.0, "seconds": 0.1})).keys() for loss in ("loss", "val_loss")]
+    assert both == [{"training/loss", "training/seconds"}, {"validation/loss", "validation/seconds"}]
     assert dict(scalars({"step": 3, "loss": 1.0, "lr": 0.1})) == {"training/loss": 1.0, "training/lr": 0.1}
 
 

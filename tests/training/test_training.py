@@ -84,6 +84,18 @@ def test_adamw_equals_its_definition(dtype, shape):
             np.testing.assert_allclose(got, wanted, rtol=20 * EPS[dtype], atol=20 * EPS[dtype])
 
 
+def test_adamw_takes_gradients_of_any_layout():
+    """Byte-swapped or not contiguous, as layers take what they are given."""
+    gradient = np.arange(1.0, 7.0).reshape(2, 3)
+    found = []
+    for given in (gradient, gradient.astype(">f8"), np.asfortranarray(gradient)):
+        params, optimiser = {"w": np.ones((2, 3))}, AdamW(lr=0.1)
+        moments = optimiser.init(params)
+        optimiser.update(params, {"w": given}, moments, optimiser.grouping(lambda name: False), 0, 3)
+        found.append((params["w"].tobytes(), moments["v.w"].tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
 def test_adamw_first_step_is_the_sign_of_the_gradient():
     """At step 1 m_hat / sqrt(v_hat) = g / |g|, so p moves by lr (sign(g) + decay p), for any size of g."""
     p = np.array([1.0, 1.0, -2.0, 5.0])
@@ -302,9 +314,23 @@ def test_update_groups_buffers_and_clipping():
 # ---- the loop ----
 
 
+@pytest.mark.parametrize("minute", [0.0, math.inf])
+def test_a_log_has_the_time_to_go(tmp_path, monkeypatch, capsys, minute):
+    """Standard error is no terminal here. The first line does not wait for a minute; the last step has none to go."""
+    monkeypatch.setattr(loop, "SOON", 0.0)
+    monkeypatch.setattr(loop, "MINUTE", minute)
+    recipe = toy_recipe(tmp_path, "training.steps=4", "training.eval_every=2")
+    train(recipe, tmp_path / "run")
+    lines = re.findall(r"^step (\d)/4: training loss \d\.\d{4}, about .+ to go$", capsys.readouterr().out, re.M)
+    assert lines == (["1", "2", "3"] if minute == 0 else ["1"])
+    train(recipe, tmp_path / "quiet", progress=False)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     recipe = toy_recipe(tmp_path)
     result = train(recipe, tmp_path / "run", progress=False)
+    assert train(recipe.tables(), tmp_path / "as a dict", progress=False)["test"] == result["test"]
     run = Run(tmp_path / "run")
     assert json.loads(run.result.read_text()) == result
     assert result.keys() == {

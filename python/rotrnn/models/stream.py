@@ -77,6 +77,11 @@ class Stream:
         self._engine = engine_of(engine, model, self.params, batch)
         self._features = model.encoder.d_in if isinstance(model.encoder, Dense) else None
 
+    def __repr__(self) -> str:
+        model, read = type(self.model).__name__, self.tokens
+        steps = f"{read.min()}" if read.min() == read.max() else f"{read.min()} to {read.max()}"
+        return f"<Stream of {model}: batch={self.batch}, engine={self.engine!r}, {steps} tokens read>"
+
     @property
     def engine(self) -> str:
         return self._engine.name

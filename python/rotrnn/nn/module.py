@@ -453,7 +453,18 @@ def spelled_out(value: Any) -> str:
 def _marked(kind: type) -> Any:
     """Returns the subclass of a type of tuples whose objects know the module that made them."""
     names = {"_module": None, "_precision": None, "_unmarked": kind, "__module__": kind.__module__}
-    return type(kind.__name__, (kind,), {**names, "__repr__": _marked_repr})
+    return type(kind.__name__, (kind,), {**names, "__repr__": _marked_repr, "__reduce__": _reduce_marked})
+
+
+def _reduce_marked(value: Any) -> tuple[Any, ...]:
+    """How a marked tuple is copied, also to another process, which makes its class again."""
+    return _marked_again, (value._unmarked, tuple(value), value._module, value._precision)
+
+
+def _marked_again(kind: type, parts: tuple[Any, ...], module: Module, precision: str) -> Any:
+    marked = tuple.__new__(_marked(kind), parts)
+    marked._module, marked._precision = module, precision
+    return marked
 
 
 def _marked_repr(value: Any) -> str:
@@ -482,9 +493,7 @@ def mark(value: Any, module: Module) -> Any:
     """
     if not isinstance(value, tuple):
         return value
-    marked = tuple.__new__(_marked(unmarked(type(value))), value)
-    marked._module, marked._precision = module, _cpu.precision()
-    return marked
+    return _marked_again(unmarked(type(value)), value, module, _cpu.precision())
 
 
 def _check_maker(op: str, name: str, value: Any, module: Module) -> None:

@@ -182,6 +182,8 @@ def residual_block(
     args = Boundary("residual_block")
     moments = args.flag("moments", moments)
     ax = args.array("x", x, "B T D")
+    if not isinstance(keep, Collection) or isinstance(keep, str):
+        raise TypeError(f"residual_block: keep is {keep!r:.80}, expected a collection of {', '.join(keepable(ax))}")
     for name in keep:
         args.choice("keep", name, keepable(ax))
     checked_system(args, system, ax)  # first, so that h0 is checked against its directions

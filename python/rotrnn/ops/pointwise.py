@@ -50,6 +50,7 @@ __all__ = [
     "mask_padding",
     "mean_pool",
     "mean_pool_backward",
+    "mean_squared_error",
     "rms_norm",
     "rms_norm_backward",
     "sigmoid",
@@ -753,8 +754,8 @@ def rms_norm_backward(
 # --------------------------------------------------------------------------------------------------- embedding
 
 
-def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None) -> None:
-    """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true."""
+def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: Any = None, or_else: str = "") -> None:
+    """Checks that `Boundary.integers` are in [0, bound) except where `padding` is true. Errors end with `or_else`."""
     if recording() is not None:
         return
     bad = array.view(np.uint64) >= bound  # a negative number is 2^63 or more
@@ -764,7 +765,7 @@ def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: 
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         place = ", ".join(map(str, at))
         expected = f"an integer from 0 to {bound - 1}" if bound else "none, because there is no class or row"
-        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}")
+        raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}{or_else}")
 
 
 def _ids(
@@ -912,10 +913,10 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
     if not labels.size:
         raise ValueError(f"{args.op}: labels has shape {labels.shape}, expected at least one label")
     if ignored is None:
-        check_indices(args, "labels", labels, bound)
+        check_indices(args, "labels", labels, bound, or_else="; `ignored` names a label that does not count")
         return None, full((), labels.size, np.int64, labels)
     counted = labels != args.integer("ignored", ignored, -(2**63))
-    check_indices(args, "labels", labels, bound, ~counted)
+    check_indices(args, "labels", labels, bound, ~counted, f", or {ignored} for a label that does not count")
     count: Any = counted.sum(dtype=np.int64)
     if recording() is None and not count:
         raise ValueError(f"{args.op}: labels has none that counts, expected one that is not {ignored}")
@@ -1043,3 +1044,39 @@ def binary_cross_entropy(
         losses, dlogits = np.where(counted, losses, zero), np.where(counted, dlogits, zero)
     mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits / count.astype(z.dtype)
+
+
+def mean_squared_error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[float, Array]:
+    """Mean squared error of predictions, and its gradient.
+
+    ``loss = mean((p - y)^2)`` and ``dpredictions = 2 (p - y) / n``, where the mean is over the n targets that are not
+    NaN; the prediction of a target that is NaN may be NaN, and its gradient is zero.
+
+    Parameters
+    ----------
+    predictions : any shape
+    targets : like `predictions`
+        In the unit of the predictions.
+
+    Returns
+    -------
+    loss : float
+        In that unit, squared.
+    dpredictions : like `predictions`
+        Gradient of `loss`.
+
+    Raises
+    ------
+    ValueError
+        Also if no target counts.
+    """
+    args = Boundary("mean_squared_error")
+    letters = " ".join(f"d{i}" for i in range(np.ndim(predictions)))
+    p, y = args.common(args.array("predictions", predictions, letters), args.array("targets", targets, letters))
+    counted = ~np.isnan(y)
+    count: Any = counted.sum(dtype=np.int64)
+    if recording() is None and not count:
+        raise ValueError("mean_squared_error: targets has none that counts, expected one that is not NaN")
+    error = np.where(counted, p - y, p.dtype.type(0))
+    mean: Any = (error * error).sum(dtype=np.float64) / count
+    return mean if recording() is not None else float(mean), 2 * error / count.astype(p.dtype)

@@ -71,13 +71,13 @@ class Sequences:
         there = t < sizes[:, None]
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
-    def scale_of(self, array: Numbers, rows: Index) -> Scale:
+    def scale_of(self, array: Numbers, rows: Index, *, marks: bool = False) -> Scale:
         """Returns the scale of an array with a row for each step, or for each sequence, over some sequences."""
         if len(array) != len(self):
             of_row = np.zeros(len(self), bool)
             of_row[rows] = True
-            return Scale.of(array[np.repeat(of_row, self.lengths)])
-        return Scale.of(array[rows])
+            return Scale.of(array[np.repeat(of_row, self.lengths)], marks=marks)
+        return Scale.of(array[rows], marks=marks)
 
 
 class Scale(NamedTuple):
@@ -88,15 +88,22 @@ class Scale(NamedTuple):
     std: Numbers
 
     @classmethod
-    def of(cls, array: Numbers) -> Scale:
-        """Returns that of the rows of an array (n, F), where NaN does not count."""
+    def of(cls, array: Numbers, *, marks: bool = False) -> Scale:
+        """Returns that of the rows of an array (n, F), where NaN does not count. With `marks`, features with two of the
+        values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the steps
+        without one no longer 0."""
         counted = ~np.isnan(array)
         n = np.maximum(counted.sum(0), 1)
         mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
         first = np.take_along_axis(array, counted.argmax(0)[None], 0)[0]
         mean = np.where(counted.any(0) & ~(counted & (array != first)).any(0), first, mean)  # of equal numbers, exactly
         std = np.sqrt((np.where(counted, array - mean, 0) ** 2).sum(0) / n)
-        return cls(mean, np.where(std > 1e-12 * np.abs(mean), std, 0.0))
+        std = np.where(std > 1e-12 * np.abs(mean), std, 0.0)
+        if marks:
+            found = np.stack([array == mark for mark in (-1, 0, 1)])
+            left = (found.any(1).sum(0) == 2) & (found.any(0) | ~counted).all(0)
+            mean, std = np.where(left, 0.0, mean), np.where(left, 1.0, std)
+        return cls(mean, std)
 
     @classmethod
     def none(cls, features: int) -> Scale:
@@ -164,7 +171,8 @@ class OwnData:
         Shares of the sequences for validation and test, drawn by `seed`; the others are for training. Without a share
         for the test, it is the validation split; without both, the training split serves for all.
     scale : bool
-        Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training.
+        Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training. Features
+        that have but two of the values -1, 0 and 1 stay as they are.
     causal : bool
         With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
         layer that sees later steps is refused.
@@ -222,7 +230,7 @@ class OwnData:
         numbers = self.kind == "regression"
         inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
         if self.scale:
-            inputs = data.scale_of(data.values, train)
+            inputs = data.scale_of(data.values, train, marks=True)
             targets = data.scale_of(data.labels, train) if numbers else None
 
         def split(rows: Index) -> SequenceSplit:

@@ -189,7 +189,7 @@ class Series:
         inputs, targets = self.form.inputs(y), self.form.targets(y)
         when = np.arange(n)[:, None] + np.repeat(np.arange(1, self.horizon + 1), V)  # the time of each target
         whole = np.arange(n) >= self.period  # where there are differences
-        read = Scale.of(inputs[self.period : train])
+        read = Scale.of(inputs[self.period : train], marks=True)
         asked = Scale.of(np.where(when < train, targets, np.nan)[whole])
 
         def split(low: int, high: int, start: Index, first: Index, end: Index) -> WindowSplit:

@@ -45,7 +45,8 @@ from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
-from rotrnn.training.recipe import HERE, Recipe
+from rotrnn.training.recipe import HERE, Recipe, load_recipe
+from rotrnn.training.results import duration
 from rotrnn.training.run import Run
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
@@ -56,7 +57,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | dict[str, Any],
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
@@ -77,6 +78,8 @@ def train(
 
     Parameters
     ----------
+    recipe : Recipe, or dict
+        As `load_recipe` returns it or, a dict, takes it.
     resume : bool
         Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, where it has none,
         from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
@@ -84,8 +87,8 @@ def train(
         on another number of processes it goes on as before, to rounding); one that had
         ended is only evaluated again. Without it, the folder must hold no run.
     progress : bool
-        Print evaluations, and a progress bar if standard error is a terminal. Where they cannot be printed there is a
-        warning.
+        Print evaluations, and a progress bar if standard error is a terminal; else, a line each minute with the time to
+        go, the first after ten seconds. Where they cannot be printed there is a warning.
     among : World, optional
         The processes that train together; those that this one was started with if not given.
     device : str
@@ -129,8 +132,11 @@ def train(
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
+    if isinstance(recipe, dict):
+        recipe = load_recipe(recipe)
     if not isinstance(recipe, Recipe):
-        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns")
+        expected = "a Recipe, such as load_recipe returns, or a dict"
+        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected {expected}")
     check_folder("train: folder", folder)
     if log is not None and not callable(log):
         raise TypeError(f"train: log is a {type(log).__name__}, expected a function of a record")
@@ -162,6 +168,25 @@ def train(
                 gpu = {} if place is HOST else {"gpu": cuda.describe()}
                 run.add_session({**session(), **facts, **gpu})
             return trainer.train()
+
+
+SOON, MINUTE = 10.0, 60.0
+
+
+class Remaining:
+    """What a log says instead of a bar: the time to go, the first time after `SOON`, and then every `MINUTE`."""
+
+    def __init__(self, step: int, steps: int) -> None:
+        self.first, self.steps, self.began = step, steps, time.monotonic()
+        self.due = self.began + SOON
+
+    def after(self, step: int) -> str | None:
+        """Returns the time to go in words, by the steps so far with their evaluations, if it is to be said again."""
+        now = time.monotonic()
+        if now < self.due or step == self.steps:
+            return None
+        self.due = now + MINUTE
+        return duration((now - self.began) / (step - self.first) * (self.steps - step))
 
 
 class Trainer:
@@ -265,7 +290,7 @@ class Trainer:
             _Interrupt(self.world) as interrupt,
             progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
-            saved, began = None, time.monotonic()
+            saved, began, remaining = None, time.monotonic(), Remaining(state.step, self.steps)
             while True:
                 try:
                     late = saved is None and time.monotonic() - began > FIRST
@@ -288,6 +313,9 @@ class Trainer:
                     shown = {key: f"{one[key]:.4g}" for key in ("loss", "accuracy") if key in one}
                     bar.set_postfix(shown, refresh=False)
                     bar.update()
+                if bar.disable and (left := remaining.after(state.step)):
+                    loss = f"training loss {seen[-1]['loss']:.4f}, " if seen else ""
+                    self.say(f"step {state.step}/{self.steps}: {loss}about {left} to go")
                 if evaluated:
                     found, seconds = timed(lambda: self.evaluate(state))
                     elapsed = round(time.monotonic() - started, 3)

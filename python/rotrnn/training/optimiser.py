@@ -15,6 +15,7 @@ import numpy as np
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
+from rotrnn.nn.module import in_order
 from rotrnn.ops import optim
 from rotrnn.ops.boundary import REAL, Boundary, rename
 from rotrnn.ops.device import empty, is_array, is_writeable, to_host
@@ -173,6 +174,7 @@ class AdamW:
         gradients = dict(flatten(grads))
         _check_arrays("AdamW.update", "params", arrays)
         _check_arrays("AdamW.update", "grads", gradients)
+        gradients = {name: in_order(gradient) for name, gradient in gradients.items()}
         for name in gradients:
             if name not in arrays or f"m.{name}" not in moments or f"v.{name}" not in moments:
                 where = "moments" if name in arrays else "params"

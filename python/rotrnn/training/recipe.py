@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
 import os
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rotrnn._support.files import read_most
-from rotrnn._support.nested import DEEPEST
+from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
@@ -274,8 +275,15 @@ FRESH = {"model": ("layer", "layer"), "task": ("name", "task")}
 do not apply to another."""
 
 
-def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool = True) -> Recipe:
+Origin = str | os.PathLike[str] | dict[str, Any]
+"""Name or path of a recipe, or what its file would hold."""
+
+
+def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *, trust: bool = True) -> Recipe:
     """Loads the recipe of that name from the package, or the TOML file at that path (it ends in .toml or has a slash).
+
+    A dict stands for what such a file in the working directory would hold, as
+    ``{"base": "digits-lru", "training": {"steps": 100}}``.
 
     A recipe may begin with ``base = "another"``. Its sections then change those of the base, key by key. Another layer
     or task resets its section, and the published accuracy. The section [small] lists the settings that the variant
@@ -289,9 +297,10 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, 
 
     Parameters
     ----------
-    overrides : sequence of "section.key=value"
-        Replace what the file says; a value is TOML, or a text without quotes. Another ``model.layer`` or ``task.name``
-        starts its section anew too: what the new one has as well must be set again, and a warning names the rest.
+    overrides : sequence of "section.key=value", or dict of "section.key" to values
+        Replace what the file says; a value in a text is TOML, or a text without quotes. Another ``model.layer`` or
+        ``task.name`` starts its section anew too: what the new one has as well must be set again, and a warning names
+        the rest.
     trust : bool
         Import the modules that the recipe names. Without it no code of theirs runs: modules that this process has
         imported already serve, and others are an error. So are the recipes of runs read, by `rotrnn.plots` too.
@@ -302,21 +311,24 @@ def load_recipe(name: str | os.PathLike[str], overrides: Sequence[str] = (), *, 
         There is no such recipe, the file is not valid TOML, a module is not found or fails, another layer or task drops
         a setting that it has, too, or as in `read_recipe`.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe or a path")
-    if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
-        raise TypeError(f"load_recipe: overrides is {overrides!r}, expected a list of 'section.key=value'")
+    if not isinstance(name, str | os.PathLike | dict):
+        raise TypeError(
+            f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe, a path or a dict"
+        )
+    if not isinstance(overrides, list | tuple | dict) or not all(isinstance(one, str) for one in overrides):
+        expected = "a list of 'section.key=value', or a dict of 'section.key'"
+        raise TypeError(f"load_recipe: overrides is {overrides!r}, expected {expected}")
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
-    changes = [parse_override(override) for override in overrides]
+    changes = [*overrides.items()] if isinstance(overrides, dict) else [parse_override(one) for one in overrides]
     try:
         dropped = change(tables, changes)
         recipe = read_recipe(tables, trust)
         check_dropped(recipe, dropped)
     except Untrusted as error:
-        raise Untrusted(f"{name}: {error}") from None
+        raise Untrusted(f"{_title(name)}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    warn_of_dropped(name, [dropped])
+        raise ValueError(f"{_title(name)}: {error}") from error
+    warn_of_dropped(_title(name), [dropped])
     return recipe
 
 
@@ -349,6 +361,11 @@ def replaced(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list
     return list(found.values())
 
 
+def _title(name: Origin) -> str | os.PathLike[str]:
+    """Returns what messages call a recipe."""
+    return "recipe" if isinstance(name, dict) else name
+
+
 def warn_of_dropped(
     name: str | os.PathLike[str], dropped: Sequence[dict[str, list[str]]], again: Collection[str] = ()
 ) -> None:
@@ -360,12 +377,14 @@ def warn_of_dropped(
             warnings.warn(f"{name}: {what}: {', '.join(keys)}", stacklevel=3)
 
 
-def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
+def recipe_tables(name: Origin, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """Returns the content of a recipe's file, merged with its bases and the changes of "NAME-small". [sweep] is not
     taken from a base.
 
     `above` are the recipes that this recipe is a base of: at most `BASES`, and none of them twice.
     """
+    if isinstance(name, dict):
+        return _merged("recipe", _copied(name), Path(), above)
     if _is_file(name) and Path(name).is_dir():
         file = Path(name, "recipe.toml")
         hint = f"; this run's is {file}, and rotrnn train --resume {name} goes on with it" if file.is_file() else ""
@@ -386,9 +405,38 @@ def recipe_tables(name: str | os.PathLike[str], above: tuple[str, ...] = ()) -> 
         raise ValueError(f"base is {str(name)!r}, after {BASES} others; expected a chain of at most {BASES}")
     try:
         own = from_toml(text)
-        tables = {}
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return _merged(name, own, near, (*above, here))
+
+
+def _copied(tables: dict[str, Any]) -> dict[str, Any]:
+    """Returns a recipe that is given as a dict, so that no change reaches the caller's own."""
+    try:
+        check_depth(tables)
+    except ValueError as error:
+        raise ValueError(f"recipe: {error}") from error
+    for key in _keys(tables):
+        if not isinstance(key, str):
+            raise ValueError(f"recipe: key {key!r:.80} is a {type(key).__name__}, expected a text")
+    return copy.deepcopy(tables)
+
+
+def _keys(table: dict[Any, Any]) -> Iterator[Any]:
+    for key, value in table.items():
+        yield key
+        if isinstance(value, dict):
+            yield from _keys(value)
+
+
+def _merged(
+    name: str | os.PathLike[str], own: dict[str, Any], near: Path | None, above: tuple[str, ...]
+) -> dict[str, Any]:
+    """Returns the content of a recipe merged with its bases; `above` are the recipe itself and those above it."""
+    try:
+        tables: dict[str, Any] = {}
         if "base" in own:
-            tables = _base_tables(own["base"], near, (*above, here))
+            tables = _base_tables(own["base"], near, above)
             tables.pop("sweep", None)
             _unset_small(tables, "sweep")
         dropped = _merge(tables, "model", own["model"]) if "model" in own else []

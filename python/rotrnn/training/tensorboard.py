@@ -73,7 +73,9 @@ class Board:
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields the numbers of a record with their TensorBoard tags."""
+    """Yields the numbers of a record with their TensorBoard tags: those of a step are "training/...", and of an
+    evaluation "validation/..."."""
+    part = "training" if "loss" in record else "validation"
     for key, value in record.items():
         if isinstance(value, dict):
             yield from ((f"{key}/{name}", one) for name, one in value.items())
@@ -82,4 +84,4 @@ def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
         elif key.startswith("val_"):
             yield f"validation/{key.removeprefix('val_')}", value
         elif key not in ("step", "elapsed"):
-            yield f"training/{key}", value
+            yield f"{part}/{key}", value

@@ -1,0 +1,390 @@
+"""Checks of gradients, for tests of your own: of layers, models and ops, and of any function with its adjoint.
+
+`gradcheck` makes two checks in one call: `central_differences` and `adjoint_identity`, which take functions over dicts
+of arrays. They need no test runner: what is wrong is an AssertionError.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Module,
+    Params,
+    Recurrent,
+    State,
+    astype,
+    flatten,
+    flatten_state,
+    is_parameter,
+    unflatten,
+    unflatten_state,
+)
+
+__all__ = ["adjoint_identity", "central_differences", "gradcheck"]
+
+Arrays = dict[str, Array]
+Forward = Callable[[Arrays], tuple[Array, ...]]
+Backward = Callable[[Arrays, tuple[Array, ...], tuple[Array, ...]], Arrays]
+
+STEP = 1e-4
+"""Of the central differences. Arguments of order one are meant."""
+BATCH, STEPS, BEFORE = 2, 7, 3
+"""Of the sequences that are drawn for a layer, and of those before that end in its state."""
+
+
+def gradcheck(
+    function: Module | Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]],
+    *arguments: Any,
+    seed: int = 0,
+    **settings: Any,
+) -> dict[str, float]:
+    """Checks that backward is the adjoint of forward, in float64.
+
+    Every gradient g of ``L = sum(Re(conj(w) y))``, for random cotangents w of all outputs y, is compared along a random
+    direction v with the four-point difference ``(L(-2s) - 8 L(-s) + 8 L(s) - L(2s)) / 12s`` of ``L(s) = L(x + s v)``, s
+    = 1e-4, to 1e-6 of its size (`central_differences`). Where forward is linear in an argument, the adjoint identity
+    ``<J v, w> = <v, J^T w>`` is held to rounding besides (`adjoint_identity`).
+
+    >>> gradcheck(layer)                                          # parameters, input and state are drawn
+    >>> gradcheck(layer, params, x, Context(lengths=lengths))     # or given, as to forward
+    >>> gradcheck(rotrnn.diagonal_scan, a, x, h0, window=3)       # an op, and its op_backward
+    >>> gradcheck(rotrnn.mean_pool, x, seq_len=7)                 # seq_len is an argument of mean_pool_backward
+    >>> gradcheck(rotrnn.cross_entropy, logits, labels)           # a loss that returns its gradient
+    >>> gradcheck((forward, backward), x, w)                      # dx, dw = backward(dy, x, w)
+
+    Parameters
+    ----------
+    function : layer, model or other module; op; or a pair of functions
+        Of an op, ``NAME_backward`` of the same module is its backward, which takes arguments and outputs of the op by
+        their names, and ``dNAME`` for the cotangent of the output NAME. The second of a pair takes the cotangents of
+        all outputs and then the arguments, and returns the gradients of the arguments in their order.
+    *arguments
+        Of forward. Of a module ``params``, ``x``, ``ctx`` and ``state``: those left out are drawn, for two sequences of
+        seven steps. Arrays are taken in float64 or complex128; they should be of order one, since the step of the
+        differences is 1e-4. A layer that iterates to a fixed point needs a `tol` below 1e-12.
+    seed : int
+        Of what is drawn.
+    **settings
+        Further arguments of forward, and of an op's backward.
+
+    Returns
+    -------
+    dict of str to float
+        Errors of the gradients by the names of the arguments, relative to their sizes.
+
+    Raises
+    ------
+    AssertionError
+        A gradient is wrong, missing, or of another shape or dtype; the message names the function and the argument.
+    TypeError
+        The function has no backward, or an argument is of a form that is not known here.
+    ValueError
+        A layer that iterates to a fixed point has a gradient other than "implicit".
+    """
+    rng = np.random.default_rng(seed)
+    if isinstance(function, Module):
+        name, given = type(function).__name__, _module(function, rng, *arguments, **settings)
+    elif isinstance(function, tuple):
+        name, given = getattr(function[0], "__name__", "forward"), _pair(*function, arguments, settings)
+    elif callable(function):
+        name, given = getattr(function, "__name__", "function"), _op(function, arguments, settings)
+    else:
+        raise TypeError(
+            f"gradcheck: function is a {type(function).__name__}, expected a module, an op, or (forward, backward)"
+        )
+    forward, backward, arrays = given
+    errors = central_differences(forward, backward, arrays, rng, name)
+    for one in arrays:
+        if _is_linear(forward, arrays, one, rng):
+            adjoint_identity(forward, backward, arrays, [one], rng, name)
+    return errors
+
+
+# ---- the two checks ----
+
+
+def central_differences(
+    forward: Forward, backward: Backward, arguments: Arrays, rng: np.random.Generator, name: str = "forward"
+) -> dict[str, float]:
+    """Compares each gradient with the slope along a random direction, the other arguments held.
+
+    A wrong gradient differs along every direction but those of a set of measure zero. The four-point stencil of step s
+    errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few hundred steps of a recurrence both lie
+    below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised.
+
+    Parameters
+    ----------
+    forward : callable
+        From the dict of arguments to the tuple of outputs.
+    backward : callable
+        From (arguments, outputs, cotangents of the outputs) to the dict of gradients.
+    arguments : dict of arrays
+        float64 or complex128, of order one.
+    rng : numpy.random.Generator
+        Of cotangents and directions.
+    name : str
+        Of the function in messages.
+
+    Returns
+    -------
+    dict of str to float
+        Errors, relative to the scales.
+
+    Raises
+    ------
+    AssertionError
+        As `gradcheck`.
+    """
+    outputs = forward(arguments)
+    doutputs = tuple(_like(rng, out) for out in outputs)
+    grads = backward(arguments, outputs, doutputs)
+    if grads.keys() != arguments.keys():
+        got, expected = ", ".join(grads) or "none", ", ".join(arguments)
+        raise AssertionError(f"{name}: backward returned gradients of {got}, expected those of {expected}")
+    errors = {}
+    for key, x in arguments.items():
+        grad = grads[key]
+        for what, found, wanted in (("shape", np.shape(grad), np.shape(x)), ("dtype", grad.dtype, x.dtype)):
+            if found != wanted:
+                raise AssertionError(f"{name}: the gradient of {key} has {what} {found}, expected {wanted}")
+        v = _like(rng, x)
+        f = [_total(doutputs, forward({**arguments, key: x + k * STEP * v})) for k in (-2, -1, 1, 2)]
+        slope, along = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * STEP), _inner(grad, v)
+        size = float(np.linalg.norm(grad) * np.linalg.norm(v)) / max(1.0, np.sqrt(np.size(v)))
+        scale = max(size, abs(slope))
+        if not abs(slope - along) <= 1e-6 * scale + 1e-9:
+            raise AssertionError(
+                f"{name}: the gradient of {key} is {along:.9g} along a random direction, expected {slope:.9g} by "
+                "central differences"
+            )
+        errors[key] = abs(slope - along) / scale if scale else 0.0
+    return errors
+
+
+def adjoint_identity(
+    forward: Forward,
+    backward: Backward,
+    arguments: Arrays,
+    linear: Iterable[str],
+    rng: np.random.Generator,
+    name: str = "forward",
+    rounding: float = 1e-11,
+) -> None:
+    """Checks ``<J v, w> = <v, J^T w>`` for random v and w, where forward is jointly linear in the arguments `linear`.
+
+    There is no step, so the sides differ by `rounding` of |J v| |w| alone. The other parameters are those of
+    `central_differences`.
+
+    Raises
+    ------
+    AssertionError
+        The sides differ; the message names the arguments.
+    """
+    outputs, group = forward(arguments), list(linear)
+    doutputs = tuple(_like(rng, out) for out in outputs)
+    grads = backward(arguments, outputs, doutputs)
+    v = {key: _like(rng, arguments[key]) for key in group}
+    base = forward(arguments | {key: np.zeros_like(arguments[key]) for key in group})
+    image = [one - two for one, two in zip(forward(arguments | v), base, strict=True)]
+    left, right = _total(doutputs, image), sum(_inner(grads[key], v[key]) for key in group)
+    size = sum(float(np.sum(np.abs(one) * np.abs(w))) for one, w in zip(image, doutputs, strict=True))
+    if not abs(left - right) <= rounding * max(size, 1.0):
+        raise AssertionError(
+            f"{name}: <J v, w> is {left:.15g} for {', '.join(group)}, and <v, J^T w> by backward {right:.15g}, "
+            "expected equal numbers"
+        )
+
+
+def _inner(x: Any, y: Any) -> float:
+    """Returns <x, y> over real and imaginary parts, the inner product of gradients."""
+    return float(np.sum((np.conj(x) * y).real))
+
+
+def _total(xs: Iterable[Array], ys: Iterable[Array]) -> float:
+    return sum(_inner(x, y) for x, y in zip(xs, ys, strict=True))
+
+
+def _like(rng: np.random.Generator, x: Any) -> Any:
+    """Returns a normal random direction in the space of x."""
+    d = rng.standard_normal(np.shape(x))
+    return d + 1j * rng.standard_normal(np.shape(x)) if np.iscomplexobj(x) else d
+
+
+def _is_linear(forward: Forward, arrays: Arrays, name: str, rng: np.random.Generator) -> bool:
+    """Returns whether forward is affine in an argument: f(2v) - f(0) = 2 (f(v) - f(0)), far below what a term of second
+    order would be. False where forward refuses zeros."""
+    v = _like(rng, arrays[name])
+    try:
+        zero, one, two = (forward(arrays | {name: k * v}) for k in (0, 1, 2))
+    except ValueError:
+        return False
+    return all(
+        np.allclose(c - a, 2 * (b - a), rtol=0, atol=1e-10 * max(1.0, float(np.max(np.abs(c), initial=0.0))))
+        for a, b, c in zip(zero, one, two, strict=True)
+    )
+
+
+# ---- forward and backward over dicts ----
+
+
+def _wide(value: Any) -> Any:
+    """Returns an array of floats or complex numbers in double precision, and others as they are."""
+    array = np.asarray(value)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) if array.dtype.kind in "fc" else array
+
+
+def layer_functions(module: Module, params: Params, x: Array, ctx: Context, state: State) -> tuple[Forward, Backward]:
+    """Returns forward and backward of a module over a dict of its flattened parameters, "x", and the leaves of its
+    state. What is not among the arguments of a call is as given here: buffers, token ids, integers of the state."""
+    flat, stateful = dict(flatten(params)), state is not None
+
+    def state_of(args: Arrays, leaves: State) -> State:
+        return unflatten_state({name: args.get(name, leaf) for name, leaf in flatten_state(leaves)})
+
+    def run(args: Arrays) -> tuple[Params, Array, Any]:
+        own = unflatten({name: args.get(name, value) for name, value in flat.items()})
+        before = (state_of(args, state),) if stateful else ()
+        call: Any = module
+        return own, *call.forward(own, args.get("x", x), ctx, *before)
+
+    def forward(args: Arrays) -> tuple[Array, ...]:
+        _, y, saved = run(args)
+        return (y, *(leaf for _, leaf in _real_leaves(saved.state))) if stateful else (y,)
+
+    def backward(args: Arrays, outputs: tuple[Array, ...], doutputs: tuple[Array, ...]) -> Arrays:
+        own, _, saved = run(args)
+        dafter: tuple[State, ...] = ()
+        if stateful:
+            cotangents = dict(zip((name for name, _ in _real_leaves(saved.state)), doutputs[1:], strict=True))
+            zeros = {name: np.zeros(leaf.shape) for name, leaf in flatten_state(saved.state)}
+            dafter = (unflatten_state(zeros | cotangents),)
+        call: Any = module
+        back = call.backward_all if isinstance(module, SequenceModel) else call.backward
+        dx, dparams, *rest = back(own, saved, doutputs[0], *dafter)
+        grads = {**dict(flatten(dparams)), "x": dx, **dict(flatten_state(rest[0] if stateful else None))}
+        return {name: grads[name] for name in args if grads.get(name) is not None}
+
+    return forward, backward
+
+
+def _real_leaves(state: State) -> list[tuple[str, Array]]:
+    return [(name, leaf) for name, leaf in flatten_state(state) if leaf.dtype.kind in "fc"]
+
+
+def _module(
+    module: Any,
+    rng: np.random.Generator,
+    params: Params | None = None,
+    x: npt.ArrayLike | None = None,
+    ctx: Context = EVALUATION,
+    state: State = None,
+) -> tuple[Forward, Backward, Arrays]:
+    width, kind = getattr(module, "d_model", None), type(module).__name__
+    if getattr(module, "gradient", "implicit") != "implicit":
+        what = f"gradient={module.gradient!r}, which is not that of forward"
+        raise ValueError(f"gradcheck: {kind} has {what}, expected 'implicit', with a tol of at most 1e-12")
+    if params is None:  # changed a little, so that a zero does not hide a gradient
+        drawn = flatten(astype(module.init(rng), np.float64))
+        params = unflatten({n: one + 0.05 * rng.standard_normal(one.shape) * is_parameter(n) for n, one in drawn})
+    if x is None and width is None:
+        raise TypeError(f"gradcheck: x is missing, expected the input of a {kind}")
+    params, x = astype(params, np.float64), rng.standard_normal((BATCH, STEPS, width or 0)) if x is None else _wide(x)
+    one_way = isinstance(module, Recurrent) and not getattr(module, "bidirectional", False)
+    if state is None and one_way and width is not None:
+        _, saved = module.forward(params, rng.standard_normal((len(x), BEFORE, width)))
+        state = getattr(saved, "state", None)
+    arrays = {name: value for name, value in flatten(params) if is_parameter(name)}
+    arrays |= {"x": x} if x.dtype.kind in "fc" else {}
+    return *layer_functions(module, params, x, ctx, state), arrays | dict(_real_leaves(state))
+
+
+def _pair(
+    forward: Callable[..., Any], backward: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]
+) -> tuple[Forward, Backward, Arrays]:
+    known = list(inspect.signature(forward).parameters)
+    names = [known[i] if i < len(known) else f"argument {i}" for i in range(len(arguments))]
+
+    def tupled(result: Any) -> tuple[Any, ...]:
+        return result if isinstance(result, tuple) else (result,)
+
+    return (
+        lambda args: tupled(forward(*args.values(), **settings)),
+        lambda args, outputs, doutputs: dict(
+            zip(args, tupled(backward(*doutputs, *args.values(), **settings)), strict=True)
+        ),
+        dict(zip(names, map(_wide, arguments), strict=True)),
+    )
+
+
+def _op(
+    op: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]
+) -> tuple[Forward, Backward, Arrays]:
+    name, back = getattr(op, "__name__", "function"), None
+    if module := sys.modules.get(getattr(op, "__module__", None) or ""):
+        back = getattr(module, f"{name}_backward", None)
+    takes = inspect.signature(op).parameters
+    of_forward = {key: value for key, value in settings.items() if key in takes}
+    given = dict(inspect.signature(op).bind(*arguments, **of_forward).arguments)
+    if "return_state" in takes:
+        given.setdefault("return_state", True)
+    given = {key: _wide(value) if isinstance(value, np.ndarray | list) else value for key, value in given.items()}
+    first = next(iter(takes))
+    if back is None:
+        loss = op(*arguments, **settings)
+        if not (isinstance(loss, tuple) and len(loss) == 2 and np.ndim(loss[0]) == 0):
+            expected = "a function beside it of this name, or (forward, backward)"
+            raise TypeError(f"gradcheck: {name} has no {name}_backward, expected {expected}")
+        return (
+            lambda args: (np.asarray(op(**given | args)[0]),),
+            lambda args, outputs, doutputs: {first: doutputs[0] * op(**given | args)[1]},
+            {first: given[first]},
+        )
+    wants = list(inspect.signature(back).parameters)
+    # dh and dhT are the cotangents of the outputs h and hT; other names are those of further outputs
+    own = [key for key in wants if key not in takes and key not in settings]
+    cotangents = [key for key in own if key.startswith("d") and key != "d"]
+    order = [*(key[1:] for key in cotangents), *(key for key in own if key not in cotangents)]
+
+    def named(result: Any) -> dict[str, Any]:
+        if hasattr(result, "_fields"):
+            return {**result._asdict(), "result": result}
+        results = result if isinstance(result, tuple) else (result,)
+        arrays = [one for one in results if not isinstance(one, tuple)]
+        return {**dict(zip(dict.fromkeys(order), arrays, strict=False)), "saved": results[-1]}
+
+    def differentiable(result: Any) -> dict[str, Array]:
+        return {key: one for key, one in named(result).items() if f"d{key}" in cotangents and one is not None}
+
+    def call(args: Arrays, result: Any, doutputs: dict[str, Any]) -> Arrays:
+        known = {**named(result), **given, **args, **settings, **{f"d{key}": one for key, one in doutputs.items()}}
+        grads = back(**{key: known[key] for key in wants if key in known})
+        found = grads._asdict() if hasattr(grads, "_fields") else {f"d{first}": grads}
+        return {key.removeprefix("d"): one for key, one in found.items() if one is not None}
+
+    def forward(args: Arrays) -> tuple[Array, ...]:
+        return tuple(differentiable(op(**given | args)).values())
+
+    def backward(args: Arrays, outputs: tuple[Array, ...], doutputs: tuple[Array, ...]) -> Arrays:
+        result = op(**given | args)
+        grads = call(args, result, dict(zip(differentiable(result), doutputs, strict=True)))
+        # the gradient of a real argument that forward promoted to complex is the real part of what backward returns
+        return {key: grads[key] if np.iscomplexobj(one) else grads[key].real for key, one in args.items()}
+
+    result = op(**given)
+    zeros = {key: np.zeros_like(one) for key, one in differentiable(result).items()}
+    known = call({}, result, zeros)
+    arrays = {key: one for key, one in given.items() if key in known and isinstance(one, np.ndarray)}
+    if not arrays:
+        raise TypeError(f"gradcheck: {name} has gradients of {', '.join(known)}, expected some of arrays given here")
+    return forward, backward, {key: one for key, one in arrays.items() if one.dtype.kind in "fc"}

@@ -1,0 +1,150 @@
+"""rotrnn.testing: right gradients of every kind of function pass, and what is wrong with another is named."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+from rotrnn.models.build import make_layer
+from rotrnn.testing import adjoint_identity, gradcheck
+from small_models import SETTINGS
+
+FIXED = {"gradient": "implicit", "tol": 1e-13, "max_iterations": 2000}
+LAYERS = {
+    name: {**SETTINGS.get(name, {"d_state": 4}), **(FIXED if hasattr(kind, "tol") else {})}
+    for name, kind in rotrnn.LAYERS.items()
+    if name != "fpmamba"  # its fixed point is not unique
+}
+B, T, D, S = 2, 5, 4, 3
+
+
+def normal(*shape: int) -> Any:
+    return np.random.default_rng(shape).standard_normal(shape)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer(name: str) -> None:
+    layer = make_layer(name, D, LAYERS[name])
+    errors = gradcheck(layer)
+    assert {*layer.shapes, "x", *(["state"] if name == "lru" else [])} <= errors.keys()
+    assert max(errors.values()) <= 1e-6
+
+
+def test_parts_models_and_what_is_given() -> None:
+    assert gradcheck(rotrnn.Gate(D)).keys() == {"value.w", "value.bias", "gate.w", "gate.bias", "x"}
+    layer = rotrnn.LRU(D, S)
+    x = np.where(np.arange(T)[:, None] < 3, normal(B, T, D), np.nan).astype(np.float32)
+    given = layer.init(np.random.default_rng(0)), x, rotrnn.Context(lengths=np.array([3, 0]))
+    assert "state" in gradcheck(layer, *given)
+    settings = rotrnn.ModelSettings("lru", D, 1, dropout=0.2)
+    model = rotrnn.build_model(settings, layer, head="language", vocab=5, n_classes=5)
+    errors = gradcheck(model, None, np.arange(B * T).reshape(B, T) % 5, rotrnn.Context(train=True, step=3))
+    assert "blocks.0.layer.nu_log" in errors
+    assert "x" not in errors  # token ids
+    assert not [name for name in errors if "running" in name]
+
+
+a = np.full(D, 0.9) * np.exp(0.3j)
+OPS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+    (rotrnn.diagonal_scan, (a, normal(B, T, D), normal(B, D) + 0j), {"lengths": [T, 3]}, "a x h0"),
+    (rotrnn.diagonal_scan, (a, normal(B, T, D) + 0j), {"window": 3, "reverse": True}, "a x"),
+    (rotrnn.rotation_scan, (normal(2), np.array(0.9), normal(B, T, D)), {}, "theta gamma x"),
+    (rotrnn.causal_conv, (normal(B, T, D), normal(D, 3)), {"state": normal(B, 2, D)}, "x w state"),
+    (rotrnn.dense, ([[1.0, 2.0]], normal(3, 2)), {"bias": normal(3)}, "x w bias"),
+    (rotrnn.layer_norm, (normal(B, T, D), normal(D), normal(D)), {"eps": 1e-3}, "x scale bias"),
+    (rotrnn.batch_norm, (normal(B, T, D), normal(D), normal(D)), {}, "x scale bias"),
+    (rotrnn.attention, (normal(B, T, D), normal(B, T, D), normal(B, T, D)), {"heads": 2}, "q k v"),
+    (rotrnn.diagonal_bank, (0.5 * np.exp(1j * normal(D, S)), normal(D, S) + 0j, normal(D), normal(B, T, D)), {},
+     "a c skip u"),
+    (rotrnn.lstm, (normal(4 * D, D), normal(B, T, 4 * D)), {}, "w x"),
+    (rotrnn.sigmoid, (normal(B, T, D),), {}, "x"),
+    (rotrnn.mean_pool, (normal(B, T, D),), {"seq_len": T}, "x"),
+    (rotrnn.embedding, (np.array([[0, 2]]), normal(3, D)), {"vocab": 3}, "table"),
+    (rotrnn.cross_entropy, (normal(B, D), np.array([1, 3])), {}, "logits"),
+    (rotrnn.mean_squared_error, (normal(B, D), normal(B, D)), {}, "predictions"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arguments", "settings", "names"), OPS, ids=lambda one: getattr(one, "__name__", ""))
+def test_ops(op: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any], names: str) -> None:
+    assert gradcheck(op, *arguments, **settings).keys() == {*names.split()}
+
+
+def product(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def half(op: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns a backward with half of a gradient."""
+
+    @functools.wraps(op)
+    def wrong(*given: Any, **more: Any) -> Any:
+        grads = op(*given, **more)
+        return grads._replace(**{name: getattr(grads, name) / 2})
+
+    return wrong
+
+
+def test_a_wrong_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = normal(3, D), normal(D, S)
+    gradcheck((product, lambda dy, x, w: (dy @ w.T, x.T @ dy)), x, w)
+    for wrong, message in (
+        (lambda dy, x, w: (dy @ w.T, 1.00001 * x.T @ dy), "product: the gradient of w is .* along a random direction,"),
+        (lambda dy, x, w: (np.nan * x, x.T @ dy), "product: the gradient of x is nan along .* by central differences"),
+        (lambda dy, x, w: (dy @ w.T, w.T), r"product: the gradient of w has shape \(3, 4\), expected \(4, 3\)"),
+        (lambda dy, x, w: (x.astype("f4"), w), "product: the gradient of x has dtype float32, expected float64"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            gradcheck((product, wrong), x, w)
+    backward = half(rotrnn.diagonal_scan_backward, "da")
+    monkeypatch.setattr("rotrnn.ops.scan.diagonal_scan_backward", backward)
+    with pytest.raises(AssertionError, match="diagonal_scan: the gradient of a is"):
+        gradcheck(rotrnn.diagonal_scan, np.full(D, 0.9), normal(B, T, D))
+    monkeypatch.setattr("rotrnn.nn.layers.min_gru.diagonal_scan_backward", backward)
+    with pytest.raises(AssertionError, match="MinGRU: the gradient of W_z is"):
+        gradcheck(rotrnn.MinGRU(D, S))
+
+    class Forgetful(rotrnn.LRU):
+        def backward(self, params: Any, saved: Any, dy: Any, dstate: Any = None) -> Any:
+            dx, dparams, dstate = super().backward(params, saved, dy, dstate)
+            return dx, {name: one for name, one in dparams.items() if name != "D"}, dstate
+
+    with pytest.raises(AssertionError, match=r"Forgetful: backward returned gradients of nu_log, .*, state, expected"):
+        gradcheck(Forgetful(D, S))
+
+
+def test_the_adjoint_identity_sees_what_differences_cannot() -> None:
+    """An error of 1e-9 is below what central differences promise."""
+    x, w = normal(3, D), normal(D, S)
+    with pytest.raises(AssertionError, match=r"product: <J v, w> is .* for x, and <v, J\^T w> by backward"):
+        gradcheck((product, lambda dy, x, w: ((1 + 1e-9) * dy @ w.T, x.T @ dy)), x, w)
+    forward, backward = lambda args: (args["x"] ** 2,), lambda args, y, dy: {"x": 2 * args["x"] * dy[0]}
+    with pytest.raises(AssertionError, match="<J v, w>"):  # not linear
+        adjoint_identity(forward, backward, {"x": x}, ["x"], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (("lru",), TypeError, r"gradcheck: function is a str, expected a module, an op, or \(forward, backward\)"),
+        ((np.square, normal(3)), TypeError, "gradcheck: square has no square_backward, expected a function beside it"),
+        ((rotrnn.Dense(3, 2),), TypeError, "gradcheck: x is missing, expected the input of a Dense"),
+        ((rotrnn.FixedPointRNN(4, 4),), ValueError, "FixedPointRNN has gradient='one_step', .*, expected 'implicit'"),
+        ((rotrnn.mean_pool, np.zeros((2, 3))), ValueError, r"mean_pool: x has shape \(2, 3\), expected \(B, T, D\)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_checked(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        gradcheck(*given)
+
+
+def test_no_test_runner_is_needed() -> None:
+    code = "import sys, rotrnn; rotrnn.testing.gradcheck(rotrnn.tanh, [0.5, 1.0]); assert 'pytest' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
