@@ -16,10 +16,14 @@ ROT_INLINE channel_terms statistics_adjoint(real scale, real var, real eps, real
     const channel_terms d = {-scale * (rstd * rstd) * dscale / n, -scale * rstd * dbias / n};
     return d;
 }
-/* A running average. Its two products are rounded, and not fused with the sum. */
+/* A running average. On the CPU its two products are rounded, and not fused with the sum. */
 ROT_INLINE real running_average(real average, real batch, real momentum, real rest) {
+#if ROT_DEVICE
+    return momentum * average + rest * batch;
+#else
     const volatile real kept = momentum * average, added = rest * batch;
     return kept + added;
+#endif
 }
 
 #endif
