@@ -81,7 +81,7 @@ help:
 	@echo "  make examples    the programs in C and the page for browsers, in build/examples, and their tests (docs/c.md)"
 	@echo "where CUDA code changed:"
 	@echo "  make harness     the CUDA kernels in the harness on the host, under five orders of threads (tests/cuda)"
-	@echo "  make resources   registers, shared memory and spills of the CUDA kernels, into benchmarks/results/; needs nvcc"
+	@echo "  make resources   registers, spills and inner loops of the CUDA kernels, into benchmarks/results/; needs nvcc, nvdisasm"
 	@echo "  make traffic     what a training step on a GPU moves and computes, counted in the harness (minutes)"
 	@echo "  make cuda        build the CUDA kernels by nvcc, for the package in .venv (minutes)"
 	@echo "  make bench-gpu   checks, timings and training on a GPU: STAGE=smoke, speed or sanitize, LIMIT=300 seconds"

@@ -128,6 +128,22 @@ GLOBAL(THREADS) norms_of_groups(double *norms, const double *sums, int64_t block
     if (threadIdx.x == 0) norms[blockIdx.x] = norm;
 }
 
+/* ---- parts of a vector ---- */
+
+struct parts_table {
+    const real *from[PARTS_AT_ONCE];
+    int64_t counts[PARTS_AT_ONCE], to[PARTS_AT_ONCE];
+};
+
+/* A row of blocks for each part */
+GLOBAL(THREADS) place_kernel(real *flat, parts_table table) {
+    const int64_t part = blockIdx.x % PARTS_AT_ONCE, row = gridDim.x / PARTS_AT_ONCE * THREADS;
+    const real *const from = table.from[part];
+    if (!from) return;
+    for (int64_t i = blockIdx.x / PARTS_AT_ONCE * THREADS + threadIdx.x; i < table.counts[part]; i += row)
+        flat[table.to[part] + i] = from[i];
+}
+
 } // namespace
 
 KERNEL(adamw) {
@@ -151,6 +167,19 @@ KERNEL(adamw_groups) {
     launch(adamw_groups_kernel, blocks, THREADS, sizeof(block_scratch), arrays, table, beta1, beta2, eps, clip, norms,
            sums);
     launch(norms_of_groups, 2 * groups, THREADS, sizeof(block_scratch), norms + 1, sums, blocks, table);
+    return runtime_status();
+}
+
+KERNEL(place_parts) {
+    (void)n;
+    parts_table table = {{x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15},
+                         {n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, n15},
+                         {}};
+    int64_t to = at, largest = 0;
+    for (int k = 0; k < PARTS_AT_ONCE; to += part_room(table.counts[k++]))
+        table.to[k] = to, largest = most(largest, table.counts[k]);
+    const int64_t blocks = most(least(pieces_of(largest, BLOCK), EACH_BLOCKS / PARTS_AT_ONCE), 1);
+    launch(place_kernel, PARTS_AT_ONCE * blocks, THREADS, 0, flat, table);
     return runtime_status();
 }
 

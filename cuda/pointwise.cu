@@ -4,6 +4,7 @@
  * Elementwise functions and their adjoints are maps (elements.h). Sums over rows are taken by channel in chunks
  * (columns.h), those over a row's channels by a warp. The embedding's gradient sums rows that are sorted by their id.
  */
+#include "batch_norm.h"
 #include "columns.h"
 #include "masks.h"
 #include "moments.h"
@@ -251,6 +252,31 @@ KERNEL(channel_moments) {
     real *const parts = workspace_of<real>(chunks, 3, D);
     launch(moments_kernel, chunks * tiles_of(c), COLUMN_THREADS, sizeof(column_scratch), c, parts, x);
     launch(merge_moments, pieces_of(D, MERGE_WIDTH), COLUMN_THREADS, sizeof(merge_scratch), c, mean, var, parts);
+    return runtime_status();
+}
+
+KERNEL(channel_gain) {
+    each(D, [=] __device__(int64_t d) { gain[d] = channel_gain(scale[d], var[d], (real)eps); });
+    return runtime_status();
+}
+
+KERNEL(running_moments) {
+    const real kept = (real)momentum, rest = (real)(1 - momentum);
+    each(D, [=] __device__(int64_t d) {
+        running_mean[d] = running_average(running_mean[d], mean[d], kept, rest);
+        running_var[d] = running_average(running_var[d], var[d], kept, rest);
+    });
+    return runtime_status();
+}
+
+KERNEL(channel_statistics_adjoint) {
+    each(D, [=] __device__(int64_t d) {
+        int64_t valid = lengths ? 0 : B * T;
+        for (int64_t b = 0; lengths && b < B; b++) valid += steps_of(lengths, b, T);
+        const real n = (real)(steps ? *steps : (double)valid);
+        const channel_terms one = statistics_adjoint(scale[d], var[d], (real)eps, dscale[d], dbias[d], n);
+        slope[d] = one.slope, shift[d] = one.shift;
+    });
     return runtime_status();
 }
 

@@ -134,7 +134,7 @@ ends_backward(cut c, between out, const lane *dh, const lane *a, int64_t count) 
     if (i >= count) return;
     const piece p = piece_of(c, i);
     const lane constant = constant_transition<VARYING>(a, p);
-    lane g = no_lane(), product = no_lane();
+    lane g = no_lane(), product = lane_one();
     pipelined<AHEAD / 2>(
         p.w.steps,
         [&](int64_t t) {
@@ -147,9 +147,9 @@ ends_backward(cut c, between out, const lane *dh, const lane *a, int64_t count) 
             const bool joined = !(p.first && t == 0);
             const lane turn = transition_of(step, constant);
             g = joined ? scan_step_adjoint(turn, g, step.dh) : step.dh;
-            product = t ? lane_conj_mul(turn, product) : joined ? lane_conj_mul(turn, lane_one()) : lane_one();
+            product = joined ? lane_conj_mul(turn, product) : product;
         });
-    out.last[i] = g, out.product[i] = product;
+    out.last[i] = g, out.product[i] = p.w.steps ? product : no_lane();
 }
 
 /* sums (B, segments, N): of a constant da */

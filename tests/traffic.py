@@ -135,6 +135,8 @@ def operations(calls: list[Any]) -> Iterator[Launch]:
         if function is operator.setitem:
             to, where, value = args
             given, made = arrays_of([value]), [np.asarray(to[where])]
+        elif "out" in kwargs:  # perhaps what it reads, too
+            given = arrays_of(args)
         elif name in NO_KERNELS or any(np.may_share_memory(out, one) for out in made for one in given):
             continue
         read, written = (sum(one.nbytes for one in arrays) for arrays in (given, made))

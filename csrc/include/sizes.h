@@ -17,4 +17,10 @@ static inline bool copy_fits(int64_t length, int64_t variant, int64_t gram, int6
     return variant == COPY_COPY ? length >= answer : rest >= 3;
 }
 
+/* Numbers of a vector that parts of so many take, of which each begins at a multiple of PART_ALIGNMENT. */
+static inline int64_t part_room(int64_t n) { return PART_ALIGNMENT * pieces_of(n, PART_ALIGNMENT); }
+static inline int64_t parts(int64_t a, int64_t b, int64_t c, int64_t d) {
+    return part_room(a) + part_room(b) + part_room(c) + part_room(d);
+}
+
 #endif

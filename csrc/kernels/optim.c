@@ -4,10 +4,12 @@
  * any number.
  */
 #include <math.h>
+#include <string.h>
 
 #include "adamw.h"
 #include "cuts.h"
 #include "kernels.h"
+#include "sizes.h"
 #include "workspace.h"
 
 enum {
@@ -87,6 +89,16 @@ KERNEL(adamw_groups) {
         update_all(p + first, m + first, v + first, grad + first, most(ends[g] - first, 0),
                    adamw_rule_of(rules + 4 * g, scale, beta1, beta2, eps), isfinite(norms[0]), norms + 1 + 2 * g, sums);
     pool_give(sums);
+    return ROT_OK;
+}
+
+/* flat (n) <- the parts from `at` on. */
+KERNEL(place_parts) {
+    (void)n;
+    const real *const from[PARTS_AT_ONCE] = {x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15};
+    const int64_t counts[PARTS_AT_ONCE] = {n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14, n15};
+    for (int64_t k = 0, to = at; k < PARTS_AT_ONCE; to += part_room(counts[k++]))
+        if (from[k]) memcpy(flat + to, from[k], (size_t)counts[k] * sizeof(real));
     return ROT_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "batch_norm.h"
 #include "kernels.h"
 #include "rows.h"
 #include "workspace.h"
@@ -301,6 +302,34 @@ KERNEL(channel_moments) {
     merge_moments(mean, var, j.sums, rows, chunks, D);
     pool_give(j.sums);
     pool_give(rows);
+    return ROT_OK;
+}
+
+/* gain = scale / sqrt(var + eps), all (D) */
+KERNEL(channel_gain) {
+    for (int64_t d = 0; d < D; d++) gain[d] = channel_gain(scale[d], var[d], (real)eps);
+    return ROT_OK;
+}
+
+/* running <- momentum running + (1 - momentum) batch, of both moments, all (D) */
+KERNEL(running_moments) {
+    const real kept = (real)momentum, rest = (real)(1 - momentum);
+    for (int64_t d = 0; d < D; d++) {
+        running_mean[d] = running_average(running_mean[d], mean[d], kept, rest);
+        running_var[d] = running_average(running_var[d], var[d], kept, rest);
+    }
+    return ROT_OK;
+}
+
+/* slope, shift (D): the gradient of x through its moments is slope (x - mean) + shift */
+KERNEL(channel_statistics_adjoint) {
+    int64_t valid = lengths ? 0 : B * T;
+    for (int64_t b = 0; lengths && b < B; b++) valid += lengths[b];
+    const real n = (real)(steps ? *steps : (double)valid);
+    for (int64_t d = 0; d < D; d++) {
+        const channel_terms one = statistics_adjoint(scale[d], var[d], (real)eps, dscale[d], dbias[d], n);
+        slope[d] = one.slope, shift[d] = one.shift;
+    }
     return ROT_OK;
 }
 

@@ -97,8 +97,27 @@ traffic::launch moved_by(const runtime_product *p) {
 }
 } // namespace
 
+/* Why cublasGemmStridedBatchedEx would refuse a product that runtime.cu gives it (cuBLAS's manual, section 2.8), or
+ * NULL. It is column-major, so that the leading dimensions are between our rows. */
+extern "C" __attribute__((visibility("default"))) const char *host_product_fault(const runtime_product *p) {
+    const int64_t sizes[] = {p->rows, p->columns, p->inner, p->count, p->lda, p->ldb, p->ldc};
+    for (const int64_t size : sizes)
+        if (size < 1 || size > INT_MAX) return "cuBLAS: a size or a leading dimension is not from 1 to INT_MAX";
+    if (p->lda < (p->a_turned ? p->rows : p->inner)) return "cuBLAS: lda is less than a row of a";
+    if (p->ldb < (p->b_turned ? p->inner : p->columns)) return "cuBLAS: ldb is less than a row of b";
+    if (p->ldc < p->columns) return "cuBLAS: ldc is less than a row of c";
+    if (p->count > 1 && p->c_apart < (p->rows - 1) * p->ldc + p->columns) return "cuBLAS: results overlap";
+    if (p->a_apart < 0 || p->b_apart < 0) return "cuBLAS: a stride is negative";
+    if (p->wide && p->bf16) return "cuBLAS: operands of bfloat16 have no result in double";
+    const uintptr_t result = p->wide ? 8 : 4, operand = p->bf16 ? 2 : result;
+    if ((uintptr_t)p->a % operand || (uintptr_t)p->b % operand || (uintptr_t)p->c % result)
+        return "cuBLAS: an address is not a multiple of a number's size";
+    return nullptr;
+}
+
 void runtime_multiply(const runtime_product *p) {
-    if (current.status != ROT_OK) return;
+    if (!p->rows || !p->columns || !p->count || current.status != ROT_OK) return;
+    if (const char *const fault = host_product_fault(p)) return runtime_launched(fault);
     traffic::operation(moved_by(p));
     if (p->wide)
         multiply<double, double>(p);

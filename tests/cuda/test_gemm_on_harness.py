@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cuda_harness import on_harness
+from cuda_harness import load, on_harness
 from rotrnn.ops.dense import dense, dense_backward, matmul
 from strict import to_device, to_host
 
@@ -43,6 +44,51 @@ def test_dense_and_its_adjoint(M: int, d_in: int, d_out: int, dtype: type) -> No
     assert_close(got_y, y, d_in + 2)
     for grad, expected, terms in zip(got, grads, (d_out, M, M), strict=True):
         assert_close(grad, expected, terms + 2)
+
+
+class Product(ctypes.Structure):  # runtime.h's runtime_product
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("a", "b", "c")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "inner", "lda", "ldb", "ldc")),
+        *((name, ctypes.c_bool) for name in ("a_turned", "b_turned", "keep", "wide", "bf16")),
+        *((name, ctypes.c_int64) for name in ("count", "a_apart", "b_apart", "c_apart")),
+    ]
+
+
+FINE = {
+    **dict.fromkeys(("a", "b", "c"), 1024),
+    **{"rows": 3, "columns": 5, "inner": 7, "lda": 7, "ldb": 5, "ldc": 5, "count": 2, "c_apart": 15},
+}
+TURNED = {"a_turned": True, "b_turned": True, "lda": 3, "ldb": 7}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        (TURNED, None),
+        ({"count": 1, "c_apart": 0}, None),
+        ({"bf16": True, "a": 1026, "b": 1026}, None),
+        ({"inner": 0}, "not from 1 to INT_MAX"),
+        ({"rows": 2**31}, "not from 1 to INT_MAX"),
+        ({"lda": 6}, "lda is less"),
+        ({"ldb": 4}, "ldb is less"),
+        ({"ldc": 4}, "ldc is less"),
+        ({**TURNED, "lda": 2}, "lda is less"),
+        ({**TURNED, "ldb": 6}, "ldb is less"),
+        ({"c_apart": 14}, "results overlap"),
+        ({"a_apart": -1}, "a stride is negative"),
+        ({"wide": True, "bf16": True}, "bfloat16 have no result in double"),
+        ({"a": 1026}, "an address"),
+        ({"bf16": True, "c": 1026}, "an address"),
+        ({"wide": True, "b": 1028}, "an address"),
+    ],
+)
+def test_the_twin_of_the_matrix_library_has_its_rules(change: dict[str, Any], fault: str | None) -> None:
+    check = ctypes.CDLL(load().__file__).host_product_fault
+    check.restype = ctypes.c_char_p
+    found = check(ctypes.byref(Product(**{**FINE, **change})))
+    assert (found is None) if fault is None else fault in found.decode()
 
 
 def test_a_long_sum_in_float32_has_a_small_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuda_harness import built
+from cuda_harness import ROOT, built
 
 SEEDS = range(6)  # 0: threads in order
 
@@ -196,3 +197,44 @@ def test_rounding_of_what_is_not_finite() -> None:
     np.testing.assert_array_equal(got[:, 0], expected)
     np.testing.assert_array_equal(got[:, 1], expected)
     np.testing.assert_array_equal(np.signbit(got[3:5, 0]), [False, True])
+
+
+BOUND = re.compile(r"GLOBAL2?\((\w+)(?:,[^{;]*?)?\)\s+(\w+)\(")
+
+
+def launches(text: str) -> list[list[str]]:
+    """The arguments of each launch(...) of a source."""
+    found = []
+    for start in re.finditer(r"\blaunch\(", text):
+        depth, arguments = 0, [""]
+        for letter in text[start.end() :]:
+            depth += (letter in "(<[{") - (letter in ")>]}")
+            if depth < 0:
+                break
+            if letter == "," and not depth:
+                arguments.append("")
+            else:
+                arguments[-1] += letter
+        found.append([one.strip() for one in arguments])
+    return found
+
+
+def test_launches_have_the_threads_that_their_kernel_declares() -> None:
+    """__launch_bounds__ binds on a GPU alone, where a launch with more threads fails. A name stands for the number."""
+    texts = {
+        path.name: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S) for path in (ROOT / "cuda").glob("*.[ch]*")
+    }
+    bounds = {name: {kernel: bound for bound, kernel in BOUND.findall(text)} for name, text in texts.items()}
+    in_headers = {key: one for name, of in bounds.items() if name.endswith(".h") for key, one in of.items()}
+    count = 0
+    for name, text in texts.items():
+        known = {**in_headers, **bounds[name]}
+        for kernel, _, threads, *_ in launches(text):
+            if kernel.startswith("void (*kernel)"):  # launch itself
+                continue
+            named = dict(re.findall(r"const auto (\w+) = ([^;]*);", text))
+            kernels = [one for one in re.findall(r"\w+", named.get(kernel, kernel)) if one in known]
+            assert kernels, f"{name}: launch({kernel}, ...)"
+            assert {known[one] for one in kernels} == {threads}, f"{name}: launch({kernel}, ...)"
+            count += 1
+    assert count > 70

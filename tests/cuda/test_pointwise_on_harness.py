@@ -302,6 +302,24 @@ def test_adamw_and_its_norms(n: int, dtype: Any) -> None:
         np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(dtype) * np.max(np.abs(mine), initial=1))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_parts_of_a_vector_are_placed(seed: int) -> None:
+    """More than one launch places, some without numbers; what is between them stays."""
+    parts = [normal((size,), np.float32, size) for size in (3, 64, 0, 65, 5000, *range(1, 30))]
+    at, expected = 0, np.full(9000, 7, np.float32)
+    for part in parts:
+        expected[at : at + part.size] = part
+        at += -(-part.size // 64) * 64
+    flat, there = np.full(9000, 7, np.float32), to_device(np.full(9000, 7, np.float32))
+    optim.place_parts(flat, parts)
+    with on_harness(seed):
+        optim.place_parts(there, [to_device(part) for part in parts])
+    np.testing.assert_array_equal(flat, expected)
+    np.testing.assert_array_equal(to_host(there), expected)
+    with pytest.raises(ValueError, match=r"place_parts: .*at"):
+        optim.place_parts(flat[: at - 64], parts)
+
+
 GROUPS = [(0, 300), (300, 300), (300, 5000), (5000, 14000)]
 """Groups of one vector: within a block, empty, and over several blocks of 4096 numbers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,16 @@ def test_a_block_moves_little_more_than_the_least() -> None:
     for entry, least in (("block_forward", 13 * d + 4 * l), ("block_backward", 25 * d + 7 * l)):
         moved = sum(one.moved for one in launches if one.entry == entry) / 2
         assert 0.9 * least < moved < 1.3 * least
+
+
+def test_launches_of_a_step() -> None:
+    """Of ListOps, six blocks: CuPy's own, on arrays of parameters; and the gradients of 88, sixteen at once."""
+    sizes = ["model.d_model=16", "layer.d_state=16", "training.batch=4"]
+    launches = step(load_recipe("listops-lru", sizes), 8, np.full(4, 0.5))
+    by_entry = Counter(one.entry for one in launches)
+    assert by_entry["CuPy"] <= 229
+    assert by_entry["place_parts"] == 6
+    assert len(launches) <= 531
 
 
 SMALL = ["model.d_model=16", "model.n_layers=2", "layer.d_state=32", "training.batch=32"]

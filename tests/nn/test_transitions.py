@@ -13,6 +13,7 @@ from cases.table import normal
 from rotrnn.nn import (
     LRU,
     MLSTM,
+    S5,
     Bedouin,
     Context,
     DeltaNet,
@@ -27,6 +28,7 @@ from rotrnn.nn import (
 )
 from rotrnn.nn.fixed_points.mixer import MIXERS
 from rotrnn.nn.layer import astype, zero_state
+from rotrnn.ops.linear_layer import System
 
 EPS = np.finfo(np.float64).eps
 
@@ -283,3 +285,28 @@ def test_a_stored_history_has_the_eigenvalues_of_its_layer() -> None:
         params = history.init(np.random.default_rng(0))
         own = {name: params[name] for name in layer.shapes}
         np.testing.assert_array_equal(history.eigenvalues(params, *inputs), layer.eigenvalues(own, *inputs))
+
+
+@pytest.mark.parametrize("layer", [LRU(3, 4), LRU(3, 4, form="real_imag", gamma=False, bidirectional=True), S5(3, 4)])
+def test_a_diagonal_layer_folds_by_its_equation(layer: Any) -> None:
+    """Bits of the equation in complex numbers, whose products with a real gain round once."""
+    params = astype(made(layer, (1, 1))[0], np.float32)
+    folded = layer.fold(params)
+    gain = folded.kept.gain[:, None]
+    B = gain * (params["B_re"] + 1j * params["B_im"])
+    np.testing.assert_array_equal(folded.weights.w_in[0::2] + 1j * folded.weights.w_in[1::2], B)
+    for w_out, suffix in zip(folded.weights.w_out, layer.directions, strict=True):
+        C = layer.weight * (params["C_re" + suffix] - 1j * params["C_im" + suffix])
+        np.testing.assert_array_equal(w_out[:, 0::2] + 1j * w_out[:, 1::2], C)
+    rng = np.random.default_rng(1)
+    dw_in, a, dw_out, skip = (normal(rng, one.shape).astype(one.dtype) for one in folded.weights)
+    dparams = layer.fold_backward(params, folded, System(dw_in, a, dw_out, skip))
+    dB = np.conj(gain) * (dw_in[0::2] + 1j * dw_in[1::2])
+    np.testing.assert_array_equal(dparams["B_re"] + 1j * dparams["B_im"], dB)
+    if isinstance(layer, LRU) and layer.form == "log_phase":
+        nu, theta = (np.exp(params[name]) for name in ("nu_log", "theta_log"))
+        modulus = np.exp(-nu)
+        here = folded.weights.a
+        np.testing.assert_array_equal(here, modulus * np.cos(theta) + 1j * (modulus * np.sin(theta)))
+        np.testing.assert_array_equal(dparams["nu_log"], -(here.real * a.real + here.imag * a.imag) * nu)
+        np.testing.assert_array_equal(dparams["theta_log"], (here.real * a.imag - here.imag * a.real) * theta)

@@ -16,6 +16,7 @@ from rotrnn.ops.pointwise import (
     batch_norm,
     batch_norm_backward,
     binary_cross_entropy,
+    channel_gain,
     cross_entropy,
     dropout,
     dropout_backward,
@@ -29,6 +30,8 @@ from rotrnn.ops.pointwise import (
     mask_padding,
     mean_pool,
     mean_pool_backward,
+    running_moments,
+    statistics_adjoint,
 )
 
 EPS32 = np.finfo(np.float32).eps
@@ -102,6 +105,28 @@ def test_batch_norm_known_answer() -> None:
     np.testing.assert_allclose(var, [8 / 3, 0], rtol=1e-15)
     unit = 2 / np.sqrt(8 / 3 + 0.5)
     np.testing.assert_allclose(y, [[[-unit, 7], [0, 7], [0, 0]], [[unit, 7], [0, 0], [0, 0]]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_batch_norm_computes_of_each_channel(dtype: Any) -> None:
+    """Bits of NumPy's, whose operations round one by one."""
+    rng, D, eps = np.random.default_rng(0), 1001, 1e-5
+    scale, var, dscale, dbias, mean, before = (np.abs(rng.standard_normal((6, D))) + 0.1).astype(dtype)
+    rstd = 1 / np.sqrt(var + eps)
+    np.testing.assert_array_equal(channel_gain(scale, var, eps), scale / np.sqrt(var + eps))
+    for lengths, n in ((None, 21), (np.array([7, 0, 5]), 12)):
+        slope, shift = statistics_adjoint(scale, var, eps, dscale, dbias, (3, 7, D), lengths)
+        np.testing.assert_array_equal(slope, -scale * rstd**2 * dscale / n)
+        np.testing.assert_array_equal(shift, -scale * rstd * dbias / n)
+    slope, _ = statistics_adjoint(scale, var, eps, dscale, dbias, (3, 7, D), None, np.array([5.0]))
+    np.testing.assert_array_equal(slope, -scale * rstd**2 * dscale / 5)
+    running = before.copy(), before.copy()
+    running_moments(*running, mean, var, 0.9)
+    for one, batch in zip(running, (mean, var), strict=True):
+        expected = before.copy()
+        expected *= 0.9
+        expected += (1 - 0.9) * batch
+        np.testing.assert_array_equal(one, expected)
 
 
 def test_batch_norm_keeps_its_digits_far_from_zero() -> None:

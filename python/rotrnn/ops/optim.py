@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import PART_ALIGNMENT, PARTS_AT_ONCE
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.device import empty, is_array, to_host
 
@@ -80,6 +82,26 @@ def adamw_ready(param: Array, m: Array, v: Array, grad: npt.ArrayLike) -> Callab
         if np.may_share_memory(arrays[one], arrays[other]):
             raise ValueError(f"adamw: {one} overlaps {other}, expected separate memory")
     return partial(args.kernels.adamw, p=param, m=m, v=v, grad=args.layout(g, g.dtype), n=g.size)
+
+
+def place_parts(flat: Array, parts: Sequence[Array]) -> None:
+    """Writes arrays one after another into the vector `flat` (n,) of their dtype, each from a multiple of
+    `PART_ALIGNMENT` on; what is between them stays."""
+    args, at = Boundary("place_parts"), 0
+    args.common(args.array("flat", flat, "n"))
+    for first in range(0, len(parts), PARTS_AT_ONCE):
+        few: list[Array | None] = [part.reshape(-1) for part in parts[first : first + PARTS_AT_ONCE]]
+        few += [None] * (PARTS_AT_ONCE - len(few))
+        sizes = [0 if one is None else one.size for one in few]
+        given: dict[str, Any] = {f"x{k}": one for k, one in enumerate(few)}
+        given |= {f"n{k}": size for k, size in enumerate(sizes)}
+        args.kernels.place_parts(flat=flat, n=flat.size, at=at, **given)
+        at += sum(map(part_size, sizes))
+
+
+def part_size(size: int) -> int:
+    """Returns how many numbers of a vector a part of so many takes (`place_parts`)."""
+    return -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
 
 
 def adamw_groups(

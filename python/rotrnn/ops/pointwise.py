@@ -473,7 +473,7 @@ def batch_norm(
     steps = args.lengths(lengths)
     ax, ascale, abias = args.common(ax, ascale, abias)
     mean, var = _moments(args, ax, steps)
-    return _affine(args, ax, mean, ascale / np.sqrt(var + eps), abias, steps), mean, var
+    return _affine(args, ax, mean, channel_gain(ascale, var, eps), abias, steps), mean, var
 
 
 def _affine(args: Boundary, x: Array, center: Array, gain: Array, offset: Array, steps: Array | None) -> Array:
@@ -537,19 +537,61 @@ def _batch_norm_backward(
     dscale = product * rstd
     slope = offset = np.zeros_like(amean)
     if through_statistics:
-        slope, offset = statistics_adjoint(ascale, rstd, dscale, dbias, _valid_steps(args, steps))
+        _valid_steps(args, steps)
+        slope, offset = statistics_adjoint(ascale, avar, eps, dscale, dbias, ax.shape, steps)
     dx: Array = np.empty_like(ax)
     args.kernels.channel_adjoint(dx=dx, **given, gain=ascale * rstd, slope=slope, offset=offset)
     return NormGrads(dx, dscale, dbias)
 
 
-def statistics_adjoint(scale: Array, rstd: Array, dscale: Array, dbias: Array, steps: Any) -> tuple[Array, Array]:
+def channel_gain(scale: Array, var: Array, eps: float) -> Array:
+    """Returns ``scale / sqrt(var + eps)``, all (D,)."""
+    args = Boundary("channel_gain")
+    scale, var = args.common(args.array("scale", scale, "D"), args.array("var", var, "D"))
+    gain = empty_like(var)
+    args.kernels.channel_gain(gain=gain, scale=scale, var=var, **args.sizes("D"), eps=eps)
+    return gain
+
+
+def running_moments(running_mean: Array, running_var: Array, mean: Array, var: Array, momentum: float) -> None:
+    """Updates running moments in place by those of a batch: ``running = momentum running + (1 - momentum) batch``, all
+    (D,) and of the dtype that the running ones have."""
+    args = Boundary("BatchNorm")
+    mean, var = (args.array(name, one, "D") for name, one in (("mean", mean), ("var", var)))
+    mean, var = (args.layout(one, running_mean.dtype) for one in (mean, var))
+    for name, one in (("running_mean", running_mean), ("running_var", running_var)):
+        args.out(name, one, mean.shape, mean.dtype, mean, var)
+    args.kernels.running_moments(
+        running_mean=running_mean, running_var=running_var, mean=mean, var=var, D=mean.size, momentum=momentum
+    )
+
+
+def statistics_adjoint(
+    scale: Array,
+    var: Array,
+    eps: float,
+    dscale: Array,
+    dbias: Array,
+    shape: tuple[int, ...],
+    lengths: npt.NDArray[np.int64] | None,
+    steps: Array | None = None,
+) -> tuple[Array, Array]:
     """Returns slope and shift of the gradient of batch norm's x through the statistics: ``slope (x - mean) + shift``.
 
-    All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n`` with n = `steps`.
+    All (D,); ``slope = -scale rstd^2 dscale / n``, ``shift = -scale rstd dbias / n`` with ``rstd = 1 / sqrt(var +
+    eps)``. n is the number of valid steps of x, of this shape (B, T, D) and with these `lengths`; or `steps` (1,),
+    float64, of a batch that is distributed over processes.
     """
-    n = steps if isinstance(steps, int) else steps.astype(scale.dtype)
-    return -scale * rstd**2 * dscale / n, -scale * rstd * dbias / n
+    args = Boundary("statistics_adjoint")
+    given = {"scale": scale, "var": var, "dscale": dscale, "dbias": dbias}
+    ready = args.common(*(args.array(name, one, "D") for name, one in given.items()))
+    arrays = dict(zip(given, ready, strict=True))
+    slope, shift = empty_like(ready[0]), empty_like(ready[0])
+    lengths = None if steps is not None else lengths
+    args.kernels.channel_statistics_adjoint(
+        slope=slope, shift=shift, **arrays, lengths=lengths, steps=steps, B=shape[0], T=shape[1], D=shape[2], eps=eps
+    )
+    return slope, shift
 
 
 def batch_norm_inference(
@@ -580,7 +622,7 @@ def batch_norm_inference(
     ax, ascale, abias, amean, avar = args.common(
         ax, *[args.array(name, value, "D") for name, value in channels.items()]
     )
-    return _affine(args, ax, amean, ascale / np.sqrt(avar + eps), abias, args.lengths(lengths))
+    return _affine(args, ax, amean, channel_gain(ascale, avar, eps), abias, args.lengths(lengths))
 
 
 def batch_norm_inference_backward(

@@ -39,9 +39,6 @@ from rotrnn.training.transfer import Feed, Results
 MOST_SHAPES = 8
 """Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
 
-ALIGNED = 64
-"""Arrays begin at multiples of this many numbers in their vector, as matrix products like them best."""
-
 METRICS = ("loss", "right", "grad_norm")
 """What a step returns, before two norms for each group: of its parameters and of their second moments."""
 
@@ -69,7 +66,7 @@ def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
     for members in groups.values():
         for name in members:
             parts[name] = slice(at, at + flat[name].size)
-            at += -(-flat[name].size // ALIGNED) * ALIGNED
+            at += optim.part_size(flat[name].size)
         ends.append(at)
     dtype = flat[next(iter(parts))].dtype  # training.dtype
     p, m, v, g = (device.empty((at,), dtype) for _ in range(4))
@@ -132,10 +129,10 @@ class Work:
         if self.world.size > 1:  # a mean over the labels of all processes
             dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
         grads = dict(flatten(self.model.backward(params, saved, dlogits, ctx.gather)))
-        for name, part in self.vectors.parts.items():
+        for name in self.vectors.parts:
             if name not in grads:
                 raise NotRecordable(f"{name} has no gradient")
-            self.vectors.grads[part] = grads[name].reshape(-1)
+        optim.place_parts(self.vectors.grads, [grads[name] for name in self.vectors.parts])
         self.metrics[0], self.metrics[1] = loss, np.nan if found.right is None else found.right.sum()
         if self.world.size > 1:
             self.world.add(self.vectors.grads)

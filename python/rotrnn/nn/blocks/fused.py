@@ -27,7 +27,7 @@ from rotrnn.ops.block import (
 )
 from rotrnn.ops.device import device_of
 from rotrnn.ops.linear_layer import System
-from rotrnn.ops.pointwise import count_steps
+from rotrnn.ops.pointwise import channel_gain, count_steps
 from rotrnn.ops.recording import recording
 
 
@@ -148,7 +148,7 @@ def forward(
     part: ChannelNorm | RowNorm
     if isinstance(norm, BatchNorm):
         mean, var = statistics = norm.statistics(params["norm"], x, ctx, moments)
-        part = ChannelNorm(mean, scale / np.sqrt(var + norm.eps), bias)
+        part = ChannelNorm(mean, channel_gain(scale, var, norm.eps), bias)
     else:
         part = RowNorm(scale, bias, norm.eps)
     gating = gate.gating(params["gate"], ctx)
@@ -176,7 +176,7 @@ def backward(
     grads = residual_block_backward(dy, saved.norm, saved.folded.weights, gating, saved.op, dhT, later)
     dscale, dbias, after = grads.norm_product, grads.norm_sum, None
     if isinstance(norm, BatchNorm) and saved.moments is not None:
-        dscale = dscale / np.sqrt(saved.moments[1] + norm.eps)
+        dscale = channel_gain(dscale, saved.moments[1], norm.eps)
         if saved.train:
             by = spread_by(gather) if saved.spread else None
             x, batch = saved.op.x, saved.moments

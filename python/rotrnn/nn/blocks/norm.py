@@ -21,6 +21,7 @@ from rotrnn.ops.pointwise import (
     layer_norm_backward,
     rms_norm,
     rms_norm_backward,
+    running_moments,
     statistics_adjoint,
 )
 from rotrnn.ops.recording import recording
@@ -89,11 +90,10 @@ class BatchNorm(Module):
             batch = _merged(x, ctx, ctx.gather, batch)
         elif batch is None:
             batch = batch_norm_statistics(x, lengths=ctx.lengths)
-        for name, average, one in zip(("mean", "var"), running, batch, strict=True):
+        for name, average in zip(("mean", "var"), running, strict=True):
             if not is_writeable(average):
                 raise ValueError(f"BatchNorm: parameter running_{name} is read-only, but training updates it")
-            average *= self.momentum
-            average += (1 - self.momentum) * one
+        running_moments(*running, *batch, self.momentum)
         return batch
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
@@ -119,13 +119,15 @@ class BatchNorm(Module):
     ) -> Later:  # fmt: skip
         """Returns the part of dx, in training, that goes through the `batch` statistics. Needs `gather` if the batch is
         distributed."""
-        n = count_steps(x.shape, lengths)
+        steps = None
         if gather is not None:
-            sums = np.concatenate(gather(_row(dscale, dbias, n, like=dscale))).sum(0)
+            sums = np.concatenate(gather(_row(dscale, dbias, count_steps(x.shape, lengths), like=dscale))).sum(0)
             dscale, dbias = (one.astype(dscale.dtype) for one in np.split(sums[1:], 2))
-            n = sums[:1]
+            steps = sums[:1]
         mean, var = batch
-        return Later(x, mean, *statistics_adjoint(params["scale"], 1 / np.sqrt(var + self.eps), dscale, dbias, n))
+        scale = params["scale"]
+        terms = statistics_adjoint(scale, var, self.eps, dscale, dbias, x.shape, lengths, steps)
+        return Later(x, mean, *terms)
 
 
 def norm_backward(norm: Layer, params: Params, saved: Any, dy: Array, gather: Gather | None) -> tuple[Array, Params]:

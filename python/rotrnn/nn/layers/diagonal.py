@@ -11,14 +11,16 @@ import numpy as np
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.ops.device import empty
 from rotrnn.ops.linear_layer import System
 
 
 class DiagonalFolding(NamedTuple):
-    """Transition and input gain, both (N,)."""
+    """Transition and input gain, both (N,), and what else `transition_backward` needs, such as exponentials."""
 
     a: Array
     gain: Array
+    rates: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class DiagonalRecurrence(LinearRecurrence):
         """Returns names and shapes of the parameters of a and gain."""
 
     @abstractmethod
-    def transition(self, params: Params) -> tuple[Array, Array]:
-        """Returns (a, gain), both (N,). The gain is real or complex."""
+    def transition(self, params: Params) -> DiagonalFolding:
+        """Returns a and gain, both (N,). The gain is real or complex."""
 
     @abstractmethod
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
@@ -58,21 +60,32 @@ class DiagonalRecurrence(LinearRecurrence):
         return ("", "_reverse") if self.bidirectional else ("",)
 
     def fold(self, params: Params) -> Folded[System]:
-        a, gain = self.transition(params)
-        B = gain[:, None] * (params["B_re"] + 1j * params["B_im"])
-        w_in = interleave(B.real, B.imag, axis=0)
-        w_out = self.weight * np.stack(
-            [interleave(params["C_re" + s], -params["C_im" + s], axis=1) for s in self.directions]
-        )
-        return Folded(System(w_in, a, w_out, params["D"]), DiagonalFolding(a, gain))
+        folding = self.transition(params)
+        gain, re, im = folding.gain[:, None], params["B_re"], params["B_im"]
+        w_in = empty((2 * len(re), re.shape[1]), np.result_type(gain.real.dtype, re.dtype), like=re)
+        w_out = empty((len(self.directions), *w_in.shape[::-1]), params["C_re"].dtype, like=re)
+        if gain.dtype.kind == "c":
+            B = gain * (re + 1j * im)
+            w_in[0::2], w_in[1::2] = B.real, B.imag
+        else:
+            np.multiply(gain, re, out=w_in[0::2])
+            np.multiply(gain, im, out=w_in[1::2])
+        for readout, suffix in zip(w_out, self.directions, strict=True):
+            np.multiply(self.weight, params["C_re" + suffix], out=readout[:, 0::2])
+            np.multiply(-self.weight, params["C_im" + suffix], out=readout[:, 1::2])
+        return Folded(System(w_in, folding.a, w_out, params["D"]), folding)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         folding: DiagonalFolding = folded.kept
-        dgB = dsystem.w_in[0::2] + 1j * dsystem.w_in[1::2]
-        dB = np.conj(folding.gain)[:, None] * dgB
+        re, im, gain = dsystem.w_in[0::2], dsystem.w_in[1::2], folding.gain[:, None]
+        dgB = re + 1j * im
         dgain = ((params["B_re"] - 1j * params["B_im"]) * dgB).sum(1)
         dparams = self.transition_backward(params, folding, dsystem.a, dgain)
-        dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
+        if gain.dtype.kind == "c":
+            dB = np.conj(gain) * dgB
+            dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
+        else:
+            dparams |= {"B_re": gain * re, "B_im": gain * im}
         for k, suffix in enumerate(self.directions):
             dparams["C_re" + suffix] = self.weight * dsystem.w_out[k, :, 0::2]
             dparams["C_im" + suffix] = -self.weight * dsystem.w_out[k, :, 1::2]

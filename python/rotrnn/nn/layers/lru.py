@@ -10,6 +10,8 @@ import numpy as np
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
 from rotrnn.nn.layers.linear import bounded_exp, ring
+from rotrnn.ops.device import empty
+from rotrnn.ops.linear_layer import complex_of
 
 FORMS = {
     "real_imag": ("lambda_re", "lambda_im"),
@@ -114,13 +116,16 @@ class LRU(DiagonalRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
-    def transition(self, params: Params) -> tuple[Array, Array]:
+    def transition(self, params: Params) -> DiagonalFolding:
         first, second = (self._linear(params, name) for name in FORMS[self.form])
         gain = np.exp(params["gamma_log"]) if self.gamma else np.ones_like(first)
         if self.form == "real_imag":
-            return first + 1j * second, gain
+            return DiagonalFolding(first + 1j * second, gain)
         modulus = np.exp(-first)
-        return modulus * np.cos(second) + 1j * (modulus * np.sin(second)), gain
+        a = empty(modulus.shape, complex_of(modulus.dtype), like=modulus)
+        np.multiply(modulus, np.cos(second), out=a.real)
+        np.multiply(modulus, np.sin(second), out=a.imag)
+        return DiagonalFolding(a, gain, (first, second))
 
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
         a = folding.a
@@ -128,9 +133,10 @@ class LRU(DiagonalRecurrence):
             gradients = da.real.copy(), da.imag.copy()
         else:  # gradients of nu and theta: a = exp(-nu + i theta)
             gradients = -(a.real * da.real + a.imag * da.imag), a.real * da.imag - a.imag * da.real
-        dparams = {}
-        for name, gradient in zip(FORMS[self.form], gradients, strict=True):
-            dparams[name] = gradient * self._linear(params, name) if name.endswith("_log") else gradient
+        dparams = dict(zip(FORMS[self.form], gradients, strict=True))
+        for name, rate in zip(FORMS[self.form], folding.rates, strict=False):
+            if name.endswith("_log"):
+                dparams[name] *= rate
         if self.gamma:
             dparams["gamma_log"] = folding.gain * dgain.real
         return dparams

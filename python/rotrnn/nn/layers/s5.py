@@ -111,9 +111,10 @@ class S5(DiagonalRecurrence):
         params["D"] = rng.standard_normal(D)
         return astype(params, np.float32)
 
-    def transition(self, params: Params) -> tuple[Array, Array]:
+    def transition(self, params: Params) -> DiagonalFolding:
         lam, step = self._continuous(params)
-        return transition(self.discretisation, lam, step), input_gain(self.discretisation, lam, step)
+        a, gain = transition(self.discretisation, lam, step), input_gain(self.discretisation, lam, step)
+        return DiagonalFolding(a, gain)
 
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
         lam, step = self._continuous(params)

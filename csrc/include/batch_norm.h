@@ -1,0 +1,29 @@
+/* What batch norm computes of each channel, for host and device. */
+#ifndef ROT_BATCH_NORM_H
+#define ROT_BATCH_NORM_H
+
+#include "vmath.h"
+
+/* The gain, and what the adjoint through the statistics over n steps adds to dx, slope (x - mean) + shift, from the
+ * gradients of scale and bias:
+ *   gain = scale r   slope = -scale r^2 dscale / n   shift = -scale r dbias / n,   r = 1 / sqrt(var + eps) */
+ROT_INLINE real channel_gain(real scale, real var, real eps) { return scale / ROT_SQRT(var + eps); }
+typedef struct {
+    real slope, shift;
+} channel_terms;
+ROT_INLINE channel_terms statistics_adjoint(real scale, real var, real eps, real dscale, real dbias, real n) {
+    const real rstd = channel_gain(1, var, eps);
+    const channel_terms d = {-scale * (rstd * rstd) * dscale / n, -scale * rstd * dbias / n};
+    return d;
+}
+/* A running average. On the CPU its two products are rounded, and not fused with the sum. */
+ROT_INLINE real running_average(real average, real batch, real momentum, real rest) {
+#if ROT_DEVICE
+    return momentum * average + rest * batch;
+#else
+    const volatile real kept = momentum * average, added = rest * batch;
+    return kept + added;
+#endif
+}
+
+#endif

@@ -1,0 +1,62 @@
+"""Inner loops of kernels, as `make resources` reads them from what nvdisasm prints."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def resources() -> Any:
+    spec = importlib.util.spec_from_file_location("resources", Path(__file__).with_name("resources.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+STEP = """        /*0120*/                   LDG.E.64.CONSTANT R2, desc[UR4][R2.64] ;
+        /*0130*/                   FFMA R5, R2, R3, R5 ;
+        /*0140*/              @!P3 FADD R5, R5, R3 ;
+        /*0150*/                   STG.E desc[UR4][R8.64], R5 ;
+"""
+BRANCH = "        /*0160*/              @!P1 BRA `({}) ;\n"
+DIVERGES = "        /*0110*/                   BSSY B1, `(.L_x_3) ;\n"
+SPILL = "        /*0111*/                   LDL R7, [R1+0x4] ;\n"
+
+
+def kernel(inner: str) -> str:
+    """A loop of sixteen steps in another one, which diverges and has local memory."""
+    head = ".text.walk:\n        /*0000*/                   LDC R1, c[0x0][0x28] ;\n.L_x_0:\n"
+    outer = DIVERGES + SPILL + BRANCH.format(".L_x_0") + BRANCH.format(".L_x_9")
+    return f"{head}.L_x_1:\n{inner}{STEP * 16}{BRANCH.format('.L_x_1')}{outer}.L_x_9:\n"
+
+
+def test_the_innermost_loops_are_found(resources: Any) -> None:
+    found = resources.loops_of(kernel("") + kernel(DIVERGES + SPILL).replace("walk", "other"))
+    assert found == {"walk": [(65, 16, 16, 0, 0)], "other": [(67, 16, 16, 1, 1)]}
+
+
+@pytest.mark.parametrize(
+    ("inner", "loads", "most", "fault"),
+    [
+        ("", 1, 4.1, None),
+        ("", 2, 8.2, None),
+        ("", 1, 4.0, "4.1 instructions a step, expected at most 4.0"),
+        (DIVERGES, 1, 5, "1 divergent branches in its inner loop, expected none"),
+        (SPILL, 1, 5, "1 accesses of local memory in its inner loop, expected none"),
+    ],
+)
+def test_faults_of_a_walk(resources: Any, inner: str, loads: int, most: float, fault: str | None) -> None:
+    (one,) = resources.loops_of(kernel(inner))["walk"]
+    assert list(resources.faults_of(one, loads, most)) == ([] if fault is None else [fault])
+
+
+def test_a_walk_without_loads_in_flight_is_a_fault(resources: Any) -> None:
+    assert list(resources.faults_of(resources.NO_LOOP, 1, 5)) == [
+        "its inner loop has 0 loads, expected at least 8, which are in flight at once"
+    ]
