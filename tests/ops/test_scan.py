@@ -314,7 +314,8 @@ def test_the_extension_checks_what_it_is_given() -> None:
         scan(**{**given, "x": np.ones((4, 3, 2)).T})
     with pytest.raises(ValueError, match=r"x has shape \(2, 3, 5\), expected as many numbers as \(B, T, N\), with"):
         scan(**{**given, "x": np.ones((2, 3, 5))})
-    with pytest.raises(ValueError, match=r"a has shape \(4,\), .* \(varying \? B\*T : 1, N\), with .*, varying=1"):
+    extents = r"a has shape \(4,\), .* \(varying \? B : 1, varying \? T : 1, N\), with .*, varying=1"
+    with pytest.raises(ValueError, match=extents):
         scan(**{**given, "varying": 1})
     with pytest.raises(ValueError, match="scan_forward: h has shape"):
         scan(**{**given, "B": 2**40, "T": 2**40})  # a product that overflows is no size
