@@ -38,7 +38,7 @@ Forward = Callable[[Arrays], tuple[Array, ...]]
 Backward = Callable[[Arrays, tuple[Array, ...], tuple[Array, ...]], Arrays]
 
 STEP = 1e-4
-"""Of the central differences. Arguments of order one are meant."""
+"""Of the central differences, for arguments of up to some hundred; for larger ones a millionth of their size."""
 BATCH, STEPS, BEFORE = 2, 7, 3
 """Of the sequences that are drawn for a layer, and of those before that end in its state."""
 
@@ -68,11 +68,13 @@ def gradcheck(
     function : layer, model or other module; op; or a pair of functions
         Of an op, ``NAME_backward`` of the same module is its backward, which takes arguments and outputs of the op by
         their names, and ``dNAME`` for the cotangent of the output NAME. The second of a pair takes the cotangents of
-        all outputs and then the arguments, and returns the gradients of the arguments in their order.
+        all outputs and then the arguments, and returns the gradients of the arguments in their order, None for those
+        that have none.
     *arguments
         Of forward. Of a module ``params``, ``x``, ``ctx`` and ``state``: those left out are drawn, for two sequences of
-        seven steps. Arrays are taken in float64 or complex128; they should be of order one, since the step of the
-        differences is 1e-4. A layer that iterates to a fixed point needs a `tol` below 1e-12.
+        seven steps. Arrays are taken in float64 or complex128; they should not vary by orders of magnitude, since all
+        of an array has one step, 1e-4 or a millionth of its size. Other arguments are held. A layer that iterates to a
+        fixed point needs a `tol` below 1e-12.
     seed : int
         Of what is drawn.
     **settings
@@ -93,7 +95,12 @@ def gradcheck(
         A layer that iterates to a fixed point has a gradient other than "implicit".
     """
     rng = np.random.default_rng(seed)
+    if isinstance(function, type):
+        name = function.__name__
+        raise TypeError(f"gradcheck: function is the class {name}, expected an object of it, {name}(...)")
     if isinstance(function, Module):
+        if unknown := [key for key in settings if key not in ("params", "x", "ctx", "state")]:
+            raise TypeError(f"gradcheck: has no argument {unknown[0]!r} for a module, expected params, x, ctx or state")
         name, given = type(function).__name__, _module(function, rng, *arguments, **settings)
     elif isinstance(function, tuple):
         name, given = getattr(function[0], "__name__", "forward"), _pair(*function, arguments, settings)
@@ -121,7 +128,8 @@ def central_differences(
 
     A wrong gradient differs along every direction but those of a set of measure zero. The four-point stencil of step s
     errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few hundred steps of a recurrence both lie
-    below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised.
+    below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised, and 1e-9 of |f| (of 1, if that is more)
+    where the derivative is small.
 
     Parameters
     ----------
@@ -152,23 +160,24 @@ def central_differences(
     if grads.keys() != arguments.keys():
         got, expected = ", ".join(grads) or "none", ", ".join(arguments)
         raise AssertionError(f"{name}: backward returned gradients of {got}, expected those of {expected}")
+    summed = sum(float(np.sum(np.abs(w) * np.abs(y))) for w, y in zip(doutputs, outputs, strict=True))
     errors = {}
     for key, x in arguments.items():
         grad = grads[key]
         for what, found, wanted in (("shape", np.shape(grad), np.shape(x)), ("dtype", grad.dtype, x.dtype)):
             if found != wanted:
                 raise AssertionError(f"{name}: the gradient of {key} has {what} {found}, expected {wanted}")
-        v = _like(rng, x)
-        f = [_total(doutputs, forward({**arguments, key: x + k * STEP * v})) for k in (-2, -1, 1, 2)]
-        slope, along = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * STEP), _inner(grad, v)
+        v, step = _like(rng, x), STEP * max(1.0, float(np.linalg.norm(x)) / max(1.0, np.sqrt(np.size(x))) / 100)
+        f = [_total(doutputs, forward({**arguments, key: x + k * step * v})) for k in (-2, -1, 1, 2)]
+        slope, along = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step), _inner(grad, v)
         size = float(np.linalg.norm(grad) * np.linalg.norm(v)) / max(1.0, np.sqrt(np.size(v)))
         scale = max(size, abs(slope))
-        if not abs(slope - along) <= 1e-6 * scale + 1e-9:
+        if not abs(slope - along) <= 1e-6 * scale + 1e-9 * min(1.0, summed):
             raise AssertionError(
                 f"{name}: the gradient of {key} is {along:.9g} along a random direction, expected {slope:.9g} by "
                 "central differences"
             )
-        errors[key] = abs(slope - along) / scale if scale else 0.0
+        errors[key] = float(abs(slope - along) / scale) if scale else 0.0
     return errors
 
 
@@ -314,17 +323,25 @@ def _pair(
 ) -> tuple[Forward, Backward, Arrays]:
     known = list(inspect.signature(forward).parameters)
     names = [known[i] if i < len(known) else f"argument {i}" for i in range(len(arguments))]
+    wide = (_wide(one) if isinstance(one, np.ndarray | list | float) else one for one in arguments)
+    given = dict(zip(names, wide, strict=True))
+    arrays = {key: one for key, one in given.items() if isinstance(one, np.ndarray) and one.dtype.kind in "fc"}
+    if not arrays:
+        raise TypeError(f"gradcheck: none of {', '.join(names) or 'no arguments'} has floats, expected one that has")
 
     def tupled(result: Any) -> tuple[Any, ...]:
         return result if isinstance(result, tuple) else (result,)
 
-    return (
-        lambda args: tupled(forward(*args.values(), **settings)),
-        lambda args, outputs, doutputs: dict(
-            zip(args, tupled(backward(*doutputs, *args.values(), **settings)), strict=True)
-        ),
-        dict(zip(names, map(_wide, arguments), strict=True)),
-    )
+    def gradients(args: Arrays, outputs: tuple[Array, ...], doutputs: tuple[Array, ...]) -> Arrays:
+        found = tupled(backward(*doutputs, *(given | args).values(), **settings))
+        if len(found) != len(names):
+            expected = f"expected {len(names)}: those of {', '.join(names)}"
+            raise AssertionError(
+                f"{getattr(backward, '__name__', 'backward')}: returned {len(found)} value(s), {expected}"
+            )
+        return {key: np.asarray(one) for key, one in zip(names, found, strict=True) if key in args and one is not None}
+
+    return lambda args: tupled(forward(*(given | args).values(), **settings)), gradients, arrays
 
 
 def _op(
@@ -335,7 +352,10 @@ def _op(
         back = getattr(module, f"{name}_backward", None)
     takes = inspect.signature(op).parameters
     of_forward = {key: value for key, value in settings.items() if key in takes}
-    given = dict(inspect.signature(op).bind(*arguments, **of_forward).arguments)
+    try:
+        given = dict(inspect.signature(op).bind(*arguments, **of_forward).arguments)
+    except TypeError as error:
+        raise TypeError(f"gradcheck: {name}: {error}") from None
     if "return_state" in takes:
         given.setdefault("return_state", True)
     given = {key: _wide(value) if isinstance(value, np.ndarray | list) else value for key, value in given.items()}

@@ -148,3 +148,34 @@ def test_what_cannot_be_checked(given: Any, error: type[Exception], message: str
 def test_no_test_runner_is_needed() -> None:
     code = "import sys, rotrnn; rotrnn.testing.gradcheck(rotrnn.tanh, [0.5, 1.0]); assert 'pytest' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("of_x", "of_y"), [(1, 1e-10), (1, 1e-5), (1, 1), (1, 1e6), (1e3, 1), (1e6, 1)])
+def test_wrong_gradients_of_any_size_are_found(of_x: float, of_y: float) -> None:
+    """The bound follows the size of what forward returns, and the step that of large arguments."""
+    x = of_x * np.random.default_rng(0).standard_normal(5)
+
+    def square(x: Any) -> Any:
+        return of_y * x**2
+
+    assert gradcheck((square, lambda dy, x: dy * 2 * of_y * x), x)["x"] < 1e-6
+    with pytest.raises(AssertionError, match="square: the gradient of x is"):
+        gradcheck((square, lambda dy, x: dy * 2.001 * of_y * x), x)
+
+
+def test_what_a_pair_may_return() -> None:
+    x, w = np.random.default_rng(0).standard_normal((2, 3, 3))
+    power = (lambda x, n: np.sin(x) ** n, lambda dy, x, n: (dy * n * np.sin(x) ** (n - 1) * np.cos(x), None))
+    assert gradcheck(power, x, 2)["x"] < 1e-6
+    with pytest.raises(AssertionError, match=r"returned 1 value\(s\), expected 2: those of x, w"):
+        gradcheck((lambda x, w: x @ w.T, lambda dy, x, w: dy @ w), x, w)
+    with pytest.raises(AssertionError, match="backward returned gradients of w, expected those of x, w"):
+        gradcheck((lambda x, w: x @ w.T, lambda dy, x, w: (None, dy.T @ x)), x, w)
+    with pytest.raises(TypeError, match="gradcheck: none of x has floats, expected one that has"):
+        gradcheck((lambda x: x**2, lambda dy, x: 2 * dy * x), np.arange(3))
+    with pytest.raises(TypeError, match=r"function is the class LRU, expected an object of it, LRU\(\.\.\.\)"):
+        gradcheck(rotrnn.LRU)
+    with pytest.raises(TypeError, match="has no argument 'stat' for a module, expected params, x, ctx or state"):
+        gradcheck(rotrnn.LRU(d_model=2, d_state=2), stat=3)
+    with pytest.raises(TypeError, match="gradcheck: dense: missing a required argument: 'x'"):
+        gradcheck(rotrnn.dense)

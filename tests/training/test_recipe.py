@@ -218,6 +218,8 @@ def test_another_layer_or_task_drops_nothing_that_it_has_as_well():
         ValueError, match=f"digits-mamba: {lost}; expected 3 values for it, layer.d_state=..., layer.dt"
     ):
         load_recipe("digits-mamba", ["model.layer=mamba2"])
+    with pytest.raises(ValueError, match=r"layer.d_state is missing, .*; another model.layer drops layer.d_state$"):
+        load_recipe("digits-lru", ["model.layer=s5"])
     named = ["layer.d_state=8", "layer.dt_min=0.01", "layer.dt_max=0.1"]
     assert load_recipe("digits-mamba", ["model.layer=mamba2", *named]).layer.d_state == 8
     with pytest.raises(ValueError, match=r"word-problem: another task.name drops task.length, which the new one has"):

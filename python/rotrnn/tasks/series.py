@@ -98,7 +98,7 @@ class Series:
         A table (.csv, .tsv, .parquet) with a row for each step, or a file .npz with an array "y" (n,) or (n, V). In a
         recipe's file, it is relative to that file; else to the working directory.
     columns : tuple of str
-        The variables, columns of the table; if empty, all but those that the task "table" leaves out.
+        The variables, columns of the table; if empty, all but those without a name, as in the task "table".
     horizon : int
         Number of steps that are forecast.
     period : int

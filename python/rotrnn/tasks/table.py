@@ -45,8 +45,9 @@ class Table(OwnData):
     sequence : str
         Column that says which sequence a row belongs to.
     features : tuple of str
-        Columns with the features, no targets; if empty, all others but those without a name, those that number the
-        rows from 0 or 1, and those equal to a target or to `sequence`, which are left out with a warning.
+        Columns with the features, no targets; if empty, all others but those without a name, which are left out with a
+        warning. A column that numbers the rows from 0 or 1, or is equal to a target or to `sequence`, is an error then:
+        name those that are features.
     delimiter : str
         What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
     """
@@ -76,7 +77,7 @@ class Table(OwnData):
             table.column(name)  # a name that is wrong is told before a column that is taken for a feature
         features = self.features or table.others(keys, "features")
         if not features:
-            raise ValueError(f"{self.path}: has no column besides {', '.join(keys)}, expected one with features")
+            raise ValueError(f"{self.path}: has no named column besides {', '.join(keys)}, expected one with features")
         values = np.column_stack([table.numbers(name) for name in features])
         n, T = values.shape
         if self.sequence:
@@ -132,27 +133,28 @@ class Columns:
         return self.columns[name]
 
     def others(self, keys: Sequence[str], setting: str) -> tuple[str, ...]:
-        """Returns the columns besides `keys` that are data though no `setting` names them. A warning says which it
-        leaves out: those without a name, which are an index that was written with the table, those that number the
-        rows, and those equal to one of `keys`. The only column of a table is what is meant."""
+        """Returns the columns besides `keys` that are data though no `setting` names them. A warning says that columns
+        without a name, which are an index that was written with the table, are left out. ValueError if a column numbers
+        the rows or is equal to one of `keys`: with another file it would be another column, so that one has to say what
+        is read. The only column of a table is what is meant."""
         if len(self.columns) == 1 and not keys:
             return tuple(self.columns)
-        kept, left = [], []
-        for name in self.names:
-            if name in keys:
-                continue
+        left = [name for name in self.names if name not in keys and INDEX.fullmatch(name)]
+        kept = [name for name in self.names if name not in keys and name not in left]
+        doubtful = {}
+        for name in kept:
             same = next((key for key in keys if _equal(self.columns[name], self.columns[key])), None)
-            if INDEX.fullmatch(name):
-                left.append(f"{name!r}, which has no name of its own")
-            elif any(_equal(self.columns[name], range(first, first + len(self.rows))) for first in (0, 1)):
-                left.append(f"{name!r}, which numbers the rows")
+            if any(_equal(self.columns[name], range(first, first + len(self.rows))) for first in (0, 1)):
+                doubtful[name] = f"column {name!r} numbers the rows"
             elif same is not None:
-                left.append(f"{name!r}, which is equal to {same!r}")
-            else:
-                kept.append(name)
+                doubtful[name] = f"column {name!r} is equal to {same!r}"
+        if doubtful:
+            some = ", ".join(f'"{name}"' for name in kept if name not in doubtful) or f'"{next(iter(doubtful))}"'
+            expected = f"expected {setting} to name the columns that are data, such as {setting} = [{some}]"
+            raise ValueError(f"{self.path}: {', and '.join(doubtful.values())}; {expected}")
         if left:
-            what = f"{self.path}: leaves out column {', and column '.join(left)}"
-            warnings.warn(f"{what}: what is named by {setting} is read", stacklevel=2)
+            what = f"{self.path}: leaves out column {', '.join(map(repr, left))}, which has no name of its own"
+            warnings.warn(f"{what}; to read it, name it in {setting}", stacklevel=2)
         return tuple(kept)
 
     def texts(self, name: str) -> npt.NDArray[np.str_]:

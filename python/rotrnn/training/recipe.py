@@ -320,6 +320,7 @@ def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *,
         raise TypeError(f"load_recipe: overrides is {overrides!r}, expected {expected}")
     tables = {section: table for section, table in recipe_tables(name).items() if section not in NO_SECTIONS}
     changes = [*overrides.items()] if isinstance(overrides, dict) else [parse_override(one) for one in overrides]
+    dropped: dict[str, list[str]] = {}
     try:
         dropped = change(tables, changes)
         recipe = read_recipe(tables, trust)
@@ -327,7 +328,11 @@ def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *,
     except Untrusted as error:
         raise Untrusted(f"{_title(name)}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{_title(name)}: {error}") from error
+        lost = ((place, key) for place, keys in dropped.items() for key in keys)
+        missing = (
+            f"; another {place} drops {key}" for place, key in lost if str(error).startswith(f"{key} is missing")
+        )
+        raise ValueError(f"{_title(name)}: {error}{next(missing, '')}") from error
     warn_of_dropped(_title(name), [dropped])
     return recipe
 
