@@ -331,14 +331,14 @@ build: .venv/installed
 step-test-wheel step-test-bare: export CC = $(CCACHE) gcc $(WARNINGS)
 
 # `make test` tests the kernels, by half of the quick tests (tests/ops/test_cases.py); this tests that the wheel is
-# complete and works without the sources
+# complete and works without the sources, of which the harness is built
 step-test-wheel: build build/wheel/venv/installed
 	rm -rf build/wheel/tree
 	mkdir build/wheel/tree
 	cp -r tests examples benchmarks docs *.md pyproject.toml build/wheel/tree
 	build/wheel/venv/bin/pip uninstall --quiet --yes rotrnn
 	build/wheel/venv/bin/pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[plot,data,test]"
-	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole' --ignore tests/ops/test_cases.py
+	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 -m 'not slow and not whole' --ignore tests/cuda --ignore tests/ops/test_cases.py
 	cd build/wheel/tree && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest -n 2 $(addprefix tests/package/test_,$(WHEEL))
 
 # The packages of the wheel's tests, in the versions of .venv. Takes one core, so CI runs it along with lint-source

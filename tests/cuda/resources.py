@@ -239,9 +239,6 @@ def readable(symbols: list[str]) -> dict[str, str]:
 
 def main() -> None:
     nvcc = setup.find_nvcc()
-    if not nvcc:
-        print("there is no nvcc here, so the resources of the CUDA kernels are not known")
-        return
     setup.runpy.run_path("csrc/generate.py")["generate"](MADE)
     jobs = [job for job in setup.cuda_jobs(MADE / "list.c") if job.source.endswith(".cu") and job.variant]
     nvdisasm = find_nvdisasm(nvcc)
