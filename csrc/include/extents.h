@@ -37,7 +37,7 @@ static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) {
 
 /* a b + c, each from 0 to MOST_NUMBERS; -1 if it is larger. */
 static inline int64_t product_plus(int64_t a, int64_t b, int64_t c) {
-    const int64_t product = EXTENT(a, b);
+    const int64_t factors[] = {a, b}, product = extent(factors, 2);
     return product < 0 || product > MOST_NUMBERS - c ? -1 : product + c;
 }
 
