@@ -17,7 +17,7 @@ import rotrnn
 from rotrnn.estimators import SequenceClassifier, SequenceRegressor
 from rotrnn.tasks import Series, Table
 
-ROWS = {"id": ["b", "b", "a", "a"], "u": [1.0, 2, 3, 4], "v": [5, 6, 7, 8], "label": ["x", "x", "y", "y"]}
+ROWS = {"id": ["b", "b", "a", "a"], "u": [1.0, 2, 3, 5], "v": [5, 6, 7, 8], "label": ["x", "x", "y", "y"]}
 ALL: dict[str, Any] = {"val_fraction": 0.0, "test_fraction": 0.0, "scale": False}
 
 
@@ -34,7 +34,7 @@ def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.inputs, two.inputs)
         np.testing.assert_array_equal(one.labels, two.labels)
     series = Series(str(tmp_path / "own.parquet"), columns=("v", "u")).read()
-    np.testing.assert_array_equal(series, [[5, 1], [6, 2], [7, 3], [8, 4]])
+    np.testing.assert_array_equal(series, [[5, 1], [6, 2], [7, 3], [8, 5]])
 
 
 def test_errors_of_parquet_files_name_row_and_column(tmp_path: Path) -> None:
