@@ -14,7 +14,7 @@ from cases.table import Arrays
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.lru import LRU
-from rotrnn.nn.layers.rnn import LSTM
+from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.rotrnn import RotRNN
 
 LOOPS: dict[type, Any] = {RotRNN: rotrnn_loop, LRU: lru_loop, LSTM: lstm_reference, Attention: attention_reference}

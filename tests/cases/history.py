@@ -17,8 +17,9 @@ from cases.window import windowed_loop
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
-from rotrnn.nn.layers.rnn import LSTM, RNN
+from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.ops.history_attention import history_attention, history_attention_backward
 from rotrnn.ops.memory import history_read, history_read_backward, history_weights_backward, wrope_angle

@@ -10,8 +10,9 @@ from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
 from cases.table import Arrays, Case, normal, pointwise_case, scan_loop, valid_steps
 from rotrnn.nn.layers.attention import Attention
+from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
-from rotrnn.nn.layers.rnn import LSTM, RNN
+from rotrnn.nn.layers.rnn import RNN
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
 

@@ -11,7 +11,7 @@ import scipy.linalg
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
 from rotrnn.nn.layer import Context
-from rotrnn.nn.layers.selective import Mamba
+from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward

@@ -12,8 +12,8 @@ import torch
 from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
 
 import rotrnn
+from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
-from rotrnn.nn.layers.selective import Mamba
 
 V, T, B = 61, 37, 3
 SMALL = {"vocab_size": V, "hidden_size": 24, "state_size": 5, "num_hidden_layers": 3}

@@ -288,7 +288,7 @@ def test_initial_step_sizes_and_rates_are_the_published_ones() -> None:
     dt = softplus(params["dt_bias"])
     assert 0.002 * (1 - 1e-4) <= dt.min() < 0.0022
     assert 0.045 < dt.max() <= 0.05 * (1 + 1e-4)
-    A = layer.prepare(params).A
+    A = layer.registers(params, np.zeros((1, 1, layer.d_model)))["A"]
     assert -16.001 <= A.min() < -15
     assert -2 < A.max() <= -0.999
     assert np.all(Mamba2(64, dt_min=1e-6, dt_max=1e-6).init(np.random.default_rng(0))["dt_bias"] < np.log(2e-4))

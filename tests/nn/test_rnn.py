@@ -12,8 +12,9 @@ from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
-from rotrnn.nn.layers.rnn import LSTM, RNN
+from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.s5 import S5
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN

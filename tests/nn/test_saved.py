@@ -27,8 +27,8 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
-from rotrnn.nn.layers.selective import Mamba
 from rotrnn.nn.saved import Leaf, Node, Static, arrays_of, flatten_saved, leaf_names, saved_shapes, unflatten_saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")

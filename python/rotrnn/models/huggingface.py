@@ -22,8 +22,8 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Params, Recurrent, unflatten
+from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
-from rotrnn.nn.layers.selective import Mamba
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -8,18 +8,18 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
+from rotrnn.nn.layers.lstm import LSTM as LSTM
+from rotrnn.nn.layers.mamba import Mamba as Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2 as Mamba2
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
-from rotrnn.nn.layers.rnn import LSTM as LSTM
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
 from rotrnn.nn.layers.s4 import S4 as S4
 from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
-from rotrnn.nn.layers.selective import Mamba as Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
 from rotrnn.nn.layers.slstm import SLSTM as SLSTM
 

@@ -4,76 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from rotrnn.nn.layer import (
-    EVALUATION,
-    Array,
-    Context,
-    Params,
-    Recurrent,
-    State,
-    StateArray,
-    StateForm,
-    astype,
-    mask_steps,
-    trusted,
+from rotrnn.nn.instructions import (
+    Columns,
+    Conv,
+    Dense,
+    Rates,
+    Reshape,
+    RMSNorm,
+    SiLU,
+    Softplus,
+    Split,
+    SsdScan,
+    Sum,
+    SwiGLU,
 )
-from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.ops.conv import causal_conv, causal_conv_backward
-from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import contiguous, full
-from rotrnn.ops.pointwise import (
-    mask_padding,
-    rms_norm,
-    rms_norm_backward,
-    silu,
-    silu_backward,
-    softplus,
-    softplus_backward,
-    swiglu,
-    swiglu_backward,
-)
-from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.program import Builder, Program, Programmed
 
 WIDTH = 64
 """Channels of a head in the released models."""
 
 
-class Prepared(NamedTuple):
-    """A (H,), and W_out (D, I) with its columns multiplied by the norm's scale."""
-
-    A: Array
-    w_out: Array
-
-
-class Mamba2Saved(NamedTuple):
-    """Saved for backward: input and z; the convolution's input and output; what its SiLU splits into, x (B, T, H, P), B
-    and C (B, T, G, N); Delta (B, T, H) before and after its softplus; the scan's output, its gated form, the norm of
-    that and 1 / its length; the scan's carries; lengths; the states before and after x."""
-
-    x: Array
-    gate: Array
-    raw: Array
-    mixed: Array
-    parts: tuple[Array, Array, Array]
-    step: Array
-    delta: Array
-    scanned: Array
-    gated: Array
-    normed: Array
-    rstd: Array
-    carries: Array
-    lengths: npt.NDArray[np.int64] | None
-    state0: State
-    state: State
-
-
 @dataclass(frozen=True)
-class Mamba2(Recurrent):
+class Mamba2(Programmed):
     """``y = W_out RMSNorm(scan(x, Delta, A, B, C) * SiLU(z))``, where x, Delta, B and C come from one projection.
 
     ``[z, v, d] = W_in u``, ``[x, B, C] = SiLU(conv(v))``, ``Delta = softplus(d + b_Delta)``, ``A = -exp(A_log)``, and
@@ -192,11 +149,6 @@ class Mamba2(Recurrent):
             shapes["out_bias"] = (D,)
         return shapes
 
-    @property
-    def state_form(self) -> StateForm:
-        inputs = StateArray("inputs", (max(self.d_conv - 1, 0), self.convolved))
-        return inputs, StateArray("h", (self.heads, self.width, self.d_state))
-
     def init(self, rng: np.random.Generator) -> Params:
         fan_in = {"in_proj": self.d_model, "in_bias": self.d_model, "out_proj": self.inner, "out_bias": self.inner}
         fan_in |= {"conv_w": self.d_conv, "conv_bias": self.d_conv}
@@ -214,114 +166,27 @@ class Mamba2(Recurrent):
                 params[name] = np.ones(shape)
         return astype(params, np.float32)
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, Mamba2Saved]:
-        """Returns (y (B, T, D), saved). The state is (the last d_conv - 1 inputs of the convolution (B, d_conv - 1, K),
-        h (B, H, P, N))."""
-        return self._run(params, trusted(self.prepare)(params), x, ctx.lengths, state)
-
-    def prepare(self, params: Params) -> Prepared:
-        """Returns A, and W_out with the norm's scale."""
-        return Prepared(-bounded_exp(contiguous(params["A_log"])), params["out_proj"] * params["norm"])
-
-    def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
-        ready = trusted(self.prepare)(params) if prepared is None else prepared
-        y, saved = self._run(params, ready, x_t[:, None], None, state)
-        return y[:, 0], saved.state
-
-    def _run(
-        self, params: Params, ready: Prepared, x: Array, lengths: npt.NDArray[np.int64] | None, state: State
-    ) -> tuple[Array, Mamba2Saved]:
-        tail, h0 = (None, None) if state is None else state
-        x = mask_padding(x, lengths)
-        gate, raw, step = (dense(x, w, bias) for w, bias in self._projections(params))
-        mixed, tail_after = raw, np.zeros((len(x), 0, self.convolved), raw.dtype, like=raw)
-        if self.d_conv:
-            taps, bias = params["conv_w"], params.get("conv_bias")
-            mixed, tail_after = causal_conv(raw, taps, bias, tail, lengths=lengths, return_state=True)
-        parts, delta = self._split(silu(mixed)), softplus(step)
-        u, B, C = parts
-        scanned, h, carries = ssd_scan(
-            *(u, delta, ready.A, B, C, params["D"], h0),
-            negative=self.negative,
-            lengths=lengths,
-            return_state=True,
-            return_carries=True,
-        )
-        scanned = scanned.reshape(gate.shape)
-        gated = swiglu(scanned, gate)
-        normed, rstd = rms_norm(self._by_group(gated), self._ones(gated), eps=self.norm_eps)
-        y = mask_padding(dense(normed.reshape(gate.shape), ready.w_out, params.get("out_bias")), lengths)
-        saved = x, gate, raw, mixed, parts, step, delta, scanned, gated, normed, rstd
-        return y, Mamba2Saved(*saved, carries, lengths, state, (tail_after, h))
-
-    def backward(
-        self, params: Params, saved: Mamba2Saved, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, State]:
-        lengths, gate, (u, B, C) = saved.lengths, saved.gate, saved.parts
-        tail, h0 = (None, None) if saved.state0 is None else saved.state0
-        dtail, dh = (None, None) if dstate is None else dstate
-        ready = trusted(self.prepare)(params)
-        out = dense_backward(mask_padding(dy, lengths), saved.normed.reshape(gate.shape), ready.w_out)
-        norm = rms_norm_backward(*(self._by_group(out.dx), self._by_group(saved.gated), self._ones(gate), saved.rstd))
-        dscanned, dgate = swiglu_backward(norm.dx.reshape(gate.shape), saved.scanned, gate)
-        scan = ssd_scan_backward(
-            *(dscanned.reshape(u.shape), u, saved.delta, ready.A, B, C, params["D"], h0),
-            dhT=dh,
-            negative=self.negative,
-            lengths=lengths,
-            carries=saved.carries,
-        )
-        dmixed = self._join(scan.dx, scan.dB, scan.dC)
-        draw, dtail0 = silu_backward(dmixed, saved.mixed), np.zeros_like(saved.state[0])
-        dparams: Params = {"A_log": scan.dA * ready.A, "D": scan.dskip, "out_bias": out.dbias}
-        dparams |= {"out_proj": out.dw * params["norm"], "norm": (out.dw * params["out_proj"]).sum(0)}
-        if self.d_conv:
-            conv = causal_conv_backward(draw, saved.raw, params["conv_w"], tail, dfinal=dtail, lengths=lengths)
-            draw, dtail0 = conv.dx, conv.dstate
-            dparams |= {"conv_w": conv.dw, "conv_bias": conv.dbias}
-        dstep = softplus_backward(scan.ddelta, saved.step)
-        of = [
-            dense_backward(done, saved.x, w)
-            for done, (w, _) in zip((dgate, draw, dstep), self._projections(params), strict=True)
-        ]
-        dparams["in_proj"] = np.concatenate([one.dw for one in of])
-        dparams["in_bias"] = np.concatenate([one.dbias for one in of])
-        dparams["dt_bias"] = of[2].dbias
-        return of[0].dx + of[1].dx + of[2].dx, {name: dparams[name] for name in self.shapes}, (dtail0, scan.dh0)
+    def program(self) -> Program:
+        """The state is (the last d_conv - 1 inputs of the convolution (B, d_conv - 1, K), h (B, H, P, N))."""
+        p = Builder(self)
+        inner, H, shared = self.inner, self.heads, (self.groups, self.d_state)
+        parts = inner, self.convolved, H
+        w_gate, w_mixed, w_step = p(Split(parts, axis=-2), "in_proj")
+        b_gate, b_mixed, b_step = p(Split(parts), "in_bias") if self.bias else (None, None, None)
+        step = p(Dense(), p.x, w_step, "dt_bias" if b_step is None else p(Sum(), b_step, "dt_bias"))
+        mixed = p(SiLU(), p(Conv(), p(Dense(), p.x, w_mixed, b_mixed), "conv_w", "conv_bias"))
+        gate = p(Dense(), p.x, w_gate, b_gate)
+        x, B, C = p(Split((inner, *2 * (math.prod(shared),))), mixed)
+        x, B, C = p(Reshape((H, self.width)), x), p(Reshape(shared), B), p(Reshape(shared), C)
+        delta, A = p(Softplus(), step), p(Rates(), "A_log")
+        h = p(Reshape((inner,)), p(SsdScan(self.negative), x, delta, A, B, C, "D"))
+        by_group = p(Reshape((self.groups, inner // self.groups)), p(SwiGLU(), h, gate))
+        normed = p(Reshape((inner,)), p(RMSNorm(self.norm_eps), by_group))
+        return p.returns(p(Dense(), normed, p(Columns(), "out_proj", "norm"), "out_bias"), delta=delta, A=A)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, H), real, along
         sequences: one factor for all states of a head. Zero beyond the lengths. Arguments are those of `forward`."""
-        _, saved = self.forward(params, x, ctx, state)
-        decay = np.exp(saved.delta * self.prepare(params).A)
+        found = self.registers(params, x, ctx, state)
+        decay = np.exp(found["delta"] * found["A"])
         return mask_steps(2 * decay - 1 if self.negative else decay, ctx.lengths)
-
-    def _projections(self, params: Params) -> list[tuple[Array, Array | None]]:
-        """Returns weight and bias of the in-projection's parts: to z, to the convolution, and to Delta."""
-        ends = (0, self.inner, self.inner + self.convolved, self.inner + self.convolved + self.heads)
-        cuts = [slice(*ends[i : i + 2]) for i in range(3)]
-        w, bias, shift = params["in_proj"], params.get("in_bias"), params["dt_bias"]
-        biases = [None, None, shift] if bias is None else [bias[cuts[0]], bias[cuts[1]], bias[cuts[2]] + shift]
-        return [(w[cut], one) for cut, one in zip(cuts, biases, strict=True)]
-
-    def _split(self, convolved: Array) -> tuple[Array, Array, Array]:
-        """Splits (B, T, K) into x (B, T, H, P), and B and C (B, T, G, N)."""
-        shared = self.groups, self.d_state
-        shapes = (self.heads, self.width), shared, shared
-        parts = np.split(convolved, (self.inner, self.inner + self.groups * self.d_state), -1)
-        x, B, C = (contiguous(part).reshape(*part.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True))
-        return x, B, C
-
-    def _join(self, *parts: Array) -> Array:
-        """The inverse of `_split`."""
-        return np.concatenate([part.reshape(*part.shape[:2], math.prod(part.shape[2:])) for part in parts], -1)
-
-    def _by_group(self, x: Array) -> Array:
-        """Returns (B, T, I) as (B, T G, I / G): the rows that are normalised."""
-        return x.reshape(len(x), x.shape[1] * self.groups, self.inner // self.groups)
-
-    def _ones(self, like: Array) -> Array:
-        """The norm's own scale: that of the parameters is in W_out (`prepare`)."""
-        return full((self.inner // self.groups,), 1, like.dtype, like)

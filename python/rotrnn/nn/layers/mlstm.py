@@ -4,72 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from rotrnn.nn.layer import (
-    EVALUATION,
-    Array,
-    Context,
-    Params,
-    Recurrent,
-    State,
-    StateArray,
-    StateForm,
-    astype,
-    mask_steps,
-    trusted,
-)
-from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import full
-from rotrnn.ops.mlstm import MlstmResult, mlstm, mlstm_backward
-from rotrnn.ops.pointwise import (
-    glu,
-    glu_backward,
-    layer_norm,
-    layer_norm_backward,
-    mask_padding,
-    softplus,
-    softplus_backward,
-)
+from rotrnn.nn.instructions import GLU, Affine, Columns, Dense, LayerNorm, LogSigmoid, MatrixMemory, Reshape
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.program import Builder, Program, Programmed
 from rotrnn.ops.slstm import FORGET_GATES
 
 
-class Prepared(NamedTuple):
-    """The keys' projection divided by the root of their size, and W_out (D, H P) with its columns multiplied by the
-    norm's scale."""
-
-    k_proj: Array
-    w_out: Array
-
-
-class MLSTMSaved(NamedTuple):
-    """Saved for backward: input with zeroed padding; q, k (B, T, H, N) and v (B, T, H, P); the gates before their
-    functions: i and f (B, T, H), o (B, T, H P); the logarithm of the forget gate; the memory's result; its normed
-    output, of which the statistics; what the output gate lets through; lengths; the states before and after x."""
-
-    x: Array
-    q: Array
-    k: Array
-    v: Array
-    i: Array
-    f: Array
-    o: Array
-    log_f: Array
-    memory: MlstmResult
-    normed: Array
-    mean: Array
-    rstd: Array
-    gated: Array
-    lengths: npt.NDArray[np.int64] | None
-    state0: State
-    state: State
-
-
 @dataclass(frozen=True)
-class MLSTM(Recurrent):
+class MLSTM(Programmed):
     """``y = W_out (s(o) * norm(h))``, h the output of the matrix memory `rotrnn.ops.mlstm`, s the sigmoid.
 
     ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27; with `bias` also
@@ -152,11 +98,6 @@ class MLSTM(Recurrent):
         shapes |= {"norm": (inner,), "out_proj": (D, inner)}
         return {**shapes, "out_bias": (D,)} if self.bias else shapes
 
-    @property
-    def state_form(self) -> StateForm:
-        H, N = self.heads, self.d_state
-        return StateArray("c", (H, self.width, N)), StateArray("n", (H, N)), StateArray("m", (H,))
-
     def init(self, rng: np.random.Generator) -> Params:
         params: Params = {}
         for name, shape in self.shapes.items():
@@ -175,79 +116,19 @@ class MLSTM(Recurrent):
                 params[name] = np.ones(shape) if name == "norm" else np.zeros(shape)
         return astype(params, np.float32)
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, MLSTMSaved]:
-        """Returns (y (B, T, D), saved). The state is (c (B, H, P, N), n (B, H, N), m (B, H))."""
-        return self._run(params, trusted(self.prepare)(params), x, ctx.lengths, state)
-
-    def prepare(self, params: Params) -> Prepared:
-        """Returns the keys' projection over sqrt(N), and W_out with the norm's scale."""
-        return Prepared(params["k_proj"] * self._key_scale, params["out_proj"] * params["norm"])
-
-    def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
-        ready = trusted(self.prepare)(params) if prepared is None else prepared
-        y, saved = self._run(params, ready, x_t[:, None], None, state)
-        return y[:, 0], saved.state
-
-    def _run(
-        self, params: Params, ready: Prepared, x: Array, lengths: npt.NDArray[np.int64] | None, state: State
-    ) -> tuple[Array, MLSTMSaved]:
-        x = mask_padding(x, lengths)
-        weights = {name: params[f"{name}_proj"] for name in "qvoif"} | {"k": ready.k_proj}
-        q, k, v, o, i, f = (dense(x, weights[name], params.get(f"{name}_bias")) for name in "qkvoif")
-        q, k, v = self._by_head(q), self._by_head(k), self._by_head(v)
-        log_f = -softplus(-f) if self.forget == "sigmoid" else f
-        memory = mlstm(q, k, v, i, log_f, *(() if state is None else state), lengths=lengths)
-        normed, mean, rstd = layer_norm(self._rows(memory.y), *self._plain(x), eps=self.norm_eps)
-        normed = normed.reshape(o.shape)
-        gated = glu(normed, o)
-        y = mask_padding(dense(gated, ready.w_out, params.get("out_bias")), lengths)
-        after = memory.cT, memory.nT, memory.mT
-        return y, MLSTMSaved(x, q, k, v, i, f, o, log_f, memory, normed, mean, rstd, gated, lengths, state, after)
-
-    def backward(
-        self, params: Params, saved: MLSTMSaved, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, State]:
-        s, ready = saved, trusted(self.prepare)(params)
-        out = dense_backward(mask_padding(dy, s.lengths), s.gated, ready.w_out)
-        gate = glu_backward(out.dx, s.normed, s.o)
-        scale, _ = self._plain(s.x)
-        norm = layer_norm_backward(self._rows(gate.dvalue), self._rows(s.memory.y), scale, s.mean, s.rstd)
-        after = {} if dstate is None else dict(zip(("dcT", "dnT", "dmT"), dstate, strict=True))
-        dread = norm.dx.reshape(s.memory.y.shape)
-        memory = mlstm_backward(dread, s.q, s.k, s.v, s.i, s.log_f, s.memory, **after, lengths=s.lengths)
-        df = softplus_backward(memory.dlog_f, -s.f) if self.forget == "sigmoid" else memory.dlog_f
-        before = {"q": memory.dq, "k": memory.dk, "v": memory.dv, "o": gate.dgate, "i": memory.dlog_i, "f": df}
-        dparams: Params = {"out_proj": out.dw * params["norm"], "norm": (out.dw * params["out_proj"]).sum(0)}
-        dparams["out_bias"] = out.dbias
-        dx = np.zeros_like(s.x)
-        for name, done in before.items():
-            w = ready.k_proj if name == "k" else params[f"{name}_proj"]
-            grads = dense_backward(done.reshape(*s.x.shape[:2], len(w)), s.x, w)
-            dparams |= {f"{name}_proj": grads.dw, f"{name}_bias": grads.dbias}
-            dx += grads.dx
-        dparams["k_proj"] = dparams["k_proj"] * self._key_scale
-        return dx, {name: dparams[name] for name in self.shapes}, (memory.dc0, memory.dn0, memory.dm0)
+    def program(self) -> Program:
+        """The state is (c (B, H, P, N), n (B, H, N), m (B, H))."""
+        p = Builder(self)
+        k_proj = p(Affine(1 / math.sqrt(self.d_state)), "k_proj")
+        w = {name: f"{name}_proj" for name in "fiovq"} | {"k": k_proj}
+        f, i, o, v, k, q = (p(Dense(), p.x, w[name], f"{name}_bias") for name in "fiovkq")
+        q, k = (p(Reshape((self.heads, self.d_state)), one) for one in (q, k))
+        log_f = p(LogSigmoid(), f) if self.forget == "sigmoid" else f
+        read = p(MatrixMemory(), q, k, p(Reshape((self.heads, self.width)), v), i, log_f)
+        gated = p(GLU(), p(Reshape((self.inner,)), p(LayerNorm(self.norm_eps), read)), o)
+        return p.returns(p(Dense(), gated, p(Columns(), "out_proj", "norm"), "out_bias"), log_f=log_f)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions f_t (B, T, H), real, along sequences: each head's factor per step. Zero beyond the
         lengths. Arguments are those of `forward`."""
-        _, saved = self.forward(params, x, ctx, state)
-        return mask_steps(np.exp(saved.log_f), ctx.lengths)
-
-    @property
-    def _key_scale(self) -> float:
-        return 1 / math.sqrt(self.d_state)
-
-    def _by_head(self, x: Array) -> Array:
-        """Returns (B, T, H width) as (B, T, H, width)."""
-        return x.reshape(*x.shape[:2], self.heads, x.shape[2] // self.heads)
-
-    def _rows(self, x: Array) -> Array:
-        """Returns what all heads have of a sequence, (B, T, H P) or (B, T, H, P), as rows (B, T H, P)."""
-        return x.reshape(len(x), x.shape[1] * self.heads, self.width)
-
-    def _plain(self, like: Array) -> tuple[Array, Array]:
-        """The norm's own scale and bias: the scale of the parameters is in W_out (`prepare`)."""
-        return full((self.width,), 1, like.dtype, like), full((self.width,), 0, like.dtype, like)
+        return mask_steps(np.exp(self.registers(params, x, ctx, state)["log_f"]), ctx.lengths)

@@ -1,0 +1,236 @@
+"""The rules by which instructions of a program (`rotrnn.nn.program`) become nodes of an ONNX graph.
+
+A rule takes the graph, the line of the program, and its inputs: names of values (B, T, ...), and arrays where an input
+depends on parameters alone. It returns the name of its output, or a tuple of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
+from rotrnn.nn import instructions as table
+from rotrnn.nn.layer import Array
+from rotrnn.nn.program import Line
+
+Names = list[str]
+
+# ---- maps of a step ----
+
+
+def _layer_norm(g: Graph, line: Any, x: str) -> str:
+    """Not by LayerNormalization, which holds its eps in float32."""
+    centred = g.op("Sub", x, g.op("ReduceMean", x, g.axes(-1)))
+    return rms_norm(g, centred, np.ones(()), line.instruction.eps)
+
+
+def _rms_norm(g: Graph, line: Any, x: str, scale: Array | None) -> str:
+    own = line.instruction
+    return rms_norm(g, x, np.asarray(own.gain) if scale is None else scale, own.eps)
+
+
+def _log_sigmoid(g: Graph, line: Any, x: str) -> str:
+    return g.op("Neg", g.op("Softplus", g.op("Neg", x)))
+
+
+def _affine(g: Graph, line: Any, x: str) -> str:
+    own = line.instruction
+    return g.op("Add", g.op("Mul", x, g.constant(own.scale)), g.constant(own.shift))
+
+
+def _split(g: Graph, line: Any, x: str) -> tuple[str, ...]:
+    own = line.instruction
+    cuts = pairwise([0, *np.cumsum(own.sizes)])
+    return tuple(g.op("Slice", x, g.axes(start), g.axes(end), g.axes(own.axis)) for start, end in cuts)
+
+
+def _reshape(g: Graph, line: Any, x: str) -> str:
+    return g.op("Reshape", x, g.axes(0, 0, *line.instruction.shape))  # 0 keeps B and T
+
+
+def _conv(g: Graph, line: Any, x: str, w: Array | None, b: Array | None) -> str:
+    return x if w is None else conv(g, x, w, b)
+
+
+# ---- recurrences: the step of a loop ----
+
+
+def _scan(g: Graph, line: Any, a: str, x: str) -> str:
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        h = body.op("Add", body.op("Mul", now[0], states[0]), now[1])
+        return [h], [h]
+
+    return g.scan(step, _sizes(line), [a, x])[0]
+
+
+def _elman(g: Graph, line: Any, x: str, A: Array) -> str:
+    own = line.instruction
+    activation = {"identity": "Identity", "tanh": "Tanh", "relu": "Relu"}[own.activation]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        h = body.op(activation, body.op("Add", body.dense(states[0], A), now[0]))
+        return [h], [h]
+
+    return g.scan(step, [A.shape[:1]], [x], own.reverse)[0]
+
+
+def _lstm(g: Graph, line: Any, x: str, w: Array) -> str:
+    N = w.shape[1]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        z = body.op("Add", body.dense(states[0], w), now[0])
+        i, f, c, o = (body.op("Slice", z, body.axes(k * N), body.axes(k * N + N), body.axes(1)) for k in range(4))
+        kept = body.op("Mul", body.op("Sigmoid", f), states[1])
+        c = body.op("Add", kept, body.op("Mul", body.op("Sigmoid", i), body.op("Tanh", c)))
+        h = body.op("Mul", body.op("Sigmoid", o), body.op("Tanh", c))
+        return [h, c], [h]
+
+    return g.scan(step, _sizes(line), [x])[0]
+
+
+def _selective(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
+    own = line.instruction
+    if own.window is not None:
+        raise ValueError(f"save_onnx: a selective scan has window={own.window}, expected None")
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        x_t, delta_t, B_t, C_t = now
+        state, channel = body.axes(-1), body.axes(1)
+        decay = _decay(body, body.op("Mul", body.op("Unsqueeze", delta_t, state), body.constant(A)), own.negative)
+        given = body.op("Unsqueeze", body.op("Mul", delta_t, x_t), state)
+        given = body.op("Mul", given, body.op("Unsqueeze", B_t, channel))
+        h = body.op("Add", body.op("Mul", decay, states[0]), given)
+        return [h], [_sum(body, h, body.op("Unsqueeze", C_t, channel), -1)]
+
+    (y,) = g.scan(step, _sizes(line), [x, delta, B, C])
+    return g.op("Add", y, g.op("Mul", x, g.constant(skip)))
+
+
+def _ssd(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
+    """Heads (H,) are written as (G, H / G), so that those of a group share B and C."""
+    (H, P), (G, N) = line.shapes[0], line.shapes[3]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        x_t, delta_t, B_t, C_t = now
+        by_head = body.op("Reshape", delta_t, body.axes(0, G, H // G, 1, 1))
+        rates = body.constant(A.reshape(G, H // G, 1, 1))
+        decay = _decay(body, body.op("Mul", by_head, rates), line.instruction.negative)
+        given = body.op("Mul", body.op("Reshape", x_t, body.axes(0, G, H // G, P, 1)), by_head)
+        B_t, C_t = (body.op("Reshape", one, body.axes(0, G, 1, 1, N)) for one in (B_t, C_t))
+        h = body.op("Add", body.op("Mul", decay, states[0]), body.op("Mul", given, B_t))
+        return [h], [body.op("Reshape", _sum(body, h, C_t, -1), body.axes(0, H, P))]
+
+    (y,) = g.scan(step, [(G, H // G, P, N)], [x, delta, B, C])
+    return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
+
+
+def _delta(g: Graph, line: Any, q: str, k: str, v: str, beta: str, decay: str | None) -> str:
+    n = line.shapes[1][0]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        (h,), (q_t, k_t, v_t, beta_t, *decays) = states, now
+        for decay_t in decays:
+            h = body.op("Mul", h, body.op("Unsqueeze", decay_t, body.axes(-2, -1)))
+        for i in range(n):
+            key, value, size = (
+                body.op("Gather", one, body.constant(i, np.int64), axis=1) for one in (k_t, v_t, beta_t)
+            )
+            key = body.op("Unsqueeze", key, body.axes(-1))
+            error = body.op(
+                "Mul", body.op("Sub", value, _sum(body, h, key, -2)), body.op("Unsqueeze", size, body.axes(-1))
+            )
+            h = body.op("Add", h, body.op("Mul", key, body.op("Unsqueeze", error, body.axes(-2))))
+        return [h], [_sum(body, h, body.op("Unsqueeze", q_t, body.axes(-1)), -2)]
+
+    return g.scan(step, _sizes(line), [q, k, v, beta, *([] if decay is None else [decay])])[0]
+
+
+def _matrix_memory(g: Graph, line: Any, q: str, k: str, v: str, i: str, f: str) -> str:
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        (c, n, m), (q_t, k_t, v_t, i_t, f_t) = states, now
+        past = body.op("Add", f_t, m)
+        m = body.op("Max", past, i_t)
+        kept, taken = (
+            body.op("Unsqueeze", body.op("Exp", body.op("Sub", one, m)), body.axes(-1)) for one in (past, i_t)
+        )
+        wide, key = body.axes(-1), body.op("Mul", taken, k_t)
+        given = body.op("Mul", body.op("Unsqueeze", v_t, wide), body.op("Unsqueeze", key, body.axes(-2)))
+        c = body.op("Add", body.op("Mul", body.op("Unsqueeze", kept, wide), c), given)
+        n = body.op("Add", body.op("Mul", kept, n), key)
+        least = body.op("Exp", body.op("Neg", m))
+        below = body.op("Max", body.op("Abs", _sum(body, n, q_t, -1)), least)
+        read = _sum(body, c, body.op("Unsqueeze", q_t, body.axes(-2)), -1)
+        return [c, n, m], [body.op("Div", read, body.op("Unsqueeze", below, wide))]
+
+    return g.scan(step, _sizes(line), [q, k, v, i, f])[0]
+
+
+def _scalar_memory(g: Graph, line: Any, x: str, w: Array) -> str:
+    """n is 0 before the first step, and the level m then counts for nothing."""
+    forget = line.instruction.forget
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        (h, c, n, m), (x_t,) = states, now
+        matrix = body.constant(w.reshape(len(w), 4, -1, w.shape[-1]).transpose(1, 0, 2, 3))  # (4, H, P, P)
+        around = body.op("Unsqueeze", h, body.axes(1, -2))  # (B, 1, H, 1, P)
+        z = body.op("Add", x_t, body.op("ReduceSum", body.op("Mul", matrix, around), body.axes(-1), keepdims=0))
+        i, f, given, o = (body.op("Gather", z, body.constant(k, np.int64), axis=1) for k in range(4))
+        past = body.op("Add", f if forget == "exp" else _log_sigmoid(body, None, f), m)
+        past = body.op("Where", body.op("Equal", n, body.constant(0)), body.constant(-1e30), past)
+        m = body.op("Max", past, i)
+        kept, taken = (body.op("Exp", body.op("Sub", one, m)) for one in (past, i))
+        c = body.op("Add", body.op("Mul", kept, c), body.op("Mul", taken, body.op("Tanh", given)))
+        n = body.op("Add", body.op("Mul", kept, n), taken)
+        h = body.op("Mul", body.op("Sigmoid", o), body.op("Div", c, n))
+        return [h, c, n, m], [h]
+
+    return g.scan(step, _sizes(line), [x])[0]
+
+
+def _sizes(line: Line) -> list[tuple[int, ...]]:
+    """Returns the sizes of a line's states; a state of a program has no free axes."""
+    return [tuple(size or 0 for size in one.shape) for one in line.states]
+
+
+def _decay(g: Graph, exponent: str, negative: bool) -> str:
+    decay = g.op("Exp", exponent)
+    return g.op("Sub", g.op("Mul", decay, g.constant(2)), g.constant(1)) if negative else decay
+
+
+def _sum(g: Graph, x: str, y: str, axis: int) -> str:
+    return g.op("ReduceSum", g.op("Mul", x, y), g.axes(axis), keepdims=0)
+
+
+RULES: dict[type, Callable[..., Any]] = {
+    table.Dense: lambda g, line, x, w, b: g.dense(x, w, b),
+    table.Skip: lambda g, line, x, d: g.op("Mul", x, g.constant(d)),
+    table.RMSNorm: _rms_norm,
+    table.LayerNorm: _layer_norm,
+    table.SiLU: lambda g, line, x: silu(g, x),
+    table.GELU: lambda g, line, x: gelu(g, x),
+    table.Sigmoid: lambda g, line, x: g.op("Sigmoid", x),
+    table.LogSigmoid: _log_sigmoid,
+    table.Softplus: lambda g, line, x: g.op("Softplus", x),
+    table.Affine: _affine,
+    table.Decay: lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
+    table.Product: lambda g, line, x, z: g.op("Mul", x, z),
+    table.Sum: lambda g, line, x, z: g.op("Add", x, z),
+    table.GLU: lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
+    table.SwiGLU: lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),
+    table.Split: _split,
+    table.Reshape: _reshape,
+    table.Conv: _conv,
+    table.Scan: _scan,
+    table.Elman: _elman,
+    table.LSTMCells: _lstm,
+    table.SelectiveScan: _selective,
+    table.SsdScan: _ssd,
+    table.DeltaRule: _delta,
+    table.MatrixMemory: _matrix_memory,
+    table.ScalarMemory: _scalar_memory,
+}
+"""The rule of each instruction."""

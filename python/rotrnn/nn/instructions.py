@@ -1,0 +1,680 @@
+"""The instructions of programs (`rotrnn.nn.program`): each is a public op with its adjoint, its state, and its shapes.
+
+Shapes are those of a step: x (I,) is an array (B, T, I). Parameters have all their axes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
+from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.nn.program import Call, Instruction, Shape
+from rotrnn.ops.conv import causal_conv, causal_conv_backward
+from rotrnn.ops.delta import delta_rule, delta_rule_backward
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.device import contiguous, einsum, full
+from rotrnn.ops.mlstm import mlstm, mlstm_backward
+from rotrnn.ops.pointwise import (
+    exp,
+    exp_backward,
+    gelu,
+    gelu_backward,
+    glu,
+    glu_backward,
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
+    swiglu,
+    swiglu_backward,
+)
+from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+from rotrnn.ops.selective import selective_scan, selective_scan_backward
+from rotrnn.ops.slstm import slstm, slstm_backward
+from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
+
+# ---- maps of a step ----
+
+
+@dataclass(frozen=True)
+class Dense(Instruction):
+    """``y = w x + b``, x (I,), w (O, I), b (O,) or None."""
+
+    reads = ("x",)
+
+    def shapes(self, x: Any, w: Any, b: Any = None) -> tuple[Shape, ...]:
+        if w is None or x != w[1:] or (b is not None and b != w[:1]):
+            raise ValueError(f"expected x (I,), w (O, I) and b (O,) or None, got {x}, {w} and {b}")
+        return (w[:1],)
+
+    def forward(self, call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+        return dense(x, w, b)
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
+        grads = dense_backward(dy, x, w)
+        return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class Skip(Instruction):
+    """``y = d * x``, by channels: x (I,), d (I,)."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array, d: Array) -> Array:
+        y: Array = d * x
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, d: Array) -> tuple[Array, Array]:
+        return d * dy, (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+
+
+@dataclass(frozen=True)
+class RMSNorm(Instruction):
+    """``y = scale x / sqrt(mean x^2 + eps)`` over the last axis: x (..., W), scale (W,) or None for `gain`."""
+
+    eps: float = 1e-5
+    gain: float = 1.0
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array, scale: Array | None = None) -> Array:
+        y, call.kept = rms_norm(_rows(x), self._scale(x, scale), eps=self.eps)
+        return y.reshape(x.shape)
+
+    def backward(self, call: Call, dy: Array, x: Array, scale: Array | None = None) -> Any:
+        grads = rms_norm_backward(_rows(dy), _rows(x), self._scale(x, scale), call.kept)
+        dx = grads.dx.reshape(x.shape)
+        return dx, grads.dscale
+
+    def _scale(self, x: Array, scale: Array | None) -> Array:
+        return full(x.shape[-1:], self.gain, x.dtype, x) if scale is None else scale
+
+
+@dataclass(frozen=True)
+class LayerNorm(Instruction):
+    """``y = (x - mean x) / sqrt(var x + eps)`` over the last axis: x (..., W)."""
+
+    eps: float = 1e-5
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        plain = (full(x.shape[-1:], value, x.dtype, x) for value in (1, 0))
+        y, *statistics = layer_norm(_rows(x), *plain, eps=self.eps)
+        call.kept = tuple(statistics)
+        return y.reshape(x.shape)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        plain = full(x.shape[-1:], 1, x.dtype, x)
+        return layer_norm_backward(_rows(dy), _rows(x), plain, *call.kept).dx.reshape(x.shape)
+
+
+def _rows(x: Array) -> Array:
+    """Returns (B, T, ..., W) as rows (B, rows, W)."""
+    return x.reshape(len(x), math.prod(x.shape[1:-1]), x.shape[-1])
+
+
+# ---- functions of numbers ----
+
+
+@dataclass(frozen=True)
+class SiLU(Instruction):
+    """``y = x s(x)``, s the sigmoid."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return silu(x)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return silu_backward(dy, x)
+
+
+@dataclass(frozen=True)
+class GELU(Instruction):
+    """``y = gelu(x)``, in its tanh form."""
+
+    reads = ("x",)
+    light = True
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return gelu(x, lengths=call.lengths)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return gelu_backward(dy, x, lengths=call.lengths)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Instruction):
+    """``y = 1 / (1 + e^{-x})``."""
+
+    reads = ("y",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return sigmoid(x)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return sigmoid_backward(dy, call.y)
+
+
+@dataclass(frozen=True)
+class LogSigmoid(Instruction):
+    """``y = -softplus(-x) = log s(x)``."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = -softplus(-x)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return softplus_backward(dy, -x)
+
+
+@dataclass(frozen=True)
+class Softplus(Instruction):
+    """``y = log(1 + e^x)``."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return softplus(x)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return softplus_backward(dy, x)
+
+
+@dataclass(frozen=True)
+class Affine(Instruction):
+    """``y = scale x + shift``, two numbers."""
+
+    scale: float
+    shift: float = 0
+    light = True
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = self.scale * x
+        return np.add(y, self.shift, out=y) if self.shift else y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = self.scale * dy
+        return dx
+
+
+@dataclass(frozen=True)
+class Decay(Instruction):
+    """``y = e^{x r}``, x (H,), r (H,)."""
+
+    reads = ("x", "y")
+
+    def forward(self, call: Call, x: Array, r: Array) -> Array:
+        return exp(x * r)
+
+    def backward(self, call: Call, dy: Array, x: Array, r: Array) -> tuple[Array, Array]:
+        dexponent = exp_backward(dy, call.y)
+        return dexponent * r, einsum("bth,bth->h", dexponent, x)
+
+
+@dataclass(frozen=True)
+class Product(Instruction):
+    """``y = x * z``."""
+
+    reads = ("x", "z")
+    light = True
+
+    def forward(self, call: Call, x: Array, z: Array) -> Array:
+        y: Array = x * z
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
+        return dy * z, dy * x
+
+
+@dataclass(frozen=True)
+class Sum(Instruction):
+    """``y = x + z``."""
+
+    def forward(self, call: Call, x: Array, z: Array) -> Array:
+        y: Array = x + z
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
+        return dy, dy
+
+
+@dataclass(frozen=True)
+class GLU(Instruction):
+    """``y = x s(gate)``, s the sigmoid."""
+
+    reads = ("x", "gate")
+
+    def forward(self, call: Call, x: Array, gate: Array) -> Array:
+        return glu(x, gate)
+
+    def backward(self, call: Call, dy: Array, x: Array, gate: Array) -> tuple[Array, Array]:
+        return tuple(glu_backward(dy, x, gate))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class SwiGLU(Instruction):
+    """``y = x SiLU(gate)``."""
+
+    reads = ("x", "gate")
+
+    def forward(self, call: Call, x: Array, gate: Array) -> Array:
+        return swiglu(x, gate)
+
+    def backward(self, call: Call, dy: Array, x: Array, gate: Array) -> tuple[Array, Array]:
+        return tuple(swiglu_backward(dy, x, gate))  # type: ignore[return-value]
+
+
+# ---- layouts ----
+
+
+@dataclass(frozen=True)
+class Split(Instruction):
+    """Parts of x along an axis, of the given sizes."""
+
+    sizes: tuple[int, ...]
+    axis: int = -1
+    light = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        if x[self.axis] != sum(self.sizes):
+            raise ValueError(f"expected {sum(self.sizes)} numbers in axis {self.axis} of {x}")
+        at = len(x) + self.axis
+        return tuple((*x[:at], size, *x[at + 1 :]) for size in self.sizes)
+
+    def forward(self, call: Call, x: Array) -> tuple[Array, ...]:
+        return tuple(contiguous(x[cut]) for cut in _cuts(self.sizes, self.axis))
+
+    def backward(self, call: Call, dy: tuple[Array | None, ...], x: Array) -> Array:
+        known = next(one for one in dy if one is not None)
+        shapes = [[*known.shape] for _ in self.sizes]
+        for shape, size in zip(shapes, self.sizes, strict=True):
+            shape[self.axis] = size
+        parts = (
+            np.zeros(shape, known.dtype, like=known) if one is None else one
+            for one, shape in zip(dy, shapes, strict=True)
+        )
+        dx: Array = np.concatenate([*parts], self.axis)
+        return dx
+
+
+@cache
+def _cuts(sizes: tuple[int, ...], axis: int) -> tuple[tuple[Any, ...], ...]:
+    """Returns the indices of parts along an axis that is counted from the end."""
+    ends, whole = [0, *accumulate(sizes)], (slice(None),) * (-axis - 1)
+    return tuple((..., slice(*ends[i : i + 2]), *whole) for i in range(len(sizes)))
+
+
+@dataclass(frozen=True)
+class Reshape(Instruction):
+    """x as an array of another `shape`."""
+
+    shape: tuple[int, ...]
+    light = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        if math.prod(x) != math.prod(self.shape):
+            raise ValueError(f"expected {math.prod(self.shape)} numbers")
+        return (self.shape,)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return x.reshape(*x.shape[:2], *self.shape)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return dy.reshape(*dy.shape[:2], *call.shapes[0])
+
+
+# ---- of parameters alone ----
+
+
+def rates(A_log: Array) -> Array:
+    """Returns ``A = -exp(A_log)``."""
+    A: Array = -bounded_exp(contiguous(A_log))
+    return A
+
+
+@dataclass(frozen=True)
+class Rates(Instruction):
+    """``A = -exp(A_log)``."""
+
+    reads = ("y",)
+
+    def forward(self, call: Call, A_log: Array) -> Array:
+        return rates(A_log)
+
+    def backward(self, call: Call, dy: Array, A_log: Array) -> Array:
+        dA_log: Array = dy * call.y
+        return dA_log
+
+
+@dataclass(frozen=True)
+class Columns(Instruction):
+    """``y = w * scale``, w (O, I) with its columns multiplied by scale (I,)."""
+
+    def forward(self, call: Call, w: Array, scale: Array) -> Array:
+        y: Array = w * scale
+        return y
+
+    def backward(self, call: Call, dy: Array, w: Array, scale: Array) -> tuple[Array, Array]:
+        return dy * scale, (dy * w).sum(0)
+
+
+# ---- recurrences ----
+
+
+@dataclass(frozen=True)
+class Conv(Instruction):
+    """The causal convolution of each channel of x (I,) with taps w (I, K); without w, x itself. Its state is the last
+    K - 1 inputs."""
+
+    reads = ("x",)
+
+    def state(self, x: Any, w: Any, b: Any = None) -> tuple[StateArray, ...]:
+        return (StateArray("inputs", (0 if w is None else w[1] - 1, *x)),)
+
+    def forward(self, call: Call, x: Array, w: Array | None, b: Array | None = None) -> Array:
+        if w is None:
+            call.after = (np.zeros((len(x), 0, x.shape[-1]), x.dtype, like=x),)
+            return x
+        past = None if call.state is None else call.state[0]
+        y, after = causal_conv(x, w, b, past, lengths=call.lengths, return_state=True)
+        call.after = (after,)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array | None, b: Array | None = None) -> tuple[Any, ...]:
+        if w is None:
+            call.dbefore = (np.zeros((len(dy), 0, dy.shape[-1]), dy.dtype, like=dy),)
+            return dy, None, None
+        past = None if call.state is None else call.state[0]
+        dafter = None if call.dafter is None else call.dafter[0]
+        grads = causal_conv_backward(dy, x, w, past, dfinal=dafter, lengths=call.lengths)
+        call.dbefore = (grads.dstate,)
+        return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class Scan(Instruction):
+    """``h_t = a_t h_{t-1} + x_t``, a and x (N,) (`rotrnn.ops.diagonal_scan`)."""
+
+    reads = ("a", "y")
+
+    def state(self, a: Any, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", a),)
+
+    def forward(self, call: Call, a: Array, x: Array) -> Array:
+        h, after = diagonal_scan(a, x, *(call.state or ()), lengths=call.lengths, return_state=True)
+        call.after = (after,)
+        return h
+
+    def backward(self, call: Call, dy: Array, a: Array, x: Array) -> tuple[Array, Array]:
+        (dhT,) = call.dafter or (None,)
+        grads = diagonal_scan_backward(dy, a, call.y, *(call.state or ()), dhT=dhT, lengths=call.lengths)
+        call.dbefore = (grads.dh0,)
+        return grads.da, grads.dx
+
+
+@dataclass(frozen=True)
+class SelectiveScan(Instruction):
+    """The scan of Mamba, x and delta (I,), A (I, S), B and C (S,), skip (I,) (`rotrnn.ops.selective_scan`)."""
+
+    window: int | None = None
+    negative: bool = False
+    reads = ("x", "delta", "B", "C")
+
+    def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
+        past = () if self.window is None else (self.window - 1,)
+        return (StateArray("h", (*past, *A)),)
+
+    def forward(self, call: Call, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array) -> Array:
+        y, h, *carries = selective_scan(
+            *(x, delta, A, B, C, skip, *(call.state or ())),
+            window=self.window,
+            negative=self.negative,
+            lengths=call.lengths,
+            return_state=True,
+            return_carries=self.window is None,
+        )
+        call.after, call.kept = (h,), carries[0] if carries else None
+        return y
+
+    def backward(
+        self, call: Call, dy: Array, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array
+    ) -> tuple[Any, ...]:
+        (dhT,) = call.dafter or (None,)
+        grads = selective_scan_backward(
+            *(dy, x, delta, A, B, C, skip, *(call.state or ())),
+            dhT=dhT,
+            window=self.window,
+            negative=self.negative,
+            lengths=call.lengths,
+            carries=call.kept,
+        )
+        call.dbefore = (grads.dh0,)
+        return tuple(grads[:6])
+
+
+@dataclass(frozen=True)
+class SsdScan(Instruction):
+    """The scan of Mamba-2, x (H, P), delta (H,), A (H,), B and C (G, N), skip (H,) (`rotrnn.ops.ssd_scan`)."""
+
+    negative: bool = False
+    reads = ("x", "delta", "B", "C")
+
+    def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", (*x, B[1])),)
+
+    def forward(self, call: Call, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array) -> Array:
+        y: Array
+        y, h, call.kept = ssd_scan(
+            *(x, delta, A, B, C, skip, *(call.state or ())),
+            negative=self.negative,
+            lengths=call.lengths,
+            return_state=True,
+            return_carries=True,
+        )
+        call.after = (h,)
+        return y
+
+    def backward(
+        self, call: Call, dy: Array, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array
+    ) -> tuple[Any, ...]:
+        (dhT,) = call.dafter or (None,)
+        grads = ssd_scan_backward(
+            *(dy, x, delta, A, B, C, skip, *(call.state or ())),
+            dhT=dhT,
+            negative=self.negative,
+            lengths=call.lengths,
+            carries=call.kept,
+        )
+        call.dbefore = (grads.dh0,)
+        return tuple(grads[:6])
+
+
+@dataclass(frozen=True)
+class DeltaRule(Instruction):
+    """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or None
+    (`rotrnn.ops.delta_rule`)."""
+
+    reads = ("q", "k", "v", "beta", "decay")
+
+    def shapes(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[Shape, ...]:
+        return (v[1:],)
+
+    def state(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[StateArray, ...]:
+        return (StateArray("h", (*q, v[-1])),)
+
+    def forward(self, call: Call, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None) -> Array:
+        y: Array
+        y, h, call.kept = delta_rule(
+            *(q, k, v, beta, decay, *(call.state or ())), lengths=call.lengths, return_state=True, return_carries=True
+        )
+        call.after = (h,)
+        return y
+
+    def backward(
+        self, call: Call, dy: Array, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None
+    ) -> tuple[Any, ...]:
+        (dhT,) = call.dafter or (None,)
+        grads = delta_rule_backward(
+            *(dy, q, k, v, beta, decay, *(call.state or ())), dhT=dhT, lengths=call.lengths, carries=call.kept
+        )
+        call.dbefore = (grads.dh0,)
+        return tuple(grads[:5])
+
+
+@dataclass(frozen=True)
+class MatrixMemory(Instruction):
+    """The memory of mLSTM: q and k (H, N), v (H, P), logarithms i and f (H,) of gates (`rotrnn.ops.mlstm`)."""
+
+    reads = ("q", "k", "v", "i", "f", "y")
+
+    def shapes(self, q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[Shape, ...]:
+        return (v,)
+
+    def state(self, q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[StateArray, ...]:
+        return StateArray("c", (*v, q[1])), StateArray("n", q), StateArray("m", q[:1])
+
+    def forward(self, call: Call, q: Array, k: Array, v: Array, i: Array, f: Array) -> Array:
+        found: Any = mlstm(q, k, v, i, f, *(call.state or ()), lengths=call.lengths)
+        call.after = found.cT, found.nT, found.mT
+        call.kept = found._replace(y=None, cT=None, nT=None, mT=None)
+        y: Array = found.y
+        return y
+
+    def backward(self, call: Call, dy: Array, q: Array, k: Array, v: Array, i: Array, f: Array) -> tuple[Array, ...]:
+        after = dict(zip(("dcT", "dnT", "dmT"), call.dafter or (), strict=False))
+        found = call.kept._replace(y=call.y)
+        grads = mlstm_backward(dy, q, k, v, i, f, found, **after, lengths=call.lengths)
+        call.dbefore = grads.dc0, grads.dn0, grads.dm0
+        return tuple(grads[:5])
+
+
+@dataclass(frozen=True)
+class ScalarMemory(Instruction):
+    """The memory of sLSTM: inputs x (4, H, P) of the gates, w (H, 4P, P) (`rotrnn.ops.slstm`)."""
+
+    forget: str = "sigmoid"
+    reads = ("y",)
+
+    def shapes(self, x: Any, w: Any) -> tuple[Shape, ...]:
+        return (x[1:],)
+
+    def state(self, x: Any, w: Any) -> tuple[StateArray, ...]:
+        return tuple(StateArray(name, x[1:]) for name in "hcnm")
+
+    def forward(self, call: Call, x: Array, w: Array) -> Array:
+        found: Any = slstm(w, x, *(call.state or ()), forget=self.forget, lengths=call.lengths)
+        call.after = found.hT, found.cT, found.nT, found.mT
+        call.kept = found._replace(h=None, hT=None, cT=None, nT=None, mT=None)
+        h: Array = found.h
+        return h
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
+        after = dict(zip(("dhT", "dcT", "dnT", "dmT"), call.dafter or (), strict=False))
+        found, given = call.kept._replace(h=call.y), call.state or ()
+        grads = slstm_backward(dy, w, found, *given, **after, forget=self.forget, lengths=call.lengths)
+        call.dbefore = grads.dh0, grads.dc0, grads.dn0, grads.dm0
+        return grads.dx, grads.dw
+
+
+@dataclass(frozen=True)
+class LSTMCells(Instruction):
+    """The cells of an LSTM: inputs x (4 N,) of the gates, w (4 N, N) (`rotrnn.ops.lstm`)."""
+
+    reads = ("y",)
+
+    def shapes(self, x: Any, w: Any) -> tuple[Shape, ...]:
+        return (w[1:],)
+
+    def state(self, x: Any, w: Any) -> tuple[StateArray, ...]:
+        return StateArray("h", w[1:]), StateArray("c", w[1:])
+
+    def forward(self, call: Call, x: Array, w: Array) -> Array:
+        found = lstm(w, x, *(call.state or ()), lengths=call.lengths)
+        call.after, call.kept = (found.hT, found.cT), (found.c, found.gates)
+        return found.h
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
+        after = dict(zip(("dhT", "dcT"), call.dafter or (), strict=False))
+        grads = lstm_backward(dy, w, call.y, *call.kept, *(call.state or ()), **after, lengths=call.lengths)
+        call.dbefore = grads.dh0, grads.dc0
+        return grads.dx, grads.dw
+
+
+@dataclass(frozen=True)
+class Elman(Instruction):
+    """``h_t = f(A h_{t-1} + x_t)``, x (N,), A (N, N); backward in time if `reverse` (`rotrnn.ops.rnn`)."""
+
+    activation: str = "identity"
+    reverse: bool = False
+    reads = ("y",)
+
+    def state(self, x: Any, A: Any) -> tuple[StateArray, ...]:
+        return () if self.reverse else (StateArray("h", x),)
+
+    def forward(self, call: Call, x: Array, A: Array) -> Array:
+        how: dict[str, Any] = {"activation": self.activation, "reverse": self.reverse, "lengths": call.lengths}
+        h, after = rnn(A, x, *(call.state or ()), **how)
+        call.after = () if self.reverse else (after,)
+        return h
+
+    def backward(self, call: Call, dy: Array, x: Array, A: Array) -> tuple[Array, Array]:
+        how: dict[str, Any] = {"activation": self.activation, "reverse": self.reverse, "lengths": call.lengths}
+        (dhT,) = call.dafter or (None,)
+        grads = rnn_backward(dy, A, call.y, *(call.state or ()), dhT=dhT, **how)
+        call.dbefore = () if self.reverse else (grads.dh0,)
+        return grads.dx, grads.dA
+
+
+@dataclass(frozen=True)
+class Inner(Instruction):
+    """Another layer, of x and its parameters in the order of its `shapes`."""
+
+    layer: Recurrent
+
+    def state(self, x: Any, *params: Any) -> tuple[StateArray, ...]:
+        return form_leaves(self.layer.state_form)
+
+    def prepare(self, x: None, *params: Any) -> Any:
+        return trusted(self.layer.prepare)(self._named(params))
+
+    def forward(self, call: Call, x: Array, *params: Array) -> Array:
+        state = self._whole(call.state)
+        if call.stepping:
+            y, after = trusted(self.layer.step)(self._named(params), state, x[:, 0], call.prepared)
+            call.after = state_leaves(after)
+            return y[:, None]
+        y, call.kept = self.layer.forward(self._named(params), x, call.ctx, state)
+        call.after = state_leaves(call.kept.state)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, *params: Array) -> tuple[Array, ...]:
+        after = self._whole(call.dafter)
+        dx, dparams, dstate = trusted(self.layer.backward)(self._named(params), call.kept, dy, after)
+        call.dbefore = state_leaves(dstate)
+        return dx, *(dparams[name] for name in self.layer.shapes)
+
+    def _named(self, params: tuple[Array, ...]) -> dict[str, Array]:
+        return dict(zip(self.layer.shapes, params, strict=True))
+
+    def _whole(self, arrays: tuple[Any, ...] | None) -> Any:
+        """Returns the layer's state of its arrays; parts of a gradient may be None."""
+        if arrays is None or all(one is None for one in arrays):
+            return None
+        return arrays[0] if isinstance(self.layer.state_form, StateArray) else tuple(arrays)

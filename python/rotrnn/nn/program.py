@@ -1,0 +1,484 @@
+"""A layer as a program: a straight line of instructions, from which forward, backward, step and the state follow.
+
+A layer of the base `Programmed` writes its program once (`rotrnn.nn.instructions` are the instructions):
+
+    def program(self) -> Program:
+        p = Builder(self)
+        z = p(Sigmoid(), p(Dense(), p.x, "W_z", "b_z"))
+        a = p(Affine(-1, 1), z)
+        h = p(Scan(), a, p(Product(), z, p(Dense(), p.x, "W_c", "b_c")))
+        return p.returns(p(Dense(), h, "W_out"), h=h)
+
+The registers of a program are the input, the layer's parameters, and the outputs of its instructions. Forward runs the
+instructions in order. Backward walks them in reverse, each by its own adjoint, and adds up the gradients of registers
+that several instructions read. The program is known before any array is, so nothing is traced or taped:
+
+- an instruction all of whose inputs are parameters is run once for many steps (`prepare`), and again in backward;
+- what forward saves is what adjoints read (`Instruction.reads`). Outputs of `light` instructions are computed again;
+- the state is the states of the instructions, in order.
+
+Input and output are masked: padding beyond the lengths is never read, and is zero in y and in dx.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate, zip_longest
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn.nn.layer import (
+    EVALUATION,
+    TRUSTED,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    trusted,
+)
+from rotrnn.ops.pointwise import mask_padding
+
+Shape = tuple[int, ...]
+
+
+class Call:
+    """What a call of an instruction has beside its inputs: the context, its states, and what it keeps for its adjoint.
+
+    `state` are the arrays of its state before x, None before the first step, and forward sets those after x in `after`.
+    Backward gets the gradients of the latter in `dafter`, None if nothing depends on them, and sets those of the former
+    in `dbefore`. What forward sets in `kept` backward finds there. `shapes` are those of the inputs. In a step of
+    streaming inference, `stepping` is true, T is 1, and `prepared` is what `Instruction.prepare` returned.
+    """
+
+    __slots__ = ("after", "ctx", "dafter", "dbefore", "kept", "prepared", "shapes", "state", "stepping", "y")
+
+    def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
+        self.shapes: tuple[Any, ...] = line.shapes
+        self.ctx, self.state = ctx, state
+        self.stepping, self.prepared = False, None
+        self.after: tuple[Any, ...] = ()
+        self.dafter: tuple[Any, ...] | None = None
+        self.dbefore: tuple[Any, ...] = ()
+        self.kept: Any = None
+        self.y: Any = None
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64] | None:
+        return self.ctx.lengths
+
+
+class Instruction:
+    """A step of a program: a differentiable function of arrays (B, T, ...) and of parameters, with its adjoint.
+
+    A subclass is a frozen dataclass of its settings. Its ``forward(call, *inputs)`` returns an array, or as many as
+    `shapes` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
+    for each input, or one gradient for a single input; None stands for zeros. dy is a tuple if forward's outputs are.
+    Of the inputs that are not parameters, backward gets those that `reads` names, and None for the others.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    """The inputs that backward reads, by their names in forward; "y" is forward's output, as ``call.y``."""
+    light: ClassVar[bool] = False
+    """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
+    forward: Any
+    backward: Any
+
+    def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
+        """Returns the shapes of its outputs without (B, T), from those of its inputs; parameters have all their axes.
+        Raises ValueError where inputs do not fit."""
+        return (_known(inputs[0]),)
+
+    def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
+        """Returns the arrays of its state, from the shapes of its inputs."""
+        return ()
+
+    def prepare(self, *inputs: Any, **named: Any) -> Any:
+        """Returns what many steps share, from its inputs, of which only parameters are given."""
+        return None
+
+
+def _known(shape: Shape | None) -> Shape:
+    if shape is None:
+        raise ValueError("an input is missing")
+    return shape
+
+
+@cache
+def _input_names(forward: Any) -> tuple[str, ...]:
+    """Returns the names of the inputs of an instruction's forward, without those of a starred argument."""
+    takes = inspect.signature(forward).parameters.values()
+    return tuple(one.name for one in takes if one.kind is one.POSITIONAL_OR_KEYWORD)[2:]  # after self and call
+
+
+MISSING = -1  # the last element of a list of registers, None
+
+
+@dataclass(frozen=True)
+class Register:
+    """A value of a program: its place among the registers, and its shape without (B, T); a parameter's whole shape."""
+
+    place: int
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Line:
+    """An instruction with the places of its inputs and outputs; `read` are the inputs that its adjoint gets. MISSING
+    stands for an input that is not given. A line is `fixed` if all its inputs are: parameters, and outputs of fixed
+    lines."""
+
+    name: str
+    instruction: Instruction
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    read: tuple[int, ...]
+    shapes: tuple[Shape | None, ...]
+    states: tuple[StateArray, ...]
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """The registers of a layer by name, its lines, and the place of its output. Register 0 is the input x, then come
+    the `parameters`. The registers that are `shown` can be asked for (`Programmed.registers`)."""
+
+    names: tuple[str, ...]
+    parameters: tuple[str, ...]
+    all_lines: tuple[Line, ...]
+    y: int
+    shown: dict[str, Register]
+
+    @cached_property
+    def fixed_lines(self) -> tuple[Line, ...]:
+        """The lines that depend on parameters alone."""
+        return tuple(line for line in self.all_lines if line.fixed)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines that depend on the input."""
+        return tuple(line for line in self.all_lines if not line.fixed)
+
+    @cached_property
+    def states(self) -> tuple[StateArray, ...]:
+        """The arrays of the state."""
+        return tuple(one for line in self.lines for one in line.states)
+
+    @cached_property
+    def fixed_outputs(self) -> tuple[int, ...]:
+        """The outputs of the fixed lines."""
+        return tuple(place for line in self.fixed_lines for place in line.outputs)
+
+    @cached_property
+    def fixed(self) -> frozenset[int]:
+        """The registers that depend on parameters alone."""
+        return frozenset((MISSING, *range(1, 1 + len(self.parameters)), *self.fixed_outputs))
+
+    @cached_property
+    def kept(self) -> dict[str, int]:
+        """The registers that forward saves: those that adjoints read, or from which these are computed again."""
+        read = {one.place for one in self.shown.values()}.union(*map(_read, self.lines))
+        saved: set[int] = set()
+        for line in reversed(self.lines):
+            if line.instruction.light and not read.isdisjoint(line.outputs):
+                read |= set(line.inputs)
+            else:
+                saved |= read & set(line.outputs)
+        saved |= read & {0}
+        return {self.names[place]: place for place in sorted(saved)}
+
+    @cached_property
+    def again(self) -> tuple[tuple[Line, ...], ...]:
+        """For each line, those that are run again before its adjoint."""
+        known, found = {*self.kept.values(), *self.fixed}, []
+        for line in reversed(self.all_lines):
+            found.append(self.missing(_read(line), known))
+        return tuple(reversed(found))
+
+    def missing(self, places: set[int], known: set[int]) -> tuple[Line, ...]:
+        """Returns the lines that compute registers from `known` ones, and adds what they compute to these."""
+        found: list[Line] = []
+        for line in reversed(self.lines):
+            if not (places - known).isdisjoint(line.outputs):
+                found.append(line)
+                places = places | set(line.inputs)
+        known |= {place for line in found for place in line.outputs}
+        return tuple(reversed(found))
+
+    @cached_property
+    def ends(self) -> tuple[tuple[int, ...], ...]:
+        """For each line the registers that no later line reads and that are not saved."""
+        last = {place: i for i, line in enumerate(self.lines) for place in (*line.inputs, *line.outputs)}
+        stay = {0, self.y, *self.kept.values(), *self.fixed}
+        return tuple(tuple(one for one in last if last[one] == i and one not in stay) for i in range(len(self.lines)))
+
+    @cached_property
+    def slices(self) -> tuple[slice | None, ...]:
+        """For each line where its arrays are in a state."""
+        ends = [0, *accumulate(len(line.states) for line in self.lines)]
+        return tuple(slice(*ends[i : i + 2]) if line.states else None for i, line in enumerate(self.lines))
+
+    def split(self, state: State) -> list[tuple[Any, ...] | None]:
+        """Returns for each line its arrays of a state, or of a gradient of it; None for those of none."""
+        arrays = state if isinstance(state, tuple) else (state,)
+        return [None if state is None or one is None else arrays[one] for one in self.slices]
+
+
+class Builder:
+    """Writes the program of a layer: ``p(instruction, *inputs)`` appends a line, and returns its output or outputs.
+
+    An input is a register, or the name of a parameter; a name that the layer's `shapes` do not have (an optional bias)
+    is left out, as None is. `x` is the layer's input.
+    """
+
+    def __init__(self, layer: Recurrent) -> None:
+        self._shapes = layer.shapes
+        self._names = ["x", *self._shapes]
+        self._parameters = {name: Register(1 + i, shape) for i, (name, shape) in enumerate(self._shapes.items())}
+        self._fixed = {MISSING, *range(1, len(self._names))}  # registers that depend on parameters alone
+        self._lines: list[Line] = []
+        self.x = Register(0, (layer.d_model,))
+
+    def __call__(self, instruction: Instruction, *inputs: Register | str | None) -> Any:
+        kind, takes = type(instruction).__name__, _input_names(type(instruction).forward)
+        inputs += (None,) * (len(takes) - len(inputs))
+        given = [self._parameters.get(one) if isinstance(one, str) else one for one in inputs]
+        shapes = tuple(None if one is None else one.shape for one in given)
+        try:
+            outputs = [Register(len(self._names) + i, shape) for i, shape in enumerate(instruction.shapes(*shapes))]
+            states = instruction.state(*shapes)
+        except (TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"{kind}: {error}, its inputs have shapes {', '.join(map(str, shapes))}") from error
+        places = tuple(MISSING if one is None else one.place for one in given)
+        fixed = self._fixed.issuperset(places)
+        read = tuple(
+            place if place in self._fixed or name in instruction.reads else MISSING
+            for name, place in zip_longest(takes, places)
+        )
+        count = sum(type(line.instruction) is type(instruction) for line in self._lines)
+        name = f"{kind}{1 + count}" if count else kind
+        made = tuple(one.place for one in outputs)
+        self._lines.append(Line(name, instruction, places, made, read, shapes, states, fixed))
+        self._fixed |= set(made) if fixed else set()
+        self._names += [name if len(made) == 1 else f"{name}_{i}" for i in range(len(made))]
+        return outputs[0] if len(made) == 1 else tuple(outputs)
+
+    def returns(self, y: Register, **shown: Register) -> Program:
+        """Returns the program, whose output is y. Registers that are `shown` can be asked for by these names
+        (`Programmed.registers`); "h" is the layer's vector of hidden states."""
+        for name, one in shown.items():
+            self._names[one.place] = name
+        read = {y.place, *(place for line in self._lines for place in line.inputs)}
+        if idle := [line.name for line in self._lines if read.isdisjoint(line.outputs)]:
+            raise ValueError(f"Builder.returns: no line reads the output of {idle[0]}, and it is not y")
+        return Program(tuple(self._names), tuple(self._parameters), tuple(self._lines), y.place, shown)
+
+
+class Prepared(NamedTuple):
+    """What depends on parameters alone: registers, and what each line has prepared."""
+
+    registers: tuple[Array, ...]
+    lines: tuple[Any, ...]
+
+
+class ProgramSaved(NamedTuple):
+    """Saved for backward: registers by name, what each line has kept, the lengths, and the states before and after x.
+    The last is None for a bidirectional layer."""
+
+    registers: dict[str, Array]
+    kept: dict[str, Any]
+    lengths: npt.NDArray[np.int64] | None
+    before: State
+    state: State
+
+
+@dataclass(frozen=True)
+class Programmed(Recurrent):
+    """A layer that is given by a program: a subclass declares its `shapes`, `init` and `program`."""
+
+    @abstractmethod
+    def program(self) -> Program:
+        """Returns the layer's program."""
+
+    @cached_property
+    def _program(self) -> Program:
+        return self.program()
+
+    @property
+    def state_form(self) -> StateForm:
+        states = self._program.states
+        return states[0] if len(states) == 1 else states
+
+    def input_shape(self, saved: ProgramSaved) -> tuple[int, ...] | None:
+        x = saved.registers.get("x")
+        return None if x is None else tuple(x.shape)
+
+    @property
+    def hidden(self) -> StateArray:
+        h = self._program.shown.get("h")
+        return StateArray("y", (self.d_model,)) if h is None else StateArray("h", (math.prod(h.shape),))
+
+    def hidden_states(self, saved: ProgramSaved) -> Array | None:
+        h = saved.registers.get("h")
+        return None if h is None else h.reshape(*h.shape[:2], math.prod(h.shape[2:]))
+
+    @property
+    def state_size(self) -> int | None:
+        return self.state_lanes if "h" not in self._program.shown else self.hidden.lanes
+
+    def prepare(self, params: Params) -> Prepared:
+        """Returns what depends on the parameters alone."""
+        program, values = self.begun(params, TRUSTED)
+        fixed = tuple(values[place] for place in program.fixed_outputs)
+        return Prepared(fixed, tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines))
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
+    ) -> tuple[Array, ProgramSaved]:
+        """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call."""
+        program, values = self.begun(params, ctx)
+        values[0] = mask_padding(x, ctx.lengths)
+        kept: dict[str, Any] = {}
+        after: list[Any] = []
+        for line, own, ends in zip(program.lines, program.split(state), program.ends, strict=True):
+            call = Call(line, ctx, own)
+            _run(line, values, call)
+            after += call.after
+            if call.kept is not None:
+                kept[line.name] = call.kept
+            for place in ends:
+                values[place] = None
+        registers = {name: values[place] for name, place in program.kept.items()}
+        y = mask_padding(values[program.y], ctx.lengths)
+        return y, ProgramSaved(registers, kept, ctx.lengths, state, self._whole(after))
+
+    def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
+        ready = trusted(self.prepare)(params) if prepared is None else prepared
+        program, values = self.begun(params, TRUSTED, ready)
+        values[0] = x_t[:, None]
+        after: list[Any] = []
+        for line, own, of_line in zip(program.lines, program.split(state), ready.lines, strict=True):
+            call = Call(line, TRUSTED, own)
+            call.stepping, call.prepared = True, of_line
+            _run(line, values, call)
+            after += call.after
+        return values[program.y][:, 0], self._whole(after)
+
+    def backward(
+        self, params: Params, saved: ProgramSaved, dy: Array, dstate: State = None, dh: Array | None = None
+    ) -> tuple[Array, Params, State]:
+        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
+        given by another module, is a further gradient of `hidden_states`."""
+        ctx = TRUSTED.checked(saved.lengths)
+        program, values = self.begun(params, ctx)
+        for name, place in program.kept.items():
+            values[place] = saved.registers[name]
+        grads = Gradients(len(values), program.y, mask_padding(dy, saved.lengths))
+        if dh is not None:
+            h = program.shown["h"]
+            grads.add(h.place, dh.reshape(*dh.shape[:2], *h.shape))
+        before: list[Any] = []
+        states, dstates = program.split(saved.before), program.split(dstate)
+        for line, again in zip(reversed(program.all_lines), reversed(program.again), strict=True):
+            for light in again:
+                _run(light, values, Call(light, ctx))
+            call = Call(line, ctx)
+            if not line.fixed:
+                call.state, call.dafter, call.kept = states.pop(), dstates.pop(), saved.kept.get(line.name)
+            if "y" in line.instruction.reads:
+                call.y = values[line.outputs[0]]
+            taken = [grads.take(place) for place in line.outputs]
+            found = line.instruction.backward(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
+            for place, d in zip(line.inputs, found if isinstance(found, tuple) else (found,), strict=True):
+                if place != MISSING and d is not None:
+                    grads.add(place, d)
+            before[:0] = call.dbefore
+        dx, *given = (grads.take(place) for place in range(1 + len(program.parameters)))
+        dparams = {
+            name: np.zeros_like(params[name]) if d is None else d
+            for name, d in zip(program.parameters, given, strict=True)
+        }
+        return np.zeros_like(dy) if dx is None else dx, dparams, self._whole(before)
+
+    def registers(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> dict[str, Array]:
+        """Returns the registers that the program shows, by name. Arguments and errors are those of `forward`."""
+        _, saved = self.forward(params, x, ctx, state)
+        program, values = self.begun(params, ctx)
+        for name, place in program.kept.items():
+            values[place] = saved.registers[name]
+        shown = {one.place for one in program.shown.values()}
+        for line in program.missing(shown, {*program.kept.values(), *program.fixed}):
+            _run(line, values, Call(line, ctx))
+        return {name: values[one.place] for name, one in program.shown.items()}
+
+    def begun(self, params: Params, ctx: Context = TRUSTED, ready: Prepared | None = None) -> tuple[Program, list[Any]]:
+        """Returns the program and its registers, of which those that depend on parameters alone have values."""
+        program = self._program
+        values: list[Any] = [None] * (len(program.names) + 1)
+        for place, name in enumerate(program.parameters, 1):
+            values[place] = params[name]
+        if ready is None:
+            for line in program.fixed_lines:
+                _run(line, values, Call(line, ctx))
+        else:
+            for place, value in zip(program.fixed_outputs, ready.registers, strict=True):
+                values[place] = value
+        return program, values
+
+    def _whole(self, arrays: list[Any]) -> State:
+        """Returns the state of the arrays of all instructions."""
+        if getattr(self, "bidirectional", False):
+            return None
+        return arrays[0] if len(self._program.states) == 1 else tuple(arrays)
+
+
+class Gradients:
+    """The gradients of registers, added up. `take` returns the gradient of a register, which is then forgotten."""
+
+    def __init__(self, count: int, place: int, d: Array) -> None:
+        self._of: list[Any] = [None] * count
+        self._of[place] = d
+        self._own: set[int] = set()  # sums, which may be written to
+
+    def add(self, place: int, d: Array) -> None:
+        known = self._of[place]
+        if known is None:
+            self._of[place] = d
+        elif place in self._own and known.dtype == d.dtype:
+            np.add(known, d, out=known)
+        else:
+            self._of[place] = known + d
+            self._own.add(place)
+
+    def take(self, place: int) -> Any:
+        d, self._of[place] = self._of[place], None
+        self._own.discard(place)
+        return d
+
+
+def _read(line: Line) -> set[int]:
+    """Returns the registers that a line's adjoint reads."""
+    own = {line.outputs[0]} if "y" in line.instruction.reads else set()
+    return own | set(line.read)
+
+
+def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
+    return [values[place] for place in places]
+
+
+def _run(line: Line, values: list[Any], call: Call) -> None:
+    """Runs a line forward, and stores its outputs."""
+    result = line.instruction.forward(call, *[values[place] for place in line.inputs])
+    if len(line.outputs) == 1:
+        values[line.outputs[0]] = result
+    else:
+        for place, value in zip(line.outputs, result, strict=True):
+            values[place] = value

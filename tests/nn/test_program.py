@@ -1,0 +1,158 @@
+"""Layers that are programs: what follows from the lines (rotrnn.nn.program)."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from rotrnn.nn.instructions import Affine, Conv, Dense, Product, Rates, Scan, Sigmoid, SiLU, Split, Sum
+from rotrnn.nn.layer import Array, Context, Params, astype, state_leaves
+from rotrnn.nn.layers.mamba import Mamba
+from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from rotrnn.testing import gradcheck
+
+B, T, D, N = 2, 6, 3, 4
+
+
+@dataclass(frozen=True)
+class Cube(Instruction):
+    """``y = x^3``, an instruction of the user's own."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = x**3
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = 3 * x**2 * dy
+        return dx
+
+
+@dataclass(frozen=True)
+class Own(Programmed):
+    """A layer of the user's own: h = scan(s(-e^r u), silu(conv(u))), y = W (h + h * u^3) + 2 u, with u = W_in x."""
+
+    about: ClassVar[str] = "a test"
+    paper: ClassVar[str] = "none"
+    d_state: int = N
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        n = self.d_state
+        return {"W_in": (n + 1, D), "taps": (n, 3), "r": (n, n), "W": (D, n), "unread": (2,)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return astype({name: rng.standard_normal(shape) for name, shape in self.shapes.items()}, np.float32)
+
+    def program(self) -> Program:
+        p = Builder(self)
+        u, _ = p(Split((self.d_state, 1)), p(Dense(), p.x, "W_in", "no such bias"))
+        a = p(Sigmoid(), p(Dense(), u, p(Rates(), "r")))
+        h = p(Scan(), a, p(SiLU(), p(Conv(), u, "taps")))
+        read = p(Sum(), h, p(Product(), h, p(Cube(), u)))
+        return p.returns(p(Sum(), p(Dense(), read, "W"), p(Affine(2), p.x)), h=h, a=a)
+
+
+def drawn(dtype: Any = np.float64) -> tuple[Own, Params, Array]:
+    layer, rng = Own(D), np.random.default_rng(0)
+    return layer, astype(layer.init(rng), dtype), rng.standard_normal((B, T, D)).astype(dtype)
+
+
+def test_a_layer_of_the_users_own_has_right_gradients() -> None:
+    """With a state, lengths, parts of a split that nothing reads, and a parameter that no line reads: its gradient is
+    zero, as central differences find, too."""
+    layer, params, x = drawn()
+    assert set(gradcheck(layer)) >= {"x", "W_in", "taps", "r", "W", "unread", "state.0", "state.1"}
+    y, saved = layer.forward(params, x, Context(np.array([T, 2])))
+    dx, dparams, _ = layer.backward(params, saved, np.ones_like(y))
+    assert not y[1, 2:].any()
+    assert not dx[1, 2:].any()
+    assert list(dparams) == list(params)
+    assert not dparams["unread"].any()
+
+
+def test_forward_equals_the_equation() -> None:
+    layer, params, x = drawn()
+    u = (x @ params["W_in"].T)[..., :N]
+    a = 1 / (1 + np.exp(u @ np.exp(params["r"]).T))
+    padded = np.concatenate([np.zeros((B, 2, N)), u], 1)
+    v = sum(padded[:, k : k + T] * params["taps"][:, k] for k in range(3))
+    v = v / (1 + np.exp(-v))
+    h, hs = np.zeros((B, N)), []
+    for t in range(T):
+        h = a[:, t] * h + v[:, t]
+        hs.append(h)
+    states = np.stack(hs, 1)
+    y, saved = layer.forward(params, x)
+    # sums of at most 3 T products of numbers of size 100
+    np.testing.assert_allclose(y, (states + states * u**3) @ params["W"].T + 2 * x, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(layer.hidden_states(saved), states, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(layer.registers(params, x)["a"], a, rtol=0, atol=1e-14)
+
+
+def test_steps_go_on_where_forward_ends_and_take_what_was_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, params, x = drawn()
+    y, saved = layer.forward(params, x)
+    prepared = layer.prepare(params)
+    monkeypatch.setattr(Rates, "forward", None)  # a step with `prepared` does not run it again
+    _, state = None, None
+    rows = []
+    for t in range(T):
+        y_t, state = layer.step(params, state, x[:, t], prepared)
+        rows.append(y_t)
+    # the same operations on rows, whose sums of N products may be in another order
+    np.testing.assert_allclose(np.stack(rows, 1), y, rtol=0, atol=1e-12 * np.abs(y).max())
+    for one, other in zip(state_leaves(state), state_leaves(saved.state), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * np.abs(other).max())
+
+
+def test_the_state_is_the_states_of_the_lines_in_order() -> None:
+    form = Own(D).state_form
+    assert isinstance(form, tuple)
+    assert [(one.name, one.shape) for one in form] == [("inputs", (2, N)), ("h", (N,))]
+    assert MinGRU(D, N).state_form == Own(D).state_form[1]  # type: ignore[index]  # one array alone is no tuple
+
+
+def test_forward_saves_what_adjoints_read_and_no_more() -> None:
+    """Of minGRU: x for both maps; z, of which the transition 1 - z and the product z c are computed again; c; h."""
+    layer = MinGRU(D, N)
+    _, saved = layer.forward(layer.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
+    assert {name: one.shape[2] for name, one in saved.registers.items()} == {"x": D, "Sigmoid": N, "Dense2": N, "h": N}
+    mamba = Mamba(D, d_state=2, expand=1)
+    _, saved = mamba.forward(mamba.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
+    numbers = sum(one.shape[2] for one in saved.registers.values())
+    # x, value, gate, conv(value) and its SiLU, d B C, Delta before and after its softplus, h, h * SiLU(gate)
+    assert numbers == D + 4 * D + (1 + 2 + 2) + 2 * D + 2 * D
+
+
+def test_layers_with_programs_are_values() -> None:
+    layer, params, x = drawn()
+    y, saved = layer.forward(params, x)
+    again = pickle.loads(pickle.dumps(layer))
+    assert again == layer == Own(D)
+    assert hash(again) == hash(layer)
+    dx, _, _ = again.backward(params, pickle.loads(pickle.dumps(saved)), y)
+    assert dx.tobytes() == layer.backward(params, saved, y)[0].tobytes()
+    assert replace(layer, d_state=N + 1).state_form != layer.state_form  # a program of its own
+
+
+def test_wrong_programs_say_what_is_wrong() -> None:
+    p = Builder(Own(D))
+    with pytest.raises(
+        ValueError, match=r"^Dense: expected x \(I,\), w \(O, I\) and b .*, got \(3,\), \(3, 4\) and None"
+    ):
+        p(Dense(), p.x, "W")
+    with pytest.raises(ValueError, match=r"^Dense: expected .* got \(3,\), None and None"):
+        p(Dense(), p.x, "no such weight")
+    with pytest.raises(ValueError, match=r"^Split: expected 5 numbers in axis -1 of \(3,\)"):
+        p(Split((2, 3)), p.x)
+    y = p(Affine(2), p.x)
+    p(Affine(3), y)
+    with pytest.raises(ValueError, match=r"^Builder.returns: no line reads the output of Affine2, and it is not y"):
+        p.returns(y)
