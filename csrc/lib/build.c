@@ -11,9 +11,6 @@
 
 enum { LINE = 64 }; /* bytes of a cache line */
 
-static const int64_t LARGEST = (int64_t)1
-                               << 28; /* of an integer setting, so that sums of products of two do not overflow */
-
 bool good(const builder *b) { return b->error->status == ROTRNN_OK; }
 
 /* -------------------------------------------------------------------------------------------------- settings */
@@ -150,7 +147,7 @@ weights from_row(weights w, int64_t row, int64_t columns) {
     return w;
 }
 
-static void widen(double *to, weights from, int64_t count) {
+void widen(double *to, weights from, int64_t count) {
     if (from.is_double) {
         memcpy(to, from.at, (size_t)count * sizeof *to);
         return;
@@ -175,6 +172,21 @@ const double *matrix_of(builder *b, const part *p, const char *name, int64_t row
 }
 const double *stack_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns) {
     return array_of(b, p, name, 3, (const int64_t[]){count, rows, columns});
+}
+
+weights any_weights_of(builder *b, const part *p, const char *name, int64_t *shape, int *axes) {
+    char full[128];
+    (void)snprintf(full, sizeof full, "%s.%s", p->name, name);
+    file_array *const array = good(b) ? file_find(b->file, full) : NULL;
+    *axes = 0;
+    if (!array) {
+        if (good(b)) failed(b->error, ROTRNN_DAMAGED, "%s is missing, which the program of its layer has", full);
+        return (weights){NULL, false};
+    }
+    array->used = true;
+    *axes = array->axes;
+    memcpy(shape, array->shape, (size_t)array->axes * sizeof *shape);
+    return (weights){array->bytes, b->file->is_double};
 }
 
 static weights in_place(builder *b, const file_array *array) {
@@ -302,6 +314,32 @@ void emit_layer_norm(builder *b, rows y, rows x, const double *scale, const doub
     emit_norm(b, y, x, scale, bias, groups, eps, true);
 }
 
+void emit_gated(builder *b, op_kind f, rows y, rows x, rows gate) {
+    const int64_t before = b->taken;
+    const rows on = take_rows(b, gate.width);
+    emit(b, f, on, gate);
+    emit(b, OP_PRODUCT, y, on)->z = x;
+    b->taken = before;
+}
+
+void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
+    const int64_t D = u.width;
+    double *const by_tap = good(b) ? spare(b, taps * D) : NULL;
+    if (!good(b)) return;
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t k = 0; k < taps; k++) by_tap[k * D + d] = w[d * taps + k];
+    op *const conv = emit(b, OP_CONV, u, value);
+    conv->count = taps;
+    conv->w[0] = stored(b, by_tap, taps * D);
+    conv->w[1] = stored(b, shift, D);
+    conv->state = take_state(b, (taps - 1) * D, b->run->number);
+}
+
+void emit_silu_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps) {
+    if (taps) emit_conv(b, u, value, w, shift, taps);
+    emit(b, OP_SILU, u, taps ? u : value);
+}
+
 void emit_skip(builder *b, rows y, rows x, const double *skip) {
     emit(b, OP_SKIP, y, x)->w[0] = stored(b, skip, y.width);
 }
@@ -323,22 +361,10 @@ static const struct {
     {"S4", build_s4},
     {"LiquidS4", build_liquid_s4},
 #endif
-    {"RNN", build_rnn},
-    {"LSTM", build_lstm},
-    {"MinGRU", build_min_gru},
-    {"Mamba", build_mamba},
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
     {"Griffin", build_griffin},
-#if LIB_MATRIX_STATES
-    {"Mamba2", build_mamba2},
-    {"DeltaNet", build_delta_net},
-#endif
-#if LIB_XLSTM
-    {"MLSTM", build_mlstm},
-    {"SLSTM", build_slstm},
-#endif
 #if LIB_FIXED_POINTS
     {"FixedPointRNN", build_fixed_point},
     {"Bedouin", build_bedouin},
@@ -346,14 +372,29 @@ static const struct {
 #endif
 };
 
+/* All settings of a layer are in its program. */
+static void ignore_all(const json *settings) {
+    for (const json *one = settings->first; one; one = one->next)
+        if (strcmp(one->key, "program")) {
+            (void)json_member(settings, one->key);
+            if (one->kind == JSON_OBJECT) ignore_all(one);
+        }
+}
+
 static void build_layer_of(builder *b, const part *layer, rows y, rows x) {
+    if (json_member(layer->settings, "program")) {
+        check_width(b, layer, "d_model", x.width);
+        ignore_all(layer->settings);
+        build_program(b, layer, y, x);
+        return;
+    }
     for (size_t i = 0; i < sizeof LAYERS / sizeof *LAYERS; i++) {
         if (!is_kind(layer, LAYERS[i].kind)) continue;
         check_width(b, layer, "d_model", x.width);
         LAYERS[i].build(b, layer, y, x);
         return;
     }
-    unsupported(b, layer, "");
+    unsupported(b, layer, " without a program");
 }
 
 /* y <- out(GELU(gate(x)) layer(conv(value(x)))); the arrays of the layer in it have the names of its own. */
@@ -377,7 +418,7 @@ static void build_griffin(builder *b, const part *p, rows y, rows x) {
     emit_dense(b, value, x, w_value, b_value);
     emit_conv(b, u, value, w_conv, b_conv, taps);
     build_layer_of(b, &layer, value, u);
-    emit(b, OP_GELU_GATE, value, gate);
+    emit_gated(b, OP_GELU, value, value, gate);
     emit_dense(b, y, value, w_out, b_out);
 }
 
@@ -432,7 +473,7 @@ static void build_gate(builder *b, const part *gate, rows y) {
     emit(b, OP_GELU, z, y);
     build_dense(b, gate, "gate", on, z);
     if (form == FULL) build_dense(b, gate, "value", y, z);
-    emit(b, OP_GLU, y, on)->z = form == HALF1 ? z : y;
+    emit_gated(b, OP_SIGMOID, y, form == HALF1 ? z : y, on);
 }
 
 static void ignore_dropout(const part *dropout) { ignore(dropout, "rate over_time site"); }
@@ -461,7 +502,8 @@ static void build_residual(builder *b, const part *block, rows x) {
     if (prenorm) build_norm(b, &norm, z, x);
     build_layer_of(b, &layer, y, prenorm ? z : x);
     build_end(b, &gate, y);
-    emit(b, OP_ADD, prenorm ? x : y, prenorm ? y : x);
+    const rows sum = prenorm ? x : y;
+    emit(b, OP_SUM, sum, prenorm ? y : x)->z = sum;
     if (!prenorm) build_norm(b, &norm, x, y);
 }
 
@@ -485,13 +527,13 @@ static void build_feed_forward(builder *b, const part *block, rows x) {
     if (gated) {
         const rows value = take_rows(b, up.width);
         build_dense(b, &net, "value", value, z);
-        emit(b, OP_GELU_GATE, value, up);
+        emit_gated(b, OP_GELU, value, value, up);
         build_dense(b, &net, "down", z, value);
     } else {
         emit(b, OP_GELU, up, up);
         build_dense(b, &net, "down", z, up);
     }
-    emit(b, OP_ADD, x, z);
+    emit(b, OP_SUM, x, z)->z = x;
 }
 
 static void build_blocks(builder *b, const part *stack, rows x) {

@@ -34,6 +34,9 @@ typedef struct {
     bool is_double;
 } weights;
 
+/* Of an integer setting, and of the numbers of a register, so that sums of products of two do not overflow. */
+#define LARGEST ((int64_t)1 << 28)
+
 bool good(const builder *b);
 
 /* The part in a part: its settings are the member `key`, its arrays are below `name`, "" for those of the part itself.
@@ -66,6 +69,10 @@ weights weights_of(builder *b, const part *p, const char *name, int64_t rows, in
 weights stacked_weights_of(builder *b, const part *p, const char *name, int64_t count, int64_t rows, int64_t columns);
 weights from_row(weights w, int64_t row, int64_t columns);
 weights computed(const double *numbers);
+/* A matrix, or several, of any shape, which is written to `shape` and `axes`; an error if it is missing. */
+weights any_weights_of(builder *b, const part *p, const char *name, int64_t *shape, int *axes);
+/* Numbers in double. */
+void widen(double *to, weights from, int64_t count);
 /* Numbers for a while, zeroed; NULL if there is no memory. */
 double *spare(builder *b, int64_t count);
 
@@ -95,6 +102,8 @@ void emit_rms_norm(builder *b, rows y, rows x, const double *scale, int64_t grou
 /* y = scale (x - mean) / sqrt(variance + eps) + bias, with a scale and, unless it is NULL, a bias by channel, and the
  * mean and variance of each of some groups of channels. y is another register. */
 void emit_layer_norm(builder *b, rows y, rows x, const double *scale, const double *bias, int64_t groups, double eps);
+/* y = x f(gate), f an instruction for each number; y may be x and not the gate */
+void emit_gated(builder *b, op_kind f, rows y, rows x, rows gate);
 /* y += skip x */
 void emit_skip(builder *b, rows y, rows x, const double *skip);
 
@@ -106,17 +115,13 @@ bool build(builder *b);
 typedef void build_layer(builder *b, const part *layer, rows y, rows x);
 build_layer build_lru, build_s5, build_rotrnn, build_rope_memory, build_s4d; /* linear.c */
 build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
-build_layer build_min_gru, build_rnn, build_lstm, build_mamba; /* gated.c */
-build_layer build_mamba2, build_delta_net;                     /* matrix_states.c */
-build_layer build_mlstm, build_slstm;                          /* xlstm.c */
-build_layer build_attention, build_wrope_memory;               /* histories.c */
-build_layer build_fixed_point, build_bedouin, build_fpmamba;   /* fixed_points.c */
+build_layer build_attention, build_wrope_memory;             /* histories.c */
+build_layer build_fixed_point, build_bedouin, build_fpmamba; /* fixed_points.c */
+build_layer build_program;                                   /* lines.c: of a layer whose program is in the file */
 
-/* u <- conv(value) with weights w (channels, taps) and a bias, or NULL (gated.c). */
+/* u <- conv(value) with weights w (channels, taps) and a bias, or NULL. */
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
 /* u <- SiLU(conv(value)); SiLU alone without taps. */
 void emit_silu_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);
-/* The same with the layer's conv_w and, if it has any, conv_bias. */
-void build_conv(builder *b, const part *p, rows u, rows value, int64_t taps);
 
 #endif

@@ -230,7 +230,7 @@ static void emit_of_input(builder *b, const iterated *to, const map *maps, rows 
     if (!any) return;
     const rows more = take_rows(b, sums.width);
     emit_dense(b, more, u, computed(U), NULL);
-    emit(b, OP_ADD, sums, more);
+    emit(b, OP_SUM, sums, more)->z = sums;
 }
 
 /* Whether the mixer is a function of x + y with the previous output y, and so V its W. */
@@ -350,7 +350,7 @@ void build_fixed_point(builder *b, const part *p, rows y, rows x) {
     emit_iteration(b, step, to, &m);
     step->z = gate;
     step->state = take_state(b, N, b->run->number);
-    if (gated) emit(b, OP_GATE, h, gate);
+    if (gated) emit_gated(b, OP_SILU, h, h, gate);
     emit_dense(b, y, h, C, NULL);
     emit_skip(b, y, u, skip);
 }

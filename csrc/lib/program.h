@@ -32,14 +32,15 @@ typedef enum {
     OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
     OP_NORM,         /* y = w[0] c / sqrt(mean c^2 + eps) + w[1] by `count` groups; c: x, or x - mean x if `choice` */
-    OP_ADD,          /* y += x */
     OP_SKIP,         /* y += w[0] x, by channel */
     OP_GELU,         /* y = gelu(x) */
     OP_SILU,         /* y = silu(x) */
     OP_SOFTPLUS,     /* y = softplus(x) */
-    OP_GATE,         /* y *= silu(x) */
-    OP_GELU_GATE,    /* y *= gelu(x) */
-    OP_GLU,          /* y = z s(x) */
+    OP_SIGMOID,      /* y = s(x) */
+    OP_DECAY,        /* y = exp(w[0] x), by channel */
+    OP_SUM,          /* y = x + z */
+    OP_PRODUCT,      /* y = x z */
+    OP_COLUMNS,      /* y = columns of x, from `from` on */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
@@ -47,19 +48,19 @@ typedef enum {
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
     OP_DPLR_BANK,    /* S4: y from x, the rows of some inputs, of which `choice` drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
-    OP_MIN_GRU,      /* y: candidates, x: gates before the sigmoid; y <- h */
+    OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
     OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
-    OP_SELECTIVE,    /* y: selective scan of x with steps z, B and C from v, and w = {A, skip} */
-    OP_SSD,          /* y: scan of Mamba-2 of x, behind which are B and C of `choice` groups; steps z, w = {A, skip} */
-    OP_DELTA,        /* y: delta rule of `count` heads, from queries and keys x, values z and openings v (run.c) */
-    OP_MLSTM,        /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v (run.c) */
-    OP_SLSTM,        /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
-    OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
+    OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
+    OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
+    OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, betas s, decays t if it has width */
+    OP_MLSTM,       /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
+    OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
+    OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer; x: its input, z: its gate; `iterated` */
     OP_COUNT
 } op_kind;
@@ -126,7 +127,7 @@ enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
     op_kind kind;
-    rows y, x, z, v;
+    rows y, x, z, v, s, t;
     int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */

@@ -70,11 +70,6 @@ static void run_norm(const op *o, const frame *f) {
     }
 }
 
-static void run_add(const op *o, const frame *f) {
-    const int64_t D = o->y.width;
-    for (int64_t r = 0; r < f->B * f->n; r++) add_row(rows_of(f, o->y) + r * D, rows_of(f, o->x) + r * D, D);
-}
-
 /* Defines an instruction by what it does to one number of y, with n the width: a loop over the numbers of each row,
  * also in place. Rows of x and z have the width of y. */
 #define EACH_NUMBER(name, expression)                                                                                  \
@@ -94,9 +89,16 @@ EACH_NUMBER(run_skip, y[d] + w[d] * x[d])
 EACH_NUMBER(run_gelu, gelu(x[d]))
 EACH_NUMBER(run_silu, silu(x[d]))
 EACH_NUMBER(run_softplus, softplus(x[d]))
-EACH_NUMBER(run_gate, y[d] * silu(x[d]))
-EACH_NUMBER(run_gelu_gate, y[d] * gelu(x[d]))
-EACH_NUMBER(run_glu, glu(z[d], x[d]))
+EACH_NUMBER(run_sigmoid, sigmoid(x[d]))
+EACH_NUMBER(run_decay, vmath_exp(w[d] * x[d]))
+EACH_NUMBER(run_sum, x[d] + z[d])
+EACH_NUMBER(run_product, x[d] * z[d])
+
+static void run_columns(const op *o, const frame *f) {
+    const int64_t n = o->y.width, width = o->x.width;
+    for (int64_t r = 0; r < f->B * f->n; r++)
+        copy_row(rows_of(f, o->y) + r * n, rows_of(f, o->x) + r * width + o->from, n);
+}
 
 /* ------------------------------------------------------------------------------------------------- recurrences */
 
@@ -386,18 +388,16 @@ static void run_products(const op *o, const frame *f) {
 }
 #endif
 
-static void min_gru_row(real *restrict h, real *restrict y, const real *restrict gate, int64_t N, bool negative) {
-    EACH(i, N) {
-        const real z = sigmoid(gate[i]);
-        h[i] = y[i] = scan_step(negative ? 1 - 2 * z : 1 - z, h[i], z * y[i]);
-    }
+static void real_scan_row(real *restrict h, real *restrict y, const real *restrict a, const real *restrict x,
+                          int64_t N) {
+    EACH(i, N) h[i] = y[i] = scan_step(a[i], h[i], x[i]);
 }
 
-static void run_min_gru(const op *o, const frame *f) {
+static void run_real_scan(const op *o, const frame *f) {
     const int64_t N = o->y.width;
     EACH_STEP(f, b, t) {
         const int64_t at = (b * f->n + t) * N;
-        min_gru_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, N, o->negative);
+        real_scan_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, rows_of(f, o->z) + at, N);
     }
 }
 
@@ -477,7 +477,7 @@ static void run_selective(const op *o, const frame *f) {
         const int64_t at = b * f->n + t;
         real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
         const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * D;
-        const real *const B = rows_of(f, o->v) + at * o->v.width + o->from, *const C = B + S;
+        const real *const B = rows_of(f, o->v) + at * S, *const C = rows_of(f, o->s) + at * S;
         EACH(d, D) y[d] = skip[d] * x[d];
         for (int64_t s = 0; s < S; s++) selective_row(y, h + s * D, A + s * D, delta, x, B[s], C[s], D, o->negative);
     }
@@ -500,10 +500,11 @@ static void run_ssd(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         const int64_t at = b * f->n + t;
         real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
-        const real *const x = rows_of(f, o->x) + at * o->x.width, *const delta = rows_of(f, o->z) + at * H;
+        const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * H;
+        const real *const in = rows_of(f, o->v) + at * G * N, *const out = rows_of(f, o->s) + at * G * N;
         for (int64_t i = 0; i < H; i++) {
             const real e = exp2_of((real)ssd_exponent(delta[i], A[i]));
-            const real *const B = x + D + i / (H / G) * N, *const C = B + G * N;
+            const real *const B = in + i / (H / G) * N, *const C = out + i / (H / G) * N;
             EACH(j, P) y[i * P + j] = skip[i] * x[i * P + j];
             for (int64_t s = 0; s < N; s++)
                 head_row(y + i * P, h + (i * N + s) * P, e, o->negative, delta[i], x + i * P, B[s], C[s], P);
@@ -532,34 +533,29 @@ static void householder_row(real *restrict h, real *restrict u, const real *rest
     for (int64_t s = 0; s < keys; s++) EACH(j, values) h[s * values + j] = delta_step(h[s * values + j], a, k[s], u[j]);
 }
 
-/* Rows: x has the queries, then the keys of each Householder step, z the values of each, all by heads; v what gives
- * each step's beta, which goes to 2 with `choice`, and from `from` on the decays, if they have rates w[0]. */
+/* Rows of keys, values and betas are those of each Householder step, by heads. */
 static void run_delta(const op *o, const frame *f) {
     const int64_t heads = o->count, values = o->y.width / heads, steps = o->z.width / o->y.width;
-    const int64_t keys = o->x.width / (steps + 1) / heads;
-    const real *const rates = o->w[0];
-    const real largest = o->choice ? 2 : 1;
+    const int64_t keys = o->x.width / heads;
     EACH_STEP(f, b, t) {
         const int64_t row = b * f->n + t;
         real *y = rows_of(f, o->y) + row * o->y.width, *h = state_of(f, b, o->state);
-        const real *const x = rows_of(f, o->x) + row * o->x.width, *const v = rows_of(f, o->z) + row * o->z.width;
-        const real *const open = rows_of(f, o->v) + row * o->v.width, *const decays = open + o->from;
+        const real *const q = rows_of(f, o->x) + row * o->x.width, *const k = rows_of(f, o->v) + row * o->v.width;
+        const real *const v = rows_of(f, o->z) + row * o->z.width, *const beta = rows_of(f, o->s) + row * o->s.width;
+        const real *const decays = o->t.width ? rows_of(f, o->t) + row * heads : NULL;
         for (int64_t head = 0; head < heads; head++, y += values, h += keys * values) {
-            real a = rates ? vmath_exp(softplus(decays[head]) * rates[head]) : 1;
+            real a = decays ? decays[head] : 1;
             for (int64_t i = 0; i < steps; i++, a = 1) {
                 const int64_t own = i * heads + head;
-                householder_row(h, y, x + (heads + own) * keys, v + own * values, largest * sigmoid(open[own]), a, keys,
-                                values);
+                householder_row(h, y, k + own * keys, v + own * values, beta[own], a, keys, values);
             }
-            state_product(y, h, x + head * keys, keys, values);
+            state_product(y, h, q + head * keys, keys, values);
         }
     }
 }
 #endif
 
 #if LIB_XLSTM
-static real log_forget(real raw, bool exponential) { return exponential ? raw : -softplus(-raw); }
-
 /* A step of a head (mlstm.c): its memory c (keys, values) and n (keys), scaled by e^{-m}, and y: values, then what is
  * read. Exponents are of 2. In the end k holds the terms of n . q, products without a sum as in run_norm. */
 static void mlstm_row(real *restrict y, real *restrict c, real *restrict n, real *restrict m, const real *restrict q,
@@ -586,10 +582,11 @@ static void run_mlstm(const op *o, const frame *f) {
         const int64_t row = b * f->n + t;
         real *y = rows_of(f, o->y) + row * o->y.width, *c = state_of(f, b, o->state);
         real *k = rows_of(f, o->z) + row * o->x.width;
-        const real *q = rows_of(f, o->x) + row * o->x.width, *const gates = rows_of(f, o->v) + row * 2 * heads;
+        const real *q = rows_of(f, o->x) + row * o->x.width;
+        const real *const log_i = rows_of(f, o->v) + row * heads, *const log_f = rows_of(f, o->s) + row * heads;
         for (int64_t i = 0; i < heads; i++, y += values, q += keys, k += keys) {
             real *const n = c + keys * values, *const m = n + keys;
-            mlstm_row(y, c, n, m, q, k, gates[i], log_forget(gates[heads + i], o->choice), keys, values);
+            mlstm_row(y, c, n, m, q, k, log_i[i], log_f[i], keys, values);
             c = m + 1;
         }
     }
@@ -631,19 +628,20 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DENSE] = run_dense,
     [OP_AFFINE] = run_affine,
     [OP_NORM] = run_norm,
-    [OP_ADD] = run_add,
     [OP_SKIP] = run_skip,
     [OP_GELU] = run_gelu,
     [OP_SILU] = run_silu,
-    [OP_GATE] = run_gate,
-    [OP_GELU_GATE] = run_gelu_gate,
+    [OP_SIGMOID] = run_sigmoid,
+    [OP_DECAY] = run_decay,
+    [OP_SUM] = run_sum,
+    [OP_PRODUCT] = run_product,
+    [OP_COLUMNS] = run_columns,
     [OP_SOFTPLUS] = run_softplus,
-    [OP_GLU] = run_glu,
     [OP_SCAN] = run_scan,
     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
-    [OP_MIN_GRU] = run_min_gru,
+    [OP_REAL_SCAN] = run_real_scan,
     [OP_LSTM] = run_lstm,
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,

@@ -26,6 +26,7 @@ Rng = np.random.Generator
 
 VALUES: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, 1e-320),
+    *("Dense", "Split", "Sum", "Scan", "SelectiveScan"),
     *("householder", "low_rank", "kronecker", "orthogonal", "dense", "mixture", "direct", ["mixer", "lambda"]),
     *(None, True, False, "", "full", "LRU", "Mamba", "Attention", "\u00e9\u0000", [], {}, [1], {"kind": "Dense"}),
 ]
@@ -40,6 +41,8 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("mlstm", {"d_state": 3, "heads": 2, "bias": True}),
     ("slstm", {"d_state": 4, "heads": 2}),
     ("lstm", {"d_state": 3}),
+    ("min_gru", {"d_state": 3, "negative": True}),
+    ("rnn", {"d_state": 3, "activation": "tanh"}),
     ("attention", {"heads": 2}),
     ("wrope_memory", {"d_state": 2, "length": 4}),
     ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")}),
@@ -68,7 +71,7 @@ def sources(rng: Rng) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=block)
         reads = {"vocab": 5} if i % 2 else {"n_features": 2}
         model = build_model(settings, own, head=("classifier", "tagger")[i % 2], n_classes=3, **reads)
-        found.append((dict(flatten(model.init(rng))), {"model": described(model), "model_format": 1}))
+        found.append((dict(flatten(model.init(rng))), {"model": described(model, programs=True), "model_format": 1}))
     return found
 
 

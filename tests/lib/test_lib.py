@@ -567,7 +567,7 @@ class Made:
     def facts(self) -> dict[str, Any]:
         from rotrnn.models.files import described
 
-        return {"model": json.loads(json.dumps(described(self.model))), "model_format": 1}
+        return {"model": json.loads(json.dumps(described(self.model, programs=True))), "model_format": 1}
 
 
 def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) -> None:

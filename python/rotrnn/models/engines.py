@@ -19,6 +19,7 @@ from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.module import check_form
+from rotrnn.nn.program import Programmed
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.device import full
 from rotrnn.ops.pointwise import check_indices
@@ -70,7 +71,8 @@ class CEngine(Engine):
         from rotrnn.models.files import described  # it knows every model
 
         layers = [block.layer.core for block in model.stack.blocks]
-        if own := [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]:
+        foreign = [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]
+        if own := [one for one in foreign if not isinstance(one, Programmed)]:
             raise NotImplementedError(f"the model has a {type(own[0]).__name__}, a layer of your own")
         arrays = dict(flatten(params))
         if not all(type(one) is np.ndarray for one in arrays.values()):
@@ -82,7 +84,7 @@ class CEngine(Engine):
         self.pools = "T" not in model.output_forms[0]
         self.outputs = [*model.heads.values()][-1].d_out
         self.iterating = sum(isinstance(layer, FixedPointRNN | MatrixFixedPoint) for layer in layers)
-        self.stream = _cpu.Stream(to_json({"model": described(model)}), arrays, batch)
+        self.stream = _cpu.Stream(to_json({"model": described(model, programs=True)}), arrays, batch)
         self.unsettled = 0
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:

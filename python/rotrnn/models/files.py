@@ -23,6 +23,7 @@ from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regressor, StepRegressor
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
+from rotrnn.nn import instructions
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
@@ -33,9 +34,12 @@ from rotrnn.nn.layer import Module, Params, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
+from rotrnn.nn.program import Program, Programmed
 from rotrnn.nn.registry import LAYERS
 
 FORMAT = 1
+PROGRAM = "program"
+"""The key of a layer's program, which follows from its settings: Python writes it, and C reads it."""
 PARTS = (
     *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
@@ -90,20 +94,36 @@ def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Param
     """Writes a model and its parameters atomically; see `SequenceModel.save`."""
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
-    write_checkpoint(path, dict(flatten(params)), {"model": described(model), "model_format": FORMAT})
+    write_checkpoint(path, dict(flatten(params)), {"model": described(model, programs=True), "model_format": FORMAT})
 
 
-def described(part: Any) -> Any:
-    """Returns the settings of a part and of all parts in it, in the form of JSON."""
+def described(part: Any, programs: bool = False) -> Any:
+    """Returns the settings of a part and of all parts in it, in the form of JSON, with the `programs` of layers that
+    have one, which the C library runs (csrc/lib/lines.c)."""
     if isinstance(part, tuple | list):
-        return [described(one) for one in part]
+        return [described(one, programs) for one in part]
     if not is_dataclass(part):
         return part
     kind: Any = type(part)
     name = kind.__name__
     if kinds().get(name) is not kind:
         raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
-    return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if _kept(one)}}
+    settings = {one.name: described(getattr(part, one.name), programs) for one in fields(part) if _kept(one)}
+    if programs and isinstance(part, Programmed):
+        settings[PROGRAM] = _described_program(part.program())
+    return {"kind": name, **settings}
+
+
+def _described_program(program: Program) -> dict[str, Any]:
+    """Returns a program in the form of JSON. The name of an instruction of one's own has its module, too."""
+    lines = []
+    for line in program.all_lines:
+        own: Any = line.instruction
+        kind = type(own)
+        name = kind.__name__ if kind.__module__ == instructions.__name__ else f"{kind.__module__}.{kind.__name__}"
+        settings = {one.name: getattr(own, one.name) for one in fields(own)} if is_dataclass(own) else {}
+        lines.append({"op": name, "in": list(line.inputs), **settings})
+    return {"parameters": list(program.parameters), "lines": lines, "y": program.y}
 
 
 def _kept(one: Field[Any]) -> bool:
@@ -122,7 +142,7 @@ def made(value: Any, where: str) -> Any:
         likely = alike(name, classes) if isinstance(name, str) else ""
         raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(classes)}{likely}")
     known = [one.name for one in fields(classes[name]) if _kept(one)]  # type: ignore[arg-type]  # all are dataclasses
-    settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key != "kind"}
+    settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key not in ("kind", PROGRAM)}
     for key in settings:
         if key not in known:
             raise ValueError(f"{where}, a {name}, has {key!r:.80}, which is no setting{nearest(key, known)}")

@@ -1,0 +1,182 @@
+"""Layers that are programs, in the C library: its grammar, and layers that only the user has (csrc/lib/lines.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import librotrnn
+from librotrnn import LibraryError, Model
+from rotrnn import LAYERS, ModelSettings, build_model
+from rotrnn.models.files import described
+from rotrnn.nn import instructions as table
+from rotrnn.nn.layer import Array, astype, flatten
+from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from tests.lib.model_files import content_of
+
+D = 6
+
+
+@dataclass(frozen=True)
+class Cube(Instruction):
+    """An instruction that the library does not have."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = x**3
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = 3 * x**2 * dy
+        return dx
+
+
+@dataclass(frozen=True)
+class Own(Programmed):
+    """A layer of a user, of every map and layout that the library has, some on rows and on parameters."""
+
+    about: ClassVar[str] = "a test"
+    paper: ClassVar[str] = "none"
+    cubed: bool = False
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        n = self.d_model
+        shapes: dict[str, tuple[int, ...]] = {"w": (3 * n, n), "b": (3 * n,), "t": (3 * n,), "taps": (n, 3)}
+        return {**shapes, "r": (n,), "scale": (2,), "C": (n, n), "columns": (n,), "E": (n, n // 2), "unread": (3, 1)}
+
+    def init(self, rng: np.random.Generator) -> Any:
+        return astype({name: rng.standard_normal(shape) / 2 for name, shape in self.shapes.items()}, np.float32)
+
+    def program(self) -> Program:
+        p, n = Builder(self), self.d_model
+        half = (n // 2, n // 2)
+        bias = p(table.Sum(), p(table.Affine(0.5, 0.1), "b"), "t")  # of parameters alone
+        w_u, w_v, w_z = p(table.Split((n, n, n), axis=-2), "w")
+        b_u, b_v, b_z = p(table.Split((n, n, n)), bias)
+        u, v, z = (p(table.Dense(), p.x, *one) for one in ((w_u, b_u), (w_v, b_v), (w_z, b_z)))
+        a = p(table.Decay(), p(table.Softplus(), u), p(table.Rates(), "r"))
+        h = p(table.Scan(), a, p(table.GELU(), p(table.Conv(), p(table.Conv(), v, "taps"), None)))
+        pairs = p(table.Reshape((n // 2, 2)), p(table.GLU(), h, z))
+        normed = p(table.Reshape((n,)), p(table.LayerNorm(0.1), p(table.RMSNorm(0.1), pairs, "scale")))
+        on = p(table.LogSigmoid(), p(Cube(), z) if self.cubed else z)
+        both = p(
+            table.Sum(), p(table.Product(), on, p(table.Sigmoid(), u)), p(table.SwiGLU(), normed, p(table.SiLU(), z))
+        )
+        left, right = p(table.Split(half), both)
+        top, bottom = p(table.Split((1, 1), axis=-2), p(table.Reshape((2, n // 2)), both))
+        less = p(table.Sum(), p(table.Reshape((n // 2,)), top), p(table.Reshape((n // 2,)), bottom))
+        read = p(table.Sum(), p(table.Sum(), left, p(table.Affine(2, -1), right)), less)
+        y = p(table.Sum(), p(table.Dense(), both, p(table.Columns(), "C", "columns")), p(table.Skip(), p.x, "r"))
+        return p.returns(p(table.Sum(), y, p(table.Dense(), read, "E")))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setitem(LAYERS, "own", Own)
+
+    def made(**settings: Any) -> Any:
+        model = build_model(ModelSettings("own", D, 2), settings, head="tagger", n_classes=3, n_features=2)
+        return model, astype(model.init(np.random.default_rng(0)), np.float64)
+
+    return made
+
+
+def drawn() -> Array:
+    return np.random.default_rng(1).standard_normal((3, 11, 2))
+
+
+def test_a_layer_of_the_users_own_streams_in_c(own: Callable[..., Any]) -> None:
+    """Both round sums of some ten numbers of size one, on a path of two layers."""
+    model, params = own()
+    x, expected = drawn(), None
+    expected, _ = model.forward(params, x)
+    stream = model.stream(params, 3)
+    assert stream.engine == "c"
+    got = np.concatenate([stream.push(x[:, :4]), stream.push(x[:, 4:])], 1)
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+def test_a_saved_layer_of_the_users_own_runs_without_python(own: Callable[..., Any], tmp_path: Path) -> None:
+    model, params = own()
+    model.save(tmp_path / "m.safetensors", params)
+    got = Model((tmp_path / "m.safetensors").read_bytes()).stream(3).push(drawn())
+    np.testing.assert_array_equal(got, model.stream(params, 3).push(drawn()))
+
+
+def test_an_instruction_of_the_users_own_streams_in_python(own: Callable[..., Any]) -> None:
+    model, params = own(cubed=True)
+    assert model.stream(params, 3).engine == "python"
+    with pytest.raises(
+        ValueError, match=r"blocks\.0\.layer has a program with a \S*Cube, which"
+    ):
+        model.stream(params, 3, engine="c")
+
+
+def refused(model: Any, params: Any, change: Callable[[Any], Any]) -> LibraryError:
+    facts = described(model, programs=True)
+    change(facts["stack"]["blocks"][1]["layer"]["program"])
+    with pytest.raises(LibraryError) as caught:
+        Model(content_of(dict(flatten(params)), {"model": facts, "model_format": 1}))
+    assert "blocks.1.layer" in caught.value.text
+    return caught.value
+
+
+def test_every_line_is_checked(own: Callable[..., Any]) -> None:
+    """Each input of each line in turn another register: those not set yet, and far ones; and settings of other types.
+    A register of the same shape and kind makes another program, which runs."""
+    model, params = own()
+    lines = described(model, programs=True)["stack"]["blocks"][1]["layer"]["program"]["lines"]
+    registers = 200
+    for at, line in enumerate(lines):
+        for i in range(len(line["in"])):
+            for other in (registers, -2, 2**40, 0.5, None, "x", [0]):
+                error = refused(model, params, lambda program: program["lines"][at]["in"].__setitem__(i, other))  # noqa: B023
+                assert error.status == librotrnn.DAMAGED
+                assert f"line {at}" in error.text
+        for key, value in line.items():
+            if key in ("op", "in"):
+                continue
+            error = refused(model, params, lambda program: program["lines"][at].update({key: "no"}))  # noqa: B023
+            assert error.status == librotrnn.DAMAGED, (line, value)
+        error = refused(model, params, lambda program: program["lines"][at].update(op="Warp"))  # noqa: B023
+        assert error.status == librotrnn.UNSUPPORTED
+        error = refused(model, params, lambda program: program["lines"][at].update(op=3))  # noqa: B023
+        assert error.status == librotrnn.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda program: program.update(y=0.5),
+        lambda program: program.update(y=2**40),
+        lambda program: program.update(y=1),
+        lambda program: program.update(y=-1),
+        lambda program: program.update(lines={}),
+        lambda program: program.update(lines=[3]),
+        lambda program: program.update(parameters=None),
+        lambda program: program["parameters"].__setitem__(0, 3),
+        lambda program: program["parameters"].__setitem__(0, "none"),
+        lambda program: program["parameters"].pop(),
+        lambda program: program["lines"].pop(),
+        lambda program: program["lines"][0].pop("in"),
+    ],
+)
+def test_what_is_around_the_lines_is_checked(own: Callable[..., Any], change: Callable[[Any], Any]) -> None:
+    model, params = own()
+    assert refused(model, params, change).status == librotrnn.DAMAGED
+
+
+def test_a_file_without_the_program_is_refused_by_name(tmp_path: Path) -> None:
+    model = build_model(ModelSettings("mamba", D, 1), {"d_state": 2}, n_classes=3, n_features=2)
+    params = dict(flatten(model.init(np.random.default_rng(0))))
+    with pytest.raises(LibraryError, match=r"blocks\.0\.layer is a Mamba without a program") as caught:
+        Model(content_of(params, {"model": described(model), "model_format": 1}))
+    assert caught.value.status == librotrnn.UNSUPPORTED
