@@ -346,8 +346,6 @@ void emit_skip(builder *b, rows y, rows x, const double *skip) {
 
 /* ------------------------------------------------------------------------------------------ the model's parts */
 
-static build_layer build_griffin;
-
 static const struct {
     const char *kind;
     build_layer *build;
@@ -364,7 +362,6 @@ static const struct {
     {"SelectiveRotRNN", build_selective_rotrnn},
     {"Attention", build_attention},
     {"WropeMemory", build_wrope_memory},
-    {"Griffin", build_griffin},
 #if LIB_FIXED_POINTS
     {"FixedPointRNN", build_fixed_point},
     {"Bedouin", build_bedouin},
@@ -372,19 +369,27 @@ static const struct {
 #endif
 };
 
-/* All settings of a layer are in its program. */
-static void ignore_all(const json *settings) {
+/* Marks everything in a value as used. */
+static void use(const json *value) {
+    for (const json *one = value->first; one; one = one->next) {
+        if (value->kind == JSON_OBJECT) (void)json_member(value, one->key);
+        use(one);
+    }
+}
+
+/* A layer's settings matter only by its program. */
+static void use_settings(const json *settings) {
     for (const json *one = settings->first; one; one = one->next)
         if (strcmp(one->key, "program")) {
             (void)json_member(settings, one->key);
-            if (one->kind == JSON_OBJECT) ignore_all(one);
+            use(one);
         }
 }
 
-static void build_layer_of(builder *b, const part *layer, rows y, rows x) {
+void build_layer_of(builder *b, const part *layer, rows y, rows x) {
     if (json_member(layer->settings, "program")) {
         check_width(b, layer, "d_model", x.width);
-        ignore_all(layer->settings);
+        use_settings(layer->settings);
         build_program(b, layer, y, x);
         return;
     }
@@ -395,31 +400,6 @@ static void build_layer_of(builder *b, const part *layer, rows y, rows x) {
         return;
     }
     unsupported(b, layer, " without a program");
-}
-
-/* y <- out(GELU(gate(x)) layer(conv(value(x)))); the arrays of the layer in it have the names of its own. */
-static void build_griffin(builder *b, const part *p, rows y, rows x) {
-    const part layer = part_in(b, p, "layer", "");
-    const int64_t D = x.width, taps = integer_of(b, p, "d_conv", 1);
-    if (is_kind(&layer, "Griffin")) unsupported(b, p, " around another one");
-    if (!good(b)) return;
-    const int64_t E = integer_of(b, &layer, "d_model", 1);
-    const weights w_gate = weights_of(b, p, "griffin_gate_w", E, D);
-    const double *const b_gate = vector_of(b, p, "griffin_gate_bias", E);
-    const weights w_value = weights_of(b, p, "griffin_value_w", E, D);
-    const double *const b_value = vector_of(b, p, "griffin_value_bias", E);
-    const double *const w_conv = matrix_of(b, p, "griffin_conv_w", E, taps);
-    const double *const b_conv = vector_of(b, p, "griffin_conv_bias", E);
-    const weights w_out = weights_of(b, p, "griffin_out_w", D, E);
-    const double *const b_out = vector_of(b, p, "griffin_out_bias", D);
-    if (!good(b)) return;
-    const rows gate = take_rows(b, E), value = take_rows(b, E), u = take_rows(b, E);
-    emit_dense(b, gate, x, w_gate, b_gate);
-    emit_dense(b, value, x, w_value, b_value);
-    emit_conv(b, u, value, w_conv, b_conv, taps);
-    build_layer_of(b, &layer, value, u);
-    emit_gated(b, OP_GELU, value, value, gate);
-    emit_dense(b, y, value, w_out, b_out);
 }
 
 static void build_batch_norm(builder *b, const part *norm, rows y, rows x) {

@@ -118,6 +118,7 @@ build_layer build_selective_rotrnn, build_s4, build_liquid_s4;
 build_layer build_attention, build_wrope_memory;             /* histories.c */
 build_layer build_fixed_point, build_bedouin, build_fpmamba; /* fixed_points.c */
 build_layer build_program;                                   /* lines.c: of a layer whose program is in the file */
+build_layer build_layer_of;                                  /* any of these */
 
 /* u <- conv(value) with weights w (channels, taps) and a bias, or NULL. */
 void emit_conv(builder *b, rows u, rows value, const double *w, const double *shift, int64_t taps);

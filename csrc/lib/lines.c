@@ -15,7 +15,7 @@
 #include "cuts.h"
 #include "kernels.h"
 
-enum { MOST_INPUTS = 8, MOST_PARTS = 16, MISSING = -1 };
+enum { MOST_INPUTS = 8, MOST_PARTS = 16, MISSING = -1, ANY = -1 };
 
 /* A register: numbers (a weight of the file, or computed) of a shape, or the rows of each step. */
 typedef struct {
@@ -472,45 +472,61 @@ static void read_scalar_memory(reader *r) {
 }
 #endif
 
+/* Another layer, whose arrays have the names of its own. */
+static void read_inner(reader *r) {
+    part layer = part_in(r->b, &r->p, "layer", "");
+    const value *const x = steps(r, 0, 1);
+    const rows y = make_like(r, x);
+    if (good(r->b)) build_layer_of(r->b, &layer, y, x->rows);
+}
+
 /* ------------------------------------------------------------------------------------------------------ a program */
 
 static const struct {
     const char *name;
     void (*read)(reader *r);
+    int64_t inputs;
 } INSTRUCTIONS[] = {
-    {"Dense", read_dense},
-    {"Skip", read_skip},
-    {"RMSNorm", read_rms_norm},
-    {"LayerNorm", read_layer_norm},
-    {"SiLU", read_silu},
-    {"GELU", read_gelu},
-    {"Sigmoid", read_sigmoid},
-    {"LogSigmoid", read_log_sigmoid},
-    {"Softplus", read_softplus},
-    {"Affine", read_affine},
-    {"Decay", read_decay},
-    {"Product", read_product},
-    {"Sum", read_sum},
-    {"GLU", read_glu},
-    {"SwiGLU", read_swiglu},
-    {"Split", read_split},
-    {"Reshape", read_reshape},
-    {"Rates", read_rates},
-    {"Columns", read_columns},
-    {"Conv", read_conv},
-    {"Scan", read_scan},
-    {"Elman", read_elman},
-    {"LSTMCells", read_lstm},
-    {"SelectiveScan", read_selective},
+    {"Dense", read_dense, 3},
+    {"Skip", read_skip, 2},
+    {"RMSNorm", read_rms_norm, 2},
+    {"LayerNorm", read_layer_norm, 1},
+    {"SiLU", read_silu, 1},
+    {"GELU", read_gelu, 1},
+    {"Sigmoid", read_sigmoid, 1},
+    {"LogSigmoid", read_log_sigmoid, 1},
+    {"Softplus", read_softplus, 1},
+    {"Affine", read_affine, 1},
+    {"Decay", read_decay, 2},
+    {"Product", read_product, 2},
+    {"Sum", read_sum, 2},
+    {"GLU", read_glu, 2},
+    {"SwiGLU", read_swiglu, 2},
+    {"Split", read_split, 1},
+    {"Reshape", read_reshape, 1},
+    {"Rates", read_rates, 1},
+    {"Columns", read_columns, 2},
+    {"Conv", read_conv, 3},
+    {"Inner", read_inner, ANY},
+    {"Scan", read_scan, 2},
+    {"Elman", read_elman, 2},
+    {"LSTMCells", read_lstm, 2},
+    {"SelectiveScan", read_selective, 6},
 #if LIB_MATRIX_STATES
-    {"SsdScan", read_ssd},
-    {"DeltaRule", read_delta},
+    {"SsdScan", read_ssd, 6},
+    {"DeltaRule", read_delta, 5},
 #endif
 #if LIB_XLSTM
-    {"MatrixMemory", read_matrix_memory},
-    {"ScalarMemory", read_scalar_memory},
+    {"MatrixMemory", read_matrix_memory, 5},
+    {"ScalarMemory", read_scalar_memory, 2},
 #endif
 };
+
+static int64_t length_of(const json *list) {
+    int64_t count = 0;
+    for (const json *one = list ? list->first : NULL; one; one = one->next) count++;
+    return count;
+}
 
 /* The registers of a line's inputs, which are set already. Returns false with an error if they are not. */
 static bool read_inputs(reader *r, const json *list) {
@@ -528,20 +544,16 @@ static bool read_inputs(reader *r, const json *list) {
 static void read_line(reader *r) {
     const json *const op = json_member(r->p.settings, "op");
     r->op = op && op->kind == JSON_STRING ? op->text : "without an op";
-    if (!read_inputs(r, json_member(r->p.settings, "in"))) return;
+    const json *const list = json_member(r->p.settings, "in");
+    if (!read_inputs(r, list)) return;
     for (size_t i = 0; i < sizeof INSTRUCTIONS / sizeof *INSTRUCTIONS; i++)
         if (!strcmp(INSTRUCTIONS[i].name, r->op)) {
-            INSTRUCTIONS[i].read(r);
+            const int64_t inputs = INSTRUCTIONS[i].inputs;
+            if (expect(r, inputs == ANY || inputs == length_of(list))) INSTRUCTIONS[i].read(r);
             return;
         }
     failed(r->b->error, ROTRNN_UNSUPPORTED, "%s has a program with a %.40s, which the library does not support yet",
            r->p.name, r->op);
-}
-
-static int64_t length_of(const json *list) {
-    int64_t count = 0;
-    for (const json *one = list ? list->first : NULL; one; one = one->next) count++;
-    return count;
 }
 
 /* Notes where each register is read last: those of the layer's input and output are never free. */

@@ -23,7 +23,7 @@ LOOPS: dict[type, Any] = {RotRNN: rotrnn_loop, LRU: lru_loop, LSTM: lstm_referen
 def griffin_loop(layer: Griffin, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """One step of one sequence after the other: what is convolved, then the layer's own loop, then the product."""
     p = {name.removeprefix("griffin_"): value for name, value in params.items() if name.startswith("griffin_")}
-    *inner, inputs = state
+    inputs, *inner = state
     B, T, _ = x.shape
     E, K = p["conv_w"].shape
     u, after, y = np.zeros((B, T, E)), np.array(inputs), np.zeros(x.shape)
@@ -41,7 +41,7 @@ def griffin_loop(layer: Griffin, params: Arrays, x: Any, state: Any, lengths: An
         for t in range(ends[b]):
             gate = gelu_formula(p["gate_w"] @ x[b, t] + p["gate_bias"])
             y[b, t] = p["out_w"] @ (gate * read[b, t]) + p["out_bias"]
-    return y, (*(final if isinstance(final, tuple) else (final,)), after)
+    return y, (after, *(final if isinstance(final, tuple) else (final,)))
 
 
 LAYERS = [

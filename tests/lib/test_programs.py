@@ -114,9 +114,7 @@ def test_a_saved_layer_of_the_users_own_runs_without_python(own: Callable[..., A
 def test_an_instruction_of_the_users_own_streams_in_python(own: Callable[..., Any]) -> None:
     model, params = own(cubed=True)
     assert model.stream(params, 3).engine == "python"
-    with pytest.raises(
-        ValueError, match=r"blocks\.0\.layer has a program with a \S*Cube, which"
-    ):
+    with pytest.raises(ValueError, match=r"blocks\.0\.layer has a program with a \S*Cube, which"):
         model.stream(params, 3, engine="c")
 
 

@@ -121,7 +121,7 @@ def _described_program(program: Program) -> dict[str, Any]:
         own: Any = line.instruction
         kind = type(own)
         name = kind.__name__ if kind.__module__ == instructions.__name__ else f"{kind.__module__}.{kind.__name__}"
-        settings = {one.name: getattr(own, one.name) for one in fields(own)} if is_dataclass(own) else {}
+        settings = {one.name: described(getattr(own, one.name), True) for one in fields(own)}
         lines.append({"op": name, "in": list(line.inputs), **settings})
     return {"parameters": list(program.parameters), "lines": lines, "y": program.y}
 

@@ -15,7 +15,7 @@ import numpy as np
 from rotrnn._support.files import atomic_file, check_file
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.models.model import SequenceModel
-from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm
+from rotrnn.models.onnx_graph import Graph, gelu, rms_norm
 from rotrnn.models.onnx_instructions import RULES
 from rotrnn.models.tagger import Tagger
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock
@@ -24,11 +24,11 @@ from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import MeanPool
+from rotrnn.nn.instructions import Inner
 from rotrnn.nn.layer import Array, Params, flatten
-from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.s4d import S4D
-from rotrnn.nn.program import Programmed
+from rotrnn.nn.program import Line, Programmed
 
 OPSET, IR = 18, 8
 """Version 18 of the operators, and the file format that it came with, so that older programs read the files."""
@@ -111,20 +111,12 @@ def _s4d(g: Graph, layer: S4D, params: Params, x: str) -> str:
     return y
 
 
-def _griffin(g: Graph, layer: Griffin, params: Params, x: str) -> str:
-    gate = g.dense(x, params["griffin_gate_w"], params["griffin_gate_bias"])
-    value = g.dense(x, params["griffin_value_w"], params["griffin_value_bias"])
-    u = conv(g, value, params["griffin_conv_w"], params["griffin_conv_bias"])
-    read = _layer(g, layer.layer, params, u)
-    return g.dense(g.op("Mul", gelu(g, gate), read), params["griffin_out_w"], params["griffin_out_bias"])
-
-
 def _programmed(g: Graph, layer: Programmed, params: Params, x: str) -> str:
     """Each instruction by its rule; registers that depend on parameters alone are constants."""
     program, values = layer.begun(params)
     values[0] = x
     for line in program.lines:
-        rule = RULES.get(type(line.instruction))
+        rule = {**RULES, Inner: _inner}.get(type(line.instruction))
         if rule is None:
             kind, own = type(layer).__name__, type(line.instruction).__name__
             raise ValueError(f"save_onnx: the model has a {kind}, whose instruction {own} has no form in ONNX here")
@@ -135,6 +127,11 @@ def _programmed(g: Graph, layer: Programmed, params: Params, x: str) -> str:
     return y
 
 
+def _inner(g: Graph, line: Line, x: str, *params: Array) -> str:
+    layer: Any = line.instruction
+    return _layer(g, layer.layer, dict(zip(layer.layer.shapes, params, strict=True)), x)
+
+
 def _no_window(layer: Any) -> None:
     if layer.window is not None:
         raise ValueError(f"save_onnx: a {type(layer).__name__} has window={layer.window}, expected None")
@@ -143,7 +140,6 @@ def _no_window(layer: Any) -> None:
 LAYERS: dict[type, Callable[..., str]] = {
     LinearRecurrence: _linear,
     S4D: _s4d,
-    Griffin: _griffin,
     Programmed: _programmed,
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.nn.program import Call, Instruction, Shape
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
@@ -650,6 +651,9 @@ class Inner(Instruction):
 
     def state(self, x: Any, *params: Any) -> tuple[StateArray, ...]:
         return form_leaves(self.layer.state_form)
+
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        self.layer.check_state(args, name, self._whole(state))
 
     def prepare(self, x: None, *params: Any) -> Any:
         return trusted(self.layer.prepare)(self._named(params))

@@ -277,7 +277,7 @@ def split_state(layer: Recurrent, state: State, own: int) -> tuple[Any, ...]:
     state is the arrays of both. None stands for all of them."""
     if state is None:
         return (None,) * (1 + own)
-    inner, rest = state[:-own], state[-own:]
+    inner, rest = state[: len(state) - own], state[len(state) - own :]
     if all(one is None for one in inner):  # parts of a gradient may be None
         return None, *rest
     return inner[0] if isinstance(layer.state_form, StateArray) else tuple(inner), *rest

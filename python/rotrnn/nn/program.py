@@ -45,6 +45,7 @@ from rotrnn.nn.layer import (
     StateForm,
     trusted,
 )
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 Shape = tuple[int, ...]
@@ -100,6 +101,9 @@ class Instruction:
     def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
         """Returns the arrays of its state, from the shapes of its inputs."""
         return ()
+
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        """Checks its arrays of a state, or of a gradient of one (`name` begins with d), beyond their shapes."""
 
     def prepare(self, *inputs: Any, **named: Any) -> Any:
         """Returns what many steps share, from its inputs, of which only parameters are given."""
@@ -316,6 +320,12 @@ class Programmed(Recurrent):
     def state_form(self) -> StateForm:
         states = self._program.states
         return states[0] if len(states) == 1 else states
+
+    def check_state(self, args: Boundary, name: str, state: State) -> None:
+        super().check_state(args, name, state)
+        if state is not None:
+            for line, own in zip(self._program.lines, self._program.split(state), strict=True):
+                line.instruction.check_state(args, name, own)
 
     def input_shape(self, saved: ProgramSaved) -> tuple[int, ...] | None:
         x = saved.registers.get("x")

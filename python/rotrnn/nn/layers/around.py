@@ -23,10 +23,14 @@ class Around(Recurrent):
 
     def report(self, saved: Any) -> dict[str, float]:
         """Returns the report of the layer."""
-        return self.layer.report(saved.layer)
+        return self.layer.report(self.saved_inside(saved))
 
     def state_norms(self, saved: Any) -> Array | None:
-        return self.layer.state_norms(saved.layer)
+        return self.layer.state_norms(self.saved_inside(saved))
+
+    def saved_inside(self, saved: Any) -> Any:
+        """Returns what the forward of the layer saved."""
+        return saved.layer
 
     @property
     def conditioned(self) -> str | None:  # type: ignore[override]
