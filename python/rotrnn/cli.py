@@ -104,14 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush(lost: bool) -> None:
-    """Writes out what was printed. If that fails, it is an error, or if `lost` it is dropped, also when Python ends."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        if not lost:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Writes out what was printed. If that fails, it is an error, or if `lost` it is dropped, also when Python ends.
+    What was said on standard error is dropped in any case: Python's exit code would be 120 instead of the command's."""
+    for stream, drop in ((sys.stderr, True), (sys.stdout, lost)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            if not drop:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _words(error: Exception) -> str:
@@ -123,6 +125,7 @@ def _words(error: Exception) -> str:
 
 def _report(message: str, code: int) -> int:
     _say(message)
+    _flush(lost=True)  # or Python's end, which finds that it cannot write, would be the exit code
     return code
 
 

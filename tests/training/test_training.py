@@ -673,6 +673,10 @@ def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypat
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+"""An environment in which Python writes what was printed when it ends, too."""
+
+
 @contextmanager
 def display(kind):
     """A standard output that cannot be written: a pipe or terminal of which the other end is closed, a full disk."""
@@ -700,10 +704,20 @@ def test_a_display_that_is_gone_does_not_end_a_run(tmp_path, kind):
     (tmp_path / "run.toml").write_text(recipe.text())
     command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     with display(kind) as gone:
-        done = subprocess.run(command, stdout=gone, stderr=gone)
+        done = subprocess.run(command, stdout=gone, stderr=gone, env=BUFFERED)
     assert done.returncode == 0
     train(recipe, tmp_path / "straight", progress=False)
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full")
+def test_an_error_without_a_display_has_its_own_exit_code(tmp_path):
+    """Not 120, with which Python ends when it cannot write what was printed before the error."""
+    recipe = toy_recipe(tmp_path, "training.steps=4", "task.nan_at=2")
+    (tmp_path / "run.toml").write_text(recipe.text())
+    command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    with display("disk") as gone:
+        assert subprocess.run(command, stdout=gone, stderr=gone, env=BUFFERED).returncode == 2
 
 
 @pytest.mark.parametrize("closed", [False, True])
