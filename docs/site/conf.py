@@ -6,6 +6,7 @@ links. Equations are MathML, which browsers draw without a script or a network, 
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,22 @@ from typing import Any
 import ziamath
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from sphinx.util.inspect import stringify_signature
 
 from rotrnn import __version__
 
 project = "rotrnn"
 version = release = __version__
 root_doc = "index"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "numpydoc", "sphinx_copybutton"]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # links to headings are written as repository hosts make them
 myst_dmath_double_inline = True
 
 default_role = "py:obj"
-autodoc_typehints = "none"
+autodoc_mock_imports = ["torch", "jax", "cupy", "rotrnn.torch.ops"]
+autodoc_typehints = "none"  # process_signature writes them
 autodoc_inherit_docstrings = False
 autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
@@ -68,6 +71,21 @@ def process_docstring(app: Any, what: str, name: str, thing: Any, options: Any, 
         lines.append(line)
 
 
+def process_signature(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, str] | None:
+    """Writes a signature with its types as the source has them, ArrayLike and not what NumPy makes of it; of a function
+    with overloads, the signature of its body, which has all arguments."""
+    call = thing.__init__ if what == "class" and inspect.isfunction(thing.__init__) else thing
+    try:
+        found = inspect.signature(call)
+    except (TypeError, ValueError):  # a property, or an exception
+        return None
+    given = [one for one in found.parameters.values() if one.name not in ("self", "cls")]
+    given = [one.replace(default=...) if repr(one.default) == "<factory>" else one for one in given]
+    text = stringify_signature(found.replace(parameters=given)).replace("npt.", "").replace("Ellipsis", "...")
+    args, _, returns = text.partition(") -> ")
+    return args + ")" * bool(returns), "" if returns == "None" else returns
+
+
 def skip_member(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out the fields of NamedTuples, whose docstrings say nothing."""
     return True if (getattr(thing, "__doc__", None) or "").startswith("Alias for field number") else None
@@ -87,5 +105,6 @@ def visit_math_block(self: Any, node: Any) -> None:
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", process_docstring, priority=100)  # before numpydoc
+    app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))

@@ -62,6 +62,12 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "runs" / "guide" / "result.json").exists()
 
 
+def test_a_step_for_those_who_come_from_elsewhere() -> None:
+    """Its assertion is in it; the blocks in "py" are PyTorch's."""
+    (example,) = blocks(DOCS / "coming-from.md", "python")
+    exec(example, {})
+
+
 def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks in "py" need files or packages of others: tests/hub."""
     monkeypatch.chdir(tmp_path)
@@ -76,6 +82,7 @@ def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
     assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
         "README.md",
+        "coming-from.md",
         "data.md",
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
