@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from latex2mathml.converter import convert
 from sphinx.util.inspect import stringify_signature
 
 from rotrnn import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from formulas import is_formula, tex
 
 project = "rotrnn"
 version = release = __version__
@@ -53,9 +58,10 @@ SECTION = re.compile(r"^(Parameters|Raises|Returns)$")
 
 def process_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Makes a docstring valid for Sphinx: in prose |h|, 2 * x and W_ are characters and not markup, prose after a list
-    of parameters is a section of its own, and equations keep their lines."""
+    of parameters is a section of its own, formulas are set, and other equations keep their lines."""
     parts = UNTOUCHED.split("\n".join(lines))
     parts[::2] = [re.sub(r"([|*]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [_with_formulas(part) for part in parts[1::2]]
     found = "".join(parts).split("\n")
     inside, notes = False, False
     lines.clear()
@@ -69,6 +75,17 @@ def process_docstring(app: Any, what: str, name: str, thing: Any, options: Any, 
         if line.startswith("    ") and not inside and i and not found[i - 1] and not line.lstrip().startswith(">>>"):
             lines += ["::", ""]
         lines.append(line)
+
+
+def _with_formulas(part: str) -> str:
+    """Sets a literal, or the lines of a paragraph of equations, if they are formulas."""
+    if part.startswith("``"):
+        text = " ".join(part.strip("`").split())
+        return f":math:`{tex(text)}`" if is_formula(text) else part
+    lines = part.strip().split("\n")
+    if not part.startswith("    ") or not all(is_formula(line.strip()) for line in lines):
+        return part
+    return "\n\n".join(f".. math:: {tex(line.strip())}" for line in lines)
 
 
 def process_signature(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, str] | None:

@@ -188,7 +188,7 @@ def write_sources(out: Path) -> None:
     _write(out / "index.md", index_page())
     for path in out.rglob("*.md"):
         path.write_text(_links_of_the_site(path, out))
-    for name in ("conf.py", "site.css"):
+    for name in ("conf.py", "formulas.py", "site.css"):
         _copy(Path(__file__).with_name(name), out / ("_static" if name.endswith("css") else "") / name)
 
 

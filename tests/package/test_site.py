@@ -20,6 +20,7 @@ from rotrnn.training.recipe import shipped
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 site: ModuleType = importlib.import_module("make_site")
+formulas: ModuleType = importlib.import_module("formulas")
 sys.path.pop(0)
 
 OURS = {name: kind for name, kind in LAYERS.items() if kind.__module__.startswith("rotrnn.")}
@@ -117,6 +118,41 @@ def test_pictures_of_notebooks_are_on_their_pages(sources: Path) -> None:
     pictures = re.findall(r"!\[[^]]*\]\((first_steps-.*?\.png)\)", text)
     assert len(pictures) == 3
     assert all((sources / "examples" / one).read_bytes().startswith(b"\x89PNG") for one in pictures)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("h_t = a_t * h_{t-1} + x_t", r"h_t = a_t \odot h_{t -1} + x_t"),
+        ("dh0 = conj(a_0) g_0", r"\mathrm{d}h_0 = \mathrm{conj} (a_0) g_0"),
+        ("xi = sqrt(c (1 - gamma^2) / tr(B^T B))", r"\xi = \sqrt{c (1 - \gamma^2) / \mathrm{tr} (B^\top B)}"),
+        ("h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}", r"h_t = \sum_{k <L} a_t \dots a_{t -k +1} x_{t -k}"),
+        ("f_t = exp(log_f_t)", r"f_t = \exp (\log f_t)"),
+        ("[I - (1 - lam_t)(I - Q_t)]^-1", r"[I - (1 - \lambda_t)(I - Q_t)]^{-1}"),
+        ("<J v, w> = <v, J^T w>", r"\langle J v, w \rangle = \langle v, J^\top w \rangle"),
+        ("x~_t = Q_t x_t,     B_re <= 1e-6", r"\tilde x_t = Q_t x_t, \quad B_{\mathrm{re}} \le 10^{-6}"),
+    ],
+)
+def test_formulas_of_docstrings_are_set(text: str, expected: str) -> None:
+    assert formulas.is_formula(text)
+    assert formulas.tex(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "params[name]",
+        "window=L",
+        "rotrnn.diagonal_scan(a_t, x)",
+        "(dq, dk, dv_t)",
+        "sum of dy_t",
+        '["h_t"]',
+        "h0",
+        "2 ** x_t",
+    ],
+)
+def test_code_of_docstrings_is_left_alone(text: str) -> None:
+    assert not formulas.is_formula(text)
 
 
 def test_examples_in_docstrings_run() -> None:
