@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, origin, row
 from rotrnn import _cpu
+from rotrnn.plots import pathfinder_sheet
+from rotrnn.plots.style import DPI
 from rotrnn.tasks import Pathfinder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ORIGINAL = {32: 0.28, 128: 5.1}  # seconds an image
 IMAGES = {32: 2000, 64: 400, 128: 200, 256: 200}
@@ -62,7 +66,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.sheets:
         for resolution in SHEETS:
-            draw(resolution, Path())
+            sheet(resolution).savefig(SHEETS[resolution], dpi=DPI)
         return
     came_from = {**origin(), "command": "python -m benchmarks.pathfinder"}
     threads = _cpu.threads()
@@ -74,15 +78,13 @@ def main() -> None:
     if args.quick:
         return
     (RESULTS / "pathfinder.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
-    draw(32, RESULTS)
+    sheet(32).savefig(RESULTS / SHEETS[32], dpi=DPI)
 
 
-def draw(resolution: int, folder: Path) -> None:
+def sheet(resolution: int) -> Figure:
     """A sheet of 24 images."""
-    from rotrnn.plots import pathfinder_sheet
-
     images = Pathfinder(resolution=resolution).images(np.arange(24))
-    pathfinder_sheet(images.pixels, images.labels).savefig(folder / SHEETS[resolution], dpi=120)
+    return pathfinder_sheet(images.pixels, images.labels)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import RESULTS, ROOT, label
+from rotrnn.plots.style import BLUE, DPI, ORANGE, Sheet, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 
@@ -35,9 +39,9 @@ def write(results: dict[str, Any], docs: Path, readme: Path, folder: Path) -> No
     refresh(docs, tables(results))
     refresh(readme, headline(results))
     try:
-        chart(results["rows"], folder / CHART)
+        chart(results["rows"]).savefig(folder / CHART, dpi=DPI)
     except ImportError as missing:
-        print(f"no chart: {missing}, pip install 'rotrnn[plot]'", file=sys.stderr)
+        print(f"no chart: {missing}", file=sys.stderr)
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -242,32 +246,31 @@ def refresh(page: Path, text: str) -> None:
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
-def chart(rows: Sequence[Row], path: Path) -> None:
+@styled
+def chart(rows: Sequence[Row]) -> Figure:
     """Bars: time over limit on the left, peers' time over ours on the right."""
-    from matplotlib.figure import Figure
-
     beside = [
         (label(one) + (f", D {one['D']}" if "activations" in one else ""), one["ratio"])
         for one in main_rows(rows)
         if "activations" in one or one["subject"] != "train_step"
     ]
     peers = [(f"{TASKS[one['task']]}\n{one['peer']}", one["ratio"]) for one in of(rows, "peers") if "ratio" in one]
-    figure = Figure(figsize=(13, 0.9 + 0.3 * max(len(beside), len(peers))), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.set_xlabel("time / limit (copy of the same bytes, or matrix products alone)")
-    right.set_xlabel("time / rotrnn's time")
-    right.set_xscale("log")
-    for axes, bars, colour in ((left, beside, "#4878a8"), (right, peers, "#b85c38")):
+    sheet = Sheet(None, 10.5, 0.9 + 0.28 * max(len(beside), len(peers)), 2)
+    left, right = sheet.panels
+    left.set(title="Beside this machine's limits", xlabel="time / limit (copy, or products alone)")
+    right.set(title="Other libraries", xlabel="time / rotrnn's time", xscale="log")
+    for axes, bars, colour in ((left, beside, BLUE), (right, peers, ORANGE)):
         places = range(len(bars))
         axes.barh(places, [ratio for _, ratio in bars], color=colour)
         axes.set_yticks(places, [name for name, _ in bars])
         axes.axvline(1, color="black", linewidth=0.8)
         axes.invert_yaxis()
-        axes.tick_params(labelsize=8)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(labelsize=7)
         for place, (_, ratio) in zip(places, bars, strict=True):
-            axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=8)
-        axes.margins(x=0.12)
-    figure.savefig(path, dpi=110)
+            axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=7)
+        axes.margins(x=0.12, y=0.01)
+    return sheet.figure
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import json
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ from rotrnn import _cpu
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Params, astype
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
+from rotrnn.plots.style import COLOURS, DPI, Sheet, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
 
@@ -99,31 +103,28 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(results: list[dict[str, Any]], path: Any) -> None:
+@styled
+def draw(results: list[dict[str, Any]]) -> Figure:
     """Draws iterations per step against length, for each kind of weights; hollow where not all sequences converged."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
-    panels = figure.subplots(1, len(WEIGHTS), squeeze=False)[0]
-    for axes, weights in zip(panels, WEIGHTS, strict=True):
+    kinds = list(dict.fromkeys(one["weights"] for one in results))
+    sheet = Sheet(None, 10.5, 3.2, len(kinds))
+    for axes, weights in zip(sheet.panels, kinds, strict=True):
         own = [one for one in results if one["weights"] == weights]
-        for number, way in enumerate(dict.fromkeys(one["path"] for one in own)):
+        for way, colour in zip(dict.fromkeys(one["path"] for one in own), COLOURS, strict=False):
             points = [one for one in own if one["path"] == way]
-            colour = f"C{number}"
             axes.plot(*zip(*((one["T"], one["iterations"]) for one in points), strict=True), color=colour, label=way)
             for one in points:
                 face = colour if one["converged"] == 1 else "white"
-                axes.plot(one["T"], one["iterations"], "o", color=colour, markerfacecolor=face)
+                axes.plot(one["T"], one["iterations"], "o", color=colour, markerfacecolor=face, markersize=5)
         lengths = sorted({one["T"] for one in own})
-        axes.set_xscale("log")
+        axes.set(xscale="log", title=weights, xlabel="length of the sequence")
         axes.set_xticks(lengths, lengths)
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
-        axes.set_title(weights, fontsize=10)
-        axes.set_xlabel("length of the sequence")
-    panels[0].set_ylabel("iterations per step (hollow: not all converged)")
-    panels[0].legend(fontsize=8, loc=(0.05, 0.24))  # where no line is
-    figure.savefig(path, dpi=110)
+    sheet.panels[0].set_ylabel("iterations per step")
+    sheet.title("Hollow: not all sequences converged", fontsize=8)
+    sheet.side_legend()
+    return sheet.figure
 
 
 def write(results: list[dict[str, Any]]) -> None:
@@ -132,7 +133,7 @@ def write(results: list[dict[str, Any]]) -> None:
     where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
     about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"
     (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}")
-    draw(results, RESULTS / "tiles.png")
+    draw(results).savefig(RESULTS / "tiles.png", dpi=DPI)
 
 
 def main() -> None:

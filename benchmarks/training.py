@@ -3,9 +3,9 @@
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
 The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs
-together, and the page NAME.md with commands and tables, made of these alone: --pages writes it again and trains
-nothing. Failed runs are counted and listed.
+NAME.json with all numbers (of each seed, at each length, and of each validation too), those of the pictures of all
+runs together that docs/results.md shows (all are in DIR/NAME/pictures), and the page NAME.md with commands and tables,
+made of these alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS
+from benchmarks.measure import RESULTS, ROOT
 from rotrnn._support.json import to_json
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
@@ -157,8 +158,8 @@ def sweep(arguments: str, folder: Path, jobs: int) -> Path:
     return folder
 
 
-def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: int) -> str:
-    """The page of a training. Writes its numbers and pictures."""
+def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: int, drawn: Path) -> str:
+    """The page of a training. Writes its numbers and pictures; all of these into the folder `drawn`."""
     runs = find_runs(folders)
     rows = [one.row() for one in collect(runs)]
     FOLDER.mkdir(exist_ok=True)
@@ -167,7 +168,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "circumstances": _circumstances(runs, rows, jobs),
         "majority": _majority(runs),
         "remarks": [],
-        "pictures": [path.name for path in _pictures(name, folders)],
+        "pictures": [path.name for path in _pictures(name, folders, drawn)],
         "rows": rows,
         "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
@@ -184,9 +185,11 @@ def page(name: str, recorded: dict[str, Any]) -> str:
     return "\n".join([*said, render(recorded["rows"], ".md"), pictures])
 
 
-def _pictures(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Draws the runs; the file names begin with the name of the training."""
-    return [path.rename(FOLDER / f"{name}-{path.name}") for path in compare(folders, FOLDER)]
+def _pictures(name: str, folders: Sequence[Path], drawn: Path) -> list[Path]:
+    """Draws the runs; returns copies of the pictures that docs/results.md shows, named after the training."""
+    shown = {FOLDER / f"{name}-{path.name}": path for path in compare(folders, drawn)}
+    text = (ROOT / "docs" / "results.md").read_text()
+    return [Path(shutil.copyfile(shown[path], path)) for path in shown if f"/training/{path.name})" in text]
 
 
 def _validation(run: Run) -> dict[str, list[Any]]:
@@ -244,7 +247,8 @@ def main() -> None:
     for name in args.names or TRAININGS:
         folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
-        (FOLDER / f"{name}.md").write_text(report(name, commands, list(dict.fromkeys(folders)), args.jobs))
+        text = report(name, commands, list(dict.fromkeys(folders)), args.jobs, args.sweeps / name / "pictures")
+        (FOLDER / f"{name}.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from rotrnn import RNN, diagonal_scan
 from rotrnn.nn.layer import Array, Params
-from rotrnn.plots.style import BLUE, DPI, ORANGE, STYLE
+from rotrnn.plots.style import BLUE, COLOURS, DPI, ORANGE, STYLE
 from rotrnn.training.optimiser import AdamW
 
 Settings = dict[str, Any]
@@ -116,7 +116,8 @@ def learn_power(of: Settings, form: str, phase: float) -> tuple[list[float], lis
 
 def draw_impulse(rows: list[Axes], of: Settings) -> None:
     for axes, (label, max_phase) in zip(rows, of["max_phase"].items(), strict=True):
-        axes.plot(impulse_response(of, max_phase).real, linewidth=0.5)
+        shown = min(of["length"], round(of["radians"] / max_phase))  # more turns than that are a solid area
+        axes.plot(impulse_response(of, max_phase).real[:shown], linewidth=0.9)
         axes.set(title=f"Impulse response, phases up to {label}", xlabel="step", ylabel="state, real part")
 
 
@@ -133,14 +134,14 @@ def draw_powers(axes: Axes, of: Settings) -> None:
     for phase, line in zip(of["phases"], ("-", "--", ":"), strict=False):
         for form, colour in (("real_imag", ORANGE), ("exp", BLUE)):
             losses, _ = learn_power(of, form, phase)
-            axes.semilogy(losses, color=colour, linestyle=line, label=f"{form}, phase {phase / np.pi:.3g} pi")
+            axes.semilogy(losses, color=colour, linestyle=line, label=f"{form}, phase {phase / np.pi:.3g} π")
     axes.set(title=f"Learning an eigenvalue's power of {of['power']}", xlabel="step", ylabel="loss")
-    axes.legend(fontsize=6, loc="upper right")
+    axes.legend(fontsize=6, loc="lower left")
 
 
 def draw(small: bool = False) -> Figure:
     """Draws the three figures."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context({**STYLE, "axes.prop_cycle": mpl.cycler(color=COLOURS)}):
         figure = Figure(figsize=(10.5, 5.2))
         grid = figure.subplots(2, 2)
         draw_impulse(list(grid[0]), settings("figure4"))

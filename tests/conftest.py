@@ -30,6 +30,7 @@ WHOLE = {
     "package/test_cli.py",
     "package/test_lru_figures.py",
     "package/test_notebooks.py",
+    "package/test_pictures.py",
     "package/test_plots.py",
     "package/test_readme.py::test_a_layer_and_a_task_of_ones_own",
     "package/test_readme.py::test_own_data_from_files_to_forecasts_and_runs",

@@ -2,7 +2,8 @@
 
     python docs/site/look.py [SITE] [PICTURES]        (build/docs/html and build/docs/pictures)
 
-Prints the pages that are wider than their window or that the browser complains of, and then exits with 1.
+Prints the pages that are wider than their window, that load something from another site or that the browser complains
+of, and then exits with 1.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from lib.chromium import Page, chromium  # noqa: E402
 
 WIDTHS = (1280, 390)
 """Of a laptop's window and of a telephone's."""
-PICTURES = ("index", "docs/guide", "docs/layers/rotrnn", "docs/results", "reference/ops-scan")
+PICTURES = ("index", "docs/guide", "docs/layers/rotrnn", "docs/results", "reference/ops/scan")
 """Pages that are drawn."""
 COMPLETE = "document.readyState == 'complete'"
 WIDTH = "document.scrollingElement.scrollWidth"
+LOADED = "performance.getEntriesByType('resource').map(one => one.name).find(one => !/^(file|data):/.test(one)) || ''"
 
 
 def look(site: Path, pictures: Path) -> list[str]:
@@ -34,6 +36,8 @@ def look(site: Path, pictures: Path) -> list[str]:
                 page.go(site / f"{name}.html", COMPLETE)
                 if (wide := page.run(WIDTH)) > width:
                     wrong.append(f"{name}: {wide} pixels wide in a window of {width}")
+                if foreign := page.run(LOADED):
+                    wrong.append(f"{name}: loads {foreign} from another site")
                 if name in PICTURES:
                     page.picture(pictures / f"{name.replace('/', '-')}-{width}.png")
             wrong += [f"in a window of {width}: {error}" for error in page.errors]

@@ -5,8 +5,8 @@ python docs/site/make_site.py --sources FOLDER # only what Sphinx reads
 
 Pages of docs/ stay readable on a repository host, so nothing in them is for Sphinx alone. What the site adds is made
 here: the navigation, a page of reference for each part of the package, and for each layer its docstring and the loop
-over time that its tests hold it to, below what docs/layers/ says of it. Warnings are errors, and every link within the
-site must lead somewhere; those out of it are listed in external_links.txt.
+over time that its tests hold it to, below what docs/layers/ says of it. Sphinx's warnings are errors, those of links
+within the site that lead nowhere among them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[2]
-NAVIGATION: dict[str, list[str]] = {
-    "Start": ["docs/README", "docs/guide", "docs/data", "docs/models", "docs/mistakes"],
-    "By task": [
-        *("docs/command-line", "docs/tasks", "docs/pytorch", "docs/jax", "docs/own-layers"),
-        *("docs/c", "docs/gpu", "docs/processes", "examples/*", "examples/forecasts/*", "examples/pytorch/*"),
-    ],
-    "Theory": ["docs/layers", "docs/theory", "docs/layers/*"],
-    "Reference": ["reference/*"],
-    "Results": ["docs/results", "docs/benchmarks", "recorded"],
-    "Project": ["docs/guarantees", "docs/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY", "docs/*"],
+NAVIGATION = {
+    "Start": "docs/README docs/guide docs/layers docs/coming-from docs/data docs/models docs/mistakes",
+    "By task": "docs/command-line docs/tasks docs/pytorch docs/jax docs/own-layers docs/c docs/gpu docs/processes",
+    "Notebooks": "examples/* examples/forecasts/* examples/pytorch/*",
+    "Reference": "reference/*",
+    "Theory and results": "docs/theory docs/results docs/benchmarks recorded",
+    "Project": "docs/guarantees docs/stability CHANGELOG CONTRIBUTING SECURITY",
 }
-"""Headings of the navigation and their pages, those of them that there are; a * stands for what is nowhere else."""
+"""Headings of the navigation and their pages. Sphinx complains of a page that is in none of them."""
+PARTS = ("estimators", "torch", "jax", "cuda", "plots", "tasks", "testing")
+"""Modules of the package with a page of the reference each, of the names in their ``__all__``."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -46,12 +42,12 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def reference() -> dict[str, list[str]]:
-    """Returns the pages of the reference, title -> public names with their modules, "rotrnn.diagonal_scan". Layers have
-    pages of their own."""
+    """Returns the pages of the reference whose names are imported from rotrnn, file -> these names with their modules,
+    "rotrnn.diagonal_scan". Layers have pages of their own."""
     import rotrnn
 
     layers = {kind.__name__ for kind in rotrnn.nn.LAYERS.values()}
-    pages: dict[str, list[str]] = {"Models and training": [], "Parts of models": []}
+    pages: dict[str, list[str]] = {}
     for name in sorted(set(rotrnn.__all__) | set(rotrnn.ops.__all__), key=str.lower):
         module = "rotrnn" if name in rotrnn.__all__ else "rotrnn.ops"
         home = inspect.getmodule(getattr(importlib.import_module(module), name))
@@ -59,14 +55,12 @@ def reference() -> dict[str, list[str]]:
         if name in layers or name == "LAYERS":
             continue
         if place.startswith("rotrnn.ops."):
-            title = f"Ops: {place.rpartition('.')[2].replace('_', ' ')}"
+            file = f"ops/{place.rpartition('.')[2]}"
         else:
-            title = "Parts of models" if name in rotrnn.nn.__all__ else "Models and training"
-        pages.setdefault(title, []).append(f"{module}.{name}")
-    for module, title in (("rotrnn.plots", "Plots"), ("rotrnn.tasks", "Tasks")):
-        names = sorted(importlib.import_module(module).__all__, key=str.lower)
-        pages[title] = [f"{module}.{name}" for name in names if not name.isupper()]
-    return {title: names for title, names in sorted(pages.items()) if names}
+            file = "parts-of-models" if name in rotrnn.nn.__all__ else "models-and-training"
+        pages.setdefault(file, []).append(f"{module}.{name}")
+    recipe = "rotrnn.training.recipe"
+    return {**pages, "recipes": [f"{recipe}.Recipe", f"{recipe}.Training", f"{recipe}.Source"]}
 
 
 def loops(kind: type) -> list[tuple[str, str]]:
@@ -97,14 +91,29 @@ def layer_page(name: str, kind: type) -> str:
     return text
 
 
-def reference_page(title: str, names: list[str]) -> str:
-    lines = [f"# {title}\n"]
+def reference_page(file: str, names: list[str]) -> str:
+    """Returns the page of these names; that of ops has the name of their file."""
+    text = f"# {file.removeprefix('ops/') if '/' in file else file.replace('-', ' ').capitalize()}\n\n```{{eval-rst}}\n"
     for name in names:
         module, _, attribute = name.rpartition(".")
         thing = getattr(importlib.import_module(module), attribute)
         kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else "data"
-        lines.append(f"## {attribute}\n\n```{{eval-rst}}\n.. auto{kind}:: {name}\n```\n")
-    return "\n".join(lines)
+        text += f".. auto{kind}:: {name}\n"
+    return text + "```\n"
+
+
+def module_page(module: str) -> str:
+    """Returns the page of a module: its docstring and the names of its ``__all__``."""
+    directive = f".. automodule:: {module}\n   :members:\n   :inherited-members:"
+    return f"# {module}\n\n```{{eval-rst}}\n{directive}\n```\n"
+
+
+def recipes_table() -> str:
+    """Returns the recipes of the package, with the first line of each."""
+    from rotrnn.training.recipe import shipped
+
+    rows = [f"| `{name}` | {text.splitlines()[0].lstrip('# ')} |\n" for name, text in sorted(shipped().items())]
+    return "\n## Recipes of the package\n\n| name | what it runs |\n| --- | --- |\n" + "".join(rows)
 
 
 def notebook_page(path: Path, folder: Path) -> str:
@@ -128,19 +137,19 @@ def notebook_page(path: Path, folder: Path) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def index_page(pages: set[str]) -> str:
-    """Returns the README with the navigation, which Sphinx shows at the side."""
+def index_page() -> str:
+    """Returns the README, its layers first, with the navigation, which Sphinx shows at the side."""
     text = (ROOT / "README.md").read_text()
-    named = {page for some in NAVIGATION.values() for page in some}
-    for caption, entries in NAVIGATION.items():
-        chosen = []
-        for entry in entries:
-            inside = entry.removesuffix("*")
-            rest = (page for page in sorted(pages) if page.startswith(inside) and "/" not in page[len(inside) :])
-            chosen += [page for page in rest if page not in named] if entry.endswith("*") else [entry]
-        chosen = [page for page in dict.fromkeys(chosen) if page in pages]
-        text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(chosen) + "\n```\n"
-    return text
+    first, picture = re.search(r"\n## Layers\n.*?(?=\n## )", text, re.DOTALL), text.index("\n![")  # which is below them
+    if first is None:
+        raise ValueError("README.md: has no section ## Layers, expected one, which comes first on the site")
+    text = text[:picture] + first[0] + "\n## In seconds\n" + text[picture:].replace(first[0], "")
+    return text + "".join(toctree(pages, f":caption: {caption}\n") for caption, pages in NAVIGATION.items())
+
+
+def toctree(pages: str, options: str = "") -> str:
+    """Returns what tells Sphinx which pages come below this one; a * stands for any name."""
+    return f"\n```{{toctree}}\n:hidden:\n:glob:\n{options}\n" + "\n".join(pages.split()) + "\n```\n"
 
 
 def write_sources(out: Path) -> None:
@@ -154,24 +163,32 @@ def write_sources(out: Path) -> None:
     for name, kind in LAYERS.items():
         if kind.__module__.startswith("rotrnn."):
             _write(out / "docs" / "layers" / f"{name}.md", layer_page(name, kind))
-    for title, names in reference().items():
-        _write(out / "reference" / f"{re.sub(r'[^a-z0-9]+', '-', title.lower())}.md", reference_page(title, names))
+    for file, names in reference().items():
+        _write(out / "reference" / f"{file}.md", reference_page(file, names))
+    for part in PARTS:
+        _write(out / "reference" / f"rotrnn.{part}.md", module_page(f"rotrnn.{part}"))
+    with (out / "reference" / "recipes.md").open("a") as page:
+        page.write(recipes_table())
+    with (out / "docs" / "layers.md").open("a") as page:
+        page.write(toctree("layers/*"))
+    listed = "```{toctree}\n:glob:\n:maxdepth: 2\n\nops/*\n```\n"
+    about = "Forward and backward functions, a page for each file of rotrnn/ops."
+    _write(out / "reference" / "ops.md", f"# Ops\n\n{about}\n\n{listed}")
     for path in (ROOT / "examples").rglob("*.ipynb"):
         page = out / path.relative_to(ROOT).with_suffix(".md")
         page.parent.mkdir(parents=True, exist_ok=True)
         _write(page, notebook_page(path, page.parent))
-    recorded = sorted(path.relative_to(out).with_suffix("").as_posix() for path in (out / "benchmarks").rglob("*.md"))
-    for page in recorded:
-        path = out / f"{page}.md"
-        if not path.read_text().startswith("# "):
-            path.write_text(f"# {path.stem.replace('_', ' ').capitalize()}\n\n{path.read_text()}")
-    listed = "\n".join(recorded)
-    _write(out / "recorded.md", f"# Recorded runs\n\nTables of all runs.\n\n```{{toctree}}\n{listed}\n```\n")
-    pages = {path.relative_to(out).with_suffix("").as_posix() for path in out.rglob("*.md")} - set(recorded)
-    _write(out / "index.md", index_page(pages))
+    recorded = sorted((out / "benchmarks").rglob("*.md"))
+    for path in recorded:  # linked, but not in the navigation
+        text = path.read_text()
+        title = "" if text.startswith("# ") else f"# {path.stem.replace('_', ' ').capitalize()}\n\n"
+        path.write_text(f"---\norphan: true\n---\n\n{title}{text}")
+    listed = "".join(f"- [{path.stem}]({path.relative_to(out).as_posix()})\n" for path in recorded)
+    _write(out / "recorded.md", f"# Recorded runs\n\nTables of all runs.\n\n{listed}")
+    _write(out / "index.md", index_page())
     for path in out.rglob("*.md"):
         path.write_text(_links_of_the_site(path, out))
-    for name in ("conf.py", "site.css"):
+    for name in ("conf.py", "formulas.py", "site.css"):
         _copy(Path(__file__).with_name(name), out / ("_static" if name.endswith("css") else "") / name)
 
 
@@ -205,64 +222,6 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-# ---- links ----
-
-
-class Page(HTMLParser):
-    """The anchors and links of a page, and what a browser loads to show it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.anchors: set[str] = {"", "top"}
-        self.links: list[str] = []
-        self.loaded: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.anchors |= {value for name in ("id", "name") if (value := given.get(name))}
-        if href := given.get("href"):
-            (self.links if tag == "a" else self.loaded).append(href)
-        if src := given.get("src"):
-            self.loaded.append(src)
-
-
-def check(html: Path) -> tuple[list[str], list[str]]:
-    """Returns what is wrong with the links of a site, and its links to other sites."""
-    pages = {path.resolve(): Page(path.read_text()) for path in sorted(html.rglob("*.html"))}
-    wrong, outside = [], set()
-    for path, page in pages.items():
-        name = path.relative_to(html.resolve())
-        for target in page.loaded + page.links:
-            if re.match(r"\w+:|//", target):
-                if target in page.loaded and not target.startswith("data:"):
-                    wrong.append(f"{name} loads {target} from another site")
-                outside.add(target)
-                continue
-            file, _, anchor = target.partition("#")
-            there = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
-            if not there.is_file():
-                wrong.append(f"{name} links to {target}, which is not there")
-            elif there in pages and unquote(anchor) not in pages[there].anchors:
-                wrong.append(f"{name} links to {target}, which has no such heading")
-    return wrong, sorted(outside)
-
-
-def built(out: Path) -> Iterator[str]:
-    """Builds the site into the folder `out`. Yields what is wrong with it."""
-    sources = out.with_name(out.name + "-sources")
-    shutil.rmtree(sources, ignore_errors=True)
-    shutil.rmtree(out, ignore_errors=True)
-    write_sources(sources)
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    command += ["-d", f"{out}-doctrees", str(sources), str(out)]
-    if subprocess.run(command, check=False).returncode != 0:
-        yield "sphinx: there are warnings"
-    wrong, outside = check(out)
-    yield from wrong
-    (out.parent / "external_links.txt").write_text("\n".join(outside) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sources", action="store_true", help="write only what Sphinx reads")
@@ -270,11 +229,17 @@ def main() -> None:
     args = parser.parse_args()
     sys.path[:0] = [str(ROOT / "python"), str(ROOT), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:3])  # of Sphinx
+    out = args.out.resolve()
     if args.sources:
-        return write_sources(args.out.resolve())
-    wrong = list(built(args.out.resolve()))
-    print("\n".join(wrong) or f"{args.out}/index.html")
-    sys.exit(bool(wrong))
+        return write_sources(out)
+    sources = out.with_name(out.name + "-sources")
+    for folder in (sources, out):
+        shutil.rmtree(folder, ignore_errors=True)
+    write_sources(sources)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", f"{out}-doctrees"]
+    if (code := subprocess.run([*command, str(sources), str(out)], check=False).returncode) == 0:
+        print(f"{args.out}/index.html")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from rotrnn.ops import device as devices
 from rotrnn.ops.device import Array, Device
 from rotrnn.ops.recording import Drive, NotRecordable, Recording, recorded, recording
 
+__all__ = ["DeviceError", "about", "available", "describe", "device", "why_not"]
+
 LEAST_GPU = (8, 0)
 """Compute capability of the oldest GPU that the kernels are built for (setup.py)."""
 

@@ -55,7 +55,7 @@ BATCH = 256
 MOST_STEPS = 2**31
 """Largest number of updates, and of evaluations to wait for."""
 
-__all__ = ["Forecaster", "SequenceClassifier", "SequenceRegressor"]
+__all__ = ["Estimator", "Forecaster", "SequenceClassifier", "SequenceRegressor"]
 
 
 class Estimator:

@@ -43,8 +43,6 @@ def function(
 ) -> Callable[..., Any]:
     """Returns a layer, block, stack or model as a function for JAX.
 
-    ::
-
         f(params, x, state=None, *, lengths=None, seed=0, step=0)
 
     It returns y, or a tuple of y and what else is asked for here. `params` is a nested dict of arrays, as from

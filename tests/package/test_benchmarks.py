@@ -42,23 +42,25 @@ def files() -> dict[Path, bytes]:
 
 
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step of each run of one of the digits' sweeps."""
+    """One step of each run of one of the digits' sweeps, under a name of which docs/results.md shows a picture."""
     monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
     arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
     folder = training.sweep(arguments, tmp_path / "sweep", 2)
-    text = training.report("digits", [f"rotrnn sweep {arguments}"], [folder], 2)
-    assert text.startswith(f"# digits\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
+    name, drawn = "listops-2048", tmp_path / "pictures"
+    text = training.report(name, [f"rotrnn sweep {arguments}"], [folder], 2, drawn)
+    assert text.startswith(f"# {name}\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
     assert "| digits-lru    | 2 " in text
-    recorded = json.loads((tmp_path / "results" / "digits.json").read_text())
+    recorded = json.loads((tmp_path / "results" / f"{name}.json").read_text())
     (row,) = recorded["rows"]
     assert list(recorded["validation"]) == [f"sweep/seed={seed}" for seed in (0, 1)]
     assert all(one["step"] == [1] and len(one["val_accuracy"]) == 1 for one in recorded["validation"].values())
     assert row["seeds"] == [0, 1]
     assert len(row["best"]["accuracy"]["each"]) == 2
-    assert text == training.page("digits", json.loads((tmp_path / "results" / "digits.json").read_text()))
-    pictures = {path.name for path in (tmp_path / "results").glob("*.png")}
-    assert "digits-learning.png" in pictures
-    assert all(f"]({name})" in text for name in pictures)
+    assert text == training.page(name, json.loads((tmp_path / "results" / f"{name}.json").read_text()))
+    assert {"learning.png", "scores.png"} <= {path.name for path in drawn.iterdir()}
+    assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-learning.png"]
+    assert f"]({name}-learning.png)" in text
+    assert training.report("digits", [], [folder], 2, drawn).count("![") == 0  # nobody shows a picture of these
 
 
 def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:

@@ -8,12 +8,15 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import rotrnn
 from benchmarks import report
 from rotrnn import cli
 from rotrnn.nn.registry import GROUPS, LAYERS
@@ -62,6 +65,12 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "runs" / "guide" / "result.json").exists()
 
 
+def test_a_step_for_those_who_come_from_elsewhere() -> None:
+    """Its assertion is in it; the blocks in "py" are PyTorch's."""
+    (example,) = blocks(DOCS / "coming-from.md", "python")
+    exec(example, {})
+
+
 def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks in "py" need files or packages of others: tests/hub."""
     monkeypatch.chdir(tmp_path)
@@ -72,10 +81,41 @@ def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "folder" / "config.json").exists()
 
 
+def test_one_time_of_the_build() -> None:
+    text = README.read_text() + (DOCS / "guide.md").read_text()
+    found = re.findall(r"builds it in about (\w+) minutes|takes about (\w+) minutes on two idle cores", text)
+    assert [one or other for one, other in found] == ["two", "two"]
+
+
+def test_dtypes_of_tokens() -> None:
+    """As guide.md and c.md have them."""
+    settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
+    model = rotrnn.build_model(settings, {"d_state": 2}, head="language", vocab=5, n_classes=5)
+    params = model.init(np.random.default_rng(0))
+    for dtype in np.typecodes["AllInteger"]:
+        tokens = np.ones((2, 3), dtype)
+        refused = tokens.dtype == np.uint64
+        for call in (partial(model.forward, params), model.stream(params, batch=2).push):
+            with pytest.raises(TypeError, match="inputs has dtype uint64") if refused else nullcontext():
+                call(tokens)
+    header = (ROOT / "include" / "rotrnn.h").read_text()
+    assert len(re.findall(r"rotrnn_push_tokens\w*\(rotrnn_stream \*stream, const int32_t \*input", header)) == 2
+    assert "any dtype but\nuint64" in (DOCS / "guide.md").read_text()
+    assert "tokens are `int32_t`" in (DOCS / "c.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["rope_memory", "wrope_memory"])
+def test_a_layer_from_its_ops(name: str) -> None:
+    """Its assertions are in it."""
+    (example,) = blocks(DOCS / "layers" / f"{name}.md", "python")
+    exec(example, {})
+
+
 def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
-    assert {page.name for page in [README, *PAGES] if blocks(page, "python")} == {
+    assert {page.name for page in [README, *PAGES, *DOCS.glob("layers/*.md")] if blocks(page, "python")} == {
         "README.md",
+        "coming-from.md",
         "data.md",
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py
         "guide.md",
@@ -85,6 +125,8 @@ def test_every_python_example_is_run() -> None:
         "own-layers.md",
         "processes.md",  # tests/training/test_split.py
         "pytorch.md",  # tests/pytorch/test_torch_docs.py
+        "rope_memory.md",
+        "wrope_memory.md",
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 import rotrnn
 from package.test_readme import DOCS, README, ROOT, blocks
 
-PAGES = [README, *(DOCS / f"{name}.md" for name in ("guide", "data", "models", "own-layers"))]
+PAGES = [README, *(DOCS / f"{name}.md" for name in ("guide", "coming-from", "data", "models", "own-layers"))]
 
 RIGHT = """
 import numpy as np

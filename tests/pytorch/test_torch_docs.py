@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,24 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Mo
     for example in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pytorch.md").read_text(), re.DOTALL):
         exec(example, names)
     assert names["logits"].shape == (4, 50, 10)
+
+
+def test_the_page_for_those_who_come_from_pytorch() -> None:
+    """Its step in PyTorch learns, and the weights of an LSTM give the same outputs, to rounding."""
+    text = (ROOT / "docs" / "coming-from.md").read_text()
+    step, weights = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
+    torch.manual_seed(0)
+    x = torch.randn(16, 30, 8)
+    names: dict[str, Any] = {"torch": torch, "x": x, "target": torch.tanh(x.cumsum(1) / 5)}
+    exec(step, names)
+    assert names["loss"].item() < names["target"].var().item()
+    layer = rotrnn.LSTM(d_model=8, d_state=16)
+    names["params"] = layer.init(np.random.default_rng(0))
+    exec(weights, names)
+    y, _ = layer.forward(names["params"], x.numpy())
+    h = names["lstm"](x)[0].detach().numpy()
+    # each of 30 steps rounds sums of 24 terms by u each, gates do not enlarge that, and C, below 1, sums 16 of them
+    np.testing.assert_allclose(y, h @ names["params"]["C"].T, rtol=0, atol=30 * 24 * 2**-24 * 16)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "pytorch").glob("*.ipynb")), ids=lambda path: path.stem)
