@@ -101,15 +101,14 @@ def test_a_householder_step_moves_one_eigenvalue(layer: DeltaNet) -> None:
     """``I - beta k k^T`` has the eigenvalue 1 but along k, where it is ``1 - beta |k|^2``; the gate multiplies all. The
     matrix is symmetric, so eigenvalues move by no more than its roundings and those of finding them."""
     params, x = made(layer, (2, 5))
-    values, (_, saved) = layer.eigenvalues(params, x), layer.forward(params, x)
+    values, found = layer.eigenvalues(params, x), layer.registers(params, x)
     assert values.shape == (2, 5, 2, 4)
     assert values.dtype == np.complex128
     expected = np.ones((2, 5, 2, 4))
-    expected[..., 0] -= 2 * saved.opened[:, :, 0] * (saved.k[:, :, 0] ** 2).sum(-1)
+    expected[..., 0] -= found["beta"][:, :, 0] * (found["k"][:, :, 0] ** 2).sum(-1)
     assert (expected[..., 0] < 0).any()
     if layer.gate:
-        assert saved.decays is not None
-        expected *= saved.decays[-1][..., None]
+        expected *= found["decay"][..., None]
     np.testing.assert_allclose(np.sort(values), np.sort(expected), rtol=0, atol=64 * EPS)
 
 
@@ -117,15 +116,15 @@ def test_a_householder_step_moves_one_eigenvalue(layer: DeltaNet) -> None:
 def test_householder_steps_of_a_token_are_a_product(layer: DeltaNet) -> None:
     layer = replace(layer, steps=3, d_conv=4)
     params, x = made(layer, (2, 5))
-    A, (_, saved) = layer.transitions(params, x), layer.forward(params, x)
+    A, found = layer.transitions(params, x), layer.registers(params, x)
     for b, t, head in np.ndindex(2, 5, 2):
         steps = [
-            np.eye(4) - 2 * beta * np.outer(k, k)
-            for beta, k in zip(saved.opened[b, t, :, head], saved.k[b, t, :, head], strict=True)
+            np.eye(4) - beta * np.outer(k, k)
+            for beta, k in zip(found["beta"][b, t, :, head], found["k"][b, t, :, head], strict=True)
         ]
         expected = steps[2] @ steps[1] @ steps[0]
-        if saved.decays is not None:
-            expected = saved.decays[-1][b, t, head] * expected
+        if layer.gate:
+            expected = found["decay"][b, t, head] * expected
         np.testing.assert_allclose(A[b, t, head], expected, rtol=0, atol=64 * EPS)
 
 
