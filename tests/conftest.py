@@ -28,6 +28,7 @@ WHOLE = {
     "nn/test_griffin.py::test_its_recipe_learns_digits",
     "package/test_benchmarks.py",
     "package/test_cli.py",
+    "package/test_contributing.py::test_an_op_and_a_layer_are_added",
     "package/test_lru_figures.py",
     "package/test_notebooks.py",
     "package/test_plots.py",
