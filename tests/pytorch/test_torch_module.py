@@ -231,7 +231,7 @@ def test_what_was_saved_is_freed() -> None:
         (
             lambda net, x: net(x[..., :2]),
             ValueError,
-            r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B=2, T=7, D=4\)",
+            r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B, T, D=4\)",
         ),
         (lambda net, x: net(x, [7]), ValueError, r"LRU\.forward: lengths has shape \(1,\), expected \(B=2,\)"),
         (lambda net, x: net(x, [7, 8]), ValueError, r"lengths\[1\] is 8, expected an integer from 0 to T=7"),
