@@ -297,6 +297,19 @@ def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
     assert layer.state_lanes == (None if layer.lanes.endswith(" t") else held)
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("backward", lambda self, *given: None, "takes (self, *given), expected (self, params, saved, dy, ...)"),
+        ("forward", lambda self, **given: None, "takes (self, **given), expected (self, params, x, ...)"),
+        ("forward", lambda self, params: None, "takes (self, params), expected (self, params, x, ...)"),
+    ],
+)
+def test_methods_of_ones_own_that_cannot_be_checked(name: str, method: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        type("Mine", (Module,), {name: method})
+
+
 def wrong_settings() -> Iterator[Any]:
     for name, module in PARTS.items():
         for field in fields(module):  # type: ignore[arg-type]

@@ -761,9 +761,17 @@ def trusted(method: Callable[P, R]) -> Callable[P, R]:
     return method if plain is None or not isinstance(owner, Module) else types.MethodType(plain, owner)
 
 
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def _third(method: Any, place: int = 1) -> str:
-    """Returns the method's name for the argument after `params` (or `saved`)."""
-    return list(inspect.signature(method).parameters)[1 + place]
+    """Returns the method's name for the argument after `params` (or `saved`). TypeError if it has none."""
+    takes = [name for name, one in inspect.signature(method).parameters.items() if one.kind in _PLAIN]
+    if len(takes) <= 1 + place:
+        wanted = {1: "self, params, x", 2: "self, params, saved, dy"}[place]
+        got = ", ".join(map(str, inspect.signature(method).parameters.values()))
+        raise TypeError(f"{method.__qualname__}: takes ({got}), expected ({wanted}, ...)")
+    return takes[1 + place]
 
 
 @functools.cache
