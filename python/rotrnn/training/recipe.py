@@ -605,6 +605,16 @@ def parse_override(
     return place.strip(), parse_value(text)
 
 
+def recipe_of(call: str, recipe: Any) -> Recipe:
+    """Returns an argument that is a recipe, or a dict as `load_recipe` takes it. TypeError in the name of `call`."""
+    if isinstance(recipe, dict):
+        return load_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        expected = "a Recipe, such as load_recipe returns, or a dict"
+        raise TypeError(f"{call}: recipe is a {type(recipe).__name__}, expected {expected}")
+    return recipe
+
+
 def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
     """Returns a recipe from its sections. "import" lists the modules to import first, in the form that `locate`
     returns; `trust` is that of `load_recipe`.
