@@ -242,6 +242,9 @@ def _read_csv(path: str, delimiter: str) -> Columns:
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
             for row in reader:
+                if not rows and (other := _delimiter(head, by.join(row), by)):
+                    got = f"is one column {head[0]!r:.80}, separated by {by!r}"
+                    raise ValueError(f"{path}: {got}, expected several, as with delimiter = {other!r}")
                 if row:
                     rows.append(row)
                     lines.append(reader.line_num)
@@ -257,6 +260,13 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     if twice := [name for name, count in Counter(head).items() if count > 1]:
         raise ValueError(f"{path}, line 1: has two columns {twice[0]!r}, expected different names")
     return Columns(path, {name: [row[i] for row in rows] for i, name in enumerate(head)}, lines, "line")
+
+
+def _delimiter(head: list[str], row: str, by: str) -> str:
+    """Returns what seems to separate the columns, where it is not `by`: the header is one name, and it occurs there as
+    often as in the first row. Empty if nothing does."""
+    counts = {other: head[0].count(other) for other in ";\t|," if other != by} if len(head) == 1 else {}
+    return next((other for other, count in counts.items() if count and count == row.count(other)), "")
 
 
 def _read_parquet(path: str) -> Columns:

@@ -77,9 +77,10 @@ class Module(_Tree):
 
     Notes
     -----
-    Parameters and buffers are the module's own, on PyTorch's default device, and have the names of `rotrnn.flatten`; they may be changed by
-    optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have the dtype of x: float32 or float64. In
-    training mode, a new key of dropout is drawn in every call from PyTorch's global generator.
+    Parameters and buffers are the module's own, are made on PyTorch's default device, and have the names of
+    `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
+    the dtype of x: float32 or float64. In training mode, a new key of dropout is drawn in every call from PyTorch's
+    global generator.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
