@@ -88,6 +88,7 @@ SLOW = {
     "tasks/test_released.py::test_incomplete_data_of_a_killed_process_are_prepared_again",
     "tasks/test_word_problem.py::test_the_largest_groups",
     "training/test_estimators.py",
+    "training/test_io_errors.py",
     "training/test_regression_run.py",
     "training/test_tensorboard.py::test_a_disk_that_fills_up_warns",
     "training/test_training.py::test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint",

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import check_bytes
+from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
@@ -238,7 +238,7 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
-        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
+        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file, naming(path):
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
             for row in reader:

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from rotrnn._support.files import read_most
+from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest, plural
@@ -497,7 +497,7 @@ def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
             every = f"; expected one of {', '.join(known)}, or one of those with a small variant and {SMALL} behind it"
             raise ValueError(f"recipe is {str(name)!r}, {neither}{alike(str(name), close) or every}")
         return known[str(name)], None
-    with open(name, "rb") as file:
+    with open(name, "rb") as file, naming(name):
         content = read_most(file, LARGEST)
     if len(content) > LARGEST:
         raise ValueError(f"{name}: has more than {LARGEST} bytes, expected a recipe")
