@@ -8,7 +8,7 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 CCACHE := $(shell command -v ccache)
 export CCACHE_NOHASHDIR = 1
 C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
-LIB_FILES := include/rotrnn.h $(wildcard tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h examples/c/*.[ch])
+LIB_FILES := include/rotrnn.h $(wildcard tests/*.c tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h examples/c/*.[ch])
 HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
@@ -72,7 +72,7 @@ help:
 	@echo "  make fuzz        CALLS=50000 random calls of everything public under these sanitizers, by SEED"
 	@echo "  make fuzz-c      libFuzzer on the C parsers, and on the module's checks of arguments, TIME=60 seconds each"
 	@echo "  make fuzz-lib    CALLS=50000 changed model files for the C library, under the sanitizers, by SEED"
-	@echo "  make oom         opens models by the C library where one allocation fails, each in turn"
+	@echo "  make oom         calls of the C library and of the module where one allocation fails, each in turn"
 	@echo "  make fuzz-files  changes files of every format at random and loads them (minutes)"
 	@echo "  make planted     plants faults of known kinds one at a time: which test finds each; PLANTED=names or options"
 	@echo "  make soak        long streams and training of every layer, kills, full disks, jumping clocks; SOAK='--kills 100' for an hour"
@@ -300,9 +300,9 @@ fuzz-c: build/fuzz/parsers build/fuzz/door
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		./door -max_total_time=$(TIME) -seed=$(SEED) -timeout=30 -print_final_stats=1 corpus/door
 
-# Each allocation of the C library fails in turn; `make test` runs it, too
+# Each allocation of the C library, and of the module's calls, fails in turn; `make test` runs it, too
 oom: .venv/installed
-	@$(PYTEST) tests/lib/test_lib.py -k whichever_allocation_fails
+	@$(PYTEST) tests/lib/test_lib.py tests/package/test_checks.py -k whichever_allocation_fails
 
 # Changed model files for the C library, under the sanitizers
 fuzz-lib: .venv/installed

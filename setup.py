@@ -65,8 +65,9 @@ MACROS = [(f"ROT_{isa.upper()}", "1") for isa in INSTRUCTION_SETS if isa != "bas
 
 REAL = ("f32", "f64")
 COMPLEX = ("c64", "c128")
+GENERATE = runpy.run_path("csrc/generate.py")
 DTYPES_OF = {  # all other files are compiled for real dtypes
-    **dict.fromkeys(("scan.c", "window.c", "entries.c"), REAL + COMPLEX),
+    **dict.fromkeys([*GENERATE["lane_files"](), "entries.c"], REAL + COMPLEX),
     "gemm_amx.c": (),  # in BF16 alone
 }
 DATA = "data"  # the folder of generators: integer code, as fast on any instruction set
@@ -204,8 +205,7 @@ class BuildVariants(build_ext):
         if ext.name == "rotrnn._cuda":
             return self.build_cuda(ext)
         made = Path(self.build_temp, "made")
-        generate = runpy.run_path("csrc/generate.py")["generate"]
-        generate(made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
+        GENERATE["generate"](made, stub_folder=Path(self.get_ext_fullpath(ext.name)).parent)
         amx = (
             "avx512" in INSTRUCTION_SETS and sysconfig.get_platform().startswith("linux") and self.accepts("-mamx-bf16")
         )

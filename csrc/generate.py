@@ -21,6 +21,7 @@ SIZE = ("0", "MOST_NUMBERS")  # the range of integers in shapes
 C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "uint16": "uint16_t", "float64": "double"}
 ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|uint16|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
 PRODUCT = re.compile(r"(?:[A-Za-z_]\w*|\))\s*\*\s*[A-Za-z_(]")  # of two integers, which may overflow
+DEFINITION = re.compile(r"^KERNEL\((\w+)\)", re.MULTILINE)
 COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
@@ -204,6 +205,26 @@ def read(text: str) -> Listing:
             if PRODUCT.search(part):
                 raise ListError(f"{LIST.name}: {kernel.name} has {part}, expected parts of a shape, or a function")
     return listing
+
+
+def lane_files(folder: Path = LIST.parent) -> list[str]:
+    """The names of the files of csrc that define a kernel of kind lane, which are compiled for complex dtypes, too.
+
+    ListError for a kernel of the list that is not defined, or more than once.
+    """
+    files: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*/*.c")):
+        for name in DEFINITION.findall(path.read_text("utf-8")):
+            files.setdefault(name, []).append(path.name)
+    kernels = read((folder / LIST.name).read_text("utf-8")).kernels
+    for kernel in kernels:
+        found = files.get(kernel.name, [])
+        if len(found) != 1:
+            raise ListError(
+                f"{LIST.name}: {kernel.name} is defined in {' and '.join(found) or 'no file'}, expected one "
+                f"KERNEL({kernel.name}) there"
+            )
+    return sorted({files[kernel.name][0] for kernel in kernels if kernel.kind == "lane"})
 
 
 def _struct(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""A small classifier of every layer, and a step of its training on a device."""
+"""Sizes of a small layer of every kind, a small classifier of it, and a step of its training on a device."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import numpy as np
 
 from rotrnn import AdamW, Context, ModelSettings, build_model
 from rotrnn.nn.layer import astype, flatten
+from rotrnn.nn.registry import LAYERS
 from strict import to_device
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "rotrnn": {"d_state": 8, "heads": 2},
-    "rnn": {"d_state": 8},
-    "lstm": {"d_state": 8},
-    "attention": {"heads": 2},
-    "selective_rotrnn": {"d_state": 8, "heads": 2},
-    "rope_memory": {"d_state": 4, "length": 16},
-    "wrope_memory": {"d_state": 4, "length": 16},
-}
 B, T, CLASSES = 3, 9, 4
+
+
+def sizes_of(layer: str, d_state: int = 4, heads: int = 2, length: int = 16) -> dict[str, Any]:
+    """Returns those of these sizes that the layer has."""
+    sizes = {"d_state": d_state, "heads": heads, "length": length}
+    return {name: size for name, size in sizes.items() if name in LAYERS[layer].__dataclass_fields__}
 
 
 def classifier(layer: str, n_layers: int, **more: Any) -> Any:
     settings = ModelSettings(layer=layer, d_model=8, n_layers=n_layers, **more)
-    return build_model(settings, SETTINGS.get(layer, {"d_state": 4}), head="classifier", vocab=5, n_classes=CLASSES)
+    return build_model(settings, sizes_of(layer), head="classifier", vocab=5, n_classes=CLASSES)
 
 
 def training_step(layer: str, ctx: Context, device: bool, n_layers: int, **more: Any) -> tuple[Any, Any]:

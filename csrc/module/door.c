@@ -346,10 +346,13 @@ PyObject *precision_in_use(PyObject *module, PyObject *unused) {
 }
 
 PyObject *use_precision_by_name(PyObject *module, PyObject *argument) {
-    (void)module;
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int i = 0; i < PRECISIONS; i++)
-        if (strcmp(name, PRECISION_NAMES[i]) == 0) return PyUnicode_FromString(PRECISION_NAMES[use_precision(i)]);
+        if (strcmp(name, PRECISION_NAMES[i]) == 0) {
+            PyObject *const before = precision_in_use(module, NULL);
+            if (before) use_precision(i);
+            return before;
+        }
     return PyErr_Format(PyExc_ValueError, "use_precision: got '%s', expected one of float32, tf32, bf16", name);
 }

@@ -185,28 +185,33 @@ static PyObject *unknown_name(PyObject *module, const char *function, const char
     return NULL;
 }
 
+static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
+    (void)module, (void)ignored;
+    return PyUnicode_FromString(SIMDS[level_in_use].name);
+}
+
 static PyObject *use_simd(PyObject *module, PyObject *argument) {
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int level = 0; level < SIMD_COUNT; level++) {
         if (strcmp(SIMDS[level].name, name) == 0 && simd_supported(level)) {
-            return PyUnicode_FromString(SIMDS[atomic_exchange(&level_in_use, level)].name);
+            PyObject *const before = simd_in_use(module, NULL);
+            if (before) level_in_use = level;
+            return before;
         }
     }
     return unknown_name(module, "use_simd", name, "SIMD_AVAILABLE");
-}
-
-static PyObject *simd_in_use(PyObject *module, PyObject *ignored) {
-    (void)module, (void)ignored;
-    return PyUnicode_FromString(SIMDS[level_in_use].name);
 }
 
 static PyObject *use_bf16_by_name(PyObject *module, PyObject *argument) {
     const char *const name = PyUnicode_AsUTF8(argument);
     if (!name) return NULL;
     for (int way = 0; way < BF16_WAYS; way++) {
-        if (strcmp(BF16_NAMES[way], name) == 0 && bf16_supported(way))
-            return PyUnicode_FromString(BF16_NAMES[use_bf16_by(way)]);
+        if (strcmp(BF16_NAMES[way], name) == 0 && bf16_supported(way)) {
+            PyObject *const before = PyUnicode_FromString(BF16_NAMES[bf16_by()]);
+            if (before) use_bf16_by(way);
+            return before;
+        }
     }
     return unknown_name(module, "use_bf16_by", name, "BF16_BY_AVAILABLE");
 }
@@ -268,6 +273,24 @@ static PyDataMem_Handler POOL_HANDLER = {"rotrnn_pool", 1, {NULL, pool_malloc, p
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
 #endif
+/* Sets NumPy's allocator. Where there is no memory for that, Python may have set it all the same; so back goes what was
+ * set, whether or not it was, and a second time if need be. Returns false with an exception set. */
+static bool set_handler(PyObject *handler) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *before = PyDataMem_SetHandler(handler);
+    const bool good = before != NULL;
+    if (!good) {
+        PyErr_Clear();
+        before = PyDataMem_SetHandler(handler);
+        PyErr_Clear();
+        PyErr_NoMemory();
+    }
+    Py_XDECREF(before);
+    if (type) PyErr_Restore(type, value, trace);
+    return good;
+}
+
 static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     PyArray_Descr *dtype = NULL;
     PyArray_Dims shape = {NULL, 0};
@@ -275,14 +298,15 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     const module_state *const state = PyModule_GetState(module);
     if (count != 2) return PyErr_Format(PyExc_TypeError, "empty: takes 2 arguments, got %zd", count);
     if (PyArray_IntpConverter(args[0], &shape) && PyArray_DescrConverter(args[1], &dtype)) {
-        PyObject *const before = PyDataMem_SetHandler(state->handler);
+        PyObject *const usual = PyDataMem_GetHandler();
+        PyObject *const before = usual ? PyDataMem_SetHandler(state->handler) : NULL;
         if (before) {
             array = PyArray_Empty(shape.len, shape.ptr, dtype, 0); /* steals dtype */
             dtype = NULL;
-            PyObject *const ours = PyDataMem_SetHandler(before);
             Py_DECREF(before);
-            Py_XDECREF(ours);
         }
+        if (usual && !set_handler(usual)) Py_CLEAR(array);
+        Py_XDECREF(usual);
     }
     Py_XDECREF(dtype);
     PyDimMem_FREE(shape.ptr);
@@ -301,12 +325,16 @@ static PyObject *release_memory(PyObject *module, PyObject *ignored) {
  * themselves: this is for code around them, in threads of libraries that flush denormal numbers. */
 static PyObject *use_float_mode(PyObject *module, PyObject *argument) {
     (void)module;
-    if (argument == Py_None) return PyLong_FromUnsignedLongLong(float_mode_usual());
-    const unsigned long long mode = PyLong_AsUnsignedLongLong(argument);
+    const bool usual = argument == Py_None;
+    const unsigned long long mode = usual ? 0 : PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred()) return NULL;
     const float_mode before = float_mode_now(), mask = FLOAT_MODE_BITS;
-    float_mode_set((before & ~mask) | (mode & mask));
-    return PyLong_FromUnsignedLongLong(before);
+    PyObject *const number = PyLong_FromUnsignedLongLong(before);
+    if (number && usual)
+        float_mode_usual();
+    else if (number)
+        float_mode_set((before & ~mask) | (mode & mask));
+    return number;
 }
 
 static PyMethodDef METHODS[] = {

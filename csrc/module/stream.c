@@ -273,7 +273,7 @@ static PyObject *unsettled(PyObject *object, PyObject *ignored) {
 
 static PyMethodDef METHODS[] = {
     {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
-     "push(x, n, lengths, y): reads n steps and writes y; whether tokens and lengths were in range."},
+     "push(x, n, lengths, last, y): reads n steps and writes y; whether tokens and lengths were in range."},
     {"reset", reset, METH_NOARGS, "reset(): goes back to before the first step."},
     {"state", state, METH_NOARGS, "state(): the state of all sequences."},
     {"restore", restore, METH_O, "restore(state): continues from what state() returned."},

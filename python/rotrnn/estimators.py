@@ -81,7 +81,7 @@ class Estimator:
         Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept.
     patience : int, optional
         Training stops when so many evaluations in a row, one an epoch, brought nothing better. None: it does not.
-    seed : int
+    random_state : int
         Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
     folder : path, optional
         New folder that keeps the run, with its log, checkpoints and data: `rotrnn plot FOLDER` draws it. One folder is
@@ -106,7 +106,7 @@ class Estimator:
         weight_decay: float = 0.01,
         validation_fraction: float = 0.1,
         patience: int | None = 20,
-        seed: int = 0,
+        random_state: int = 0,
         folder: str | os.PathLike[str] | None = None,
         verbose: bool = False,
         device: str = "cpu",
@@ -122,7 +122,7 @@ class Estimator:
         self.weight_decay = weight_decay
         self.validation_fraction = validation_fraction
         self.patience = patience
-        self.seed = seed
+        self.random_state = random_state
         self.folder = folder
         self.verbose = verbose
         self.device = device
@@ -188,7 +188,7 @@ class Estimator:
                 raise ValueError(f"{args.op}: {name} is {share!r}, expected a number of at least 0, below 1")
         if self.patience is not None:
             args.integer("patience", self.patience, 1, MOST_STEPS)
-        args.integer("seed", self.seed, 0, 2**63 - 1)
+        args.integer("random_state", self.random_state, 0, 2**63 - 1)
         named(args.op, self.device)
         self._layer(args)
         if self.folder is not None:
@@ -233,7 +233,7 @@ class Estimator:
             batch=batch,
             steps=epochs * epoch,
             eval_every=epoch if loaded.val is not loaded.train else epochs * epoch,
-            seed=int(self.seed),
+            seed=int(self.random_state),
             patience=int(self.patience) if self.patience is not None and loaded.val is not loaded.train else None,
             class_weights=class_weights,
         )
@@ -322,7 +322,9 @@ class Estimator:
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
             save_arrays(path, np.split(values, starts), labels)
-            task = Arrays(str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.seed, scale=scale)
+            task = Arrays(
+                str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale
+            )
             loaded = task.load()
             own = loaded.train
             assert isinstance(own, SequenceSplit)

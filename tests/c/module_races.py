@@ -21,16 +21,9 @@ from cases import LARGE
 from rotrnn import _cpu, diagonal_scan
 from rotrnn.nn.layer import flatten
 from rotrnn.nn.registry import LAYERS
+from small_models import sizes_of
 
 THREADS, TEAM = 3, 2
-SETTINGS: dict[str, dict[str, Any]] = {
-    **{name: {"d_state": 16} for name in LAYERS},
-    "rotrnn": {"d_state": 16, "heads": 2},
-    "selective_rotrnn": {"d_state": 16, "heads": 2},
-    "attention": {"heads": 2},
-    "rope_memory": {"d_state": 16, "length": 50},
-    "wrope_memory": {"d_state": 16, "length": 50},
-}
 
 
 def arrays_of(value: Any) -> list[np.ndarray]:
@@ -57,7 +50,7 @@ def of_case(case: Any) -> Callable[[], list[np.ndarray]]:
 
 def of_layer(name: str) -> Callable[[], list[np.ndarray]]:
     rng = np.random.default_rng(0)
-    layer = LAYERS[name](d_model=16, **SETTINGS[name])
+    layer = LAYERS[name](d_model=16, **sizes_of(name, d_state=16, length=50))
     params, x = layer.init(rng), rng.standard_normal((2, 500, 16)).astype(np.float32)
 
     def work() -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from rotrnn.tasks import Batch
 from rotrnn.training.graph import Recorder
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.state import State, initial_state
-from small_models import SETTINGS
+from small_models import sizes_of
 
 B, VOCAB = 3, 5
 HEADS = {"classifier": 4, "tagger": 4, "bits": 2, "language": VOCAB, "retrieval": 3}
@@ -29,7 +29,7 @@ def recipe_of(*more: str) -> Recipe:
 
 
 def model_of(head: str, layer: str = "lru", **settings: Any) -> Any:
-    one = {**SETTINGS.get(layer, {"d_state": 4}), **settings}
+    one = {**sizes_of(layer), **settings}
     shape = ModelSettings(layer=layer, d_model=8, n_layers=2, dropout=0.1, norm="layer")
     return build_model(shape, one, head=head, vocab=VOCAB, n_classes=HEADS[head])
 

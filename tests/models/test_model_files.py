@@ -19,7 +19,7 @@ from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Params, astype, flatten
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.registry import LAYERS
-from small_models import SETTINGS, classifier
+from small_models import classifier
 
 RNG = np.random.default_rng(0)
 
@@ -162,6 +162,6 @@ def test_missing_and_wrong_paths(tmp_path: Path) -> None:
 
 
 def test_described_is_json() -> None:
-    for layer in (*SETTINGS, "mamba", "fixed_point", "bedouin", "fpmamba"):
+    for layer in LAYERS:
         table = described(classifier(layer, 1))
         assert json.loads(json.dumps(table)) == table

@@ -54,6 +54,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "list": ([], "is a list, expected an object of settings"),
     "kind": ({"model_type": "gpt2"}, "model_type is 'gpt2', expected one of rotrnn, mamba, mamba2"),
     "no kind": ({"model_type": None}, "model_type is None, expected one of"),
+    "state-spaces' own": (
+        '{"d_model": 768, "n_layer": 24, "ssm_cfg": {}}',
+        r"has the settings of the package mamba_ssm \(d_model, n_layer\), expected those of transformers",
+    ),
     "format": ({"model_format": 9}, "model_format is 9, expected 1"),
     "model": ({"model": {"kind": "Tagger"}}, "model is not that of model.safetensors"),
 }
@@ -92,6 +96,24 @@ def test_wrong_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         MODEL.save_pretrained(file, PARAMS)
     with pytest.raises(ValueError, match="encoder is missing"):
         MODEL.save_pretrained(tmp_path / "n", {})
+
+
+@pytest.mark.parametrize("kind", ["rotrnn", "mamba"])
+def test_folders_without_their_arrays(kind: str, tmp_path: Path) -> None:
+    if kind == "mamba":
+        tiny_mamba(tmp_path)
+    else:
+        MODEL.save_pretrained(tmp_path, PARAMS)
+    (tmp_path / "model.safetensors").unlink()
+    missing = f"{tmp_path}: has no model.safetensors, expected the arrays of a model"
+    with pytest.raises(FileNotFoundError) as raised:
+        rotrnn.from_pretrained(tmp_path)
+    assert str(raised.value) == missing
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(FileNotFoundError) as raised:
+        rotrnn.from_pretrained(tmp_path)
+    pickle = "pytorch_model.bin is a pickle, which may run code: let the library that wrote it write safetensors"
+    assert str(raised.value) == f"{missing}; {pickle}"
 
 
 def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,4 +178,8 @@ def test_no_array_takes_the_place_of_another(tmp_path: Path) -> None:
     index = {"weight_map": {TABLE: "a.safetensors", "backbone.norm_f.weight": "b.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"b.safetensors: has backbone.embeddings.weight, which another file of model"):
+        rotrnn.from_pretrained(tmp_path)
+    (tmp_path / "b.safetensors").unlink()
+    expected = "has no b.safetensors, expected all 2 files that model.safetensors.index.json names"
+    with pytest.raises(FileNotFoundError, match=expected):
         rotrnn.from_pretrained(tmp_path)

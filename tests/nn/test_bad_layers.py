@@ -40,6 +40,7 @@ from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, fla
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 from rotrnn.ops.boundary import Boundary, CheckedLengths
+from small_models import sizes_of
 
 B, T, D, V, C = 2, 6, 4, 5, 3
 
@@ -228,14 +229,15 @@ def test_backward_says_what_it_was_given(name: str) -> None:
         assert "is missing, expected" in raised(lambda: module.backward(without, saved, y), ValueError)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "Dropout"])  # saves nothing in evaluation
 def test_gradients_of_another_batch_or_length(name: str) -> None:
-    layer = small(name)
-    params, x = made(layer)
-    y, saved = layer.forward(params, x)
-    for bad in (y[:1], y[:, 1:]):
-        message = raised(lambda bad=bad: layer.backward(params, saved, bad), ValueError)
-        assert message.startswith(f"{type(layer).__name__}.backward: dy has shape"), message
+    """The pools took those of another batch."""
+    module = MODULES[name]
+    params, x = made(module)
+    y, saved = module.forward(params, x)
+    for bad in (y[:1], *([y[:, 1:]] if y.ndim == 3 else [])):
+        message = raised(lambda bad=bad: module.backward(params, saved, bad), ValueError)
+        assert re.match(rf"{type(module).__name__}\.backward: d(y|logits) has shape", message), message
         assert "from the forward call" in message
 
 
@@ -285,8 +287,7 @@ def test_a_state_is_what_its_form_says(row: Any) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
     """`lanes` is a formula: its value, with multiplication written out, is the size of a state."""
-    sizes: dict[str, Any] = {"attention": {}, "rope_memory": {"length": 9}, "wrope_memory": {"length": 9}}.get(name, {})
-    layer = LAYERS[name](**sizes, d_model=4, **({} if name == "attention" else {"d_state": 6}))
+    layer = LAYERS[name](**sizes_of(name, d_state=6, heads=1), d_model=4)
     formula = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", layer.lanes)
     settings = {field.name: getattr(layer, field.name) for field in fields(layer)}
     _, saved = layer.forward(layer.init(np.random.default_rng(0)), np.ones((1, T, 4), np.float32))
@@ -294,6 +295,19 @@ def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
     held = sum(leaf[0].size * (1 + (leaf.dtype.kind == "c")) for leaf in leaves)
     assert eval(formula, {}, settings | {"t": T}) == held
     assert layer.state_lanes == (None if layer.lanes.endswith(" t") else held)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("backward", lambda self, *given: None, "takes (self, *given), expected (self, params, saved, dy, ...)"),
+        ("forward", lambda self, **given: None, "takes (self, **given), expected (self, params, x, ...)"),
+        ("forward", lambda self, params: None, "takes (self, params), expected (self, params, x, ...)"),
+    ],
+)
+def test_methods_of_ones_own_that_cannot_be_checked(name: str, method: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        type("Mine", (Module,), {name: method})
 
 
 def wrong_settings() -> Iterator[Any]:
@@ -566,9 +580,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 @pytest.mark.parametrize("block", ["gated", "transformer"])
 def test_lengths_and_parameters_are_checked_once(checks: dict[str, int], block: str, name: str, fused: bool) -> None:
     """For a model of two blocks, forward and backward together."""
-    sizes = {"rope_memory": {"d_state": 3, "length": 9}, "wrope_memory": {"d_state": 3, "length": 9}, "attention": {}}
     chosen = ModelSettings(layer=name, d_model=D, n_layers=2, block=block, dropout=0.1, final_norm=True)
-    model = build_model(chosen, sizes.get(name, {"d_state": 4}), n_classes=C, vocab=V)
+    model = build_model(chosen, sizes_of(name), n_classes=C, vocab=V)
     params = model.init(np.random.default_rng(0))
     ctx = Context(np.array([T, 2]), train=True, fused=fused)
     y, saved = model.forward(params, np.ones((B, T), np.int64), ctx)

@@ -358,7 +358,7 @@ def test_bad_input() -> None:
         (
             u[..., :2],
             None,
-            r"Bedouin.forward: x has shape \(3, 12, 2\), expected \(B=3, T=12, D=3\), with D from d_model",
+            r"Bedouin.forward: x has shape \(3, 12, 2\), expected \(B, T, D=3\), with D from d_model",
         ),
         (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.h has shape \(3, 6, 5\)"),
         (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.y has shape \(2, 6\)"),

@@ -15,6 +15,7 @@ from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.nn.fixed_points.mixer import CONTRACTION, MIXERS
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
+from rotrnn.nn.layers.fpmamba import unit_rows
 from rotrnn.ops.scan import diagonal_scan
 
 EPS = np.finfo(np.float64).eps
@@ -374,6 +375,22 @@ def test_contractive_rotations_have_angles_below_60_degrees() -> None:
     (identity,) = one.operands({"M": np.zeros((5, 5))})
     np.testing.assert_array_equal(identity, np.eye(5))
     assert np.isfinite(one.operands_backward({"M": np.zeros((5, 5))}, (identity,), (Q,))["M"]).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
+def test_norms_whose_squares_float32_does_not_have(scale: float) -> None:
+    """The mixer was the identity where they overflow, and rows were zero, with a warning of NumPy. Up to there, a power
+    of two changes no bit."""
+    M = np.random.default_rng(0).standard_normal((5, 5)).astype(np.float32)
+    unit, size = unit_rows(M)
+    there, larger = unit_rows(M * np.float32(scale))
+    np.testing.assert_array_equal(there, unit)
+    np.testing.assert_array_equal(larger, size * np.float32(scale))
+    one = MIXERS["orthogonal"](5, contractive=True)
+    (Q,) = one.operands({"M": M * np.float32(scale)})
+    (exact,) = one.operands({"M": M.astype(np.float64) * scale})
+    np.testing.assert_allclose(Q, exact, rtol=0, atol=5 * 8 * np.finfo(np.float32).eps)  # products of five, some eight
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

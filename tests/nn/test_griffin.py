@@ -35,7 +35,7 @@ from rotrnn.nn.layer import Array, Context, Params, astype, flatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
-from small_models import SETTINGS
+from small_models import sizes_of
 
 EPS = np.finfo(np.float64).eps
 B, T, D = 2, 9, 8
@@ -104,7 +104,7 @@ def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
 def test_over_every_layer(name: str) -> None:
     """The gradient along a random direction of parameters, input and state is the slope, by central differences of
     steps s and s / 2, extrapolated: they err by s^4 and eps / s, and by the tolerance of fixed points."""
-    own = dict(SETTINGS.get(name, {"d_state": 4}))
+    own = sizes_of(name)
     if hasattr(LAYERS[name], "tol"):
         own |= {"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000}
     layer = Griffin(6, make_layer(name, 8, own), 3)

@@ -162,7 +162,7 @@ def test_layers_say_what_is_wrong() -> None:
         layer.forward({name: value for name, value in params.items() if name != "C"}, x)
     with pytest.raises(ValueError, match=r"RotRNN: parameter theta has shape \(4,\), expected \(2, 2\)"):
         layer.forward({**params, "theta": params["theta"].ravel()}, x)
-    with pytest.raises(ValueError, match=r"RotRNN.forward: x has shape \(2, 5, 2\), expected \(B=2, T=5, D=3\)"):
+    with pytest.raises(ValueError, match=r"RotRNN.forward: x has shape \(2, 5, 2\), expected \(B, T, D=3\)"):
         layer.forward(params, x[:, :, :2])
     with pytest.raises(ValueError, match="lengths"):
         layer.forward(params, x, Context(lengths=np.array([6, 1])))

@@ -17,7 +17,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.history_attention import history_attention
 from rotrnn.ops.memory import history_weights_backward, wrope_angle
 from rotrnn.ops.scan import diagonal_scan
-from small_models import SETTINGS
+from small_models import sizes_of
 
 EPS = np.finfo(np.float64).eps
 B, T, D, P = 2, 23, 6, 3
@@ -138,7 +138,7 @@ def test_a_query_finds_content_and_content_at_an_age() -> None:
 def test_over_every_layer(name: str, read: str) -> None:
     """The gradient along a random direction of parameters and input is the slope, by central differences of steps s and
     s / 2, extrapolated: they err by s^4 and eps / s, some 1e-9 at s = 1e-5, and by the tolerance of fixed points."""
-    own = dict(SETTINGS.get(name, {"d_state": 4}))
+    own = sizes_of(name)
     if hasattr(LAYERS[name], "tol"):
         own |= {"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000}
     layer = make_layer(name, 8, {**own, "history": {"length": 4, "read": read, "window": 5}})

@@ -16,16 +16,14 @@ from rotrnn.nn.layer import BUFFERS, flatten
 from rotrnn.nn.module import Module, spelled_out
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved
+from small_models import sizes_of
 
 RNG = np.random.default_rng(0)
 
 
 def model_of(layer: str, **more: Any) -> Any:
     settings = ModelSettings(layer=layer, d_model=16, n_layers=3, **more)
-    memory = {"d_state": 16, "length": 8}
-    own: dict[str, dict[str, int]] = {"rope_memory": memory, "wrope_memory": memory, "attention": {}}
-    sizes = own.get(layer, {"d_state": 16})
-    return build_model(settings, sizes, n_classes=10, n_features=2)
+    return build_model(settings, sizes_of(layer, d_state=16), n_classes=10, n_features=2)
 
 
 def total(text: str) -> int:

@@ -30,6 +30,7 @@ from rotrnn.ops.pointwise import (
     mask_padding,
     mean_pool,
     mean_pool_backward,
+    mean_squared_error,
     running_moments,
     statistics_adjoint,
 )
@@ -394,3 +395,11 @@ def test_every_public_function_says_what_it_does() -> None:
     for name, value in vars(pointwise).items():
         if callable(value) and not name.startswith("_") and value.__module__ == pointwise.__name__:
             assert value.__doc__, name
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_mean_of_squares_that_float32_does_not_have() -> None:
+    loss, dpredictions = mean_squared_error(np.full(4, 1e30, np.float32), np.zeros(4, np.float32))
+    assert loss == float(np.float32(1e30)) ** 2
+    assert dpredictions.tolist() == [float(np.float32(5e29))] * 4
+    assert mean_squared_error(np.full(4, 1e200), np.zeros(4))[0] == np.inf

@@ -268,7 +268,7 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
             r"gamma has shape \(3,\), expected \(H=2\)",
         ),
         (lambda: rotation_scan_backward(X, np.ones(3), None, X), ValueError, "rotation_scan_backward: the last axis"),
-        (lambda: dense(X, np.ones((2, 5))), ValueError, r"dense: w has shape \(2, 5\), expected \(O=2, D=4\)"),
+        (lambda: dense(X, np.ones((2, 5))), ValueError, r"dense: w has shape \(2, 5\), expected \(O, D=4\)"),
         (lambda: dense(np.float64(1), np.ones((2, 5))), ValueError, r"dense: x has shape \(\)"),
         (lambda: dense(X, np.ones((2, 4)), np.ones(3)), ValueError, r"bias has shape \(3,\), expected \(O=2\)"),
         (lambda: dense_backward(X, X, np.ones((4, 5))), ValueError, r"dense_backward: w has shape \(4, 5\)"),

@@ -28,12 +28,24 @@ def listing():
     return generate["read"]((CSRC / "kernels.list").read_text())
 
 
-def test_every_kernel_of_the_list_is_there_and_defined_once():
+def test_every_kernel_of_the_list_is_there():
     names = [kernel.name for kernel in listing().kernels]
     assert sorted(names) == sorted(name for name in vars(_cpu.kernels) if not name.startswith("__"))
-    sources = "\n".join(path.read_text() for path in CSRC.glob("*/*.c"))
-    for name in names:
-        assert len(re.findall(rf"^KERNEL\({name}\)", sources, re.M)) == 1, name
+
+
+def test_a_kernel_is_defined_once_and_its_kind_says_in_which_dtypes(tmp_path):
+    """A module that is built without it cannot be imported."""
+    assert generate["lane_files"]() == ["scan.c", "window.c"]
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels.list").write_text("kernel f lane\nkernel g real\n")
+    (tmp_path / "kernels" / "a.c").write_text("KERNEL(f) {\n}\n")
+    with pytest.raises(Exception, match=r"kernels\.list: g is defined in no file, expected one KERNEL\(g\) there"):
+        generate["lane_files"](tmp_path)
+    (tmp_path / "kernels" / "b.c").write_text("KERNEL(g) {\n}\n")
+    assert generate["lane_files"](tmp_path) == ["a.c"]
+    (tmp_path / "kernels" / "c.c").write_text("KERNEL(g) {\n}\n")
+    with pytest.raises(Exception, match=r"g is defined in b\.c and c\.c, expected one KERNEL\(g\) there"):
+        generate["lane_files"](tmp_path)
 
 
 def test_enumerations_and_constants_are_shared():

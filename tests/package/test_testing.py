@@ -14,11 +14,11 @@ import pytest
 import rotrnn
 from rotrnn.models.build import make_layer
 from rotrnn.testing import adjoint_identity, gradcheck
-from small_models import SETTINGS
+from small_models import sizes_of
 
 FIXED = {"gradient": "implicit", "tol": 1e-13, "max_iterations": 2000}
 LAYERS = {
-    name: {**SETTINGS.get(name, {"d_state": 4}), **(FIXED if hasattr(kind, "tol") else {})}
+    name: {**sizes_of(name), **(FIXED if hasattr(kind, "tol") else {})}
     for name, kind in rotrnn.LAYERS.items()
     if name != "fpmamba"  # its fixed point is not unique
 }

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import rotrnn
-from bare import SMALL
 from patience import PATIENCE
 from rotrnn import _cpu
+from small_models import sizes_of
 
 THREADS, ROUNDS = 6, 12
 MAPS = Path("/proc/self/maps")
@@ -142,8 +142,7 @@ def test_tokens_may_be_written_to_between_forward_and_backward(head: str) -> Non
 @pytest.mark.parametrize("name", rotrnn.LAYERS)
 def test_every_layer_on_shared_arrays(name: str) -> None:
     """Threads share the input, the parameters and what steps prepare, which a layer may extend; each has its state."""
-    settings = SMALL.get(name, {"d_state": 4}) | ({"window": None} if name == "wrope_memory" else {})
-    layer = rotrnn.LAYERS[name](d_model=4, **settings)
+    layer = rotrnn.LAYERS[name](d_model=4, **sizes_of(name))
     rng = np.random.default_rng(0)
     params, x = layer.init(rng), rng.standard_normal((2, 12, 4)).astype(np.float32)
     ready = layer.prepare(params)

@@ -66,6 +66,35 @@ def test_parameters_are_drawn_by_torch_or_given() -> None:
         assert np.shares_memory(one, getattr(net, name).detach().numpy())
 
 
+def test_parameters_are_on_the_default_device() -> None:
+    """As those of PyTorch's own modules; and without memory until there is something to load."""
+    whole = rotrnn.torch.LRU(D, d_state=3)
+    with torch.device("meta"):
+        net = rotrnn.torch.LRU(D, d_state=3)
+    assert {one.device.type for one in net.parameters()} == {"meta"}
+    x = torch.ones(B, T, D)
+    with pytest.raises(TypeError, match=r"LRU\.forward: x is on cpu and nu_log on meta, expected one"):
+        net(x)
+    with pytest.raises(TypeError, match=r"LRU\.forward: x is on meta, expected a tensor on the CPU or a CUDA GPU"):
+        net(x.to("meta"))
+    net.to_empty(device="cpu").load_state_dict(whole.state_dict())
+    assert torch.equal(net(x), whole(x))
+
+
+def test_the_ops_may_be_loaded_again() -> None:
+    """As notebooks with autoreload do."""
+    code = (
+        "import importlib, torch, rotrnn.torch\n"
+        "net, x = rotrnn.torch.LRU(4, d_state=3), torch.ones(2, 5, 4)\n"
+        "y = net(x)\n"
+        "for _ in range(2): importlib.reload(rotrnn.torch.ops)\n"
+        "again = net(x)\n"
+        "again.sum().backward()\n"
+        "assert torch.equal(y, again) and net.B_re.grad.any()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_memory_is_shared_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """x and parameters are the core's own arguments, and y is what it returned."""
     seen: list[Any] = []
@@ -231,7 +260,7 @@ def test_what_was_saved_is_freed() -> None:
         (
             lambda net, x: net(x[..., :2]),
             ValueError,
-            r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B=2, T=7, D=4\)",
+            r"LRU\.forward: x has shape \(2, 7, 2\), expected \(B, T, D=4\)",
         ),
         (lambda net, x: net(x, [7]), ValueError, r"LRU\.forward: lengths has shape \(1,\), expected \(B=2,\)"),
         (lambda net, x: net(x, [7, 8]), ValueError, r"lengths\[1\] is 8, expected an integer from 0 to T=7"),

@@ -18,7 +18,7 @@ from tests.soak.row import MIB, Row, resident
 
 D, F, CLASSES = 8, 4, 3
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{name: {"d_state": 8} for name in LAYERS},
+    **{name: {"d_state": 8} if "d_state" in kind.__dataclass_fields__ else {} for name, kind in LAYERS.items()},
     "rotrnn": {"d_state": 8, "heads": 2},
     "selective_rotrnn": {"d_state": 8, "heads": 2},
     "attention": {"heads": 2},

@@ -236,6 +236,11 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
         ),
         ("a,label\n\n1,x\ninf,y\n", {}, "bad.csv, line 4, column 'a': got 'inf', expected a finite number"),
         ("a,label\n1,x\n2,\n", {}, "bad.csv, line 3, column 'label': got an empty cell, expected a text"),
+        (
+            "a;label\n1,5;x\n2,5;y\n",
+            {},
+            "bad.csv: is one column 'a;label', separated by ',', expected several, as with delimiter = ';'",
+        ),
         ("a,label\n1,x\n2\n", {}, "bad.csv, line 3: has 1 cells, expected 2 as the header, separated by ','"),
         ("a,lable\n1,x\n", {}, "bad.csv: has no column 'label', expected one of a, lable; did you mean lable?"),
         ("a,a,label\n1,1,x\n", {}, "bad.csv, line 1: has two columns 'a', expected different names"),

@@ -21,6 +21,7 @@ from rotrnn.training.loop import Trainer, train
 from rotrnn.training.recipe import Recipe, Training, load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.step import Stepper
+from small_models import sizes_of
 from toy import contents
 
 CLASSES = {
@@ -261,11 +262,7 @@ def test_without_carry_nothing_changes() -> None:
 @pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_zeros_are_the_state_before_the_first_step(name: str) -> None:
-    settings = {key: value for key, value in (("d_state", 4), ("heads", 2)) if key in LAYERS[name].__dataclass_fields__}
-    settings |= {"lstm": {"projection": True}, "rope_memory": {"length": 16}, "wrope_memory": {"length": 16}}.get(
-        name, {}
-    )
-    layer = make_layer(name, 4, settings)
+    layer = make_layer(name, 4, sizes_of(name))
     if layer.state_lanes is None:
         with pytest.raises(ValueError, match=f"block 0: {type(layer).__name__} keeps every step, expected a layer"):
             zero_state("block 0", layer, 2, np.float64)

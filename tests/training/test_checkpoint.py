@@ -1,5 +1,6 @@
 """Checkpoints: deterministic bytes, detection of every kind of damage, and no loss when writing fails."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -171,3 +172,16 @@ def test_a_failure_at_the_end_keeps_the_checkpoint_before(path, monkeypatch, cal
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(OSError, match=r"not written .*; no file was there before"):
         write_checkpoint(tmp_path / "no" / "such", ARRAYS, FACTS)
+
+
+def test_a_file_that_may_not_be_on_disk_is_not_called_unchanged(path, monkeypatch):
+    """The system may fail to sync the folder, after the file has its name."""
+    write_checkpoint(path, {"x": np.zeros(2)}, {})
+
+    def synced(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("rotrnn._support.files.synced", synced)
+    with pytest.raises(OSError, match=r"written, but perhaps not on disk \(Input/output error\)"):
+        write_checkpoint(path, {"x": np.ones(2)}, {})
+    assert read_checkpoint(path)[0]["x"].tolist() == [1, 1]

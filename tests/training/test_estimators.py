@@ -349,7 +349,7 @@ def test_series_that_cannot_be_forecast() -> None:
         (SequenceClassifier, {"weight_decay": -1}, "weight_decay is -1, expected a nonnegative number"),
         (SequenceClassifier, {"dropout": 1}, "dropout is 1, expected a number of at least 0, below 1"),
         (SequenceClassifier, {"patience": 0}, "patience is 0, expected an integer from 1 to"),
-        (SequenceClassifier, {"seed": None}, "seed is None, expected an integer from 0 to"),
+        (SequenceClassifier, {"random_state": None}, "random_state is None, expected an integer from 0 to"),
         (SequenceClassifier, {"device": "gpu"}, "device is 'gpu', expected cpu or cuda"),
         (SequenceClassifier, {"folder": 3}, "folder is a int, expected the path of a folder"),
         (SequenceClassifier, {"folder": __file__}, f"folder {__file__}: is a file, expected a folder"),
@@ -391,7 +391,7 @@ def test_settings_are_refused_by_their_names(kind: Any, settings: dict[str, Any]
 
 def test_settings_may_be_numpys() -> None:
     """As those of a search over np.arange are."""
-    numbers = {"width": 4, "depth": 1, "epochs": 2, "batch_size": 8, "patience": 1, "seed": 3}
+    numbers = {"width": 4, "depth": 1, "epochs": 2, "batch_size": 8, "patience": 1, "random_state": 3}
     own, numpys = (SequenceRegressor(**{key: kind(n) for key, n in numbers.items()}) for kind in (int, np.int64))
     x = noise(40)
     np.testing.assert_array_equal(own.fit(x, STEPS).predict(x), numpys.fit(x, STEPS).predict(x))

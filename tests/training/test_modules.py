@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +18,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.training import recipe as recipes
 from rotrnn.training.modules import Untrusted, locate
 from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.results import find_runs, read_runs
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import COMMAND, plan, prepared
 
@@ -196,6 +198,16 @@ def foreign(tmp_path: Path) -> Run:
     recipe(run.folder, "planted", layer="planted").rename(run.recipe)
     module(run.folder, "planted", PLANTED)
     return run
+
+
+def test_what_to_do_is_said_once_for_many_runs(foreign: Run) -> None:
+    for name in ("second", "third"):
+        shutil.copytree(foreign.folder, foreign.folder.with_name(name))
+    with pytest.raises(ValueError, match="planted is the name of a module") as error:
+        read_runs(find_runs(foreign.folder.parent))
+    told = str(error.value)
+    assert told.count("whose code would run") == 3
+    assert told.count("expected --trust") == 1
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,10 @@ def test_an_estimate_counts_what_training_does(tmp_path):
         f"19 parameters; 5 steps of 16 sequences: {duration(found.seconds_per_step)} per step, peak "
     )
     assert "6 evaluations of 30 examples and 2 of 30: " in text
-    assert estimate(toy_recipe(tmp_path, "training.steps=2"), 5).steps_run == 2
+    short = toy_recipe(tmp_path, "training.steps=2")
+    assert estimate(short, 5).steps_run == estimate(short.tables(), 5).steps_run == 2
+    with pytest.raises(TypeError, match="estimate: recipe is a str, expected a Recipe, such as load_recipe"):
+        estimate("digits-lru")
 
 
 @dataclasses.dataclass(frozen=True)

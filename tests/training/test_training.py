@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ import toy
 from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
-from rotrnn._support.progress import Bar
+from rotrnn._support.progress import Bar, say
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
 from rotrnn.tasks import TASKS, Copy, Split, Task
@@ -718,6 +719,20 @@ def test_an_error_without_a_display_has_its_own_exit_code(tmp_path):
     command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     with display("disk") as gone:
         assert subprocess.run(command, stdout=gone, stderr=gone, env=BUFFERED).returncode == 2
+
+
+def test_a_closed_output_is_told_once(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    for _ in range(2):  # another output is another warning
+        monkeypatch.setattr(sys, "stdout", Gone())
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            say("one")
+            say("two")
+        assert len(told) == 1
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -30,6 +30,7 @@ from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS, LRU, LSTM, Mamba
+from small_models import sizes_of
 
 B, T, D = 2, 5, 4
 LENGTHS = np.array([5, 3])
@@ -43,9 +44,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rope_memory": {"d_state": 4, "length": 8},
     "wrope_memory": {"d_state": 4, "length": 8, "window": 4},
 }
-"""Settings of layers that need others than four states; fixed points with the gradient that differences have."""
+"""Settings beside `sizes_of`; fixed points with the gradient that differences have."""
 
-REGISTRY: dict[str, Any] = {name: kind(D, **SETTINGS.get(name, {"d_state": 4})) for name, kind in LAYERS.items()}
+REGISTRY: dict[str, Any] = {
+    name: kind(D, **SETTINGS.get(name, sizes_of(name, heads=1))) for name, kind in LAYERS.items()
+}
 CORES: dict[str, Any] = {
     **REGISTRY,
     "lru in a window": LRU(D, 3, window=3),

@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import Unsynced, atomic_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn.ops.boundary import Array
 
@@ -46,6 +46,8 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
     try:
         with atomic_file(path) as file:
             file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
+    except Unsynced:
+        raise
     except OSError as error:
         kept = "the file that was there is unchanged" if Path(path).exists() else "no file was there before"
         raise OSError(error.errno, f"not written ({error.strerror}); {kept}", str(path)) from error

@@ -34,7 +34,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     The file is written next to `path` under a temporary name, fsynced and renamed. If anything goes wrong in between (a
     full disk, a kill), `path` is unchanged. If `path` is a link, the file takes its place, and what it led to is
-    unchanged. An OSError while writing names `path`.
+    unchanged. An OSError while writing names `path`; it is `Unsynced` if the file has its name, but perhaps not
+    on disk.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
@@ -49,14 +50,39 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    synced(path.parent)
+    try:
+        synced(path.parent)
+    except OSError as error:
+        raise Unsynced(error.errno, f"written, but perhaps not on disk ({error.strerror})", str(path)) from error
+
+
+class Unsynced(OSError):
+    """A file has its new content, which a loss of power may undo."""
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Returns the bytes of a file in a folder that may be of somebody else. OSError if it is a pipe or a device, whose
-    bytes may never end."""
-    with open(path, "rb", opener=regular) as file:
+    """Returns the bytes of a file in a folder that may be of somebody else. OSError, which names it, also if it is a
+    pipe or a device, whose bytes may never end."""
+    with open_file(path) as file:
         return file.read()
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a binary file for reading, in a folder that may be of somebody else; errors are those of `read_file`."""
+    with open(path, "rb", opener=regular) as file, naming(path):
+        yield file
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Adds the path of an open file to errors of the system, which does not know it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class Readable(Protocol):
@@ -97,12 +123,12 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     ValueError
         The file is damaged or truncated, or holds Python objects or items without a size; the error names it.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         begin = file.read(12)
     if begin[6:7] > b"\1" and int.from_bytes(begin[8:], "little") > HEADER:  # NumPy asks for as much before it looks
         raise ValueError(f"{path}: is not a .npy file, or is damaged (its header has more than {HEADER} bytes)")
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open_file(path) as file:
             form = np.lib.format
             readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
             _, _, dtype = readers[form.read_magic(file)](file)
@@ -125,7 +151,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         It is not a .npz file, is damaged, has more than `MEMBERS` arrays or Python objects, or is packed in another way
         than by NumPy, or more tightly than `check_bytes` allows; the error names it.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         try:
             members = zipfile.ZipFile(file)
         except Exception as error:  # a damaged header may raise anything

@@ -14,14 +14,22 @@ GONE = (OSError, ValueError, AttributeError)
 """What writing to a display raises that is gone: a closed pipe or terminal, a full disk, a closed file, None."""
 
 
+_lost: Any = ""
+"""The standard output that could not be written last; a text, which is none, before."""
+
+
 def say(text: str) -> None:
-    """Prints a line on standard output, above the bars. Where that fails there is a warning, and the work goes on."""
+    """Prints a line on standard output, above the bars. Where that fails there is a warning, once for each standard
+    output, and the work goes on."""
+    global _lost
     try:
         tqdm.write(text)
         sys.stdout.flush()
     except GONE as error:
-        with contextlib.suppress(*GONE):  # so may standard error be
-            warnings.warn(f"standard output cannot be written ({error}); the work goes on", stacklevel=2)
+        if sys.stdout is not _lost:
+            _lost = sys.stdout
+            with contextlib.suppress(*GONE):  # so may standard error be
+                warnings.warn(f"standard output cannot be written ({error}); the work goes on", stacklevel=2)
 
 
 def in_notebook() -> bool:

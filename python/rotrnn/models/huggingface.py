@@ -239,6 +239,7 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
     """Returns the file with a folder's arrays, or the index of several, and the arrays."""
     whole, index = folder / WEIGHTS, folder / INDEX
     if whole.is_file() or not index.is_file():
+        check_weights(folder)
         return whole, read_arrays(whole)
     try:
         files = sorted(set(from_json(read_file(index))["weight_map"].values()))
@@ -248,11 +249,22 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
             raise ValueError(f"{index}: weight_map names {name!r:.80}, expected a file of this folder")
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder}: has no {name}, expected all {len(files)} files that {INDEX} names")
         part = read_arrays(folder / name)
         if twice := arrays.keys() & part.keys():
             raise ValueError(f"{folder / name}: has {min(twice)}, which another file of {INDEX} has, too")
         arrays |= part
     return index, arrays
+
+
+def check_weights(folder: Path) -> None:
+    """Raises FileNotFoundError if a folder has no file with arrays."""
+    if not (folder / WEIGHTS).is_file():
+        pickled = [path.name for path in sorted(folder.glob("*.bin"))]
+        what = "is a pickle, which may run code: let the library that wrote it write safetensors"
+        hint = "".join(f"; {name} {what}" for name in pickled[:1])
+        raise FileNotFoundError(f"{folder}: has no {WEIGHTS}, expected the arrays of a model{hint}")
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

@@ -170,9 +170,6 @@ class SequenceModel(Module, ABC):
         form = self.encoder.input_forms[0]
         return args.integers(name, x, form) if isinstance(self.encoder, Embedding) else args.array(name, x, form)
 
-    def input_shape(self, saved: ModelSaved) -> tuple[int, ...]:
-        return tuple(saved.encoder.x.shape)
-
     def init(self, rng: np.random.Generator) -> Params:
         """Returns random parameters in float32; `rotrnn.nn.astype` converts them to float64."""
         return {name: one.init(rng) for name, one in self.modules.items()}

@@ -14,7 +14,7 @@ from typing import Any
 from rotrnn._support.files import atomic_file, check_folder, read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn.models.files import FORMAT, Loaded, described, load, save_model
-from rotrnn.models.huggingface import INDEX, WEIGHTS, read_mamba, read_mamba2
+from rotrnn.models.huggingface import INDEX, WEIGHTS, check_weights, read_mamba, read_mamba2
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Params
 
@@ -64,6 +64,9 @@ def read_folder(folder: Path) -> Loaded:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: is a {type(settings).__name__}, expected an object of settings")
     kind = settings.get("model_type")
+    if kind is None and {"d_model", "n_layer"} <= settings.keys():
+        expected = "those of transformers, which folders have whose names end in -hf"
+        raise ValueError(f"{path}: has the settings of the package mamba_ssm (d_model, n_layer), expected {expected}")
     if not isinstance(kind, str) or kind not in READERS:
         raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
     return READERS[kind](folder, settings)
@@ -86,6 +89,7 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     path = folder / CONFIG
     if settings.get("model_format") != FORMAT:
         raise ValueError(f"{path}: model_format is {settings.get('model_format')!r:.20}, expected {FORMAT}")
+    check_weights(folder)
     loaded = load(folder / WEIGHTS)
     if settings.get("model") != from_json(to_json(described(loaded.model))):
         raise ValueError(f"{path}: model is not that of {WEIGHTS}, expected the two files that were written together")

@@ -45,11 +45,6 @@ class Retrieval(SequenceModel):
             raise ValueError(f"{args.op}: {name} has shape {x.shape}, expected {expected}")
         return super().check_input(args, name, x.swapaxes(0, 1).reshape(2 * x.shape[0], *x.shape[2:]))
 
-    def input_shape(self, saved: ModelSaved) -> tuple[int, ...]:
-        """Of the pairs: (B, T) or (B, T, F)."""
-        twice, *rest = saved.encoder.x.shape
-        return twice // 2, *rest
-
     def check_context(self, args: Boundary, ctx: Context) -> Context:
         """Lengths and places of that batch."""
         B = args.size["B"] // 2
@@ -62,7 +57,9 @@ class Retrieval(SequenceModel):
         elif lengths is not None:
             lengths = self.flat_lengths(on_host(args.op, "lengths", lengths))
         ctx = replace(ctx, lengths=lengths, places=np.concatenate([2 * places, 2 * places + 1]))
-        return super().check_context(args, ctx)
+        checked = super().check_context(args, ctx)
+        args.bind("B", B, "the pairs")  # there is an output for each
+        return checked
 
     def flat_lengths(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if lengths.ndim != 2 or lengths.shape[1] != 2:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import read_most
-from rotrnn._support.platform import regular
+from rotrnn._support.files import open_file, read_most
 
 FILE = "tokenizer.json"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -55,7 +54,7 @@ class Tokenizer(Tokens):
             raise ImportError(
                 f"{path}: to read it needs tokenizers, which is not installed; pip install 'rotrnn[hub]'"
             ) from error
-        with open(path, "rb", opener=regular) as file:
+        with open_file(path) as file:
             text = read_most(file, MOST)
         try:
             self.published: Any = Published.from_str(text.decode())

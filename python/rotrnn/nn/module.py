@@ -39,6 +39,8 @@ R = TypeVar("R")
 Array = npt.NDArray[Any]
 Params = dict[str, Any]  # nested: name -> Array or Params
 Gather = Callable[[Array], list[Array]]
+Sizes = tuple[tuple[str, int], ...]
+"""Letters of an input's shape, with their sizes."""
 State = Any
 """An array or a tuple of states, with the batch axis first in each array. None is the state before the first step.
 Real and complex leaves are differentiable. Integer leaves (positions) are not; their gradient is zero."""
@@ -207,11 +209,6 @@ class Module:
     def state_form(self) -> StateForm | None:
         """Returns the arrays of its state; None if it has no state, or does not declare it."""
         return None
-
-    def input_shape(self, saved: Any) -> tuple[int, ...] | None:
-        """Returns the shape of the input of the forward that returned `saved`, if known."""
-        x = getattr(saved, "x", None)
-        return None if x is None else tuple(x.shape)
 
     # ---- checks ----
 
@@ -452,18 +449,18 @@ def spelled_out(value: Any) -> str:
 @functools.cache
 def _marked(kind: type) -> Any:
     """Returns the subclass of a type of tuples whose objects know the module that made them."""
-    names = {"_module": None, "_precision": None, "_unmarked": kind, "__module__": kind.__module__}
+    names = {"_module": None, "_precision": None, "_sizes": (), "_unmarked": kind, "__module__": kind.__module__}
     return type(kind.__name__, (kind,), {**names, "__repr__": _marked_repr, "__reduce__": _reduce_marked})
 
 
 def _reduce_marked(value: Any) -> tuple[Any, ...]:
     """How a marked tuple is copied, also to another process, which makes its class again."""
-    return _marked_again, (value._unmarked, tuple(value), value._module, value._precision)
+    return _marked_again, (value._unmarked, tuple(value), value._module, value._precision, value._sizes)
 
 
-def _marked_again(kind: type, parts: tuple[Any, ...], module: Module, precision: str) -> Any:
+def _marked_again(kind: type, parts: tuple[Any, ...], module: Module, precision: str, sizes: Sizes) -> Any:
     marked = tuple.__new__(_marked(kind), parts)
-    marked._module, marked._precision = module, precision
+    marked._module, marked._precision, marked._sizes = module, precision, sizes
     return marked
 
 
@@ -485,15 +482,15 @@ def maker_of(value: Any) -> Module | None:
     return maker
 
 
-def mark(value: Any, module: Module) -> Any:
-    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it, and with
-    the precision of the call, so that backward runs in that of its forward.
+def mark(value: Any, module: Module, sizes: Sizes = ()) -> Any:
+    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it, with the
+    precision of the call, so that backward runs in that of its forward, and with the sizes of its input, if known.
 
     Tuples and NamedTuples can be marked; the result is an equal one. Other values are returned as they are.
     """
     if not isinstance(value, tuple):
         return value
-    return _marked_again(unmarked(type(value)), value, module, _cpu.precision())
+    return _marked_again(unmarked(type(value)), value, module, _cpu.precision(), sizes)
 
 
 def _check_maker(op: str, name: str, value: Any, module: Module) -> None:
@@ -621,7 +618,7 @@ def _along(method: Any) -> Any:
         if call != "forward":
             return result
         y, saved = result
-        return y, mark(saved, self)
+        return y, mark(saved, self, tuple((letter, args.size[letter]) for letter in "BT" if letter in args.size))
 
     return along
 
@@ -713,10 +710,8 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     made, now = getattr(saved, "_precision", None), _cpu.precision()
     if made is not None and made != now:
         raise ValueError(f"{args.op}: saved is of a forward in precision {made}, expected {now}, as set here")
-    shape = self.input_shape(saved)
-    if shape is not None:
-        for letter, size in zip("BT", shape, strict=False):
-            args.bind(letter, size, "the forward call")
+    for letter, size in getattr(saved, "_sizes", ()):
+        args.bind(letter, size, "the forward call")
     if dy is None:
         raise TypeError(f"{args.op}: {name} is None, expected the gradient of what forward returned")
     self.check_state(args, "dstate", dstate)
@@ -766,9 +761,17 @@ def trusted(method: Callable[P, R]) -> Callable[P, R]:
     return method if plain is None or not isinstance(owner, Module) else types.MethodType(plain, owner)
 
 
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def _third(method: Any, place: int = 1) -> str:
-    """Returns the method's name for the argument after `params` (or `saved`)."""
-    return list(inspect.signature(method).parameters)[1 + place]
+    """Returns the method's name for the argument after `params` (or `saved`). TypeError if it has none."""
+    takes = [name for name, one in inspect.signature(method).parameters.items() if one.kind in _PLAIN]
+    if len(takes) <= 1 + place:
+        wanted = {1: "self, params, x", 2: "self, params, saved, dy"}[place]
+        got = ", ".join(map(str, inspect.signature(method).parameters.values()))
+        raise TypeError(f"{method.__qualname__}: takes ({got}), expected ({wanted}, ...)")
+    return takes[1 + place]
 
 
 @functools.cache

@@ -206,6 +206,7 @@ class Boundary:
 
     def _refuse_shape(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...], letter: str) -> None:
         known = [one for one in letters if one in self.size and not one.isdigit()]
+        known = [one for one in known if one == letter or self._source[one] != name]  # others are the array's own
         wanted = ", ".join(f"{one}={self.size[one]}" if one in known else one for one in letters)
         raise ValueError(
             f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from {self._source[letter]}"

@@ -1103,7 +1103,7 @@ def mean_squared_error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tu
     Returns
     -------
     loss : float
-        In that unit, squared.
+        In that unit, squared; infinite if float64 does not have it.
     dpredictions : like `predictions`
         Gradient of `loss`.
 
@@ -1120,5 +1120,6 @@ def mean_squared_error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tu
     if recording() is None and not count:
         raise ValueError("mean_squared_error: targets has none that counts, expected one that is not NaN")
     error = np.where(counted, p - y, p.dtype.type(0))
-    mean: Any = (error * error).sum(dtype=np.float64) / count
+    with np.errstate(over="ignore"):  # of float64; squares of float32 do not overflow in it
+        mean: Any = (error.astype(np.float64) ** 2).sum() / count
     return mean if recording() is not None else float(mean), 2 * error / count.astype(p.dtype)

@@ -11,8 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn._support.files import atomic_file
-from rotrnn._support.platform import regular
+from rotrnn._support.files import atomic_file, open_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare, lra
 from rotrnn.tasks.task import Shape, Task
@@ -108,7 +107,7 @@ def read_pairs(path: str | os.PathLike[str], published: int | None = None) -> It
     A malformed line raises a ValueError that names the file and the line. A last line without a line feed counts as
     truncated, unless it is line number `published`, the last line of the published file.
     """
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 if not line.endswith(b"\n") and number != published:

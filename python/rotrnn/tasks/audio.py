@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.platform import regular
+from rotrnn._support.files import open_file
 
 
 class Recording(NamedTuple):
@@ -39,7 +39,7 @@ def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Rec
     """Reads a WAV file of 8, 16, 24 or 32 bits, and `most` of its frames at most. ValueError if the file has another
     format, is truncated or is damaged."""
     try:
-        with open(path, "rb", opener=regular) as whole, wave.open(whole, "rb") as file:
+        with open_file(path) as whole, wave.open(whole, "rb") as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             n = file.getnframes()  # a number of the header, whatever the file's size
             read = n if most is None else min(n, most)

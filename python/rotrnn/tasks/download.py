@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rotrnn._support import progress
-from rotrnn._support.files import atomic_file, read_file
+from rotrnn._support.files import atomic_file, open_file, read_file
 from rotrnn._support.platform import regular, sync_all, synced
 
 TIMEOUT = 60  # seconds without a byte
@@ -158,7 +158,7 @@ def unpack(archive: str | os.PathLike[str], inner: str, place: str | os.PathLike
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir(parents=True)
     try:
-        with open(archive, "rb", opener=regular) as file:
+        with open_file(archive) as file:
             size = os.path.getsize(archive)
             words = f"unpacking {Path(archive).name}"
             with progress.kind().wrapattr(file, "read", size, disable=None, desc=words) as packed:

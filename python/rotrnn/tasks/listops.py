@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import EXPECTED
-from rotrnn._support.files import atomic_file, clear
-from rotrnn._support.platform import regular
+from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
@@ -180,7 +179,7 @@ def read_expressions(path: str | os.PathLike[str]) -> Expressions:
     """
     rows: list[bytes] = []
     values: list[int] = []
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         header = _line(file.readline())
         if header != _line(HEADER):
             raise ValueError(f"{path}, line 1: the header is {_short(header)}, expected {_short(_line(HEADER))}")

@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import Readable, atomic_file, read_most
-from rotrnn._support.platform import regular
+from rotrnn._support.files import Readable, atomic_file, open_file, read_most
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Forms, Store
@@ -169,7 +168,7 @@ def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> ByteArray:
     path, ndim = Path(path), 1 + len(shape)
     head = 4 + 4 * ndim
     try:
-        with open(path, "rb", opener=regular) as packed:
+        with open_file(path) as packed:
             file: Readable = gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else packed
             begin = file.read(head)
             if begin[:4] != bytes([0, 0, 8, ndim]) or len(begin) < head:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import check_bytes
+from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of
@@ -238,10 +238,13 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     rows: list[list[str]] = []
     lines: list[int] = []
     try:
-        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
+        with open(path, newline="", encoding="utf-8-sig", opener=regular) as file, naming(path):
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
             for row in reader:
+                if not rows and (other := _delimiter(head, by.join(row), by)):
+                    got = f"is one column {head[0]!r:.80}, separated by {by!r}"
+                    raise ValueError(f"{path}: {got}, expected several, as with delimiter = {other!r}")
                 if row:
                     rows.append(row)
                     lines.append(reader.line_num)
@@ -257,6 +260,13 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     if twice := [name for name, count in Counter(head).items() if count > 1]:
         raise ValueError(f"{path}, line 1: has two columns {twice[0]!r}, expected different names")
     return Columns(path, {name: [row[i] for row in rows] for i, name in enumerate(head)}, lines, "line")
+
+
+def _delimiter(head: list[str], row: str, by: str) -> str:
+    """Returns what seems to separate the columns, where it is not `by`: the header is one name, and it occurs there as
+    often as in the first row. Empty if nothing does."""
+    counts = {other: head[0].count(other) for other in ";\t|," if other != by} if len(head) == 1 else {}
+    return next((other for other, count in counts.items() if count and count == row.count(other)), "")
 
 
 def _read_parquet(path: str) -> Columns:

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GROUP
-from rotrnn._support.files import atomic_file, clear
-from rotrnn._support.platform import regular
+from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
 from rotrnn.ops.device import HOST
 from rotrnn.tasks.generated import carry_of, check_ranges, trimmed
@@ -206,7 +205,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
     row = re.compile(rb"-?\d{1,19},%b,%b\n" % (number, number))
     dtype = np.min_scalar_type(group.order)
     read: list[npt.NDArray[np.integer[Any]]] = []
-    with open(path, "rb", opener=regular) as file:
+    with open_file(path) as file:
         header = file.readline()
         if header != HEADER:
             raise ValueError(f"{path}, line 1: the header is {header!r:.60}, expected {HEADER!r}")

@@ -42,10 +42,12 @@ class _Tree(torch.nn.Module):
         for name, value in params.items():
             if isinstance(value, dict):
                 self.add_module(name, _Tree(value))
-            elif name in BUFFERS:
-                self.register_buffer(name, torch.from_numpy(value.copy()))
             else:
-                self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(value.copy())))
+                tensor = torch.from_numpy(value.copy()).to(torch.get_default_device())
+                if name in BUFFERS:
+                    self.register_buffer(name, tensor)
+                else:
+                    self.register_parameter(name, torch.nn.Parameter(tensor))
 
     def _get_name(self) -> str:
         return type(self).__name__.strip("_")
@@ -75,9 +77,10 @@ class Module(_Tree):
 
     Notes
     -----
-    Parameters and buffers are the module's own and have the names of `rotrnn.flatten`; they may be changed by
-    optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have the dtype of x: float32 or float64. In
-    training mode, a new key of dropout is drawn in every call from PyTorch's global generator.
+    Parameters and buffers are the module's own, are made on PyTorch's default device, and have the names of
+    `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
+    the dtype of x: float32 or float64. In training mode, a new key of dropout is drawn in every call from PyTorch's
+    global generator.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
@@ -100,7 +103,7 @@ class Module(_Tree):
             rename(error, "save:", "Module:")
             raise
         if params is None:
-            params = core.init(np.random.default_rng(torch.randint(2**62, ()).item()))
+            params = core.init(np.random.default_rng(torch.randint(2**62, (), device="cpu").item()))
         else:
             core.check_params(params)
         super().__init__(params)
@@ -129,7 +132,7 @@ class Module(_Tree):
                 raise TypeError(f"{self._name}.forward: lengths has dtype {lengths.dtype}, expected an integer dtype")
             lengths = lengths.to("cpu", torch.int64)
         before = [] if state is None else self._flat(state)
-        key = torch.randint(2**32, (2,)) if self.training else None
+        key = torch.randint(2**32, (2,), device="cpu") if self.training else None
         given = list(params)
         for i in self._buffered:
             given[i] = params[i].clone()  # autograd would take their next update for a change of what was saved

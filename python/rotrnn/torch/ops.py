@@ -41,15 +41,14 @@ Given = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None, Tensor 
 
 _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
 
-
-torch.library.define("rotrnn::forward", f"({_GIVEN}, str text) -> Tensor[]")
-torch.library.define(
-    "rotrnn::backward", f"(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]"
-)
+_library: Any = None  # where the module is loaded again: its ops of before go first
+_library = torch.library.Library("rotrnn", "DEF")
+_library.define(f"forward({_GIVEN}, str text) -> Tensor[]")
+_library.define(f"backward(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]")
 forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.default
 
 
-@torch.library.impl("rotrnn::forward", "CompositeExplicitAutograd")
+@torch.library.impl(_library, "forward", "CompositeExplicitAutograd")
 def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
     text: str,
@@ -59,7 +58,7 @@ def _(
         return [_tensor(one) for one in outputs]
 
 
-@torch.library.register_fake("rotrnn::forward")
+@torch.library.register_fake("rotrnn::forward", lib=_library)
 def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
     text: str,
@@ -68,7 +67,7 @@ def _(
     return [torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms]
 
 
-@torch.library.impl("rotrnn::backward", "CompositeExplicitAutograd")
+@torch.library.impl(_library, "backward", "CompositeExplicitAutograd")
 def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
     lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
@@ -82,7 +81,7 @@ def _(
         return [_tensor(grad) for grad, wanted in pairs if grad is not None and wanted is not None]
 
 
-@torch.library.register_fake("rotrnn::backward")
+@torch.library.register_fake("rotrnn::backward", lib=_library)
 def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
     lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
@@ -221,11 +220,10 @@ def _part(value: Any, dim: Any, i: int) -> Any:
     return [_part(one, axis, i) for one, axis in zip(value, dim, strict=True)]
 
 
-_library = torch.library.Library("rotrnn", "FRAGMENT")
 _library.impl("forward", _autograd, "Autograd", with_keyset=True)
 _library.impl("backward", _backward_autograd, "Autograd", with_keyset=True)
-torch.library.register_vmap("rotrnn::forward", partial(_by_loop, forward))
-torch.library.register_vmap("rotrnn::backward", partial(_by_loop, backward))
+torch.library.register_vmap("rotrnn::forward", partial(_by_loop, forward), lib=_library)
+torch.library.register_vmap("rotrnn::backward", partial(_by_loop, backward), lib=_library)
 
 
 # ---- tensors and arrays ----

@@ -26,7 +26,7 @@ from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed
 from rotrnn.training.loop import Trainer
 from rotrnn.training.memory import budget
-from rotrnn.training.recipe import Recipe
+from rotrnn.training.recipe import Recipe, recipe_of
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
 from rotrnn.training.state import State
@@ -78,13 +78,17 @@ class Estimate:
         )
 
 
-def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, device: str = "cpu") -> Estimate:
+def estimate(
+    recipe: Recipe | dict[str, Any], steps: int = 100, *, stand_in: int | None = None, device: str = "cpu"
+) -> Estimate:
     """Runs the first `steps` steps of a recipe and evaluates a few batches. Writes nothing.
 
     The time of the first step is not used. If a layer iterates, later steps may take more or less time.
 
     Parameters
     ----------
+    recipe : Recipe, or dict
+        As of `train`.
     stand_in : int, optional
         Use this many examples per split. A generated task generates them; a task that is read from files uses random
         data of full length instead of the files. The estimate still counts the real number of examples.
@@ -96,10 +100,7 @@ def estimate(recipe: Recipe, steps: int = 100, *, stand_in: int | None = None, d
     ValueError
         The task has no stand-in data; or as in `train`.
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(
-            f"estimate: recipe is a {type(recipe).__name__}, expected a Recipe, such as load_recipe returns"
-        )
+    recipe = recipe_of("estimate", recipe)
     args = Boundary("estimate")
     steps, stand_in = (
         args.integer("steps", steps, 1),

@@ -45,7 +45,7 @@ from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
 from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
-from rotrnn.training.recipe import HERE, Recipe, load_recipe
+from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
@@ -132,11 +132,7 @@ def train(
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
-    if isinstance(recipe, dict):
-        recipe = load_recipe(recipe)
-    if not isinstance(recipe, Recipe):
-        expected = "a Recipe, such as load_recipe returns, or a dict"
-        raise TypeError(f"train: recipe is a {type(recipe).__name__}, expected {expected}")
+    recipe = recipe_of("train", recipe)
     check_folder("train: folder", folder)
     if log is not None and not callable(log):
         raise TypeError(f"train: log is a {type(log).__name__}, expected a function of a record")

@@ -11,6 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+ADVICE = "; expected --trust"
+"""What begins the part of an error of `Untrusted` that says what can be done."""
+
 
 class Untrusted(ValueError):
     """The recipe of a run names a module that this process has not imported."""
@@ -79,8 +82,8 @@ def load(modules: list[str], trust: bool = True) -> None:
         folder, slash, name = module.rpartition("/")
         expected = _file(Path(folder or "/"), name) if slash else None
         if not trust and name not in sys.modules:
-            ways = f"expected --trust if you trust this run, or in Python `import {name}` before"
-            raise Untrusted(f"import: {module} is the name of a module, whose code would run; {ways}")
+            ways = f"{ADVICE} if you trust this run, or in Python `import {name}` before"
+            raise Untrusted(f"import: {module} is the name of a module, whose code would run{ways}")
         found = _import(module, folder, name) if trust else getattr(sys.modules[name], "__file__", None)
         if expected is not None and (found is None or not expected.samefile(found)):
             raise ValueError(

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from rotrnn._support.files import read_most
+from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest, plural
@@ -497,7 +497,7 @@ def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
             every = f"; expected one of {', '.join(known)}, or one of those with a small variant and {SMALL} behind it"
             raise ValueError(f"recipe is {str(name)!r}, {neither}{alike(str(name), close) or every}")
         return known[str(name)], None
-    with open(name, "rb") as file:
+    with open(name, "rb") as file, naming(name):
         content = read_most(file, LARGEST)
     if len(content) > LARGEST:
         raise ValueError(f"{name}: has more than {LARGEST} bytes, expected a recipe")
@@ -603,6 +603,16 @@ def parse_override(
     if not (equals and "." in place.strip(". ")):
         raise ValueError(f"{option} {override}: expected section.key={form}")
     return place.strip(), parse_value(text)
+
+
+def recipe_of(call: str, recipe: Any) -> Recipe:
+    """Returns an argument that is a recipe, or a dict as `load_recipe` takes it. TypeError in the name of `call`."""
+    if isinstance(recipe, dict):
+        return load_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        expected = "a Recipe, such as load_recipe returns, or a dict"
+        raise TypeError(f"{call}: recipe is a {type(recipe).__name__}, expected {expected}")
+    return recipe
 
 
 def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:

@@ -20,6 +20,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plain
 from rotrnn.training.evaluation import COUNTS
+from rotrnn.training.modules import ADVICE, Untrusted
 from rotrnn.training.recipe import NAMING, SMALL, Recipe
 from rotrnn.training.run import Run
 
@@ -110,10 +111,14 @@ def read_runs(runs: Iterable[Run]) -> tuple[list[Outcome], list[str]]:
 
     ValueError if no run can be read.
     """
-    outcomes, errors = [], []
+    outcomes: list[Outcome] = []
+    errors: list[str] = []
     for run in runs:
         try:
             outcomes.append(Outcome.read(run))
+        except Untrusted as error:
+            advised = any(ADVICE in one for one in errors)  # what can be done is said once
+            errors.append(str(error).partition(ADVICE)[0] if advised else str(error))
         except (OSError, ValueError) as error:
             errors.append(str(error))
     if not outcomes:
@@ -240,12 +245,15 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
     read = [one if isinstance(one, Outcome) else Outcome.read(one) for one in runs]
     for one in sorted(read, key=lambda one: one.status != "done"):
         first = outcomes.setdefault(one.recipe.digest(), one)
-        if one.status == "done" and to_json(one.result["test"]) != to_json(first.result["test"]):
-            warnings.warn(
-                f"{one.run.folder}: skipped, because it has the recipe and seed of {first.run.folder}; its result is "
-                "different, so it used other data, another kind of machine or another number of processes",
-                stacklevel=2,
-            )
+        if one is not first:
+            why = ""
+            if one.status == "done" and to_json(one.result["test"]) != to_json(first.result["test"]):
+                why = (
+                    "; its result is different, so it used other data, another kind of machine or another number of "
+                    "processes"
+                )
+            twin = f"it has the recipe and seed of {first.run.folder}{why}"
+            warnings.warn(f"{one.run.folder}: skipped, because {twin}", stacklevel=2)
     for one in outcomes.values():
         if by:
             settings = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)

@@ -137,9 +137,6 @@ class ResidualBlock(Module):
     def check_streams(self, args: Boundary) -> None:
         self.layer.check_streams(args)
 
-    def input_shape(self, saved: PartsSaved | FusedSaved) -> tuple[int, ...] | None:
-        return tuple(saved.op.x.shape) if isinstance(saved, FusedSaved) else self.layer.input_shape(saved.layer)
-
     def init(self, rng: np.random.Generator) -> Params:
         return {name: one.init(rng) for name, one in self.modules.items()}
 
@@ -299,9 +296,6 @@ class FeedForwardBlock(Module):
     def layer(self) -> Recurrent:
         return self.mixing.layer
 
-    def input_shape(self, saved: FeedForwardSaved) -> tuple[int, ...] | None:
-        return self.mixing.input_shape(saved.mixing)
-
     def init(self, rng: np.random.Generator) -> Params:
         rest = {"norm2": self.norm2.init(rng), "feed_forward": self.feed_forward.init(rng)}
         return self.mixing.init(rng) | rest
@@ -403,10 +397,6 @@ class ResidualStack(Module):
     def check_streams(self, args: Boundary) -> None:
         for block in self.blocks:
             block.layer.check_streams(args)
-
-    def input_shape(self, saved: StackSaved) -> tuple[int, ...] | None:
-        first = self.blocks[0] if self.blocks else None
-        return first.input_shape(saved.blocks[0]) if isinstance(first, Module) else None
 
     def init(self, rng: np.random.Generator) -> Params:
         return {name: block.init(rng) for name, block in self.modules.items()}

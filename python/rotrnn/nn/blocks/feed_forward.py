@@ -49,9 +49,6 @@ class FeedForward(Module):
         up, _, down, _ = self._parts
         return {"up": up, "down": down, **({"value": up} if self.gated else {})}
 
-    def input_shape(self, saved: ExpansionSaved) -> tuple[int, ...]:
-        return tuple(saved.up.x.shape)
-
     @functools.cached_property
     def _parts(self) -> tuple[Dense, GELU, Dense, Dropout]:
         D, E = self.d_model, self.expand * self.d_model

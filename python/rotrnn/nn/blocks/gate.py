@@ -124,9 +124,6 @@ class Activation(Module):
 
     dropout: Dropout
 
-    def input_shape(self, saved: ActivationSaved) -> tuple[int, ...]:
-        return tuple(saved.gelu.x.shape)
-
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
@@ -182,9 +179,6 @@ class Gate(Module):
     @property
     def modules(self) -> dict[str, Dense]:
         return dict.fromkeys(("value", "gate") if self.form == "full" else ("gate",), self._linear)
-
-    def input_shape(self, saved: GateSaved) -> tuple[int, ...]:
-        return tuple(saved.gelu.x.shape)
 
     @property
     def _linear(self) -> Dense:

@@ -216,9 +216,6 @@ class MatrixFixedPoint(Recurrent):
         own = StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
         return *own, *conv_state(self.convolved, self.d_conv)
 
-    def input_shape(self, saved: MatrixSaved) -> tuple[int, ...]:
-        return tuple(saved.inputs.shape)
-
     def prepare(self, params: Params) -> Weights:
         return stack(self.fold(params), *self._split(), self._mixer, composed=self.direct and not self.d_conv)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from rotrnn._support.settings import settle
 from rotrnn.nn.layer import Array
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import contiguous
@@ -430,7 +431,10 @@ class Orthogonal(Mixer):
 
     def _scale(self, M: Array) -> tuple[Array, Array]:
         """Returns the factor of M, and |M - M^T|_F / sqrt(2), an upper bound of its largest angle; both float64."""
-        size = np.sqrt(np.sum((M - M.T) ** 2) / 2).astype(np.float64)
+        A = (M - M.T)[None]
+        exponent = exponents(A)  # the squares of A may overflow or vanish
+        root = np.sqrt(np.sum(times_power(A, -exponent) ** 2) / 2).astype(np.float64)
+        (size,) = times_power(root[None], exponent)
         return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else np.ones_like(size)), size
 
     def operands(self, parts: Parts) -> Operands:

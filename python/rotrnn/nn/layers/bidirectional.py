@@ -59,9 +59,6 @@ class Bidirectional(Recurrent):
     def state_form(self) -> StateForm | None:
         return self.layer.state_form
 
-    def input_shape(self, saved: BidirectionalSaved) -> tuple[int, ...] | None:
-        return self.layer.input_shape(saved.forward)
-
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
         return params | {name + REVERSE: value for name, value in self.layer.init(rng).items()}

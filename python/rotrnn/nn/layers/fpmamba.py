@@ -14,6 +14,7 @@ from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.device import beside, contiguous
 
@@ -262,5 +263,8 @@ class FPMamba(MatrixFixedPoint):
 def unit_rows(v: Array) -> tuple[Array, Array]:
     """Returns the normalised rows, and their lengths."""
     v = contiguous(v)  # NumPy's summation order depends on the layout
-    size = np.linalg.norm(v, axis=-1, keepdims=True)
+    rows = v.reshape(-1, v.shape[-1])
+    exponent = exponents(rows)  # the squares may overflow or vanish
+    norms = times_power(np.linalg.norm(times_power(rows, -exponent), axis=-1, keepdims=True), exponent)
+    size = norms.reshape(*v.shape[:-1], 1)
     return v / size, size

@@ -108,9 +108,6 @@ class LinearRecurrence(Recurrent):
     def hidden(self) -> StateArray:
         return StateArray("h", (self.planes,), "complex")
 
-    def input_shape(self, saved: LinearSaved) -> tuple[int, ...]:
-        return tuple(saved.layer.u.shape)
-
     @abstractmethod
     def fold(self, params: Params) -> Folded[System]:
         """Returns the folded system."""

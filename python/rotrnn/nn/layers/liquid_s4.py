@@ -87,9 +87,6 @@ class LiquidS4(S4):
         assert isinstance(h, StateArray)
         return StateArray("inputs", (self.degree - 1, self.d_model)), h
 
-    def input_shape(self, saved: LiquidS4Saved) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(saved.directions[0].products[0].shape)
-
     def forward(  # type: ignore[override]
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LiquidS4Saved]:

@@ -103,9 +103,6 @@ class S4(Recurrent):
     def state_form(self) -> StateForm:
         return StateArray("h", (self.d_model, self.d_state // 2), "complex")
 
-    def input_shape(self, saved: S4Saved) -> tuple[int, ...]:
-        return tuple(saved.directions[0].u.shape)
-
     def init(self, rng: np.random.Generator) -> Params:
         D, shape = self.d_model, (self.d_model, self.d_state // 2)
         A, P, B = hippo_dplr(self.d_state)

@@ -141,9 +141,6 @@ class S4D(Recurrent):
             return StateArray("h", (self.d_model, self.states), "complex")
         return StateArray("inputs", (self.window - 1, self.d_model))
 
-    def input_shape(self, saved: S4DSaved) -> tuple[int, ...]:
-        return tuple(saved.directions[0].u.shape)
-
     @property
     def _steps(self) -> tuple[str, ...]:
         return ("log_step",) if self.tied else ("log_step", "log_step_input")

@@ -150,9 +150,6 @@ class SelectiveRotRNN(Recurrent):
     def hidden(self) -> StateArray:
         return StateArray("h", (self.base.planes,), "complex")
 
-    def input_shape(self, saved: SelectiveRotRNNSaved) -> tuple[int, ...]:
-        return tuple(saved.u.shape)
-
     def init(self, rng: np.random.Generator) -> Params:
         params = self.base.init(rng)
         spread = self.selectivity / np.sqrt(self.d_model)

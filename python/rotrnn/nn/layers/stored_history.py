@@ -182,9 +182,6 @@ class StoredHistory(Around):
         stored = StateArray("stored", (None if self.window is None else self.window - 1, self.planes), "complex")
         return *form_leaves(self.layer.state_form), stored, StateArray("places", (), "integer")
 
-    def input_shape(self, saved: HistorySaved) -> tuple[int, ...] | None:
-        return self.layer.input_shape(saved.layer)
-
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         super().check_state(args, name, state)
         if state is None or name.startswith("d"):
