@@ -294,6 +294,9 @@ static void read_split(reader *r) {
     int64_t sizes[MOST_PARTS], total = 0, shape[MOST_AXES], from = 0;
     const int count = integers_of(r, "sizes", sizes, MOST_PARTS);
     for (int i = 0; i < count; i++) total += sizes[i];
+    if (good(r->b) && x && axis && axis->whole && axis->integer < 0 && axis->integer > -x->axes)
+        failed(r->b->error, ROTRNN_UNSUPPORTED, "%s has a program with a Split of another axis than the first",
+               r->p.name);
     /* parts of the first axis lie one behind the other */
     if (!expect(r, x && axis && axis->whole && axis->integer == -x->axes && is(x, 0, total)) || !good(r->b)) return;
     const value whole = *x; /* registers move on */

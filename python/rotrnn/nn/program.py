@@ -82,8 +82,9 @@ class Instruction:
 
     A subclass is a frozen dataclass of its settings. Its ``forward(call, *inputs)`` returns an array, or as many as
     `shapes` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
-    for each input, or one gradient for a single input; None stands for zeros. dy is a tuple if forward's outputs are.
-    Of the inputs that are not parameters, backward gets those that `reads` names, and None for the others.
+    for each input, or one gradient for a single input. dy is a list if forward returns several arrays. A gradient that
+    is None stands for zeros. Of the inputs that are not parameters, backward gets those that `reads` names, and None
+    for the others.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -406,6 +407,8 @@ class Programmed(Recurrent):
             if "y" in line.instruction.reads:
                 call.y = values[line.outputs[0]]
             taken = [grads.take(place) for place in line.outputs]
+            if not line.states and all(d is None for d in taken):
+                continue  # nothing depends on it
             found = line.instruction.backward(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
             for place, d in zip(line.inputs, found if isinstance(found, tuple) else (found,), strict=True):
                 if place != MISSING and d is not None:
