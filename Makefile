@@ -291,10 +291,11 @@ fuzz: sanitized
 	$(call SANITIZED,0) OMP_WAIT_POLICY=passive $(BIN)/python -m fuzz.calls --count $(CALLS) --seed $(SEED)
 
 # Debian: clang, libomp-dev. What libFuzzer found interesting is kept, and the next run begins with it.
-fuzz-c: build/fuzz/parsers build/fuzz/door
-	mkdir -p build/fuzz/corpus/parsers build/fuzz/corpus/door
+fuzz-c: build/fuzz/parsers build/fuzz/programs build/fuzz/door
+	mkdir -p build/fuzz/corpus/parsers build/fuzz/corpus/programs build/fuzz/corpus/door
 	printf '\0( ( ( ( [MAX 3 ) ( ( ( [MIN 1 ) 2 ) ] ) ) 4 ) ] )' > build/fuzz/corpus/parsers/expression
 	cd build/fuzz && ./parsers -max_total_time=$(TIME) -seed=$(SEED) -timeout=30 -print_final_stats=1 corpus/parsers
+	cd build/fuzz && ./programs -max_total_time=$(TIME) -seed=$(SEED) -timeout=30 -print_final_stats=1 corpus/programs
 	cd build/fuzz && PYTHONHOME=$$($(CURDIR)/$(BIN)/python -c 'import sys; print(sys.base_prefix)') \
 		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
@@ -313,6 +314,12 @@ build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(
 	$(PYTHON) csrc/generate.py build/fuzz
 	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow,implicit-conversion $(NULL_PLUS_0) \
 		-Ibuild/fuzz -Icsrc/include -Icsrc/kernels -o $@ $< $(wildcard csrc/data/*.c) csrc/module/pool.c -lm -lpthread
+
+build/fuzz/programs: tests/fuzz/programs.c $(wildcard csrc/lib/*.[ch]) $(HEADERS)
+	$(MAKE) -s -f csrc/lib/Makefile build/fuzz/librotrnn/librotrnn.a LIB_BUILD=build/fuzz/librotrnn LIB_ISA=base \
+		CC="$(FUZZ_C)" LIB_CFLAGS="-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow $(NULL_PLUS_0)"
+	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow $(NULL_PLUS_0) -Iinclude -Icsrc/include -Icsrc/kernels \
+		-Icsrc/lib -Ibuild/fuzz/librotrnn -o $@ $< build/fuzz/librotrnn/librotrnn.a -lm
 
 # The module with the plainest instruction set alone, as for a processor that setup.py does not know
 build/fuzz/door: tests/fuzz/door.c .venv/installed
