@@ -300,7 +300,7 @@ def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "method", "message"),
     [
-        ("backward", lambda self, *given: None, "takes (self, *given), expected (self, params, saved, dy, ...)"),
+        ("backward", lambda self, params: None, "takes (self, params), expected (self, params, saved, dy, ...)"),
         ("forward", lambda self, **given: None, "takes (self, **given), expected (self, params, x, ...)"),
         ("forward", lambda self, params: None, "takes (self, params), expected (self, params, x, ...)"),
     ],
@@ -308,6 +308,22 @@ def test_the_lanes_that_info_prints_are_those_of_the_state(name: str) -> None:
 def test_methods_of_ones_own_that_cannot_be_checked(name: str, method: Any, message: str) -> None:
     with pytest.raises(TypeError, match=re.escape(message)):
         type("Mine", (Module,), {name: method})
+
+
+def test_methods_of_ones_own_may_pass_on_what_they_are_given() -> None:
+    class Passing(LRU):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+        def backward(self, *given: Any) -> Any:  # raised IndexError
+            return super().backward(*given)
+
+    params, x = made(layer := Passing(D, 3))
+    y, saved = layer.forward(params, x)
+    dx = layer.backward(params, saved, y)[0]
+    np.testing.assert_array_equal(dx, LRU(D, 3).backward(params, LRU(D, 3).forward(params, x)[1], y)[0])
+    message = raised(lambda: layer.backward(params, saved, y[:1]), ValueError)
+    assert message.startswith("Passing.backward: dy has shape (1, 6, 4), expected (B=2, T=6, D=4)")
 
 
 def wrong_settings() -> Iterator[Any]:

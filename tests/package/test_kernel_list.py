@@ -35,7 +35,7 @@ def test_every_kernel_of_the_list_is_there():
 
 def test_a_kernel_is_defined_once_and_its_kind_says_in_which_dtypes(tmp_path):
     """A module that is built without it cannot be imported."""
-    assert generate["lane_files"]() == ["scan.c", "window.c"]
+    assert {"scan.c", "window.c"} <= set(generate["lane_files"]())
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels.list").write_text("kernel f lane\nkernel g real\n")
     (tmp_path / "kernels" / "a.c").write_text("KERNEL(f) {\n}\n")

@@ -761,17 +761,18 @@ def trusted(method: Callable[P, R]) -> Callable[P, R]:
     return method if plain is None or not isinstance(owner, Module) else types.MethodType(plain, owner)
 
 
-_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
 def _third(method: Any, place: int = 1) -> str:
-    """Returns the method's name for the argument after `params` (or `saved`). TypeError if it has none."""
-    takes = [name for name, one in inspect.signature(method).parameters.items() if one.kind in _PLAIN]
-    if len(takes) <= 1 + place:
-        wanted = {1: "self, params, x", 2: "self, params, saved, dy"}[place]
-        got = ", ".join(map(str, inspect.signature(method).parameters.values()))
-        raise TypeError(f"{method.__qualname__}: takes ({got}), expected ({wanted}, ...)")
-    return takes[1 + place]
+    """Returns the method's name for the argument after `params` (or `saved`), also where it takes any (``*args``).
+    TypeError if it takes none there."""
+    takes = inspect.signature(method).parameters.values()
+    names = [one.name for one in takes if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    usual = ["self", "params", "x"] if place == 1 else ["self", "params", "saved", "dy"]
+    if any(one.kind is one.VAR_POSITIONAL for one in takes):
+        names += usual[len(names) :]
+    if len(names) < len(usual):
+        got = ", ".join(map(str, takes))
+        raise TypeError(f"{method.__qualname__}: takes ({got}), expected ({', '.join(usual)}, ...)")
+    return names[1 + place]
 
 
 @functools.cache
