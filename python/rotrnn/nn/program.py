@@ -328,10 +328,6 @@ class Programmed(Recurrent):
             for line, own in zip(self._program.lines, self._program.split(state), strict=True):
                 line.instruction.check_state(args, name, own)
 
-    def input_shape(self, saved: ProgramSaved) -> tuple[int, ...] | None:
-        x = saved.registers.get("x")
-        return None if x is None else tuple(x.shape)
-
     @property
     def hidden(self) -> StateArray:
         h = self._program.shown.get("h")
