@@ -163,7 +163,7 @@ def check_streams() -> None:
     ):  # also one long enough for its own thread
         model = build_model(ModelSettings(layer, size, 2), {"d_state": 3}, head="tagger", n_classes=3, vocab=5)
         params = astype(model.init(np.random.default_rng(0)), np.float32)
-        facts, arrays = to_json({"model": described(model)}), dict(flatten(params))
+        facts, arrays = to_json({"model": described(model, programs=True)}), dict(flatten(params))
         check(f"Stream of {layer}", lambda facts=facts, arrays=arrays: _cpu.Stream(facts, arrays, 2))
         stream = _cpu.Stream(facts, arrays, 2)
         tokens, y = np.ones((2, n), np.int64), np.empty((2, n, 3), np.float32)

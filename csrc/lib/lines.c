@@ -537,9 +537,8 @@ static bool read_inputs(reader *r, const json *list) {
     memset(r->in, 0, sizeof r->in);
     if (!expect(r, list && list->kind == JSON_LIST)) return false;
     for (const json *one = list->first; one; one = one->next, i++) {
-        if (!expect(r, i < MOST_INPUTS && one->whole && one->integer >= MISSING && one->integer < r->known))
-            return false;
-        if (one->integer != MISSING) r->in[i] = r->registers + one->integer;
+        if (!expect(r, one->whole && one->integer >= MISSING && one->integer < r->known)) return false;
+        if (one->integer != MISSING && i < MOST_INPUTS) r->in[i] = r->registers + one->integer;
     }
     return true;
 }

@@ -144,7 +144,7 @@ def test_streams_say_what_forward_says_with_a_window_of_keys(engine: str, tmp_pa
     pushed.append(stream.push(tokens[:, 12:]))
     np.testing.assert_allclose(np.concatenate(pushed, 1), logits, rtol=0, atol=1e3 * np.finfo(np.float32).eps)
     if engine == "python":
-        recurrence, inputs = stream.state[0][0]
+        inputs, recurrence = stream.state[0][0]
         keys, values, places = stream.state[0][2]
         assert recurrence.shape == (B, 4)
         assert inputs.shape == (B, 3, D)
@@ -219,7 +219,7 @@ def settings(**own: Any) -> Any:
         (lambda: Griffin(D, LRU(D, 3, bidirectional=True)), "Griffin: LRU has bidirectional=True, expected False: its"),
         (lambda: Griffin(D, Bidirectional(D, Mamba(D, 2))), "Griffin: Bidirectional has bidirectional=True"),
         (lambda: Griffin(D, Griffin(D, LRU(D, 3))), "Griffin: Griffin has a parameter griffin_gate_w"),
-        (lambda: given((np.zeros((1, 3)) + 0j, np.zeros((1, 2, D)))), r"inputs has shape .*, expected \(B=1, 3, 8\)"),
+        (lambda: given((np.zeros((1, 2, D)), np.zeros((1, 3)) + 0j)), r"inputs has shape .*, expected \(B=1, 3, 8\)"),
         (lambda: settings(block="griffin", prenorm=False), "model.prenorm: got false, .* with block 'griffin'"),
         (lambda: settings(attention_every=1), "model.attention_every: got 1, expected an integer from 2"),
         (lambda: settings(attention_every=2, attention_window=0), "model.attention_window: got 0, expected an integer"),

@@ -51,7 +51,7 @@ def test_the_seed_is_the_key():
     ("counter", "seed", "message"),
     [
         ([1, 2, 3, 4], 0, r"counter has shape \(4,\), expected \(n, 4\)"),
-        ([[1, 2, 3]], 0, r"counter has shape \(1, 3\), expected \(n=1, 4\)"),
+        ([[1, 2, 3]], 0, r"counter has shape \(1, 3\), expected \(n, 4\)"),
         ([[1, 2, 3, ONES + 1]], 0, "counter has 1 to 4294967296, expected words from 0"),
         ([[1, 2, 3, -1]], 0, "counter has -1 to 3, expected words from 0"),
         ([[1, 2, 3, 4]], -1, "seed is -1"),
