@@ -75,7 +75,7 @@ def output(*command: str) -> str:
 
 def read_steps() -> dict[str, Step]:
     """The steps, with the named groups of paths written out."""
-    table = tomllib.loads((ROOT / ".ci" / "steps.toml").read_text())
+    table = tomllib.loads((ROOT / ".ci" / "steps.toml").read_text(encoding="utf-8"))
     groups = table.pop("inputs", {})
 
     def paths(names: list[str]) -> list[str]:
@@ -96,7 +96,7 @@ def read_steps() -> dict[str, Step]:
 
 def read_lines() -> dict[str, Line]:
     """What has passed, by step."""
-    text = PASSED.read_text() if PASSED.exists() else ""
+    text = PASSED.read_text(encoding="utf-8") if PASSED.exists() else ""
     rows = re.findall(r"^([\w-]+) ([0-9a-f]{16}-[0-9a-f]{8}) (\d{4}-\d\d-\d\d) (\d+) (.+)$", text, re.MULTILINE)
     return {row[0]: Line(row[0], row[1], row[2], float(row[3]), row[4]) for row in rows}
 
@@ -110,7 +110,7 @@ def write_line(name: str, line: Line | None) -> None:
         lines.pop(name, None)
         lines |= {name: line} if line else {}
         scratch = PASSED.with_suffix(f".{os.getpid()}")
-        scratch.write_text("".join(f"{lines[one]}\n" for one in sorted(lines) if one in read_steps()))
+        scratch.write_text("".join(f"{lines[one]}\n" for one in sorted(lines) if one in read_steps()), encoding="utf-8")
         scratch.replace(PASSED)
     finally:
         os.close(lock)
@@ -119,7 +119,7 @@ def write_line(name: str, line: Line | None) -> None:
 @functools.cache
 def makefile() -> dict[str, str]:
     """The definitions of the Makefile: of each variable, and the rules of each target."""
-    text = re.sub(r"\\\n\s*", " ", (ROOT / "Makefile").read_text())
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "Makefile").read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for one in re.finditer(r"^define (\w+)\n(?:(?!endef).*\n)*endef|^(?:export )?(\w+) *[?:+]?=.*", text, re.MULTILINE):
         found[one[1] or one[2]] = one[0]
@@ -210,7 +210,7 @@ def holds(line: Line | None, step: Step) -> bool:
 def processor() -> str:
     """The processor's name and its widest instruction set."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return "unknown processor"
     name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)

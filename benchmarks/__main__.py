@@ -75,12 +75,12 @@ def main() -> None:
             print(json.dumps(rows[-1]) if args.json else f"{subject:11s}{line(one)}", flush=True)
     results = {"rows": rows, **came_from}
     if args.only:
-        results = among(json.loads((RESULTS / "bench.json").read_text()), results)
+        results = among(json.loads((RESULTS / "bench.json").read_text(encoding="utf-8")), results)
     with tempfile.TemporaryDirectory() as scratch:
         folder, pages = RESULTS, [ROOT / "docs" / "benchmarks.md", ROOT / "README.md"]
         if args.quick:
             folder, pages = Path(scratch), [Path(shutil.copy(page, scratch)) for page in pages]
-        (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+        (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         write(results, *pages, folder)
 
 

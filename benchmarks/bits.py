@@ -110,10 +110,10 @@ def main() -> int:
     if not args.no_runs:
         hashes |= run_hashes()
     if args.out:
-        Path(args.out).write_text(json.dumps(hashes, indent=0) + "\n")
+        Path(args.out).write_text(json.dumps(hashes, indent=0) + "\n", encoding="utf-8")
     if not args.against:
         return 0
-    known = json.loads(Path(args.against).read_text())
+    known = json.loads(Path(args.against).read_text(encoding="utf-8"))
     if args.no_runs:
         known = {name: value for name, value in known.items() if not name.startswith("run ")}
     other = [name for name in known if name in hashes and hashes[name] != known[name]]

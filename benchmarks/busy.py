@@ -106,7 +106,7 @@ def main() -> None:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['over']:.2f} of rotrnn's time")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.busy", "threads": _cpu.threads(), "results": found}
-        (RESULTS / "busy.json").write_text(json.dumps(run, indent=1) + "\n")
+        (RESULTS / "busy.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

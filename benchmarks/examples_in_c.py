@@ -125,7 +125,7 @@ def main() -> None:
     report = "\n".join(lines(args.quick))
     print(report)
     if not args.quick:
-        (RESULTS / "examples_in_c.md").write_text(report.rstrip() + "\n")
+        (RESULTS / "examples_in_c.md").write_text(report.rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

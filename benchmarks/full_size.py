@@ -116,12 +116,12 @@ def main() -> None:
         print(json.dumps(measure(*args.recipes)), flush=True)
         return
     path = RESULTS / "full_size.json"
-    rows = {one["recipe"]: one for one in json.loads(path.read_text())} if path.exists() else {}
+    rows = {one["recipe"]: one for one in json.loads(path.read_text(encoding="utf-8"))} if path.exists() else {}
     for name in args.recipes or ARENA:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
         kept = [rows[one] for one in RECIPES if one in rows]
-        path.write_text(json.dumps(kept, indent=1) + "\n")
-        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}{speedups(rows)}")
+        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}{speedups(rows)}", encoding="utf-8")
         print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
 
 

@@ -229,7 +229,7 @@ def main() -> None:
             show([one], args.json)
     if not args.quick:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.generate"}
-        (RESULTS / "generate.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "generate.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         refresh(ROOT / "docs" / "models.md", table(results))
 
 

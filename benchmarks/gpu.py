@@ -470,7 +470,7 @@ def parts_of(subject: str, recipes: Sequence[str], precisions: Sequence[str], qu
 def plan(name: str, seconds: float, path: Path) -> str:
     """The precision and the number of steps of a training by a recipe that ends within some seconds, by the steps per
     second in a file of rows: TF32 if the whole recipe does, or else the faster one, with its steps cut."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rates = {one["precision"]: one["steps/s"] for one in rows if one["name"] == name and "steps/s" in one}
     whole, share, start = load_recipe(name).training.steps, 0.87, 25  # of the time for steps; to load and to compile
     can = {precision: int(share * rate * (seconds - start)) for precision, rate in rates.items()}

@@ -31,14 +31,14 @@ row of float64 runs twice, and is bad if the bits differ. Errors of gradients ar
 
 def collected(folder: Path) -> list[Row]:
     """The rows of a folder's files."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
     rows = [json.loads(line) for line in lines]
     return [*(one for one in rows if one["subject"] != "table"), *summed(of(rows, "table"))]
 
 
 def remark(folder: Path) -> str:
     path = folder / "remark.txt"
-    return path.read_text().strip() if path.exists() else ""
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def summed(rows: Sequence[Row]) -> list[Row]:
@@ -196,9 +196,9 @@ def main() -> None:
     path = args.page.with_suffix(".json")
     if args.folders:
         recorded = {one.resolve().name: {"remark": remark(one), "rows": collected(one)} for one in args.folders}
-        path.write_text(json.dumps(recorded) + "\n")
-    recorded = json.loads(path.read_text())
-    args.page.write_text(page(recorded))
+        path.write_text(json.dumps(recorded) + "\n", encoding="utf-8")
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    args.page.write_text(page(recorded), encoding="utf-8")
     if args.check and (found := faults(list(recorded.values())[-1]["rows"])):
         sys.exit("".join(f"bad: {one}\n" for one in found[:40]) + f"{len(found)} bad")
 

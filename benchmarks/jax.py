@@ -80,7 +80,7 @@ def main() -> None:
         found.append(one)
         show([one], args.json)
     if args.record:
-        (RESULTS / "jax.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+        (RESULTS / "jax.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,9 @@ def main() -> None:
         found = list(rows_beside(args.beside.resolve(), names, size, window))
         show(found, args.json)
         if not (args.only or args.quick):
-            (RESULTS / "layers_beside.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+            (RESULTS / "layers_beside.json").write_text(
+                json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
+            )
         return None
     show(list(rows(names, size, window)), args.json)
     return None

@@ -103,7 +103,9 @@ def main() -> None:
         show([one], args.json)
         found.append(one)
     if not args.quick:
-        (RESULTS / "loading.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+        (RESULTS / "loading.json").write_text(
+            json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def block_products(D: int, N: int) -> list[tuple[int, int]]:
 
 def memory() -> tuple[int, int]:
     """Bytes that this process holds now, and the most that it ever held (Linux; getrusage would count the parent's)."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     held, peak = (1024 * int(status[key].split()[0]) for key in ("VmRSS", "VmHWM"))
     return held, peak
 
@@ -204,7 +204,7 @@ def commit(checkout: Path = ROOT) -> str | None:
 
 def cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

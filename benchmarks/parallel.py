@@ -69,7 +69,7 @@ def main() -> None:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.parallel", "load": os.getloadavg(), "results": found}
-        (RESULTS / "parallel.json").write_text(json.dumps(run, indent=1) + "\n")
+        (RESULTS / "parallel.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

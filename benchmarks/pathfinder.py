@@ -77,7 +77,9 @@ def main() -> None:
         print(json.dumps(one) if args.json else line(one), flush=True)
     if args.quick:
         return
-    (RESULTS / "pathfinder.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n")
+    (RESULTS / "pathfinder.json").write_text(
+        json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
+    )
     sheet(32).savefig(RESULTS / SHEETS[32], dpi=DPI)
 
 

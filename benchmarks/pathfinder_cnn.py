@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="only draw the recorded run, here")
     args = parser.parse_args()
     if args.draw:
-        draw(json.loads(RECORD.read_text()), Path("pathfinder_cnn.png"))
+        draw(json.loads(RECORD.read_text(encoding="utf-8")), Path("pathfinder_cnn.png"))
         return
     if args.epochs < 1:
         parser.error(f"--epochs is {args.epochs}, expected at least 1")
@@ -81,7 +81,7 @@ def main() -> None:
     if not (args.quick or args.data_dir):
         command = " ".join(["python", "-m", "benchmarks.pathfinder_cnn", *sys.argv[1:]])
         result = {**found, "curve": curve, "threads": _cpu.threads(), **came_from, "command": command}
-        RECORD.write_text(json.dumps(result, indent=1) + "\n")
+        RECORD.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if not args.quick and found["test_accuracy"] <= EXPECTED:
         sys.exit(f"test accuracy is {found['test_accuracy']:.4f}, expected more than {EXPECTED}")
 

@@ -37,7 +37,7 @@ import theory
 
 def recorded(name: str) -> dict[str, Any]:
     """What a benchmark recorded."""
-    return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def of_recall(short: bool) -> Figure:

@@ -142,8 +142,8 @@ def write_up(recorded: dict[str, Any], folder: Path) -> None:
     for name, rows in recorded["rows"].items():
         said.append(f"## {TITLES[name]}\n\n{table(rows, recipes[name])}")
     said.append("![Accuracy against age, for recall by age and by content at an age](recall.png)\n")
-    (folder / "recall.json").write_text(json.dumps(recorded, indent=1) + "\n")
-    (folder / "recall.md").write_text("\n".join(said))
+    (folder / "recall.json").write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    (folder / "recall.md").write_text("\n".join(said), encoding="utf-8")
     draw(recorded["rows"], recipes).savefig(folder / "recall.png", dpi=DPI)
 
 

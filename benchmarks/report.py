@@ -239,11 +239,11 @@ def peers_table(rows: Sequence[Row]) -> str:
 
 def refresh(page: Path, text: str) -> None:
     """Puts the text between the page's two markers."""
-    before, _, rest = page.read_text().partition(BEGIN)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:
         raise ValueError(f"{page}: expected the markers {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 @styled
@@ -274,5 +274,5 @@ def chart(rows: Sequence[Row]) -> Figure:
 
 
 if __name__ == "__main__":
-    recorded = json.loads((RESULTS / "bench.json").read_text())
+    recorded = json.loads((RESULTS / "bench.json").read_text(encoding="utf-8"))
     write(recorded, ROOT / "docs" / "benchmarks.md", ROOT / "README.md", RESULTS)

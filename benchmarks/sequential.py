@@ -70,7 +70,7 @@ def main() -> None:
     }
     command = f"python -m benchmarks.sequential RUN --rows {args.rows}"  # the folder says nothing elsewhere
     found = {"recipe": recipe.text(), "curves": curves, **came_from, "command": command}
-    (args.out / "sequential.json").write_text(json.dumps(found, indent=1) + "\n")
+    (args.out / "sequential.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     draw(curves, recipe.task.length).savefig(args.out / "sequential.png", dpi=DPI)  # type: ignore[attr-defined]
 
 

@@ -153,7 +153,7 @@ def started(name: str, T: int, processes: int, window: float, found: dict[str, A
         threads = cores() if processes == 1 else 1
         env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
         subprocess.run(command, env=env, check=True, capture_output=True)
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_text(encoding="utf-8"))
     for key, value in result.items():
         found.setdefault(key, value)
     return float(result["seconds"])
@@ -183,14 +183,14 @@ def main() -> None:
         with everyone.together():
             found = process(everyone, *told)
         if everyone.first:
-            Path(path).write_text(json.dumps(found))
+            Path(path).write_text(json.dumps(found), encoding="utf-8")
         return
     found = rows(2**12, 0.05, 0.1) if args.quick else rows(2**20, 4.0, 60.0)
     for one in found:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.split", "load": os.getloadavg(), "results": found}
-        (RESULTS / "split.json").write_text(json.dumps(run, indent=1) + "\n")
+        (RESULTS / "split.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

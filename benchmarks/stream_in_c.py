@@ -78,7 +78,7 @@ def main(layers: list[str]) -> None:
         print(one, end="", flush=True)
         report += one
     if not layers:
-        (RESULTS / "stream_in_c.md").write_text(report)
+        (RESULTS / "stream_in_c.md").write_text(report, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 def resident() -> int:
     """Bytes of this process that are in memory (Linux)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run(case: str, tokens: int) -> dict[str, Any]:

@@ -129,10 +129,10 @@ def draw(results: list[dict[str, Any]]) -> Figure:
 
 def write(results: list[dict[str, Any]]) -> None:
     run = {**origin(), "command": "python -m benchmarks.tiles", "results": results}
-    (RESULTS / "tiles.json").write_text(json.dumps(run, indent=1) + "\n")
+    (RESULTS / "tiles.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
     where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
     about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"
-    (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}")
+    (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}", encoding="utf-8")
     draw(results).savefig(RESULTS / "tiles.png", dpi=DPI)
 
 

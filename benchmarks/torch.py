@@ -178,7 +178,7 @@ def main() -> None:
         show([one], args.json)
     if not args.quick and not args.only:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.torch"}
-        (RESULTS / "torch.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "torch.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         refresh(ROOT / "docs" / "pytorch.md", table(results))
 
 

@@ -60,7 +60,7 @@ def main() -> None:
     came_from, rows = origin(), beside_peak(size, window)
     show(rows, args.json)
     if not args.quick:
-        (RESULTS / f"train_step{'_large' * args.large}.md").write_text(page(rows, came_from))
+        (RESULTS / f"train_step{'_large' * args.large}.md").write_text(page(rows, came_from), encoding="utf-8")
     return None
 
 

@@ -172,7 +172,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "rows": rows,
         "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
-    (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n")
+    (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n", encoding="utf-8")
     return page(name, recorded)
 
 
@@ -188,7 +188,7 @@ def page(name: str, recorded: dict[str, Any]) -> str:
 def _pictures(name: str, folders: Sequence[Path], drawn: Path) -> list[Path]:
     """Draws the runs; returns copies of the pictures that docs/results.md shows, named after the training."""
     shown = {FOLDER / f"{name}-{path.name}": path for path in compare(folders, drawn)}
-    text = (ROOT / "docs" / "results.md").read_text()
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     return [Path(shutil.copyfile(shown[path], path)) for path in shown if f"/training/{path.name})" in text]
 
 
@@ -201,7 +201,7 @@ def _validation(run: Run) -> dict[str, list[Any]]:
 
 def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
     begun = [path for run in runs if (path := run.folder / "sessions.json").exists()]
-    sessions = [one for path in begun for one in json.loads(path.read_text())]
+    sessions = [one for path in begun for one in json.loads(path.read_text(encoding="utf-8"))]
     done = sum(row["done"] for row in rows)
     count = f"{len(runs)} runs" if done == len(runs) else f"{done} of {len(runs)} runs are done"
     told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in KEYS}
@@ -241,14 +241,14 @@ def main() -> None:
         parser.error(f"NAME is {unknown.pop()}, expected some of {', '.join(known)}")
     if args.pages:
         for name in args.names or recorded:
-            text = page(name, json.loads((FOLDER / f"{name}.json").read_text()))
-            (FOLDER / f"{name}.md").write_text(text)
+            text = page(name, json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+            (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
         return
     for name in args.names or TRAININGS:
         folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
         text = report(name, commands, list(dict.fromkeys(folders)), args.jobs, args.sweeps / name / "pictures")
-        (FOLDER / f"{name}.md").write_text(text)
+        (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def built(target: str, **environment: str) -> Path:
     env.pop("LD_PRELOAD", None)  # a sanitizer is for the tests, not for compilers
     folder = ROOT / env.get("HARNESS", "build/harness")
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:  # test processes wait for one that builds
+    with open(folder / "lock", "w", encoding="utf-8") as lock:  # test processes wait for one that builds
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, str(ROOT / "tests" / "cuda" / "build.py"), target]
         done = subprocess.run(command, capture_output=True, text=True, env=env)

@@ -57,7 +57,7 @@ def make(*targets: str, makefile: str = "csrc/lib/Makefile", folder: str = FOLDE
     env.pop("LD_PRELOAD", None)  # a sanitizer is for the tests, not for compilers
     (ROOT / folder).mkdir(parents=True, exist_ok=True)
     settings = [f"{name}={value}" for name, value in {"LIB_BUILD": folder, **variables}.items()]
-    with open(ROOT / folder / "lock", "w") as lock:  # test processes wait for one that builds
+    with open(ROOT / folder / "lock", "w", encoding="utf-8") as lock:  # test processes wait for one that builds
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = ["make", "-s", "-j2", "-f", makefile, *targets, *settings]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)

@@ -66,7 +66,7 @@ if __name__ == "__main__":
     except Exception as error:
         if folder is not None:
             name = str(everyone.rank) if isinstance(error, Fallen) else "failed"
-            (folder / f"{name}.part").write_text(str(error))
+            (folder / f"{name}.part").write_text(str(error), encoding="utf-8")
             (folder / f"{name}.part").rename(folder / name)
             end = clock.monotonic() + PATIENCE
             while sum(not path.suffix for path in folder.iterdir()) < everyone.size and clock.monotonic() < end:

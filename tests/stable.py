@@ -124,7 +124,7 @@ def copy_sources(to: Path) -> bool:
     names = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
     names = {name for name in names if (ROOT / name).is_file()}
     record = to / "build" / "copied"
-    before = set(record.read_text().splitlines()) if record.exists() else set()
+    before = set(record.read_text(encoding="utf-8").splitlines()) if record.exists() else set()
     changed = before - names
     for name in changed:
         (to / name).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def copy_sources(to: Path) -> bool:
             shutil.copy(source, target)
             changed.add(name)
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text("\n".join(sorted(names)))
+    record.write_text("\n".join(sorted(names)), encoding="utf-8")
     return any(name.startswith(("csrc/", "include/", "setup.py", "pyproject.toml")) for name in changed)
 
 

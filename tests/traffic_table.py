@@ -275,7 +275,7 @@ def main() -> None:
     if unknown := set(names) - set(STEPS):
         parser.error(f"RECIPE is {unknown.pop()}, expected some of {', '.join(STEPS)}")
     path = RESULTS / "cuda_traffic.json"
-    rows = {key_of(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    rows = {key_of(row): row for row in json.loads(path.read_text(encoding="utf-8"))["rows"]} if path.exists() else {}
     where = origin() | {"command": "make traffic"}
     for name, precision, ragged in itertools.product(names, precisions, (False, True)):
         if ragged and name not in RAGGED:
@@ -284,8 +284,8 @@ def main() -> None:
         row = count(name, precision, ragged)
         rows[key_of(row)] = row
         ordered = sorted(rows.values(), key=key_of)
-        path.write_text(json.dumps({"origin": where, "rows": ordered}) + "\n")
-        path.with_suffix(".md").write_text(written_up(ordered))
+        path.write_text(json.dumps({"origin": where, "rows": ordered}) + "\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(written_up(ordered), encoding="utf-8")
         taken = time.perf_counter() - begin
         print(f"{name}, {precision}, {row['lengths']}: {taken:.0f} s", file=sys.stderr, flush=True)
 

@@ -107,7 +107,7 @@ class Process:
         if text:
             return text
         self._child.wait()
-        said = self._complaints.read_text().strip()
+        said = self._complaints.read_text(encoding="utf-8").strip()
         if any(known in said for known in OUT_OF_MEMORY):
             raise Failed("out of memory (12 GiB)")
         raise Failed(f"failed: {said.splitlines()[-1] if said else f'ended with status {self._child.returncode}'}")

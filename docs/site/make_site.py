@@ -82,7 +82,7 @@ def loops(kind: type) -> list[tuple[str, str]]:
 def layer_page(name: str, kind: type) -> str:
     """Returns the page of a layer: what docs/layers/ has, the docstring of the class, and the loops of the tests."""
     written = ROOT / "docs" / "layers" / f"{name}.md"
-    text = written.read_text() if written.exists() else f"# {kind.__name__}\n"
+    text = written.read_text(encoding="utf-8") if written.exists() else f"# {kind.__name__}\n"
     text += f"\n## The class\n\n```{{eval-rst}}\n.. autoclass:: rotrnn.{kind.__name__}\n```\n"
     text += f"\nIts name in recipes and in `ModelSettings(layer=...)` is `{name}`.\n"
     for path, source in loops(kind):
@@ -121,7 +121,7 @@ def notebook_page(path: Path, folder: Path) -> str:
     import base64
 
     lines = []
-    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         text = "".join(cell["source"])
         lines.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
         for place, one in enumerate(cell.get("outputs", [])):
@@ -139,7 +139,7 @@ def notebook_page(path: Path, folder: Path) -> str:
 
 def index_page() -> str:
     """Returns the README, its layers first, with the navigation, which Sphinx shows at the side."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     first, picture = re.search(r"\n## Layers\n.*?(?=\n## )", text, re.DOTALL), text.index("\n![")  # which is below them
     if first is None:
         raise ValueError("README.md: has no section ## Layers, expected one, which comes first on the site")
@@ -180,14 +180,14 @@ def write_sources(out: Path) -> None:
         _write(page, notebook_page(path, page.parent))
     recorded = sorted((out / "benchmarks").rglob("*.md"))
     for path in recorded:  # linked, but not in the navigation
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         title = "" if text.startswith("# ") else f"# {path.stem.replace('_', ' ').capitalize()}\n\n"
-        path.write_text(f"---\norphan: true\n---\n\n{title}{text}")
+        path.write_text(f"---\norphan: true\n---\n\n{title}{text}", encoding="utf-8")
     listed = "".join(f"- [{path.stem}]({path.relative_to(out).as_posix()})\n" for path in recorded)
     _write(out / "recorded.md", f"# Recorded runs\n\nTables of all runs.\n\n{listed}")
     _write(out / "index.md", index_page())
     for path in out.rglob("*.md"):
-        path.write_text(_links_of_the_site(path, out))
+        path.write_text(_links_of_the_site(path, out), encoding="utf-8")
     for name in ("conf.py", "formulas.py", "site.css"):
         _copy(Path(__file__).with_name(name), out / ("_static" if name.endswith("css") else "") / name)
 
@@ -207,7 +207,7 @@ def _links_of_the_site(path: Path, out: Path) -> str:
         there = (path.parent / file).is_file()
         return f"{picture}[{text}]({file}{mark}{anchor})" if there else text
 
-    parts = re.split(r"(```.*?```)", path.read_text(), flags=re.DOTALL)
+    parts = re.split(r"(```.*?```)", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     parts[::2] = [LINK.sub(mend, part) for part in parts[::2]]
     return "".join(parts)
 
@@ -219,7 +219,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
     if target.startswith("mac"):
         stub = folder / "include" / "endian.h"
         stub.parent.mkdir(parents=True, exist_ok=True)
-        stub.write_text("#include <machine/endian.h>\n")
+        stub.write_text("#include <machine/endian.h>\n", encoding="utf-8")
         flags.append(f"-I{stub.parent}")
     if target not in RUNNERS:
         flags.append("-O1")  # the last one counts

@@ -61,7 +61,7 @@ def python() -> Path:
     """Builds a Python that has the sanitizer. Returns its path."""
     source, program = BUILD / "python.c", BUILD / "python"
     BUILD.mkdir(parents=True, exist_ok=True)
-    source.write_text(LAUNCHER)
+    source.write_text(LAUNCHER, encoding="utf-8")
     at = {name: str(sysconfig.get_config_var(name)) for name in ("LIBDIR", "LIBPL", "LDLIBRARY", "LIBRARY", "LIBS")}
     shared = Path(at["LIBDIR"], at["LDLIBRARY"])
     libpython = shared if shared.exists() else Path(at["LIBPL"], at["LIBRARY"])

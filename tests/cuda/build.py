@@ -56,11 +56,11 @@ def compile_job(job: setup.Job) -> Path:
     """Compiles a job, unless its object is up to date. Returns the object's path."""
     path = FOLDER / f"{Path(job.source).name}.{job.variant}.o"
     record, line = path.with_suffix(".command"), command(job)
-    if record.exists() and record.read_text() == repr(line) and setup.up_to_date(path):
+    if record.exists() and record.read_text(encoding="utf-8") == repr(line) and setup.up_to_date(path):
         return path
     record.unlink(missing_ok=True)
     call([*line, "-MF", str(path.with_suffix(".d")), "-o", str(path)])
-    record.write_text(repr(line))
+    record.write_text(repr(line), encoding="utf-8")
     return path
 
 
@@ -75,11 +75,11 @@ def link(name: str, jobs: list[setup.Job], flags: list[str]) -> Path:
     file, record = FOLDER / name, FOLDER / f"{name}.command"
     line = [*LINKER, *flags, *map(str, objects)]
     newest = max(one.stat().st_mtime_ns for one in objects)
-    if not record.exists() or record.read_text() != repr(line) or file.stat().st_mtime_ns < newest:
+    if not record.exists() or record.read_text(encoding="utf-8") != repr(line) or file.stat().st_mtime_ns < newest:
         record.unlink(missing_ok=True)
         call([*line, "-o", f"{file}.new"])
         os.replace(f"{file}.new", file)
-        record.write_text(repr(line))
+        record.write_text(repr(line), encoding="utf-8")
     return file
 
 

@@ -152,8 +152,8 @@ def said(nvcc: str, nvdisasm: str, job: setup.Job) -> str:
     path = MADE / f"{Path(job.source).name}.{job.variant}.txt"
     command = [nvcc, *setup.NVCC_FLAGS, *gpus, *macros, *folders, "-Xptxas", "-v", "-c", job.source, "-o", os.devnull]
     command += ["-MD", "-MF", str(path.with_suffix(".d"))]
-    if setup.up_to_date(path) and path.read_text().startswith(f"{command}\n"):
-        return path.read_text()
+    if setup.up_to_date(path) and path.read_text(encoding="utf-8").startswith(f"{command}\n"):
+        return path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([*command, "--keep", "--keep-dir", folder], capture_output=True, text=True)
         if done.returncode:
@@ -161,8 +161,8 @@ def said(nvcc: str, nvdisasm: str, job: setup.Job) -> str:
         (cubin,) = Path(folder).glob(f"*.compute_{CODES[-1][3:]}.cubin")
         code = subprocess.run([nvdisasm, "-c", cubin], capture_output=True, text=True, check=True).stdout
     loops = "".join(f"{LOOP} {name} {' '.join(map(str, one))}\n" for name, of in loops_of(code).items() for one in of)
-    path.write_text(f"{command}\n{loops}{done.stderr}")
-    return path.read_text()
+    path.write_text(f"{command}\n{loops}{done.stderr}", encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 TARGET = re.compile(r"`\((\.L_\w+)\)")
@@ -272,7 +272,7 @@ def main() -> None:
     head = HEAD.format(compiler=compiler, codes=" | ".join(CODES), rules=" | ".join("---" for _ in CODES))
     reasons = "".join(f"- {file}, {kernel}: {why}\n" for (file, kernel), (_, why) in EXPLAINED.items())
     tables = ["".join(f"| {' | '.join(row)} |\n" for row in sorted(part)) for part in (rows, walks)]
-    TABLE.write_text(f"{head}{tables[0]}\n{LOCAL}{reasons}\n{LOOPS}{tables[1]}")
+    TABLE.write_text(f"{head}{tables[0]}\n{LOCAL}{reasons}\n{LOOPS}{tables[1]}", encoding="utf-8")
     print(f"{TABLE}: {len(rows)} kernels, {len(faults)} faults")
     if faults:
         sys.exit("\n".join(faults))

@@ -27,7 +27,7 @@ def test_an_op_runs_where_its_arrays_are() -> None:
 
 
 def test_the_example_of_the_documentation() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     lengths = np.array([4, 2])
     names = {"a": A, "x": X, "lengths": lengths}

@@ -47,7 +47,7 @@ def run(export: Path, out: Path, stage: str, *recipe: str, **env: str) -> list[d
     assert done.stdout.splitlines()[-1].endswith(" s: end: all was right"), done.stdout
     assert done.returncode == 0
     assert len(list(out.iterdir())) <= 8
-    lines = [line for path in out.glob("*.jsonl") for line in path.read_text().splitlines()]
+    lines = [line for path in out.glob("*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
     return [json.loads(line) for line in lines]
 
 
@@ -58,7 +58,7 @@ def test_smoke(export: Path, tmp_path: Path) -> None:
     assert all(by_subject.values()), by_subject
     assert not any(map(gpu_report.bad, by_subject["table"]))
     assert [one["bad"] for one in by_subject["grads"]] == [False] * 3
-    text = (tmp_path / "gpu.md").read_text()
+    text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert " rows, 0 bad\n" in text
     assert "| listops-lru | tf32 | [4, 24] | " in text
     for one in by_subject["steps"]:
@@ -69,18 +69,19 @@ def test_smoke(export: Path, tmp_path: Path) -> None:
 def test_speed_and_a_training_that_is_resumed(export: Path, tmp_path: Path) -> None:
     rows = run(export, tmp_path / "one", "speed", "listops-lru", KIT=str(tmp_path / "kit"))
     assert [one["name"] for one in gpu_report.of(rows, "steps")][:2] == ["listops-lru"] * 2
-    assert "done: " in (tmp_path / "one" / "train.txt").read_text()
+    assert "done: " in (tmp_path / "one" / "train.txt").read_text(encoding="utf-8")
     (tmp_path / "kit" / "runs" / "listops-lru" / "result.json").unlink()
     run(export, tmp_path / "two", "speed", "listops-lru", KIT=str(tmp_path / "kit"))
-    assert "--resume" in (tmp_path / "two" / "log.txt").read_text()
-    assert "done: " in (tmp_path / "two" / "train.txt").read_text()
+    assert "--resume" in (tmp_path / "two" / "log.txt").read_text(encoding="utf-8")
+    assert "done: " in (tmp_path / "two" / "train.txt").read_text(encoding="utf-8")
 
 
 def test_a_training_has_the_steps_that_there_is_time_for(tmp_path: Path) -> None:
     path = tmp_path / "speed.jsonl"
     rates = {"tf32": 100.0, "bf16": 200.0}
     path.write_text(
-        "".join(json.dumps({"name": "listops-lru", "precision": p, "steps/s": r}) + "\n" for p, r in rates.items())
+        "".join(json.dumps({"name": "listops-lru", "precision": p, "steps/s": r}) + "\n" for p, r in rates.items()),
+        encoding="utf-8",
     )
     assert gpu.plan("listops-lru", 125, path) == "bf16 17400"
     assert gpu.plan("listops-lru", 1000, path) == "tf32 80000"
@@ -112,7 +113,7 @@ def test_the_exit_code_and_the_last_line_say_whether_all_was_right(
     rows = {name: one | (change if what == name else {}) for name, one in ROWS.items() if what != "nothing"}
     script = tmp_path / "run"
     prints = "".join(f"*{name}*) echo '{json.dumps(one)}' ;;\n" for name, one in rows.items())
-    script.write_text(f'case "$*" in\n{prints}esac\n' + "exit 3\n" * (what == "exit"))
+    script.write_text(f'case "$*" in\n{prints}esac\n' + "exit 3\n" * (what == "exit"), encoding="utf-8")
     env = os.environ | {"OUT": str(tmp_path / "out"), "BUILD": "0", "PYTHON": sys.executable, "RUN": f"bash {script}"}
     command = ["bash", "benchmarks/gpu.sh", "smoke", "60"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
@@ -131,14 +132,14 @@ def test_the_kit_is_built_beside_the_modules_of_an_editable_install(tmp_path: Pa
         (tree / folder).mkdir(parents=True)
     shutil.copy2(ROOT / "benchmarks" / "gpu.sh", tree / "benchmarks")
     python, own = tree / "build/venv312/bin/python", tree / "python/rotrnn/_cpu.cpython-312-own.so"
-    python.write_text(PYTHON312)
+    python.write_text(PYTHON312, encoding="utf-8")
     python.chmod(0o755)
     own.touch()
     env = {name: value for name, value in os.environ.items() if name not in ("KIT", "OUT")}
     done = subprocess.run(["bash", "benchmarks/gpu.sh", "kit"], cwd=tree, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert own.exists()
-    assert "--inplace" not in (tmp_path / "asked").read_text()
+    assert "--inplace" not in (tmp_path / "asked").read_text(encoding="utf-8")
     with tarfile.open(tree / "build/gpu-kit/kit.tar.xz") as kit:
         assert kit.getnames() == ["python/rotrnn/_cpu.cpython-312-new.so", "python/rotrnn.egg-info"]
 
@@ -157,7 +158,7 @@ for k, line in enumerate(sys.stdin):
 
 
 def test_rows_that_hang_or_end_their_process_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
     monkeypatch.setenv("RUN", f"{sys.executable} {tmp_path / 'server.py'}")
     monkeypatch.setattr(gpu_checks, "ROW_SECONDS", 0.5)
     first, _ = gpu_checks.firsts_first(ON_DEVICES)

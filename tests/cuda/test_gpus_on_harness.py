@@ -45,7 +45,7 @@ with fake_cupy.gpu(gpus={gpus}):
 
 def started(folder: Path, recipe: Recipe, *, gpus: int = 2, plant: str = "") -> subprocess.CompletedProcess[str]:
     """`rotrnn train` of a recipe on two processes, started by MPI; `plant` is Python that breaks something before."""
-    (folder / "recipe.toml").write_text(recipe.text())
+    (folder / "recipe.toml").write_text(recipe.text(), encoding="utf-8")
     train = ["train", str(folder / "recipe.toml"), "--out", str(folder / "gpu"), "--device", "cuda"]
     command = [MPIEXEC, "-n", "2", sys.executable, "-c", PROGRAM.format(plant=plant, gpus=gpus), *train]
     path = os.pathsep.join(str(ROOT / one) for one in ("python", "tests", "."))

@@ -222,7 +222,8 @@ def launches(text: str) -> list[list[str]]:
 def test_launches_have_the_threads_that_their_kernel_declares() -> None:
     """__launch_bounds__ binds on a GPU alone, where a launch with more threads fails. A name stands for the number."""
     texts = {
-        path.name: re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S) for path in (ROOT / "cuda").glob("*.[ch]*")
+        path.name: re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        for path in (ROOT / "cuda").glob("*.[ch]*")
     }
     bounds = {name: {kernel: bound for bound, kernel in BOUND.findall(text)} for name, text in texts.items()}
     in_headers = {key: one for name, of in bounds.items() if name.endswith(".h") for key, one in of.items()}

@@ -18,7 +18,7 @@ import numpy as np
 from rotrnn import _cpu
 
 LISTING = runpy.run_path(str(Path(__file__).parents[2] / "csrc" / "generate.py"))
-LISTED = LISTING["read"](LISTING["LIST"].read_text())
+LISTED = LISTING["read"](LISTING["LIST"].read_text(encoding="utf-8"))
 KERNELS = LISTED.kernels
 NUMBERS = (2, 1, 3, 0, 4, 5, 8, 17, 33, -1, 64, 130, 2**31, 2**62, 2**63 - 1, -(2**63), 2**63, 2**32 - 1, 2**40, -2)
 FIXED = {"int64": "i8", "uint8": "u1", "uint16": "u2", "float64": "f8"}

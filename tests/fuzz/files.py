@@ -204,7 +204,7 @@ def _too_slow(signal_number: int, frame: FrameType | None) -> None:
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
     """Within the block the process has at most `MEMORY` bytes more than now, and `judge` can interrupt a load."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else None
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) if sys.platform == "linux" else None
     before = resource.getrlimit(resource.RLIMIT_AS)
     if pages is not None:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, before[1]))

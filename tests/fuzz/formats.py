@@ -206,9 +206,9 @@ def _(folder: Path) -> Any:
 
 def _sized(path: Path) -> None:
     """Writes the size of the file into the manifest, so that more than its size is examined."""
-    manifest = json.loads((path.parent / "manifest.json").read_text())
+    manifest = json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))
     manifest["files"][path.name] = path.stat().st_size
-    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+    (path.parent / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     _load_prepared(path)
 
 
@@ -321,7 +321,7 @@ def _(folder: Path) -> Any:
 )
 def _(folder: Path) -> Any:
     path = _level(folder) / "metadata" / "0.npy"
-    rows = [line.split(" ") for line in path.read_text().splitlines()]
+    rows = [line.split(" ") for line in path.read_text(encoding="utf-8").splitlines()]
     contents = []
     for dtype in ("U", "S"):
         out = io.BytesIO()
@@ -439,7 +439,7 @@ def _fetch(path: Path) -> None:
 def _(folder: Path) -> Any:
     (folder / "a.bin").write_bytes(b"content")
     path = folder / "a.bin.sha256"
-    path.write_text(f"{hashlib.sha256(b'content').hexdigest()}  a.bin\n")
+    path.write_text(f"{hashlib.sha256(b'content').hexdigest()}  a.bin\n", encoding="utf-8")
     return path, [path.read_bytes()]
 
 
@@ -480,7 +480,9 @@ def _run_files() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recipe, folder = Path(name, "toy.toml"), Path(name, "run")
-        recipe.write_text(toy.RECIPE.replace("steps = 40", "steps = 4").replace("eval_every = 7", "eval_every = 2"))
+        recipe.write_text(
+            toy.RECIPE.replace("steps = 40", "steps = 4").replace("eval_every = 7", "eval_every = 2"), encoding="utf-8"
+        )
         train(load_recipe(recipe), folder, progress=False)
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -591,7 +593,9 @@ def _(folder: Path) -> Any:
 def tiny_mamba(folder: Path) -> None:
     """A folder as transformers writes it for MambaForCausalLM."""
     sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 2, "state_size": 3, "time_step_rank": 2}
-    (folder / "config.json").write_text(json.dumps({"model_type": "mamba", **sizes, "layer_norm_epsilon": 1e-5}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mamba", **sizes, "layer_norm_epsilon": 1e-5}), encoding="utf-8"
+    )
     shapes = {"in_proj.weight": (16, 4), "conv1d.weight": (8, 1, 4), "conv1d.bias": (8,), "x_proj.weight": (8, 8)}
     shapes |= {"dt_proj.weight": (8, 2), "dt_proj.bias": (8,), "A_log": (8, 3), "D": (8,), "out_proj.weight": (4, 8)}
     names = {f"layers.{i}.mixer.{name}": shape for i in range(2) for name, shape in shapes.items()}
@@ -604,7 +608,9 @@ def tiny_mamba(folder: Path) -> None:
 def _tiny_mamba2(folder: Path) -> None:
     sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 3, "num_heads": 2, "head_dim": 4}
     sizes |= {"n_groups": 1, "conv_kernel": 2, "tie_word_embeddings": True}
-    (folder / "config.json").write_text(json.dumps({"model_type": "mamba2", **sizes, "time_step_limit": [0, None]}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mamba2", **sizes, "time_step_limit": [0, None]}), encoding="utf-8"
+    )
     shapes = {"in_proj.weight": (24, 4), "conv1d.weight": (14, 1, 2), "conv1d.bias": (14,), "dt_bias": (2,)}
     shapes |= {"A_log": (2,), "D": (2,), "norm.weight": (8,), "out_proj.weight": (4, 8)}
     names = {f"layers.0.mixer.{name}": shape for name, shape in shapes.items()}
@@ -624,7 +630,7 @@ def _indexed(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "part.safetensors")
     with safe_open(folder / "part.safetensors", framework="numpy") as file:
         names = dict.fromkeys(file.keys(), "part.safetensors")
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}), encoding="utf-8")
 
 
 def _read_and_run(path: Path) -> None:
@@ -774,14 +780,14 @@ CELLS = (
 def _(folder: Path) -> Any:
     path = folder / "own.csv"
     rows = [f"{i // 2},{i}.5,{-i},{i // 2 % 3}" for i in range(20)]
-    path.write_text("\n".join(["id,u,v,label", *rows]) + "\n")
+    path.write_text("\n".join(["id,u,v,label", *rows]) + "\n", encoding="utf-8")
     return path, [path.read_bytes()]
 
 
 @_format("series-csv", load=lambda path: _drawn(Series(str(path), horizon=2, period=3).load()), words=CELLS)
 def _(folder: Path) -> Any:
     path = folder / "own.tsv"
-    path.write_text("\n".join(["u\tv", *(f"{i}.25\t{i % 5}" for i in range(40))]) + "\n")
+    path.write_text("\n".join(["u\tv", *(f"{i}.25\t{i % 5}" for i in range(40))]) + "\n", encoding="utf-8")
     return path, [path.read_bytes()]
 
 
@@ -880,9 +886,9 @@ TOML = (
 @_format("recipe", load=load_recipe, words=TOML)
 def _(folder: Path) -> Any:
     path = folder / "recipe.toml"
-    (folder / "other.toml").write_text(toy.RECIPE)
+    (folder / "other.toml").write_text(toy.RECIPE, encoding="utf-8")
     based = 'base = "other.toml"\n[training]\nsteps = 9\n[small]\n"training.steps" = 2\n[source]\nnote = "x"\n'
-    path.write_text(toy.RECIPE)
+    path.write_text(toy.RECIPE, encoding="utf-8")
     digits = '[task]\nname = "digits"\nseed = 3\n[model]\nlayer = "fixed_point"\nd_model = 8\nn_layers = 2\n'
     digits += 'dropout = 0.1\n[layer]\nd_state = 4\nmixer = "householder"\n[optimiser]\nlr = 1e-3\n'
     digits += "[training]\nbatch = 4\nsteps = 9\n"
@@ -907,8 +913,8 @@ small = "97.1"
 @_format("sweep", load=plan, words=TOML)
 def _(folder: Path) -> Any:
     path = folder / "sweep.toml"
-    (folder / "other.toml").write_text(toy.RECIPE)
-    path.write_text(SWEEP)
+    (folder / "other.toml").write_text(toy.RECIPE, encoding="utf-8")
+    path.write_text(SWEEP, encoding="utf-8")
     return path, [SWEEP.encode()]
 
 
@@ -929,7 +935,9 @@ def _register_run(name: str, file: str, **more: Any) -> None:
     def _(folder: Path) -> Any:
         run = _trained(folder)
         point = {"point": "max_iterations=4", "loss": 1.0, "accuracy": 0.5, "n": 3}
-        (run.folder / "iterations.json").write_text(json.dumps([point, {**point, "point": "max_iterations=8"}]))
+        (run.folder / "iterations.json").write_text(
+            json.dumps([point, {**point, "point": "max_iterations=8"}]), encoding="utf-8"
+        )
         path = run.folder / file
         if name == "failed":
             run.fail("it broke", "output")

@@ -151,7 +151,7 @@ def test_settings_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
     change, message = WRONG[wrong]
     published("mamba", tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as raised:
         rotrnn.from_pretrained(tmp_path)
     assert str(raised.value).startswith(str(tmp_path))
@@ -160,12 +160,12 @@ def test_settings_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
 def test_settings_of_mamba2_that_do_not_fit_are_named(tmp_path: Path) -> None:
     published("mamba2", tmp_path)
     path = tmp_path / "config.json"
-    settings = json.loads(path.read_text())
+    settings = json.loads(path.read_text(encoding="utf-8"))
     for change, message in (
         ({"time_step_limit": [0.0, 0.1]}, r"time_step_limit is \[0.0, 0.1\], expected 0 and infinity"),
         ({"num_heads": 5}, r"num_heads is 5 and head_dim 8, expected expand \* hidden_size = 48 as their product"),
     ):
-        path.write_text(json.dumps(settings | change))
+        path.write_text(json.dumps(settings | change), encoding="utf-8")
         with pytest.raises(ValueError, match=f"config.json: {message}"):
             rotrnn.from_pretrained(tmp_path)
 

@@ -165,7 +165,7 @@ def test_widths(page: Page, size: tuple[int, int], built: Path) -> None:
 
 def test_the_page_is_one_file_and_uses_no_network(built: Path) -> None:
     """It is opened as a file; it names no other, and no address."""
-    text = built.read_text()
+    text = built.read_text(encoding="utf-8")
     assert not re.search(r"https?://|\bsrc=|\bhref=|@import|fetch\(|url\(", text)
     assert not re.search(r"^@\w+@$", text, re.MULTILINE)
 
@@ -174,9 +174,11 @@ def test_a_damaged_model_is_told(built: Path, tmp_path: Path) -> None:
     model = bytearray(file_of("digits").read_bytes())
     model[-1] ^= 1
     broken = tmp_path / "digits.html"
-    text = built.read_text()
+    text = built.read_text(encoding="utf-8")
     before, mark, rest = text.partition('id="model">')
-    broken.write_text(before + mark + base64.b64encode(model).decode() + rest[rest.index("</script>") :])
+    broken.write_text(
+        before + mark + base64.b64encode(model).decode() + rest[rest.index("</script>") :], encoding="utf-8"
+    )
     with Page(broken) as page:
         problem: Any = page.run("element('problem').textContent")
         assert page.run("document.body.dataset.ready") == "no"

@@ -37,10 +37,11 @@ def program(name: str) -> str:
     return str(ROOT / FOLDER / name)
 
 
-def run(name: str, *arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run(name: str, *arguments: str | bytes | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     env = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     env["ASAN_OPTIONS"] = "detect_leaks=0"  # a program that ends with an error leaves its memory to the system
-    done = subprocess.run([program(name), *map(str, arguments)], input=given, capture_output=True, env=env)
+    words = [one if isinstance(one, bytes) else str(one) for one in arguments]
+    done = subprocess.run([program(name), *words], input=given, capture_output=True, env=env)
     assert done.returncode in (0, 1, 2), done.stderr  # not a signal, nor a sanitizer
     assert b"Sanitizer" not in done.stderr
     assert bool(done.stderr) == (done.returncode != 0)
@@ -115,7 +116,7 @@ def completed(prompt: bytes, count: int, draw: Callable[[Array], int]) -> bytes:
 def test_a_text_is_that_of_the_python_stream(temperature: float, seed: int) -> None:
     """Two logits, or a sum of weights and a draw, would have to agree to rounding, some 1e-6, for another character."""
     for prompt in ("The gradient of", "", "naïve"):
-        done = run("complete", "-t", str(temperature), "-s", str(seed), file_of("complete"), "120", prompt)
+        done = run("complete", "-t", str(temperature), "-s", str(seed), file_of("complete"), "120", prompt.encode())
         expected = completed(prompt.encode(), 120, drawn(temperature, seed))
         assert done.stdout == expected + b"\n"
 

@@ -891,7 +891,7 @@ def test_facts(tmp_path: Path) -> None:
     assert (facts.inputs, facts.outputs) == (VOCABULARY, CLASSES)
     assert facts.parameters == sum(value.size for _, value in flatten(built("tokens, mean")[1]))
     assert model.lib.model_isa(model.handle).decode() in ("base", "neon", "avx2", "avx512")
-    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text(encoding="utf-8")
     assert f'"{model.lib.version().decode()}"' in header
     path = tmp_path / "again.safetensors"
     path.write_bytes(content)
@@ -946,10 +946,10 @@ def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
     """By pkg-config, if it is there; the output is that of the Python stream."""
     librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
     lib = tmp_path / "usr" / "lib"
-    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text(encoding="utf-8")
     found = re.search(r"```c\n(.*?)```", page, re.S)
     assert found is not None
-    (tmp_path / "example.c").write_text(found[1])
+    (tmp_path / "example.c").write_text(found[1], encoding="utf-8")
     flags = [f"-I{tmp_path / 'usr' / 'include'}", f"-L{lib}", "-lrotrnn"]
     if shutil.which("pkg-config"):
         env = {"PKG_CONFIG_PATH": str(lib / "pkgconfig")}
@@ -972,11 +972,14 @@ def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the programs have no sanitizer")
 def test_cmake_finds_the_package(tmp_path: Path) -> None:
     librotrnn.make("install-lib", PREFIX=str(tmp_path / "usr"))
-    (tmp_path / "main.c").write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n")
+    (tmp_path / "main.c").write_text(
+        "#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n", encoding="utf-8"
+    )
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.13)\nproject(t C)\nfind_package(rotrnn 0.1 REQUIRED)\n"
         "add_executable(one main.c)\ntarget_link_libraries(one rotrnn::rotrnn)\n"
-        "add_executable(two main.c)\ntarget_link_libraries(two rotrnn::static)\n"
+        "add_executable(two main.c)\ntarget_link_libraries(two rotrnn::static)\n",
+        encoding="utf-8",
     )
     build = tmp_path / "build"
     run(["cmake", "-S", str(tmp_path), "-B", str(build), f"-DCMAKE_PREFIX_PATH={tmp_path / 'usr'}"])
@@ -993,7 +996,7 @@ def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
         line.split()[-1]
         for line in run([nm, "-D", "--defined-only", str(librotrnn.make("lib") / "librotrnn.so")]).splitlines()
     }
-    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text()
+    header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text(encoding="utf-8")
     assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
 
 
@@ -1006,10 +1009,10 @@ def test_a_model_that_was_saved_here_on_aarch64(tmp_path: Path) -> None:
     """The same sums in the same order, but for fused multiplications and libm: to some roundings of the largest."""
     cc = "aarch64-linux-gnu-gcc"
     folder = librotrnn.make("lib", folder="build/lib-aarch64", CC=cc)
-    page = (librotrnn.ROOT / "docs" / "c.md").read_text()
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text(encoding="utf-8")
     found = re.search(r"```c\n(.*?)```", page, re.S)
     assert found is not None
-    (tmp_path / "example.c").write_text(found[1])
+    (tmp_path / "example.c").write_text(found[1], encoding="utf-8")
     program, include = tmp_path / "example", f"-I{librotrnn.ROOT / 'include'}"
     archive = str(folder / "librotrnn.a")
     run([cc, "-static", include, str(tmp_path / "example.c"), archive, "-lm", "-o", str(program)])

@@ -34,17 +34,17 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         pytest.skip("make has no paths with spaces")
     compilers = [tmp_path / "one", tmp_path / "two"]
     for path in compilers:
-        path.write_text(COMPILER)
+        path.write_text(COMPILER, encoding="utf-8")
         path.chmod(0o755)
 
     def compiled(compiler: Path, options: dict[str, str]) -> list[str]:
         """The objects that a build compiles."""
         log = Path(f"{compiler}.log")
-        log.write_text("")
+        log.write_text("", encoding="utf-8")
         settings = {"LIB_CFLAGS": "", "LIB_ISA": "base avx2 avx512"}
         settings |= {"LIB_S4": "1", "LIB_MATRIX_STATES": "1", "LIB_XLSTM": "1", "LIB_FIXED_POINTS": "1", **options}
         librotrnn.make("lib", folder=str(tmp_path / "lib"), CC=str(compiler), **settings)
-        lines = [shlex.split(line) for line in log.read_text().splitlines()]
+        lines = [shlex.split(line) for line in log.read_text(encoding="utf-8").splitlines()]
         return sorted(Path(line[-1]).name for line in lines if "-c" in line)
 
     for compiler, options in (
@@ -65,7 +65,7 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         assert "choose.o" in first
         assert ("run.f32_avx2.o" in first) == ("avx2" in options.get("LIB_ISA", "avx2"))
         assert ("fixed_points.o" in first) == ("LIB_FIXED_POINTS" not in options)
-        linked = (tmp_path / "lib" / "librotrnn.so").read_text().split()
+        linked = (tmp_path / "lib" / "librotrnn.so").read_text(encoding="utf-8").split()
         assert sorted(Path(word).name for word in linked if word.endswith(".o")) == first
 
 
@@ -73,7 +73,7 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the program has no sanitizer")
 def test_a_program_runs_with_the_library_where_it_was_built(tmp_path: Path) -> None:
     source, program, folder = tmp_path / "main.c", tmp_path / "main", librotrnn.make("lib")
-    source.write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n")
+    source.write_text("#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n", encoding="utf-8")
     cc = shlex.split(os.environ.get("CC", "cc"))
     include = f"-I{librotrnn.ROOT / 'include'}"
     subprocess.run([*cc, include, source, f"-L{folder}", "-lrotrnn", "-o", program], check=True)

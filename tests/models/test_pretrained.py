@@ -42,7 +42,7 @@ def test_a_folder_is_read_again(tmp_path: Path) -> None:
 
 def test_others_read_its_files(tmp_path: Path) -> None:
     MODEL.save_pretrained(tmp_path, PARAMS)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert (config["model_type"], config["architectures"]) == ("rotrnn", ["SequenceClassifier"])
     assert config["model"]["stack"]["blocks"][0]["norm"] == {"kind": "RMSNorm", "d_model": 6, "eps": 1e-5}
     arrays = load_file(tmp_path / "model.safetensors")
@@ -68,8 +68,8 @@ def test_wrong_settings_name_the_file(wrong: str, tmp_path: Path) -> None:
     value, message = WRONG[wrong]
     MODEL.save_pretrained(tmp_path, PARAMS)
     path = tmp_path / "config.json"
-    whole = json.loads(path.read_text()) | value if isinstance(value, dict) else value
-    path.write_text(whole if isinstance(whole, str) else json.dumps(whole))
+    whole = json.loads(path.read_text(encoding="utf-8")) | value if isinstance(value, dict) else value
+    path.write_text(whole if isinstance(whole, str) else json.dumps(whole), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as raised:
         rotrnn.from_pretrained(tmp_path)
     assert str(raised.value).startswith(str(path))
@@ -77,7 +77,7 @@ def test_wrong_settings_name_the_file(wrong: str, tmp_path: Path) -> None:
 
 def test_wrong_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
-    file.write_text("x")
+    file.write_text("x", encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)  # a long path would be cut
         with pytest.raises(ValueError, match=r"from_pretrained: name is 'file', a file, .* rotrnn.load"):
@@ -161,7 +161,9 @@ def test_a_head_of_its_own_is_not_dropped(tmp_path: Path) -> None:
         ):
             rotrnn.from_pretrained(tmp_path)
     save_file(arrays | {HEAD: arrays[TABLE] + 1}, path)
-    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
+    config.write_text(
+        json.dumps({**json.loads(config.read_text(encoding="utf-8")), "tie_word_embeddings": False}), encoding="utf-8"
+    )
     assert np.array_equal(rotrnn.from_pretrained(tmp_path).params["head"]["w"], arrays[TABLE] + 1)
 
 
@@ -176,7 +178,7 @@ def test_no_array_takes_the_place_of_another(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         save_file(arrays, tmp_path / name)
     index = {"weight_map": {TABLE: "a.safetensors", "backbone.norm_f.weight": "b.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(ValueError, match=r"b.safetensors: has backbone.embeddings.weight, which another file of model"):
         rotrnn.from_pretrained(tmp_path)
     (tmp_path / "b.safetensors").unlink()

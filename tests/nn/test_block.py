@@ -226,7 +226,7 @@ import numpy as np
 from rotrnn import _cpu
 
 def peak():  # getrusage would count the parent's, whose tests before this one may have taken more
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return 1024 * int(status["VmHWM"].split()[0])
 
 before = peak()

@@ -137,7 +137,7 @@ def test_each_thread_has_its_own() -> None:
 def test_products_of_bf16_are_by_what_the_processor_has() -> None:
     """As Linux lists it: a system that has the tiles of AMX also gives them."""
     lists = Path("/proc/cpuinfo")
-    flags = set(lists.read_text().split()) if lists.exists() else set()
+    flags = set(lists.read_text(encoding="utf-8").split()) if lists.exists() else set()
     if not flags & {"avx2", "asimd"}:
         pytest.skip("needs Linux")
     has = {"avx512_bf16": {"avx512f", "avx512_bf16"}, "avx512_amx": {"avx512_bf16", "amx_tile", "amx_bf16"}}

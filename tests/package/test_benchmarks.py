@@ -50,13 +50,13 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = training.report(name, [f"rotrnn sweep {arguments}"], [folder], 2, drawn)
     assert text.startswith(f"# {name}\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
     assert "| digits-lru    | 2 " in text
-    recorded = json.loads((tmp_path / "results" / f"{name}.json").read_text())
+    recorded = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))
     (row,) = recorded["rows"]
     assert list(recorded["validation"]) == [f"sweep/seed={seed}" for seed in (0, 1)]
     assert all(one["step"] == [1] and len(one["val_accuracy"]) == 1 for one in recorded["validation"].values())
     assert row["seeds"] == [0, 1]
     assert len(row["best"]["accuracy"]["each"]) == 2
-    assert text == training.page(name, json.loads((tmp_path / "results" / f"{name}.json").read_text()))
+    assert text == training.page(name, json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8")))
     assert {"learning.png", "scores.png"} <= {path.name for path in drawn.iterdir()}
     assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-learning.png"]
     assert f"]({name}-learning.png)" in text
@@ -68,9 +68,11 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
     assert found
     assert {one.stem for one in found} == {one.stem for one in training.FOLDER.glob("*.md")}
     for path in found:
-        recorded = json.loads(path.read_text())
-        assert path.read_text() == to_json(recorded, indent=1) + "\n", path  # no NaN, which JSON does not have
-        assert path.with_suffix(".md").read_text() == training.page(path.stem, recorded), path
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        assert path.read_text(encoding="utf-8") == to_json(recorded, indent=1) + "\n", (
+            path
+        )  # no NaN, which JSON does not have
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
 
 
@@ -94,10 +96,10 @@ def test_speedups_are_those_of_two_recipes_each() -> None:
 
 def test_recall_is_written_up_from_what_is_recorded(tmp_path: Path) -> None:
     """The page is that of the recorded numbers, and has a line for each variant of both recipes."""
-    recorded = json.loads((recall.RESULTS / "recall.json").read_text())
+    recorded = json.loads((recall.RESULTS / "recall.json").read_text(encoding="utf-8"))
     recall.write_up(recorded, tmp_path)
-    page = (tmp_path / "recall.md").read_text()
-    assert page == (recall.RESULTS / "recall.md").read_text()
+    page = (tmp_path / "recall.md").read_text(encoding="utf-8")
+    assert page == (recall.RESULTS / "recall.md").read_text(encoding="utf-8")
     assert (tmp_path / "recall.png").stat().st_size > 0
     for name, rows in recorded["rows"].items():
         variants = {one.source.configuration for one in plan(f"{name}-small").values()}
@@ -134,15 +136,15 @@ def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(full_size, "rows_of_child", lambda module, name, *rest: [full_size.measure(name)])
     monkeypatch.setattr(sys, "argv", ["full_size", "delayed-copy-minimal-lru"])
     full_size.main()
-    (row,) = rows = json.loads((tmp_path / "full_size.json").read_text())
+    (row,) = rows = json.loads((tmp_path / "full_size.json").read_text(encoding="utf-8"))
     assert row["steps_of_one_sequence"] == 2
     assert row["seconds"] >= row["steps"] * row["seconds_per_step"] > 0
     other = row | {"recipe": full_size.RECIPES[-1]}
-    (tmp_path / "full_size.json").write_text(json.dumps([other, row | {"steps": 1}]))
+    (tmp_path / "full_size.json").write_text(json.dumps([other, row | {"steps": 1}]), encoding="utf-8")
     monkeypatch.setattr(full_size, "measure", lambda name: row)
     full_size.main()
-    assert json.loads((tmp_path / "full_size.json").read_text()) == [*rows, other]
-    assert (tmp_path / "full_size.md").read_text().count("\n| ") == 3
+    assert json.loads((tmp_path / "full_size.json").read_text(encoding="utf-8")) == [*rows, other]
+    assert (tmp_path / "full_size.md").read_text(encoding="utf-8").count("\n| ") == 3
 
 
 def test_quick_run_of_pathfinder() -> None:
@@ -181,8 +183,8 @@ def test_quick_run_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert row["ns/token"] == pytest.approx(1e9 * row["seconds"] / (8 * row["T"]))
         assert row["iterations"] <= row["most"]
     tiles.write(rows)
-    assert (tmp_path / "tiles.md").read_text().count("\n| initial | ") == len(rows) == 12
-    assert json.loads((tmp_path / "tiles.json").read_text())["results"] == rows
+    assert (tmp_path / "tiles.md").read_text(encoding="utf-8").count("\n| initial | ") == len(rows) == 12
+    assert json.loads((tmp_path / "tiles.json").read_text(encoding="utf-8"))["results"] == rows
     assert (tmp_path / "tiles.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -282,7 +284,7 @@ def test_subjects_measured_again_take_the_place_of_their_rows() -> None:
 
 
 def test_the_readmes_rows_are_of_the_first_size_and_the_fastest_peer() -> None:
-    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text())
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text(encoding="utf-8"))
     limits, fastest = (table.splitlines()[2:] for table in report.headline(recorded).split("\n\n")[:2])
     assert [line.split(" | ")[0] for line in limits] == ["| scan, forward", "| training step of six blocks"]
     assert "D 128" in limits[1]
@@ -294,11 +296,11 @@ def test_the_readmes_rows_are_of_the_first_size_and_the_fastest_peer() -> None:
 
 def test_refresh_writes_between_the_markers_alone(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     for text in ("one", "two"):
         report.refresh(readme, text)
-        assert readme.read_text() == f"before\n{report.BEGIN}\n\n{text}\n\n{report.END}\nafter\n"
-    readme.write_text("no markers")
+        assert readme.read_text(encoding="utf-8") == f"before\n{report.BEGIN}\n\n{text}\n\n{report.END}\nafter\n"
+    readme.write_text("no markers", encoding="utf-8")
     with pytest.raises(ValueError, match="expected the markers"):
         report.refresh(readme, "text")
 

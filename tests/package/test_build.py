@@ -64,12 +64,12 @@ def test_cuda_is_built_where_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> None:
     cc = tmp_path / "cc"
-    cc.write_text(PRETEND)
+    cc.write_text(PRETEND, encoding="utf-8")
     cc.chmod(0o755)
     log = tmp_path / "log"
     first = build(tmp_path, str(cc))
     assert first.returncode == 0, first.stderr
-    compiled = [line for line in log.read_text().splitlines() if " -c csrc/" in line]
+    compiled = [line for line in log.read_text(encoding="utf-8").splitlines() if " -c csrc/" in line]
     made = {line.partition(" -o ")[2].split()[0] for line in compiled}
     assert len(made) == len(compiled) > 100
     assert sum(" -c csrc/data/word_problem.c " in line for line in compiled) == 1
@@ -82,9 +82,9 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     stale = next((tmp_path / "temp").glob("f32_*/csrc/kernels/conv.o"))  # as if the source were newer
     os.utime(stale, (0, 0))
     assert build(tmp_path, str(cc)).returncode == 0
-    assert [line.split(" -c ")[1].split()[0] for line in log.read_text().splitlines() if " -c " in line] == [
-        "csrc/kernels/conv.c"
-    ]
+    assert [
+        line.split(" -c ")[1].split()[0] for line in log.read_text(encoding="utf-8").splitlines() if " -c " in line
+    ] == ["csrc/kernels/conv.c"]
 
 
 def test_the_environment_names_the_fastest_instruction_set(tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_the_environment_names_the_fastest_instruction_set(tmp_path: Path) -> No
     assert "Traceback" not in run.stderr
 
     cc = tmp_path / "cc"
-    cc.write_text(PRETEND)
+    cc.write_text(PRETEND, encoding="utf-8")
     cc.chmod(0o755)
     run = build(tmp_path, str(cc), _PYTHON_HOST_PLATFORM="linux-x86_64", ROTRNN_ISA="avx2")
     assert run.returncode == 0, run.stderr
-    compiled = [line for line in (tmp_path / "log").read_text().splitlines() if " -c csrc/" in line]
+    compiled = [line for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines() if " -c csrc/" in line]
     options = {word for line in compiled for word in line.split()}
     assert {one for one in options if one.startswith("-DROT_ISA=")} == {"-DROT_ISA=base", "-DROT_ISA=avx2"}
     assert not any("avx512" in one.lower() for one in options if one.startswith(("-D", "-m")))

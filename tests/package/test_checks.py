@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the list is in the so
 KERNELS: dict[str, Any] = {}
 if CSRC.is_dir():
     read = runpy.run_path(str(CSRC / "generate.py"))["read"]
-    KERNELS = {kernel.name: kernel for kernel in read((CSRC / "kernels.list").read_text()).kernels}
+    KERNELS = {kernel.name: kernel for kernel in read((CSRC / "kernels.list").read_text(encoding="utf-8")).kernels}
 DATA = {name for name, kernel in KERNELS.items() if kernel.kind == "once"}
 UNLISTED = {
     *("tiir", "adamw", "adamw_groups", "norm", "place_parts", "copy", "philox", "mask_padding", "dropout", "relax"),

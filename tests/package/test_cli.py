@@ -28,7 +28,7 @@ from rotrnn.training.state import initial_state
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "toy.toml"
-    path.write_text(toy.RECIPE)
+    path.write_text(toy.RECIPE, encoding="utf-8")
     return str(path)
 
 
@@ -104,7 +104,7 @@ def test_resume_a_finished_run_evaluates_again(run, recipe, capsys):
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
 def test_eval_agrees_with_the_result(run, capsys, checkpoint):
     assert main(["eval", run, "--checkpoint", checkpoint]) == 0
-    with open(f"{run}/result.json") as file:
+    with open(f"{run}/result.json", encoding="utf-8") as file:
         found = json.load(file)["test"][checkpoint]
     out = capsys.readouterr().out
     assert f"test, {checkpoint} parameters: loss {found['loss']:.4g}, accuracy {found['accuracy']:.4g}" in out
@@ -128,7 +128,7 @@ def test_data(tmp_path, capsys):
     assert "listops: 10 classes" in text
     assert main(["data", "listops", *small, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == text
-    assert len((tmp_path / "basic_train.tsv").read_text().splitlines()) == 21
+    assert len((tmp_path / "basic_train.tsv").read_text(encoding="utf-8").splitlines()) == 21
     assert main(["data", "digits"]) == 0
 
 
@@ -161,13 +161,13 @@ def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_p
 
 def test_a_folder_to_write_that_is_a_file(run, tmp_path, recipe, capsys):
     file = tmp_path / "file"
-    file.write_text("kept")
+    file.write_text("kept", encoding="utf-8")
     for command in (["train", recipe], ["sweep", recipe], ["data", "digits"], ["plot", run]):
         assert main([*command, "--out", str(file)]) == 2
         assert f"error: --out {file}: is a file, expected a folder" in capsys.readouterr().err
         assert main([*command, "--out", f"{file}/below"]) == 2
         assert f"error: --out {file}/below: is below the file {file}, expected a folder" in capsys.readouterr().err
-    assert file.read_text() == "kept"
+    assert file.read_text(encoding="utf-8") == "kept"
 
 
 def test_a_mistyped_topic_is_guessed(capsys):
@@ -371,9 +371,9 @@ def test_only_the_first_process_prints_warnings(monkeypatch, capsys):
 
 def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("digits-rotrnn").write_text("no recipe")
+    Path("digits-rotrnn").write_text("no recipe", encoding="utf-8")
     assert load_recipe("digits-rotrnn").task.seed == 0
-    Path("mine").write_text(toy.RECIPE)
+    Path("mine").write_text(toy.RECIPE, encoding="utf-8")
     with pytest.raises(ValueError, match="recipe is 'mine', which is neither a recipe of the package nor"):
         load_recipe("mine")
     assert load_recipe("./mine").training.steps == 40

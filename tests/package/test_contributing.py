@@ -295,7 +295,7 @@ LISTS = ["test_kernel_list.py", "test_checks.py", "test_public_names.py", "test_
 
 
 def test_the_text_names_every_file() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paths = [*NEW, *(path for path, *_ in CHANGED)]
     assert not [path for path in paths if path.replace("tests/cases/NAME.py", "`tests/cases/`") not in text]
 
@@ -308,14 +308,17 @@ def test_an_op_and_a_layer_are_added(tmp_path: Path) -> None:
     for path, (name, text) in NEW.items():
         file = tree / path.replace("NAME", name)
         assert not file.exists()
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     for path, behind, text in CHANGED:
-        before, found, after = (tree / path).read_text().partition(behind) if behind else ("", "", "")
+        before, found, after = (tree / path).read_text(encoding="utf-8").partition(behind) if behind else ("", "", "")
         assert found == behind
-        (tree / path).write_text((before + found + text + after) if behind else (tree / path).read_text() + text)
+        (tree / path).write_text(
+            (before + found + text + after) if behind else (tree / path).read_text(encoding="utf-8") + text,
+            encoding="utf-8",
+        )
 
     compiler = tmp_path / "cc"  # without optimisation, which would take minutes
-    compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "gcc")} "$@" -O0\n')
+    compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "gcc")} "$@" -O0\n', encoding="utf-8")
     compiler.chmod(0o755)
     environment = {**os.environ, "CC": str(compiler), "LDSHARED": f"{compiler} -shared", "ROTRNN_ISA": "base"}
     environment |= {"ROTRNN_CUDA": "", "PYTHONPATH": str(tree / "python")}

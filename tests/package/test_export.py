@@ -76,7 +76,7 @@ def test_token_ids_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_bytes_of_a_text_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By a run of the task `language`, and by its exported model with --bytes."""
-    (tmp_path / "book.txt").write_text("Größe und Maß. " * 40)
+    (tmp_path / "book.txt").write_text("Größe und Maß. " * 40, encoding="utf-8")
     tiny = ["task.name=language", f"task.path={tmp_path / 'book.txt'}", "task.length=16", "model.n_layers=1"]
     tiny += ["training.batch=2", "training.steps=2", "training.eval_every=2", "layer.d_state=8", "model.d_model=8"]
     sets = [part for one in tiny for part in ("--set", one)]
@@ -115,7 +115,7 @@ def test_text_goes_on(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPat
     stand_in.Tokenizer = Published
     monkeypatch.setitem(sys.modules, "tokenizers", stand_in)
     MODEL.save_pretrained(tmp_path, PARAMS)
-    (tmp_path / "tokenizer.json").write_text(json.dumps({}))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({}), encoding="utf-8")
     assert main(["generate", str(tmp_path), "añb", "--temperature", "0", "--tokens", "4"]) == 0
     drawn = MODEL.sample(PARAMS, np.array([[0, 1, 2, 3]]), 4, temperature=0)[0]
     text = Published().decode(drawn.tolist())
@@ -124,7 +124,7 @@ def test_text_goes_on(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPat
     assert text.rstrip("\N{REPLACEMENT CHARACTER}") in shown
     pieces = list(tokens_of(tmp_path).pieces([0, 1, 2, 3]))
     assert pieces == ["a", "ñ", "b"]  # the two bytes of a letter come together
-    (tmp_path / "tokenizer.json").write_text("?")
+    (tmp_path / "tokenizer.json").write_text("?", encoding="utf-8")
     with pytest.raises(ValueError, match=r"tokenizer\.json: is not a tokenizer, or is damaged"):
         tokens_of(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -25,7 +25,7 @@ if CSRC.is_dir():
 
 
 def listing():
-    return generate["read"]((CSRC / "kernels.list").read_text())
+    return generate["read"]((CSRC / "kernels.list").read_text(encoding="utf-8"))
 
 
 def test_every_kernel_of_the_list_is_there():
@@ -37,13 +37,13 @@ def test_a_kernel_is_defined_once_and_its_kind_says_in_which_dtypes(tmp_path):
     """A module that is built without it cannot be imported."""
     assert {"scan.c", "window.c"} <= set(generate["lane_files"]())
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels.list").write_text("kernel f lane\nkernel g real\n")
-    (tmp_path / "kernels" / "a.c").write_text("KERNEL(f) {\n}\n")
+    (tmp_path / "kernels.list").write_text("kernel f lane\nkernel g real\n", encoding="utf-8")
+    (tmp_path / "kernels" / "a.c").write_text("KERNEL(f) {\n}\n", encoding="utf-8")
     with pytest.raises(Exception, match=r"kernels\.list: g is defined in no file, expected one KERNEL\(g\) there"):
         generate["lane_files"](tmp_path)
-    (tmp_path / "kernels" / "b.c").write_text("KERNEL(g) {\n}\n")
+    (tmp_path / "kernels" / "b.c").write_text("KERNEL(g) {\n}\n", encoding="utf-8")
     assert generate["lane_files"](tmp_path) == ["a.c"]
-    (tmp_path / "kernels" / "c.c").write_text("KERNEL(g) {\n}\n")
+    (tmp_path / "kernels" / "c.c").write_text("KERNEL(g) {\n}\n", encoding="utf-8")
     with pytest.raises(Exception, match=r"g is defined in b\.c and c\.c, expected one KERNEL\(g\) there"):
         generate["lane_files"](tmp_path)
 
@@ -60,7 +60,7 @@ def test_enumerations_and_constants_are_shared():
 
 def test_the_stub_is_that_of_the_list():
     """Where the extension was built, beside it."""
-    assert (Path(_cpu.__file__).parent / "_cpu.pyi").read_text() == generate["stub"](listing())
+    assert (Path(_cpu.__file__).parent / "_cpu.pyi").read_text(encoding="utf-8") == generate["stub"](listing())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def common(tmp_path_factory):
     made = compile_objects(folder, [folder / "planted.c"])
     assert not made.returncode, made.stderr
     (folder / "planted.o").rename(folder / "planted_f32.o")
-    (folder / "streams.c").write_text(WITHOUT_STREAMS)
+    (folder / "streams.c").write_text(WITHOUT_STREAMS, encoding="utf-8")
     made = compile_objects(folder, [folder / "streams.c"])
     assert not made.returncode, made.stderr
     return folder
@@ -163,11 +163,15 @@ def common(tmp_path_factory):
 
 def write(folder, names, row=ROW):
     """The files made from the row with these names in place of its own."""
-    shared = [line for line in (CSRC / "kernels.list").read_text().splitlines() if line.startswith(("enum", "const"))]
+    shared = [
+        line
+        for line in (CSRC / "kernels.list").read_text(encoding="utf-8").splitlines()
+        if line.startswith(("enum", "const"))
+    ]
     found = generate["read"]("\n".join([*shared, row.format(**names)]))
-    (folder / "kernels.h").write_text(generate["header"](found))
-    (folder / "list.c").write_text(generate["table"](found))
-    (folder / "planted.c").write_text(BODY)
+    (folder / "kernels.h").write_text(generate["header"](found), encoding="utf-8")
+    (folder / "list.c").write_text(generate["table"](found), encoding="utf-8")
+    (folder / "planted.c").write_text(BODY, encoding="utf-8")
 
 
 def build(common, folder, names, row=ROW):

@@ -39,9 +39,9 @@ def test_a_notebook_is_stored_as_run_once_from_top_to_bottom(path: Path) -> None
         assert one.output_type != "error"
         assert len(one.get("data", {"": ""})) == 1
     assert path.stat().st_size < LARGEST
-    assert "/tmp" not in path.read_text()
+    assert "/tmp" not in path.read_text(encoding="utf-8")
     assert notebook.metadata.kernelspec.name == "python3"
-    assert set(json.loads(path.read_text())["metadata"]) == {"kernelspec", "language_info"}
+    assert set(json.loads(path.read_text(encoding="utf-8"))["metadata"]) == {"kernelspec", "language_info"}
 
 
 def test_numbers_and_pictures_may_differ_and_words_may_not() -> None:
@@ -66,7 +66,7 @@ def test_a_notebook_runs_and_its_outputs_are_not_old(
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # IPython asks for its encoding; pytest's has none if it is closed
     ours = f"import rotrnn\nassert rotrnn.__file__ == {rotrnn.__file__!r}, rotrnn.__file__"
     stored, fresh = nbformat.read(path, as_version=4), notebooks.executed(path, tmp_path, ours)
-    assert (len(notebooks.pictures(fresh)) > 0) == ("%matplotlib inline" in path.read_text())
+    assert (len(notebooks.pictures(fresh)) > 0) == ("%matplotlib inline" in path.read_text(encoding="utf-8"))
     for one, other in zip(stored.cells, fresh.cells, strict=True):
         if one.cell_type == "code":
             assert notebooks.shown(one) == notebooks.shown(other), f"{path.name} is old: make notebooks\n{one.source}"

@@ -14,7 +14,11 @@ from benchmarks import pictures, training
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-SHOWN = {name for page in PAGES for name in re.findall(r"benchmarks/results/([^)]+\.png)\)", page.read_text())}
+SHOWN = {
+    name
+    for page in PAGES
+    for name in re.findall(r"benchmarks/results/([^)]+\.png)\)", page.read_text(encoding="utf-8"))
+}
 ON_A_GPU = "listops-2048-gpu"
 """Trained by the command that its page has, on another machine."""
 
@@ -34,7 +38,7 @@ def test_pictures_are_shown_and_have_a_command() -> None:
     assert {name for name in SHOWN if "/" not in name or name.startswith("theory/")} == set(pictures.PICTURES)
     for name in trained:
         (of,) = (one for one in (*training.TRAININGS, ON_A_GPU) if re.fullmatch(rf"{one}-[a-z_]+\.png", name))
-        assert f"]({name})" in (training.FOLDER / f"{of}.md").read_text()
+        assert f"]({name})" in (training.FOLDER / f"{of}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", pictures.PICTURES)

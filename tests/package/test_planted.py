@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the source
 def test_a_fault_can_be_planted(fault: Fault, tmp_path: Path) -> None:
     copy = tmp_path / fault.file
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text((ROOT / fault.file).read_text())
+    copy.write_text((ROOT / fault.file).read_text(encoding="utf-8"), encoding="utf-8")
     fault.plant(tmp_path)
-    assert copy.read_text() != (ROOT / fault.file).read_text()
+    assert copy.read_text(encoding="utf-8") != (ROOT / fault.file).read_text(encoding="utf-8")
     assert all((ROOT / path).exists() for path in fault.tests)

@@ -425,7 +425,7 @@ def test_a_run_of_a_layer_without_eigenvalues(
 
 def toy_run(folder: Path, *overrides: str) -> None:
     path = folder.parent / "toy.toml"
-    path.write_text(toy.RECIPE)
+    path.write_text(toy.RECIPE, encoding="utf-8")
     train(load_recipe(path, ["training.steps=10", *overrides]), folder, progress=False)
 
 
@@ -437,8 +437,8 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1):
             toy_run(folder / f"lr={rate},seed={seed}", f"optimiser.lr={rate}", f"training.seed={seed}")
     (folder / "begun").mkdir()
-    text = (folder / "lr=0.2,seed=1" / "recipe.toml").read_text()
-    (folder / "begun" / "recipe.toml").write_text(text.replace("\nseed = 1\n", "\nseed = 2\n"))
+    text = (folder / "lr=0.2,seed=1" / "recipe.toml").read_text(encoding="utf-8")
+    (folder / "begun" / "recipe.toml").write_text(text.replace("\nseed = 1\n", "\nseed = 2\n"), encoding="utf-8")
     (folder / "results.md").touch()
     return folder
 
@@ -447,7 +447,7 @@ def test_a_sweep_is_drawn(sweep: Path) -> None:
     with pytest.warns(UserWarning, match="skipped runs without an evaluation: .*begun"):
         figures = plots.comparison_figures([sweep])
     assert list(figures) == ["learning", "scores", "norms_over_training"]
-    logs = [(sweep / f"lr=0.2,seed={seed}" / "log.jsonl").read_text().splitlines() for seed in (0, 1)]
+    logs = [(sweep / f"lr=0.2,seed={seed}" / "log.jsonl").read_text(encoding="utf-8").splitlines() for seed in (0, 1)]
     found = [[one["val_accuracy"] for line in log if "val_accuracy" in (one := json.loads(line))] for log in logs]
     drawn = lines(figures["learning"].axes[2])["optimiser.lr=0.2 (2 runs)"]
     np.testing.assert_allclose(drawn[:, 0], [7, 10])
@@ -461,10 +461,10 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
     for seed, accuracy in ((0, 0.5), (1, 0.9)):
         folder = tmp_path / f"seed={seed}"
         toy_run(folder, f"training.seed={seed}")
-        result = json.loads((folder / "result.json").read_text())
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         curve = {"length": [5], "n": [300], "accuracy": [accuracy], "sequence_accuracy": [accuracy]}
         result["test"]["best"]["curve"] = result["test"]["last"]["curve"] = curve
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     (axes,) = plots.comparison_figures([tmp_path])["length"].axes
     np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[5, 70]])
     np.testing.assert_allclose(lines(axes)[f"longest in training ({toy.T})"][:, 0], toy.T)
@@ -473,11 +473,11 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
 def test_tolerances_are_drawn_from_their_file(tmp_path: Path) -> None:
     toy_run(tmp_path, "training.seed=0")
     found = [{"point": f"tol={tol}", "accuracy": a} for tol, a in (("0.1", 0.2), ("1e-05", 0.9), ("0.01", 0.5))]
-    (tmp_path / "tolerances.json").write_text(json.dumps(found))
+    (tmp_path / "tolerances.json").write_text(json.dumps(found), encoding="utf-8")
     (axes,) = plots.run_figures(tmp_path)["tolerances"].axes
     np.testing.assert_allclose(lines(axes)["this run"], [[1e-5, 90], [0.01, 50], [0.1, 20]])
     assert axes.get_xlim()[0] > axes.get_xlim()[1]
-    (tmp_path / "tolerances.json").write_text('[{"point": "tol=0.0", "accuracy": 1}]')
+    (tmp_path / "tolerances.json").write_text('[{"point": "tol=0.0", "accuracy": 1}]', encoding="utf-8")
     with pytest.raises(ValueError, match=r"tolerances.json: .* is not accuracy at tol=N, expected the output"):
         plots.run_figures(tmp_path)
 
@@ -486,7 +486,7 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
     for seed, accuracies in ((0, [0.5, 0.9]), (1, [0.7, 0.7])):
         toy_run(tmp_path / f"seed={seed}", f"training.seed={seed}")
         found = [{"point": f"max_iterations={n}", "accuracy": a} for n, a in zip((8, 2), accuracies, strict=True)]
-        (tmp_path / f"seed={seed}" / "iterations.json").write_text(json.dumps(found))
+        (tmp_path / f"seed={seed}" / "iterations.json").write_text(json.dumps(found), encoding="utf-8")
     (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
     np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[2, 80], [8, 60]])
     for text, message in (
@@ -495,7 +495,7 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
         ('[{"point": "max_iterations=1", "loss": 1}]', "is not accuracy at max_iterations=N"),
         ("[3]", "3 is not accuracy at max_iterations=N"),
     ):
-        (tmp_path / "seed=0" / "iterations.json").write_text(text)
+        (tmp_path / "seed=0" / "iterations.json").write_text(text, encoding="utf-8")
         with pytest.warns(UserWarning, match=f"skipped.*: .*{message}"):
             (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
         np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
@@ -599,7 +599,7 @@ def test_folders_without_a_run(tmp_path: Path) -> None:
         plots.compare([tmp_path], tmp_path / "plots")
     (tmp_path / "begun").mkdir()
     recipe = load_recipe("digits-lru")
-    (tmp_path / "begun" / "recipe.toml").write_text(recipe.text())
+    (tmp_path / "begun" / "recipe.toml").write_text(recipe.text(), encoding="utf-8")
     with pytest.warns(UserWarning, match="begun"), pytest.raises(ValueError, match="none of 1 run has an evaluation"):
         plots.compare([tmp_path], tmp_path / "plots")
     assert not (tmp_path / "plots").exists()

@@ -20,7 +20,7 @@ ADDRESS = "https://example.org/owner/rotrnn"
 
 
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return found
 
 
@@ -44,12 +44,12 @@ def test_a_file_is_as_its_schema_says(schema: str, pattern: str, count: int, tmp
     assert len(files) == count
     found = checked(schema, *files)
     assert found.returncode == 0, found.stdout
-    (tmp_path / "wrong.yml").write_text("no: such thing\n")
+    (tmp_path / "wrong.yml").write_text("no: such thing\n", encoding="utf-8")
     assert checked(schema, tmp_path / "wrong.yml").returncode == 1
 
 
 def test_the_citation_is_of_this_version() -> None:
-    text = (ROOT / "CITATION.cff").read_text()
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {project()['version']}\n" in text
     assert f"\nlicense: {project()['license']}\n" in text
 
@@ -62,7 +62,7 @@ def test_actions_are_pinned_by_commit() -> None:
 
 
 def test_the_workflows_run_what_there_is() -> None:
-    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     assert (ROOT / ".ci" / "run").exists()
     for folder in re.findall(r"--ignore (\S+)", text):
         assert (ROOT / folder).is_dir()
@@ -88,7 +88,7 @@ def test_a_package_page_has_addresses_in_place_of_relative_links(monkeypatch: py
     monkeypatch.delenv("ROTRNN_REPOSITORY")
     about = names["about"]()
     assert about["project_urls"] == {}
-    assert about["long_description"] == (ROOT / "README.md").read_text()
+    assert about["long_description"] == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_links_that_are_addresses_stay() -> None:

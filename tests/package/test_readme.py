@@ -38,7 +38,7 @@ EVERY = [
 
 def blocks(page: Path, language: str) -> list[str]:
     """A page's examples in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def name_of(page: Path) -> str:
@@ -82,7 +82,7 @@ def test_models_that_travel_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_time_of_the_build() -> None:
-    text = README.read_text() + (DOCS / "guide.md").read_text()
+    text = README.read_text(encoding="utf-8") + (DOCS / "guide.md").read_text(encoding="utf-8")
     found = re.findall(r"builds it in about (\w+) minutes|takes about (\w+) minutes on two idle cores", text)
     assert [one or other for one, other in found] == ["two", "two"]
 
@@ -98,10 +98,10 @@ def test_dtypes_of_tokens() -> None:
         for call in (partial(model.forward, params), model.stream(params, batch=2).push):
             with pytest.raises(TypeError, match="inputs has dtype uint64") if refused else nullcontext():
                 call(tokens)
-    header = (ROOT / "include" / "rotrnn.h").read_text()
+    header = (ROOT / "include" / "rotrnn.h").read_text(encoding="utf-8")
     assert len(re.findall(r"rotrnn_push_tokens\w*\(rotrnn_stream \*stream, const int32_t \*input", header)) == 2
-    assert "any dtype but\nuint64" in (DOCS / "guide.md").read_text()
-    assert "tokens are `int32_t`" in (DOCS / "c.md").read_text()
+    assert "any dtype but\nuint64" in (DOCS / "guide.md").read_text(encoding="utf-8")
+    assert "tokens are `int32_t`" in (DOCS / "c.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["rope_memory", "wrope_memory"])
@@ -139,8 +139,8 @@ def test_a_layer_and_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(rotrnn.LAYERS, "leaky", None)  # the page sets it; in the end it is gone
     exec(compile(program, page, "exec", dont_inherit=True), {})  # annotations are evaluated, as on the page
-    (tmp_path / "my_experiment.py").write_text(module)
-    (tmp_path / "majority.toml").write_text(recipe)
+    (tmp_path / "my_experiment.py").write_text(module, encoding="utf-8")
+    (tmp_path / "majority.toml").write_text(recipe, encoding="utf-8")
     told = []
     for line in commands.splitlines():
         process = subprocess.run(
@@ -150,7 +150,8 @@ def test_a_layer_and_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monk
         told.append(process.stdout)
     assert told[0].endswith(told[1])
     results = [
-        json.loads(path.read_text()) for path in (tmp_path / "sweeps" / "majority").glob("seed=[01]/result.json")
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (tmp_path / "sweeps" / "majority").glob("seed=[01]/result.json")
     ]
     assert len(results) == 2
     assert all(one["test"]["best"]["accuracy"] > 0.9 for one in results)  # chance is a half
@@ -162,7 +163,7 @@ def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     page, rng = DOCS / "data.md", np.random.default_rng(0)
     sold = [f"{t},{100 + t + 20 * np.sin(t * np.pi / 6) + rng.standard_normal():.3f}" for t in range(120)]
-    Path("sales.csv").write_text("\n".join(["month,sold", *sold]) + "\n")
+    Path("sales.csv").write_text("\n".join(["month,sold", *sold]) + "\n", encoding="utf-8")
     names: dict[str, Any] = {}
     for example in blocks(page, "python"):
         exec(example, names)
@@ -170,9 +171,9 @@ def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: 
     assert names["classifier"].score(names["x"][200:], names["y"][200:]) > 0.7  # chance is a half
     assert names["logits"].argmax() == (names["classifier"].predict(names["x"][200:201]) == "up")
     rows = [f"{i // 9},{rng.standard_normal()},{rng.standard_normal()},{i // 9 % 3 > 1}" for i in range(900)]
-    Path("sensors.csv").write_text("\n".join(["machine,temperature,pressure,fault", *rows]) + "\n")
+    Path("sensors.csv").write_text("\n".join(["machine,temperature,pressure,fault", *rows]) + "\n", encoding="utf-8")
     (recipe,), (commands,) = blocks(page, "toml"), blocks(page, "sh")
-    Path("sensors.toml").write_text(recipe)
+    Path("sensors.toml").write_text(recipe, encoding="utf-8")
     describe, train = (shlex.split(line, comments=True)[1:] for line in commands.splitlines())
     assert cli.main(describe) == 0
     assert cli.main([*train, "--set", "training.steps=20", "--set", "training.eval_every=10"]) == 0
@@ -181,7 +182,9 @@ def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
     """Relative links of a page: path and anchor."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+    for target in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    ):
         if "://" not in target:
             path, _, anchor = target.partition("#")
             yield path, anchor
@@ -193,14 +196,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path) if path else page
         assert target.exists(), f"{name_of(page)} links to {path}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_is_one_that_a_site_can_take(page: Path) -> None:
     """One title, on the first line; no HTML but the markers of written parts; linked from both lists of pages."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
     assert re.findall(r"^# ", prose, re.MULTILINE) == ["# "]
     assert text.startswith("# ")
@@ -217,20 +220,20 @@ def test_the_readme_is_short() -> None:
 
 @pytest.mark.parametrize(("page", "names"), [(DOCS / "layers.md", LAYERS), (DOCS / "tasks.md", TASKS)])
 def test_every_layer_and_task_is_named(page: Path, names: dict[str, Any]) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     ours = [name for name, kind in names.items() if kind.__module__.startswith("rotrnn.")]  # tests register others
     assert not [name for name in ours if f"`{name}`" not in text]
 
 
 def test_the_readme_names_layers_of_every_group() -> None:
     """Each of them is on docs/layers.md, since the README is short."""
-    text = README.read_text()
+    text = README.read_text(encoding="utf-8")
     assert not [title for title, group in GROUPS.items() if not any(f"`{name}`" in text for name in group)]
 
 
 def test_layers_are_grouped_as_the_command_line_groups_them() -> None:
     found: dict[str, list[str]] = {}
-    for line in (DOCS / "layers.md").read_text().partition("Which one to begin with")[0].splitlines():
+    for line in (DOCS / "layers.md").read_text(encoding="utf-8").partition("Which one to begin with")[0].splitlines():
         if title := re.match(r"\| \*\*(.+?)\*\*", line):
             found[title[1]] = []
         elif found and line.startswith("|"):
@@ -240,6 +243,6 @@ def test_layers_are_grouped_as_the_command_line_groups_them() -> None:
 
 def test_numbers_of_speed_are_those_of_the_recorded_run() -> None:
     """python -m benchmarks.report writes them."""
-    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text())
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text(encoding="utf-8"))
     for page, text in ((README, report.headline(recorded)), (DOCS / "benchmarks.md", report.tables(recorded))):
-        assert f"{report.BEGIN}\n\n{text}\n\n{report.END}" in page.read_text()
+        assert f"{report.BEGIN}\n\n{text}\n\n{report.END}" in page.read_text(encoding="utf-8")

@@ -44,13 +44,13 @@ def test_every_public_name_is_in_the_reference_or_a_layers_page() -> None:
 
 def test_every_public_module_is_in_the_reference_and_promised() -> None:
     """Of every other module that lists names: PyTorch and JAX need not be there."""
-    stable = (ROOT / "docs" / "stability.md").read_text()
+    stable = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
     package = ROOT / "python" / "rotrnn"
     assert set(site.PARTS) == {"estimators", "torch", "jax", "cuda", "plots", "tasks", "testing"}
     for name in site.PARTS:
         assert f"`rotrnn.{name}`" in stable
         file = package / name / "__init__.py" if (package / name).is_dir() else package / f"{name}.py"
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         assert ast.get_docstring(tree)
         assert any(isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "__all__" for one in tree.body)
 
@@ -64,15 +64,15 @@ def test_pages_written_by_hand_are_those_of_layers() -> None:
     written = {path.stem for path in (ROOT / "docs" / "layers").glob("*.md")}
     assert written <= set(OURS)
     for name in written:
-        text = (ROOT / "docs" / "layers" / f"{name}.md").read_text()
+        text = (ROOT / "docs" / "layers" / f"{name}.md").read_text(encoding="utf-8")
         assert text.startswith(f"# {OURS[name].__name__}\n")
         assert "$$" in text
-        assert f"(layers/{name}.md)" in (ROOT / "docs" / "README.md").read_text()
+        assert f"(layers/{name}.md)" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_layers_page_has_its_docstring_and_a_loop(name: str, sources: Path) -> None:
-    text = (sources / "docs" / "layers" / f"{name}.md").read_text()
+    text = (sources / "docs" / "layers" / f"{name}.md").read_text(encoding="utf-8")
     assert f".. autoclass:: rotrnn.{OURS[name].__name__}\n" in text
     loops = site.loops(OURS[name])
     assert all((ROOT / path).is_file() and f"{source}```" in text for path, source in loops)
@@ -82,39 +82,43 @@ def test_a_layers_page_has_its_docstring_and_a_loop(name: str, sources: Path) ->
 
 def test_the_layers_come_first_and_every_page_is_in_the_navigation(sources: Path) -> None:
     """But for the tables of recorded runs, which are on a page of links, and so not at the side."""
-    index = (sources / "index.md").read_text()
+    index = (sources / "index.md").read_text(encoding="utf-8")
     assert index.count("\n## Layers\n") == 1
     assert index.index("\n## Layers\n") < index.index("\n![") < index.index("\n## Two commands\n")
     listed = set()
     for path in (sources / "index.md", sources / "docs" / "layers.md", sources / "reference" / "ops.md"):
-        for block in re.findall(r"```{toctree}\n(.*?)```", path.read_text(), re.DOTALL):
+        for block in re.findall(r"```{toctree}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
             named = [line for line in block.splitlines() if line and not line.startswith(":")]
             listed |= {page for line in named for page in path.parent.glob(f"{line}.md")}
-    pages = {path for path in sources.rglob("*.md") if not path.read_text().startswith("---\norphan: true\n---")}
+    pages = {
+        path
+        for path in sources.rglob("*.md")
+        if not path.read_text(encoding="utf-8").startswith("---\norphan: true\n---")
+    }
     assert listed == pages - {sources / "index.md"}
     recorded = set((sources / "benchmarks").rglob("*.md"))
     assert recorded
     assert not recorded & listed
-    links = (sources / "recorded.md").read_text()
+    links = (sources / "recorded.md").read_text(encoding="utf-8")
     assert all(f"({path.relative_to(sources).as_posix()})" in links for path in recorded)
 
 
 def test_recipes_are_in_the_reference(sources: Path) -> None:
-    text = (sources / "reference" / "recipes.md").read_text()
+    text = (sources / "reference" / "recipes.md").read_text(encoding="utf-8")
     assert all(f"| `{name}` | " in text for name in shipped())
     assert ".. autoclass:: rotrnn.training.recipe.Training\n" in text
 
 
 def test_links_of_pages_lead_to_pages(sources: Path) -> None:
     for path in sources.rglob("*.md"):
-        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         for _, _, target in site.LINK.findall(text):
             file = target.partition("#")[0]
             assert "://" in target or not file or (path.parent / file).is_file(), f"{path}: {target}"
 
 
 def test_pictures_of_notebooks_are_on_their_pages(sources: Path) -> None:
-    text = (sources / "examples" / "first_steps.md").read_text()
+    text = (sources / "examples" / "first_steps.md").read_text(encoding="utf-8")
     pictures = re.findall(r"!\[[^]]*\]\((first_steps-.*?\.png)\)", text)
     assert len(pictures) == 3
     assert all((sources / "examples" / one).read_bytes().startswith(b"\x89PNG") for one in pictures)

@@ -47,9 +47,11 @@ class Repository:
         self.folder = folder
         for name, text in {"code": "1", "first": "1", "second": "1", ".ci/steps.toml": STEPS}.items():
             (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(text)
-        (folder / "Makefile").write_text(MAKEFILE.format(python=sys.executable, steps=ROOT / ".ci" / "steps.py"))
-        (folder / ".gitignore").write_text("ran\nfails-*\n")
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / "Makefile").write_text(
+            MAKEFILE.format(python=sys.executable, steps=ROOT / ".ci" / "steps.py"), encoding="utf-8"
+        )
+        (folder / ".gitignore").write_text("ran\nfails-*\n", encoding="utf-8")
         self.git("init", "-q", "-b", "main")
         self.commit(days=30)
 
@@ -77,13 +79,17 @@ class Repository:
     def ran(self) -> list[str]:
         """The steps that have run since the last call."""
         path = self.folder / "ran"
-        found = path.read_text().split() if path.exists() else []
+        found = path.read_text(encoding="utf-8").split() if path.exists() else []
         path.unlink(missing_ok=True)
         return found
 
     def passed(self) -> dict[str, list[str]]:
         path = self.folder / ".ci" / "passed"
-        return {line.split()[0]: line.split() for line in path.read_text().splitlines()} if path.exists() else {}
+        return (
+            {line.split()[0]: line.split() for line in path.read_text(encoding="utf-8").splitlines()}
+            if path.exists()
+            else {}
+        )
 
 
 @pytest.fixture
@@ -97,14 +103,14 @@ def test_a_step_that_passed_is_due_when_an_input_changes(repository: Repository)
         assert repository.run("make", name).returncode == 0
     assert repository.ran() == ["first", "second"]
     assert repository.due() == []
-    (repository.folder / "first").write_text("2")
+    (repository.folder / "first").write_text("2", encoding="utf-8")
     assert repository.due() == ["first"]
-    (repository.folder / "first").write_text("1")
+    (repository.folder / "first").write_text("1", encoding="utf-8")
     assert repository.due() == []  # the same inputs
-    (repository.folder / "code").write_text("2")
+    (repository.folder / "code").write_text("2", encoding="utf-8")
     (repository.folder / "second").unlink()
     (repository.folder / "second").mkdir()
-    (repository.folder / "second" / "new").write_text("not known to git yet")
+    (repository.folder / "second" / "new").write_text("not known to git yet", encoding="utf-8")
     assert repository.due() == ["first", "second"]
 
 
@@ -123,18 +129,23 @@ def test_the_steps_of_a_file(repository: Repository) -> None:
 def test_another_rule_is_due(repository: Repository) -> None:
     assert repository.run("make", "first").returncode == 0
     makefile = repository.folder / "Makefile"
-    before = makefile.read_text()
-    makefile.write_text(before + "\nother:\n\techo\n")
+    before = makefile.read_text(encoding="utf-8")
+    makefile.write_text(before + "\nother:\n\techo\n", encoding="utf-8")
     assert repository.due() == ["second"]
     for more in ("step-first: prepared\nprepared:\n\techo", "SLOW := 1\nstep-first: export OPTIONS = $(SLOW)"):
-        makefile.write_text(f"{before}\n{more}\n")
+        makefile.write_text(f"{before}\n{more}\n", encoding="utf-8")
         assert "first" in repository.due()
         assert repository.run("make", "first").returncode == 0
         assert repository.due() == ["second"]
-        makefile.write_text(f"{before}\n{more}\n".replace("echo", "echo 2").replace("SLOW := 1", "SLOW := 2"))
+        makefile.write_text(
+            f"{before}\n{more}\n".replace("echo", "echo 2").replace("SLOW := 1", "SLOW := 2"), encoding="utf-8"
+        )
         assert "first" in repository.due()
-    makefile.write_text(before)
-    makefile.write_text(makefile.read_text().replace("step-check step-first step-second: step-%:", "step-%:"))
+    makefile.write_text(before, encoding="utf-8")
+    makefile.write_text(
+        makefile.read_text(encoding="utf-8").replace("step-check step-first step-second: step-%:", "step-%:"),
+        encoding="utf-8",
+    )
     failed = repository.steps("due")
     assert failed.returncode == 1
     assert failed.stderr == ".ci/steps.py: the Makefile has no rule step-first\n"
@@ -174,7 +185,7 @@ def test_what_is_no_line_is_left_out(repository: Repository) -> None:
     """As the marks of a conflict."""
     assert repository.run("make", "first").returncode == 0
     path = repository.folder / ".ci" / "passed"
-    path.write_text(f"<<<<<<< HEAD\n{path.read_text()}=======\n>>>>>>> other\n")
+    path.write_text(f"<<<<<<< HEAD\n{path.read_text(encoding='utf-8')}=======\n>>>>>>> other\n", encoding="utf-8")
     assert repository.due() == ["second"]
 
 
@@ -187,7 +198,9 @@ def test_without_git_a_step_runs_and_is_not_recorded(repository: Repository) -> 
 
 def test_inputs_that_change_while_a_step_runs_are_not_recorded(repository: Repository) -> None:
     makefile = repository.folder / "Makefile"
-    makefile.write_text(makefile.read_text().replace("\t@test", "\t@echo 2 > code\n\t@test"))
+    makefile.write_text(
+        makefile.read_text(encoding="utf-8").replace("\t@test", "\t@echo 2 > code\n\t@test"), encoding="utf-8"
+    )
     found = repository.run("make", "first")
     assert "its inputs changed meanwhile: not recorded" in found.stdout
     assert repository.passed() == {}
@@ -231,16 +244,16 @@ def test_what_there_is_no_time_for_is_a_debt_until_it_is_old(repository: Reposit
     passed = repository.folder / ".ci" / "passed"
     day = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=20)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    passed.write_text(passed.read_text().replace(today, day.isoformat()))
+    passed.write_text(passed.read_text(encoding="utf-8").replace(today, day.isoformat()), encoding="utf-8")
     repository.commit(days=20)  # with its lines; what came on this day before does not count
-    (repository.folder / "first").write_text("2")
+    (repository.folder / "first").write_text("2", encoding="utf-8")
     repository.commit(days=3)
     found = repository.steps("gate", "0")
     assert found.returncode == 0, found.stdout
     assert repository.ran() == ["check"]
     assert re.search("^due: make first, since ", found.stdout, re.MULTILINE)
 
-    (repository.folder / "second").write_text("2")
+    (repository.folder / "second").write_text("2", encoding="utf-8")
     repository.commit(days=9)
     found = repository.steps("gate", "0")
     assert found.returncode == 1
@@ -250,21 +263,28 @@ def test_what_there_is_no_time_for_is_a_debt_until_it_is_old(repository: Reposit
 def test_a_slower_step_is_named(repository: Repository) -> None:
     assert repository.steps("gate").returncode == 0
     makefile = repository.folder / "Makefile"
-    makefile.write_text(makefile.read_text().replace("\t@test", "\t@sleep 4\n\t@test"))
+    makefile.write_text(
+        makefile.read_text(encoding="utf-8").replace("\t@test", "\t@sleep 4\n\t@test"), encoding="utf-8"
+    )
     found = repository.steps("gate", "0")
     assert re.search("every change: passed, slower than the 0 s of ", found.stdout)
 
 
 def test_a_step_without_its_tools_says_what_to_install(repository: Repository) -> None:
     table = repository.folder / ".ci" / "steps.toml"
-    table.write_text(table.read_text() + 'tools = ["no-such-tool"]\ndebian = ["a-package"]\n')
+    table.write_text(
+        table.read_text(encoding="utf-8") + 'tools = ["no-such-tool"]\ndebian = ["a-package"]\n', encoding="utf-8"
+    )
     found = repository.run("make", "second")
     assert found.returncode
     assert "second needs no-such-tool; Debian: a-package" in found.stderr
 
 
 def test_every_step_has_a_rule_and_inputs() -> None:
-    text, table = (ROOT / "Makefile").read_text(), tomllib.loads((ROOT / ".ci" / "steps.toml").read_text())
+    text, table = (
+        (ROOT / "Makefile").read_text(encoding="utf-8"),
+        tomllib.loads((ROOT / ".ci" / "steps.toml").read_text(encoding="utf-8")),
+    )
     groups = table.pop("inputs")
     listed = set()
     for kind in ("RECORDED", "ALWAYS"):

@@ -489,13 +489,15 @@ def test_from_a_zero_state_the_norm_is_reached_later() -> None:
 
 
 def test_the_page_has_every_picture_and_names_tests_that_are_there() -> None:
-    text = (ROOT / "docs" / "theory.md").read_text()
+    text = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
     for name in theory.PICTURES:
         assert f"../benchmarks/results/theory/{name}.png" in text
         assert (ROOT / "benchmarks" / "results" / "theory" / f"{name}.png").exists()
     named = set(re.findall(r"`(test_\w+)`", text))
     there = {
-        name for path in ROOT.glob("tests/*/test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+        name
+        for path in ROOT.glob("tests/*/test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
     assert named
     assert not named - there

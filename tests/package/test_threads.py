@@ -257,7 +257,8 @@ def test_a_library_that_flushes_denormal_numbers_changes_no_bit(tmp_path: Path) 
     source = tmp_path / "flush.c"
     source.write_text(
         "void flush(void) { __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }\n"
-        "unsigned mode(void) { return __builtin_ia32_stmxcsr() & 0x8040; }\n"
+        "unsigned mode(void) { return __builtin_ia32_stmxcsr() & 0x8040; }\n",
+        encoding="utf-8",
     )
     subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", tmp_path / "flush.so"], check=True)
     code = f"""
@@ -334,7 +335,8 @@ for layer in layers:
 
 
 @pytest.mark.skipif(
-    not (MAPS.exists() and "libgomp" in MAPS.read_text()), reason="another OpenMP than GNU's, or a system that hides it"
+    not (MAPS.exists() and "libgomp" in MAPS.read_text(encoding="utf-8")),
+    reason="another OpenMP than GNU's, or a system that hides it",
 )
 @pytest.mark.parametrize(
     ("given", "spins"),

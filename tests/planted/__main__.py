@@ -56,10 +56,10 @@ class Fault:
 
     def plant(self, tree: Path) -> None:
         """Makes the change in a tree. ValueError unless there is exactly one place for it."""
-        text = (tree / self.file).read_text()
+        text = (tree / self.file).read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1:
             raise ValueError(f"{self.name}: {self.file} has its old text {count} times, expected once")
-        (tree / self.file).write_text(text.replace(self.old, self.new))
+        (tree / self.file).write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
 def faults() -> list[Fault]:
@@ -181,7 +181,7 @@ def main() -> int:
         facts, command = versions(), shlex.join(["python", "-m", "tests.planted", *sys.argv[1:]])
         head = f"`{command}` at commit {facts['commit']}, on {facts['processor']}, {facts['cores']} cores."
         sole = f"Of the files that were asked for a fault, these alone find it:\n\n{alone(rows)}"
-        args.out.write_text(f"# Which test finds a planted fault\n\n{head}\n\n{table(rows)}\n{sole}")
+        args.out.write_text(f"# Which test finds a planted fault\n\n{head}\n\n{table(rows)}\n{sole}", encoding="utf-8")
     print(f"{len(rows)} faults, {len(missed)} not found{': ' * bool(missed)}{', '.join(missed)}")
     return bool(missed)
 

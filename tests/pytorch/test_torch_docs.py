@@ -24,14 +24,16 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Mo
     """Its assertions are in it."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for example in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pytorch.md").read_text(), re.DOTALL):
+    for example in re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8"), re.DOTALL
+    ):
         exec(example, names)
     assert names["logits"].shape == (4, 50, 10)
 
 
 def test_the_page_for_those_who_come_from_pytorch() -> None:
     """Its step in PyTorch learns, and the weights of an LSTM give the same outputs, to rounding."""
-    text = (ROOT / "docs" / "coming-from.md").read_text()
+    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
     step, weights = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
     torch.manual_seed(0)
     x = torch.randn(16, 30, 8)

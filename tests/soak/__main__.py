@@ -91,10 +91,10 @@ def main() -> int:
         print(f"{row.check}, {row.case}, seed {row.seed}: {'FAILED: ' if row.failures else ''}{said}", flush=True)
     print("\n" + markdown(done))
     if args.out:
-        args.out.with_suffix(".md").write_text(markdown(done))
+        args.out.with_suffix(".md").write_text(markdown(done), encoding="utf-8")
         machine = {key: value for key, value in session().items() if key != "command"}  # it has paths
         facts = {"session": machine, "seed": args.seed, "rows": [vars(row) for row in done]}
-        args.out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+        args.out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     failed = [row for row in done if row.failures]
     for row in failed:
         print(f"FAILED: {row.check}, {row.case}, seed {row.seed}: {'; '.join(row.failures)}", file=sys.stderr)

@@ -41,8 +41,8 @@ class Folder:
         self.top, self.recipe_file, self.run = top, top / "run.toml", top / "run"
         shutil.rmtree(top, ignore_errors=True)
         top.mkdir(parents=True)
-        self.recipe_file.write_text(toy.RECIPE)
-        self.recipe_file.write_text(load_recipe(self.recipe_file, SETTINGS).text())
+        self.recipe_file.write_text(toy.RECIPE, encoding="utf-8")
+        self.recipe_file.write_text(load_recipe(self.recipe_file, SETTINGS).text(), encoding="utf-8")
         runs: dict[str, Recipe] = {"": load_recipe(self.recipe_file)}
         if seeds:
             runs = plan(self.recipe_file, seeds=list(seeds))
@@ -157,7 +157,7 @@ def kills_of_sweeps(seed: int, top: Path, count: int) -> Iterator[Row]:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
     except OSError:
         return []
 

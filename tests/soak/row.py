@@ -27,4 +27,4 @@ class Row:
 
 def resident() -> int:
     """Returns the memory of this process that is in use, in bytes (Linux)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")

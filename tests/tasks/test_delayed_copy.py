@@ -72,7 +72,7 @@ def test_settings_out_of_range(settings, message):
 def test_written_rows(tmp_path):
     task = DelayedCopy(bits=2, length=3, delay=1, train=5, val=1, test=2).write(tmp_path)
     for name, split in (("train", task.train), ("val", task.val), ("test", task.test)):
-        header, *rows = (tmp_path / f"delayed_copy_{name}.tsv").read_text().splitlines()
+        header, *rows = (tmp_path / f"delayed_copy_{name}.tsv").read_text(encoding="utf-8").splitlines()
         assert header == "inputs\tlabels"
         found = [
             [[[int(bit) for bit in step.split(",")] for step in part.split(" ")] for part in row.split("\t")]

@@ -178,7 +178,7 @@ def test_where_files_from_elsewhere_belong(server, monkeypatch, tmp_path):
 def test_an_unpublished_hash_is_reported_stored_and_checked_later(server, tmp_path):
     with pytest.warns(UserWarning, match=rf"data\.bin: no hash is published for it; the download has {SHA256}"):
         path = fetch(f"{server.url}/data.bin", None, tmp_path)
-    assert (tmp_path / "data.bin.sha256").read_text() == f"{SHA256.removeprefix('sha256:')}  data.bin\n"
+    assert (tmp_path / "data.bin.sha256").read_text(encoding="utf-8") == f"{SHA256.removeprefix('sha256:')}  data.bin\n"
     path.unlink()
     server.files["/data.bin"] = b"another"
     with pytest.raises(ValueError, match="does not match"):

@@ -201,7 +201,7 @@ def test_written_rows(case, tmp_path):
     names = {name: tmp_path / "new" / "folder" / f"{task.name}_{name}.tsv" for name in splits(task)}
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == sorted(path.name for path in names.values())
     for name, split in splits(task).items():
-        header, *rows = names[name].read_text().split("\n")
+        header, *rows = names[name].read_text(encoding="utf-8").split("\n")
         assert header == "inputs\tlabels"
         assert rows.pop() == ""
         assert len(rows) == len(split)

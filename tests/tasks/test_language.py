@@ -55,14 +55,14 @@ def test_a_text_without_parts_serves_for_all(path: Path) -> None:
 
 def test_it_is_written_as_rows(path: Path, tmp_path: Path) -> None:
     Language(str(path), 5, val_fraction=0.1, test_fraction=0.1).write(tmp_path / "rows")
-    lines = (tmp_path / "rows" / "language_val.tsv").read_text().splitlines()
+    lines = (tmp_path / "rows" / "language_val.tsv").read_text(encoding="utf-8").splitlines()
     assert lines == ["inputs\tlabels", "80 81 82 83 84\t81 82 83 84 85", "85 86 87 88\t86 87 88 89"]
 
 
 def test_a_model_learns_to_count(tmp_path: Path) -> None:
     """The next of ten letters, in turn: a model that looks at the last letter alone knows it."""
     file = tmp_path / "text.txt"
-    file.write_text("abcdefghij" * 100)
+    file.write_text("abcdefghij" * 100, encoding="utf-8")
     own = [f"task.path={file}", "task.length=20", "task.carry=0.5", "training.steps=60", "training.eval_every=30"]
     own += ["model.n_layers=1", "model.d_model=16", "layer.d_state=8", "training.batch=8", "optimiser.lr=0.01"]
     result = train(load_recipe("digits-lru", ["task.name=language", *own]), tmp_path / "run", progress=False)

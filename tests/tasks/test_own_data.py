@@ -109,12 +109,12 @@ def test_numbers_are_not_taken_for_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own\.npz: y " + said):
         Arrays(path, **ALL).load()
     rows = tmp_path / "rows.csv"
-    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in y))
+    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in y), encoding="utf-8")
     with pytest.raises(ValueError, match=r"rows\.csv: column 'label' " + said):
         Table(str(rows), **ALL).load()
     save_arrays(path, np.zeros((4, 3)), np.array([0.5, 1.5, 0.5, 1.5]))
     assert Arrays(path, **ALL).load().labels == ("0.5", "1.5")
-    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in ("0.5", "1.5", "none")))
+    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in ("0.5", "1.5", "none")), encoding="utf-8")
     assert Table(str(rows), **ALL).load().labels == ("0.5", "1.5", "none")
 
 
@@ -143,7 +143,7 @@ def test_a_table_with_a_row_for_each_step(tmp_path: Path) -> None:
     ).load()
     assert [y.ravel().tolist() for _, y in examples(per_step)] == [[100, 90], [20, 30], [1, 1.5, 2]]
     semicolons = tmp_path / "long.tsv"
-    semicolons.write_text(LONG.replace(",", "\t"))
+    semicolons.write_text(LONG.replace(",", "\t"), encoding="utf-8")
     again = Table(str(semicolons), sequence="id", features=("price", "volume"), **ALL).load()
     for (x, y), (u, v) in zip(found, examples(again), strict=True):
         np.testing.assert_array_equal(x, u)
@@ -152,11 +152,11 @@ def test_a_table_with_a_row_for_each_step(tmp_path: Path) -> None:
 
 def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
-    path.write_text("t0;t1;t2;label\n1;2;3;x\n4;5;6;y\n")
+    path.write_text("t0;t1;t2;label\n1;2;3;x\n4;5;6;y\n", encoding="utf-8")
     found = examples(Table(str(path), delimiter=";", **ALL).load())
     assert [(x.ravel().tolist(), int(y)) for x, y in found] == [([1, 2, 3], 0), ([4, 5, 6], 1)]
     numbers = tmp_path / "targets.csv"
-    numbers.write_text("t0,t1,u,v\n1,2,3,\n4,5,6,7\n")
+    numbers.write_text("t0,t1,u,v\n1,2,3,\n4,5,6,7\n", encoding="utf-8")
     task = Table(str(numbers), target=("u", "v"), kind="regression", **ALL).load()
     np.testing.assert_array_equal([y for _, y in examples(task)], [[3, np.nan], [6, 7]])
 
@@ -166,7 +166,7 @@ def test_a_column_that_nobody_named_is_no_data(tmp_path: Path, name: str) -> Non
     """An index that was written with the table would be learnt by heart. Other tables have it, too, or not."""
     path, cells = tmp_path / "own.csv", ["5", "1", "2", "3"]
     rows = zip(cells, ["2", "4", "3", "1"], ["5", "5", "7", "7"], strict=True)
-    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]))
+    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]), encoding="utf-8")
     message = f"own.csv: leaves out column '{name}', which has no name of its own; to read it, name it in "
     with pytest.warns(UserWarning, match=f"{message}features"):
         assert Table(str(path)).read().values.ravel().tolist() == [2, 4, 3, 1]
@@ -188,7 +188,7 @@ def test_a_column_that_may_not_be_data_has_to_be_named(tmp_path: Path, name: str
     """Left out by its numbers, it would be read from the next file, whose rows have others."""
     path = tmp_path / "own.csv"
     rows = zip(cells, ["2", "4", "3", "1"], ["5", "5", "7", "7"], strict=True)
-    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]))
+    path.write_text("\n".join(",".join(row) for row in [(name, "a", "label"), *rows]), encoding="utf-8")
     message = f"own.csv: column '{name}' {why}; expected features to name the columns that are data, such as "
     with pytest.raises(ValueError, match=rf'{message}features = \["a"\]'):
         Table(str(path), kind="regression").read()
@@ -201,16 +201,16 @@ def test_a_column_that_may_not_be_data_has_to_be_named(tmp_path: Path, name: str
 
 def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
-    path.write_text(",label\n0,x\n1,y\n2,y\n")
+    path.write_text(",label\n0,x\n1,y\n2,y\n", encoding="utf-8")
     with (
         pytest.warns(UserWarning, match="leaves out"),
         pytest.raises(ValueError, match="has no named column besides label, expected one with"),
     ):
         Table(str(path)).read()
-    path.write_text(",t\n0,1\n1,2\n2,3\n")
+    path.write_text(",t\n0,1\n1,2\n2,3\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r'column \'t\' numbers the rows; .* such as columns = \["t"\]'):
         Series(str(path)).read()
-    path.write_text("t\n1\n2\n3\n")
+    path.write_text("t\n1\n2\n3\n", encoding="utf-8")
     assert Series(str(path)).read().ravel().tolist() == [1, 2, 3]
 
 
@@ -254,7 +254,7 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
 )
 def test_errors_name_file_row_and_column(tmp_path: Path, text: str, settings: dict[str, Any], message: str) -> None:
     path = tmp_path / "bad.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         Table(str(path), **{**ALL, **settings}).load()
     assert str(path) in str(error.value)
@@ -342,11 +342,11 @@ RAGGED = [X[0], X[1, :2]]
 def test_arrays_that_are_not_saved(tmp_path: Path, x: Any, y: Any, per_step: bool, message: str) -> None:
     """Nothing is written, and nothing that was there is lost."""
     path = tmp_path / "own.npz"
-    path.write_text("before")
+    path.write_text("before", encoding="utf-8")
     with pytest.raises((TypeError, ValueError)) as error:
         save_arrays(path, x, y, per_step=per_step)
     assert str(error.value).startswith(f"save_arrays: {message}")
-    assert path.read_text() == "before"
+    assert path.read_text(encoding="utf-8") == "before"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -390,7 +390,7 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     sounds = [rng.integers(-128, 128, (5 + i, 2)) / 128 for i in range(4)]
     for i, (name, width) in enumerate((("low/a.wav", 1), ("low/b.WAV", 2), ("high/c.wav", 3), ("high/d.wav", 4))):
         write_wav(tmp_path / "sounds" / name, sounds[i], width)
-    (tmp_path / "sounds" / "low" / "notes.txt").write_text("not a recording")
+    (tmp_path / "sounds" / "low" / "notes.txt").write_text("not a recording", encoding="utf-8")
     task = Folder(str(tmp_path / "sounds"), **ALL).load()
     assert task.labels == ("high", "low")
     for (x, y), sound, label in zip(examples(task), [*sounds[2:], *sounds[:2]], [0, 0, 1, 1], strict=True):
@@ -525,7 +525,7 @@ def test_what_is_read_and_predicted_of_a_series(period: int, levels: bool) -> No
 def test_every_target_of_a_series_is_in_one_part(tmp_path: Path) -> None:
     """In validation and test each next step is forecast once; in training nothing of a later time is."""
     path = tmp_path / "series.csv"
-    path.write_text("time,y\n" + "".join(f"{t},{t * t}\n" for t in range(100)))
+    path.write_text("time,y\n" + "".join(f"{t},{t * t}\n" for t in range(100)), encoding="utf-8")
     task = Series(str(path), columns=("y",), horizon=3, window=20, period=1, val_fraction=0.1, test_fraction=0.2).load()
     parts: list[Any] = [task.train, task.val, task.test]
     low, high = [0, 70, 80], [70, 80, 100]
@@ -551,10 +551,10 @@ def test_every_target_of_a_series_is_in_one_part(tmp_path: Path) -> None:
 
 def test_series_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "series.csv"
-    path.write_text("y\n1\n2\n3\nx\n")
+    path.write_text("y\n1\n2\n3\nx\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"series.csv, line 5, column 'y': got 'x', expected a number"):
         Series(str(path)).load()
-    path.write_text("y\n1\n2\n3\n")
+    path.write_text("y\n1\n2\n3\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"series.csv: 2 of 3 steps are for training, expected at least 3"):
         Series(str(path)).load()
     with pytest.raises(ValueError, match="Series: levels is False with period 0, expected one of the two"):
@@ -567,16 +567,16 @@ def test_paths_are_relative_to_the_recipe_and_the_command_line_describes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "long.csv").write_text(LONG)
+    (tmp_path / "here" / "long.csv").write_text(LONG, encoding="utf-8")
     text = '[task]\nname = "table"\npath = "long.csv"\nsequence = "id"\nfeatures = ["price"]\nval_fraction = 0.4\n'
     text += (
         '[model]\nlayer = "min_gru"\nd_model = 4\nn_layers = 1\n[layer]\nd_state = 4\n[training]\nbatch = 1\nsteps = 1'
     )
-    (tmp_path / "here" / "own.toml").write_text(text)
+    (tmp_path / "here" / "own.toml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("here/own.toml")
     assert recipe.task.path == str(tmp_path / "here" / "long.csv")  # type: ignore[attr-defined]
-    (tmp_path / "own2.toml").write_text('base = "here/own.toml"\n[training]\nsteps = 2\n')
+    (tmp_path / "own2.toml").write_text('base = "here/own.toml"\n[training]\nsteps = 2\n', encoding="utf-8")
     assert load_recipe("own2.toml").task == recipe.task
     assert cli.main(["train", "here/own.toml", "--out", "run"]) == 0
     assert load_recipe("run/recipe.toml").digest() == recipe.digest()

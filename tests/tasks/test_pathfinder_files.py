@@ -118,7 +118,7 @@ def test_easy_level_and_metadata_of_the_original_script(tmp_path):
     """curv_baseline; the original script writes metadata as NumPy arrays of strings."""
     level = tmp_path / "curv_baseline"
     release(level, {0: 4})
-    text = (level / "metadata" / "0.npy").read_text().replace(" 14 4 ", " 6 2 ")
+    text = (level / "metadata" / "0.npy").read_text(encoding="utf-8").replace(" 14 4 ", " 6 2 ")
     np.save(level / "metadata" / "0.npy", np.array([line.split() for line in text.splitlines()]))
     settings = {"contour_length": 6, "train": 2, "val": 1, "test": 1, "data_dir": str(tmp_path)}
     assert len(Pathfinder(**settings).load().train) == 2
@@ -313,14 +313,16 @@ def test_what_is_written_is_what_is_drawn(tmp_path):
         with Image.open(tmp_path / "new" / "level" / "imgs" / str(batch) / f"sample_{place}.png") as image:
             assert image.mode == "L"
             np.testing.assert_array_equal(np.asarray(image), pixels)
-        line = (tmp_path / "new" / "level" / "metadata" / f"{batch}.npy").read_text().splitlines()[place]
+        line = (
+            (tmp_path / "new" / "level" / "metadata" / f"{batch}.npy").read_text(encoding="utf-8").splitlines()[place]
+        )
         assert line == f"imgs/{batch} sample_{place}.png {place} {label} 1.0 3 1 2 0.5 1 1"
 
 
 def test_a_line_of_metadata_as_released(tmp_path):
     """The only published line of the released files (from the easy level at 32), except for the label."""
     Pathfinder(contour_length=6, train=1, val=1, test=1).write(tmp_path)
-    line = (tmp_path / "metadata" / "0.npy").read_text().splitlines()[0]
+    line = (tmp_path / "metadata" / "0.npy").read_text(encoding="utf-8").splitlines()[0]
     assert re.fullmatch(r"imgs/0 sample_0\.png 0 [01] 1\.0 6 2 2 0\.5 1 1", line)
 
 
@@ -378,7 +380,7 @@ def test_folders_that_hold_other_images(tmp_path):
     release(tmp_path / "b", {0: 1})
     with pytest.raises(ValueError, match=r"b: holds images from another source \(it has no pathfinder\.json\)"):
         Pathfinder(**SMALL).write(tmp_path / "b")
-    (tmp_path / "a" / "pathfinder.json").write_text("{")
+    (tmp_path / "a" / "pathfinder.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"pathfinder\.json: is damaged"):
         Pathfinder(**SMALL).write(tmp_path / "a")
     assert {**files_of(tmp_path / "a"), "pathfinder.json": before["pathfinder.json"]} == before

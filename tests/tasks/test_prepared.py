@@ -195,7 +195,7 @@ def test_damaged_and_foreign_data_are_reported_and_kept(tmp_path):
     with pytest.raises(ValueError, match=r"x\.npy: is missing, expected 140 bytes"):
         prepared(tmp_path, "data", SETTINGS, maker([]))
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it", encoding="utf-8")
     with pytest.raises(ValueError, match="mine: is not prepared data of rotrnn"):
         prepared(tmp_path, "mine", SETTINGS, maker([]))
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
+    assert (tmp_path / "mine" / "thesis.txt").read_text(encoding="utf-8") == "all of it"

@@ -160,20 +160,20 @@ def test_prepared_arrays_of_another_kind_are_named(data, name):
     folder = data(name)
     KINDS[name](data_dir=str(folder)).load()
     (place,) = [path for path in (folder / ".rotrnn").iterdir() if path.is_dir()]
-    manifest = json.loads((place / "manifest.json").read_text())
+    manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
     for path in place.glob("*.npy"):
         content = path.read_bytes()
         for array in (np.zeros((1, 2, 3, 4)), np.zeros(3, "S4")):
             np.save(path, array)
             sizes = {**manifest["files"], path.name: path.stat().st_size}
-            (place / "manifest.json").write_text(json.dumps({**manifest, "files": sizes}))
+            (place / "manifest.json").write_text(json.dumps({**manifest, "files": sizes}), encoding="utf-8")
             with pytest.raises(
                 ValueError,
                 match=rf"{re.escape(str(path))}: is an array .*; remove {re.escape(str(place))} to prepare it again",
             ):
                 KINDS[name](data_dir=str(folder)).load()
         path.write_bytes(content)
-        (place / "manifest.json").write_text(json.dumps(manifest))
+        (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 @pytest.mark.parametrize(

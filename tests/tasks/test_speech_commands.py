@@ -45,9 +45,9 @@ def write_folder(folder, clips):
     for name, samples in some.items():
         write_clip(folder / name, samples)
     for name, names in listed.items():
-        (folder / f"{name}_list.txt").write_text("".join(f"{one}\n" for one in names))
+        (folder / f"{name}_list.txt").write_text("".join(f"{one}\n" for one in names), encoding="utf-8")
     write_clip(folder / "_background_noise_" / "pink_noise.wav", np.zeros(70_000, np.int16))
-    (folder / "README.md").write_text("about")
+    (folder / "README.md").write_text("about", encoding="utf-8")
 
 
 def everything(split):

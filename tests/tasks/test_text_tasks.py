@@ -115,7 +115,7 @@ def write_imdb(folder, reviews):
             for i, text in enumerate(texts):
                 (place / f"{8 + i}_{2 if label == 'neg' else 9}.txt").write_bytes(text.encode())
     (folder / "train" / "unsup").mkdir()
-    (folder / "train" / "unsup" / "0_0.txt").write_text("unused")
+    (folder / "train" / "unsup" / "0_0.txt").write_text("unused", encoding="utf-8")
 
 
 @pytest.fixture

@@ -530,7 +530,7 @@ def test_a_run_that_is_stopped_is_kept_in_a_folder_alone(monkeypatch: pytest.Mon
 
 def test_scikit_learn_need_not_be_there(tmp_path: Path) -> None:
     """Without it, fit and predict work, and what is not fitted raises a ValueError."""
-    (tmp_path / "sklearn.py").write_text("raise ImportError('hidden')")
+    (tmp_path / "sklearn.py").write_text("raise ImportError('hidden')", encoding="utf-8")
     code = (
         "import sys, rotrnn; assert 'rotrnn.estimators' not in sys.modules\n"
         "import numpy as np; one = rotrnn.estimators.SequenceRegressor(epochs=1, width=4)\n"

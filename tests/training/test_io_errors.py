@@ -76,7 +76,7 @@ def state(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     path = tmp_path_factory.mktemp("toy") / "toy.toml"
-    path.write_text(toy.RECIPE)
+    path.write_text(toy.RECIPE, encoding="utf-8")
     return load_recipe(path, ["training.steps=4", "training.eval_every=2"])
 
 

@@ -55,10 +55,10 @@ def test_the_files_of_a_run_that_diverged(tmp_path, write):
     assert math.isnan(run.records()[1]["val_loss"])
     in_other_order = dict(reversed(records[1].items()))  # as a checkpoint has them
     run.cut_log(1, [in_other_order, {"step": 2, "loss": None}])  # a record that the log has is not added again
-    text = run.log.read_text()
+    text = run.log.read_text(encoding="utf-8")
     assert [json.loads(line, parse_constant=refuse).get("val_loss", 0) for line in text.splitlines()] == [0, None, 0]
     run.cut_log(2)
-    assert run.log.read_text() == text
+    assert run.log.read_text(encoding="utf-8") == text
     write_checkpoint(run.checkpoint("last"), {}, {"step": 1, "unlogged": records})
     _, facts = read_checkpoint(run.checkpoint("last"))
     assert facts["unlogged"][1]["val_loss"] is None

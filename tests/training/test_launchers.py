@@ -38,7 +38,7 @@ fine = {"task.size" = 71}
 
 def written(folder, text=toy.RECIPE):
     path = folder / "toy.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -169,7 +169,7 @@ def sbatch(tmp_path, monkeypatch):
 
     def put(text):
         path = folder / "sbatch"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     return put
@@ -184,20 +184,20 @@ def test_an_array_job_trains_every_run_and_the_same_command_resumes(tmp_path, sb
     out = capsys.readouterr().out
     assert f"3 runs in {folder}, ended: 0\n" in out
     assert f"submitted 3 runs as job 71; when they have ended: rotrnn results {folder}\n" in out
-    text = (folder / "sweep.sbatch").read_text()
+    text = (folder / "sweep.sbatch").read_text(encoding="utf-8")
     assert "#SBATCH --array=0-2%2\n" in text
     assert "#SBATCH --time=2:00:00\n#SBATCH --exclusive\n" in text
     names = [f"{name},seed=0" for name in ("nan", "crash", "fine")]
     assert [Run(folder / name).status() for name in names] == ["failed", "unfinished", "done"]
-    assert "the loss is nan" in (folder / "slurm-71_0.log").read_text()
+    assert "the loss is nan" in (folder / "slurm-71_0.log").read_text(encoding="utf-8")
     assert (
         (folder / "slurm-71_2.log")
-        .read_text()
+        .read_text(encoding="utf-8")
         .endswith("done: fine,seed=0; install matplotlib for rotrnn plot fine,seed=0\n")
     )
     assert main(command) == 0  # the crashed run is the only unfinished one
     assert "submitted 1 run as job 71" in capsys.readouterr().out
-    assert "#SBATCH --array=0-0\n" in (folder / "sweep.sbatch").read_text()
+    assert "#SBATCH --array=0-0\n" in (folder / "sweep.sbatch").read_text(encoding="utf-8")
     before = contents(folder / "fine,seed=0")
     assert main([*command, "--retry", "--variant", "nan"]) == 0
     assert "submitted 1 run as job 71" in capsys.readouterr().out

@@ -122,7 +122,7 @@ def test_the_documented_lines(name: str, place: int, tmp_path: Path, monkeypatch
     load = rotrnn.load_recipe
     monkeypatch.setattr(rotrnn, "load_recipe", lambda name: load(name, ["training.steps=2"]))
     page = Path(__file__).parents[2] / "docs" / "command-line.md"
-    exec(re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)[place], {})
+    exec(re.findall(r"```py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[place], {})
     assert [step for step, _ in points] == [0, 1, 2, 2]
     assert math.isfinite(points[1][1]["loss"])
     assert "val_accuracy" in points[-1][1]

@@ -53,14 +53,14 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def module(folder: Path, name: str, text: str | None = None) -> Path:
     path = folder.joinpath(*name.split(".")).with_suffix(".py")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(LAYER.format(name=path.stem) if text is None else text)
+    path.write_text(LAYER.format(name=path.stem) if text is None else text, encoding="utf-8")
     return path
 
 
 def recipe(folder: Path, *modules: str, layer: str = "lru") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mine.toml"
-    path.write_text(RECIPE.format(modules=list(modules), layer=layer))
+    path.write_text(RECIPE.format(modules=list(modules), layer=layer), encoding="utf-8")
     return path
 
 
@@ -122,7 +122,9 @@ def test_those_of_a_base_are_found_beside_the_base(tmp_path: Path) -> None:
     module(tmp_path / "below", "first")
     module(tmp_path, "second")
     recipe(tmp_path / "below", "first", layer="first")
-    (tmp_path / "mine.toml").write_text('import = ["second"]\nbase = "below/mine.toml"\n[training]\nsteps = 5')
+    (tmp_path / "mine.toml").write_text(
+        'import = ["second"]\nbase = "below/mine.toml"\n[training]\nsteps = 5', encoding="utf-8"
+    )
     found = load_recipe(tmp_path / "mine.toml")
     assert found.modules == (f"{tmp_path}/below/first", f"{tmp_path}/second")
     assert {"first", "second"} <= set(LAYERS)
@@ -159,14 +161,14 @@ def test_mistakes(tmp_path: Path, modules: str, message: str) -> None:
     module(tmp_path, "garbled", "x = = 1")
     module(tmp_path, "faulty", "{}['x']")
     module(tmp_path, "json", "")
-    (tmp_path / "mine.toml").write_text(f'import = {modules}\nbase = "digits-lru"')
+    (tmp_path / "mine.toml").write_text(f'import = {modules}\nbase = "digits-lru"', encoding="utf-8")
     with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}/mine\.toml: import.*") as raised:
         load_recipe(tmp_path / "mine.toml")
     assert raised.match(message.format(tmp_path))
 
 
 def test_what_an_unknown_name_may_lack(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('imports = ["mine"]\nbase = "digits-lru"')
+    (tmp_path / "mine.toml").write_text('imports = ["mine"]\nbase = "digits-lru"', encoding="utf-8")
     with pytest.raises(ValueError, match=r"mine\.toml: imports is \['mine'\], expected a section \[imports\]"):
         load_recipe(tmp_path / "mine.toml")
 
@@ -245,7 +247,7 @@ def test_a_run_imports_nothing_unless_it_is_trusted(
 
 def test_another_module_of_an_imported_name_stays_off_the_path(foreign: Run) -> None:
     """On the path, its folder could bring an optional package that is not installed."""
-    foreign.recipe.write_text(RECIPE.format(modules=["json"], layer="lru"))
+    foreign.recipe.write_text(RECIPE.format(modules=["json"], layer="lru"), encoding="utf-8")
     module(foreign.folder, "json", PLANTED)
     path = list(sys.path)
     with pytest.raises(ValueError, match="'json' is already"):

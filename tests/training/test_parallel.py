@@ -347,12 +347,12 @@ def assert_close(folder, expected, bound):
 def test_several_train_as_one(tmp_path, monkeypatch, name):
     recipe = recipe_of(RUNS[name])
     bound = rounding(recipe, tmp_path, monkeypatch)
-    expected = json.loads((tmp_path / "0.0" / "result.json").read_text())["test"]["last"]
+    expected = json.loads((tmp_path / "0.0" / "result.json").read_text(encoding="utf-8"))["test"]["last"]
     for size in (2, 3):
         folder = tmp_path / f"of {size}"
         results = among(size, partial(train_in, recipe, folder))
         assert all(result == results[0] for result in results)
-        assert json.loads((folder / "result.json").read_text()) == results[0]
+        assert json.loads((folder / "result.json").read_text(encoding="utf-8")) == results[0]
         assert_close(folder, tmp_path / "0.0", bound)
         assert last(folder)[1]["arithmetic"][0].endswith(f" on {size} processes")
         found = results[0]["test"]["last"]
@@ -368,7 +368,7 @@ def train_in(recipe, folder, world, **settings):
 def contents(folder):
     """Returns the bytes of a run's files; from log and sessions, the fields of time and machine are removed."""
     files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     timed = ("elapsed", "seconds", "peak_memory")
     return {**files, "log": [{k: v for k, v in record.items() if k not in timed} for record in records]}
 
@@ -553,8 +553,8 @@ def ranks(process):
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             environment = dict(one.partition(b"=")[::2] for one in (folder / "environ").read_bytes().split(b"\0"))
-            parents = (folder / "stat").read_text().rpartition(")")[2].split()
-            launcher = Path("/proc", parents[1], "stat").read_text().rpartition(")")[2].split()[1]
+            parents = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            launcher = Path("/proc", parents[1], "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
             if b"PMI_RANK" in environment and int(launcher) == process.pid:
                 found[int(environment[b"PMI_RANK"])] = int(folder.name)
     return [found[rank] for rank in sorted(found)]
@@ -562,7 +562,7 @@ def ranks(process):
 
 def wait_for_step(folder, step):
     log, patience = folder / "log.jsonl", time.monotonic() + PATIENCE
-    while not log.exists() or f'"step": {step},' not in log.read_text():
+    while not log.exists() or f'"step": {step},' not in log.read_text(encoding="utf-8"):
         assert time.monotonic() < patience
         time.sleep(0.01)
 
@@ -571,9 +571,9 @@ def wait_for_step(folder, step):
 def straight(tmp_path_factory):
     """Returns a recipe and the folder of its uninterrupted run by two threads."""
     folder = tmp_path_factory.mktemp("toy")
-    (folder / "slow.toml").write_text(toy.RECIPE)
+    (folder / "slow.toml").write_text(toy.RECIPE, encoding="utf-8")
     recipe = load_recipe(folder / "slow.toml", ["task.delay=0.02", "training.checkpoint_every=2"])
-    (folder / "slow.toml").write_text(recipe.text())
+    (folder / "slow.toml").write_text(recipe.text(), encoding="utf-8")
     among(2, partial(train_in, recipe, folder / "run"))
     return folder
 
@@ -592,7 +592,7 @@ def test_processes_of_mpi_end_on_the_bits_of_threads_and_all_can_be_killed(strai
     code, _, error = ended(mpiexec("train", "--resume", folder))
     assert (code, error) == (0, "")
     assert contents(folder) == contents(straight / "run")
-    assert [one["processes"] for one in json.loads((folder / "sessions.json").read_text())] == [2, 2]
+    assert [one["processes"] for one in json.loads((folder / "sessions.json").read_text(encoding="utf-8"))] == [2, 2]
 
 
 def test_a_process_of_mpi_that_fails_ends_all_with_one_message(straight, tmp_path):
@@ -632,7 +632,7 @@ def test_process_0_saves_when_asked_to_end_though_another_is_silent(straight, tm
     assert code != 0 or not _cpu.KEEPS_MEMORY  # mpiexec with a sanitizer in it loses the code
     step = last(folder)[1]["step"]
     assert f"another of the 2 processes did not answer; the state after step {step} is saved" in error
-    lines = (folder / "log.jsonl").read_text().splitlines()
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(lines[-1])["step"] == step
 
 

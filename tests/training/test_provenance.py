@@ -21,7 +21,7 @@ from rotrnn.training.run import Run
 
 @pytest.fixture
 def recipe(tmp_path):
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     return load_recipe(tmp_path / "toy.toml")
 
 
@@ -57,11 +57,11 @@ def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
     """A package in a repository that does not track it, such as in a virtual environment, has no commit."""
     package = tmp_path / "python" / "rotrnn"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("", encoding="utf-8")
     monkeypatch.setattr(rotrnn, "__file__", str(package / "__init__.py"))
     assert provenance.versions()["commit"] is None
     git(tmp_path, "init", "-q")
-    (tmp_path / "other").write_text("")
+    (tmp_path / "other").write_text("", encoding="utf-8")
     git(tmp_path, "add", "other")
     git(tmp_path, "commit", "-qm", "other")
     assert provenance.versions()["commit"] is None
@@ -70,7 +70,7 @@ def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
     commit = git(tmp_path, "rev-parse", "HEAD")
     assert provenance.versions()["commit"] == commit
     git(tmp_path, "tag", "v1")
-    (package / "__init__.py").write_text("changed")
+    (package / "__init__.py").write_text("changed", encoding="utf-8")
     assert provenance.versions()["commit"] == f"{commit}-dirty"
     monkeypatch.setenv("PATH", str(Path(tmp_path, "nowhere")))
     assert provenance.versions()["commit"] is None
@@ -78,6 +78,6 @@ def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
 
 def test_a_damaged_list_of_sessions_is_named(tmp_path, recipe):
     train(recipe, tmp_path / "run", progress=False)
-    (tmp_path / "run" / "sessions.json").write_text("[{")
+    (tmp_path / "run" / "sessions.json").write_text("[{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"sessions\.json: is damaged, expected JSON"):
         train(recipe, tmp_path / "run", resume=True, progress=False)

@@ -46,7 +46,7 @@ def test_every_shipped_recipe_builds(name):
 
 def written(folder, **texts):
     for name, text in texts.items():
-        (folder / f"{name}.toml").write_text(text)
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -333,7 +333,7 @@ def test_recipes_and_overrides_as_dicts(tmp_path, monkeypatch):
     assert (recipe.training.steps, recipe.training.seed, recipe.layer.d_state, recipe.layer.r_min) == (7, 3, 8, 0.5)
     assert recipe.optimiser.clip == 2.0
     assert load_recipe(recipe.tables()) == recipe
-    (tmp_path / "mine.toml").write_text(recipe.text())
+    (tmp_path / "mine.toml").write_text(recipe.text(), encoding="utf-8")
     assert load_recipe("mine.toml") == recipe
     assert load_recipe("digits-lru", {"training.steps": 7}) == load_recipe("digits-lru", ["training.steps=7"])
 
@@ -381,7 +381,7 @@ def test_overrides(tmp_path):
     assert recipe.layer.gamma_init == (0.1, 0.2)
     assert recipe.task == Digits(seed=3)
     path = tmp_path / "mine.toml"
-    path.write_text(recipe.text())
+    path.write_text(recipe.text(), encoding="utf-8")
     assert load_recipe(path) == recipe
 
 
@@ -477,7 +477,7 @@ def test_mistakes(override, message):
 )
 def test_mistakes_in_a_file(tmp_path, text, message):
     path = tmp_path / "mine.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"mine\.toml: {message}"):
         load_recipe(path)
 

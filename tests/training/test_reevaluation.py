@@ -51,7 +51,7 @@ steps = 3
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("words")
-    (folder / "words.toml").write_text(WORDS)
+    (folder / "words.toml").write_text(WORDS, encoding="utf-8")
     train(load_recipe(folder / "words.toml"), folder / "run", progress=False)
     return Run(folder / "run")
 
@@ -180,7 +180,7 @@ def test_the_command(run, tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.startswith("test, best parameters\n|")
     assert "| max_iterations=4 |" in out
-    written = json.loads(path.read_text())
+    written = json.loads(path.read_text(encoding="utf-8"))
     expected = reevaluate(run, grid=[("layer.max_iterations", [2, 4])])
     assert [one["point"] for one in written] == ["max_iterations=2", "max_iterations=4"]
     assert [one["curve"] for one in written] == [found["curve"] for _, found in expected]
@@ -192,7 +192,7 @@ def test_the_command(run, tmp_path, capsys):
 
 
 def toy_recipe(tmp_path, *overrides):
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     return load_recipe(tmp_path / "toy.toml", overrides)
 
 
@@ -247,7 +247,7 @@ class Kept(Released):
 def test_an_estimate_from_stand_in_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "kept", Kept)
     path = tmp_path / "kept.toml"
-    path.write_text(toy.RECIPE.replace('"toy"', '"kept"'))
+    path.write_text(toy.RECIPE.replace('"toy"', '"kept"'), encoding="utf-8")
     assert main(["estimate", str(path), "--stand-in", "40", "--steps", "3"]) == 0
     out = capsys.readouterr().out
     assert "3 steps of 16 sequences" in out

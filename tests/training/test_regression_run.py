@@ -44,7 +44,7 @@ eval_every = 20
 
 def recipe_in(folder: Path, x: Any, y: Any, task: str = "", model: str = "", training: str = "", **more: Any) -> Recipe:
     save_arrays(folder / "data.npz", x, y, **more)
-    (folder / "own.toml").write_text(RECIPE.format(task=task, model=model, training=training))
+    (folder / "own.toml").write_text(RECIPE.format(task=task, model=model, training=training), encoding="utf-8")
     return load_recipe(folder / "own.toml")
 
 
@@ -144,7 +144,7 @@ def test_balanced_weights_of_classes_and_weights_that_are_given(tmp_path: Path) 
 
 def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: Path) -> None:
     """Toy data are learnt in a few evaluations; the run ends once two in a row have brought nothing better."""
-    (tmp_path / "toy.toml").write_text(toy.RECIPE.replace("steps = 40", "steps = 4000\npatience = 2"))
+    (tmp_path / "toy.toml").write_text(toy.RECIPE.replace("steps = 40", "steps = 4000\npatience = 2"), encoding="utf-8")
     recipe = load_recipe(tmp_path / "toy.toml")
     result = train(recipe, tmp_path / "run", progress=False)
     assert result["steps"] < 4000

@@ -50,7 +50,9 @@ def put(folder, name, recipe, best=None, last=None, **result):
 def runs(tmp_path):
     """A sweep over two rates. One has three finished seeds; the other has two finished ones, selected on the test
     split, a failed one and a missing one."""
-    (tmp_path / "toy.toml").write_text(toy.RECIPE + '[sweep.published]\n"lr=0.2" = "61.1 % test"\n' + GRID)
+    (tmp_path / "toy.toml").write_text(
+        toy.RECIPE + '[sweep.published]\n"lr=0.2" = "61.1 % test"\n' + GRID, encoding="utf-8"
+    )
     planned = plan(tmp_path / "toy.toml", seeds=[0, 1, 2, 3])
     for seed, best, last in zip((0, 1, 2), BEST, LAST, strict=True):
         name = f"lr=0.1,seed={seed}"
@@ -149,7 +151,7 @@ def test_runs_of_one_recipe_and_seed_are_reported(runs, tmp_path):
 def test_a_table_says_what_its_scores_are_of(tmp_path):
     """The length of prefixes, or the range of lengths; sizes where rows differ; of what the scaled accuracy is; and the
     fixed points that were not reached."""
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     wide = load_recipe(tmp_path / "toy.toml", ["model.d_model=8", "source.configuration=wide"])
     deep = load_recipe(tmp_path / "toy.toml", ["model.n_layers=3", "source.configuration=deep"])
     words = load_recipe("word-problem-small", ["source.configuration=words", "layer.tol=0.25", "model.d_model=8"])
@@ -196,7 +198,7 @@ def test_the_same_run_twice_counts_once(runs, tmp_path):
 
 
 def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):
         put(tmp_path / "runs", str(i), load_recipe(tmp_path / "toy.toml", [override]), 0.5, 0.5)
     assert [row["configuration"] for row in rows(tmp_path / "runs")] == [f"layer.r_max={r}" for r in (0.5, 0.6, 1.0)]
@@ -205,7 +207,9 @@ def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
 
 def test_recipes_are_named_where_there_are_several(runs, tmp_path):
     for name in ("one", "two"):
-        (tmp_path / f"{name}.toml").write_text(toy.RECIPE.replace("0.05", {"one": "0.1", "two": "0.3"}[name]))
+        (tmp_path / f"{name}.toml").write_text(
+            toy.RECIPE.replace("0.05", {"one": "0.1", "two": "0.3"}[name]), encoding="utf-8"
+        )
         put(tmp_path / "more", name, plan(tmp_path / f"{name}.toml")["seed=0"], 0.5, 0.5)
     assert [row["configuration"] for row in rows(tmp_path / "more")] == ["one", "two"]
     names = [row["configuration"] for row in rows(tmp_path / "more" / "two", runs)]
@@ -214,7 +218,7 @@ def test_recipes_are_named_where_there_are_several(runs, tmp_path):
 
 def test_published_figures_are_not_those_of_small_variants(runs, tmp_path):
     """A run by itself, a run of a sweep, and a run of a recipe that is based on a small variant."""
-    (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n')
+    (tmp_path / "mine.toml").write_text('base = "listops-lru-small"\n[layer]\nr_max = 0.5\n', encoding="utf-8")
     mine = plan(tmp_path / "mine.toml", seeds=[0])["seed=0"]
     swept = plan("listops-lru-small", seeds=[0])["seed=0"]
     old = dataclasses.replace(swept, source=dataclasses.replace(swept.source, small=False))
@@ -247,9 +251,11 @@ def test_several_commits_are_reported(runs):
     folders = sorted(one.parent for one in runs.rglob("recipe.toml"))
     note = "trained with several commits of rotrnn"
     for folder, commit in zip(folders, [40 * "a"] * (len(folders) - 1) + [None], strict=True):
-        (folder / "sessions.json").write_text(json.dumps([{"commit": commit}]))
+        (folder / "sessions.json").write_text(json.dumps([{"commit": commit}]), encoding="utf-8")
     assert note not in render(rows(runs))
-    (folders[0] / "sessions.json").write_text(json.dumps([{"commit": 40 * "a"}, {"commit": 40 * "b"}]))
+    (folders[0] / "sessions.json").write_text(
+        json.dumps([{"commit": 40 * "a"}, {"commit": 40 * "b"}]), encoding="utf-8"
+    )
     assert f"{note}: aaaaaaaaaaaa, bbbbbbbbbbbb.\n" in render(rows(runs))
 
 
@@ -274,7 +280,7 @@ def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
     """Runs with different scores: of two tasks, one of which has an additional number and a curve, and of two
     metrics."""
     brackets = load_recipe("brackets-small", ["model.layer=lru", "layer.d_state=4"])
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     for i, override in enumerate(("training.seed=1", "training.seed=2", "training.seed=3", "layer.r_max=0.5")):
         recipe = load_recipe(tmp_path / "toy.toml", [override])
         metric = "sequence_accuracy" if i == 1 else "accuracy"
@@ -310,7 +316,7 @@ def test_by_settings_never_takes_tasks_or_metrics_together(tmp_path, first):
 
 def test_numbers_in_which_runs_differ_have_no_common_value(tmp_path):
     text = '[source]\naccuracy = "60.2"\n' + toy.RECIPE
-    (tmp_path / "toy.toml").write_text(text)
+    (tmp_path / "toy.toml").write_text(text, encoding="utf-8")
     for i, (override, selected_on) in enumerate((("layer.r_max=0.5", "validation"), ("source.accuracy=", "test"))):
         recipe = load_recipe(tmp_path / "toy.toml", [override, f"source.recipe=toy-{i}"])
         put(tmp_path / "runs", str(i), recipe, 0.5, 0.5, parameters=7, steps=i, selected_on=selected_on)
@@ -371,7 +377,7 @@ def test_the_command(runs, tmp_path, capsys):
 
 
 def test_a_damaged_result_is_named(runs, tmp_path):
-    (runs / "lr=0.1,seed=0" / "result.json").write_text('{"steps": 2')
+    (runs / "lr=0.1,seed=0" / "result.json").write_text('{"steps": 2', encoding="utf-8")
     with pytest.raises(ValueError, match=r"lr=0\.1,seed=0/result\.json: is damaged, expected JSON"):
         rows(runs)
 
@@ -381,7 +387,7 @@ def test_a_damaged_result_is_named(runs, tmp_path):
 ])  # fmt: skip
 def test_a_malformed_line_of_the_log_is_named(runs, line):
     run = Run(runs / "lr=0.1,seed=0")
-    run.log.write_text(f'{{"step": 1}}\n{line}\n')
+    run.log.write_text(f'{{"step": 1}}\n{line}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged, expected a record with its step"):
         run.cut_log(1)
 
@@ -394,21 +400,23 @@ WHOLE = (
 
 
 def test_scores_that_may_be_of_any_size(runs):
-    (runs / "lr=0.1,seed=0" / "result.json").write_text(WHOLE)
+    (runs / "lr=0.1,seed=0" / "result.json").write_text(WHOLE, encoding="utf-8")
     assert rows(runs / "lr=0.1,seed=0")[0]["best"]["scaled_accuracy"]["mean"] == -3
 
 
 @pytest.mark.parametrize("seconds", ["1e999", "null"])
 def test_times_that_are_not_finite_are_not_shown(runs, seconds):
     run = Run(runs / "lr=0.1,seed=0")
-    run.log.write_text(run.log.read_text("utf-8") + f'{{"step": 3, "seconds": {seconds}}}\n')
+    run.log.write_text(run.log.read_text("utf-8") + f'{{"step": 3, "seconds": {seconds}}}\n', encoding="utf-8")
     (row,) = rows(run.folder)
     assert row["seconds"] is None
     assert "lr=0.1" in render([row])
 
 
 def test_numbers_that_no_table_can_show_are_named(runs):
-    (runs / "lr=0.1,seed=0" / "result.json").write_text(WHOLE.replace('"skill"', '"scaled_above": [1], "skill"'))
+    (runs / "lr=0.1,seed=0" / "result.json").write_text(
+        WHOLE.replace('"skill"', '"scaled_above": [1], "skill"'), encoding="utf-8"
+    )
     with pytest.raises(ValueError, match=r"lr=0\.1,seed=0: result\.json or log\.jsonl is damaged"):
         rows(runs)
 
@@ -435,7 +443,7 @@ def test_numbers_that_no_table_can_show_are_named(runs):
 def test_json_of_something_else_is_named(runs, name, texts, expected):
     path = runs / "lr=0.1,seed=0" / f"{name}.json"
     for text in texts:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=rf"{name}\.json: is damaged, expected {expected}"):
             rows(runs)
 
@@ -444,7 +452,7 @@ def test_json_that_is_too_deep_is_named(runs):
     for name in ("result.json", "log.jsonl"):
         path = runs / "lr=0.1,seed=0" / name
         whole = path.read_bytes()
-        path.write_text("[" * 100_000 + "\n")
+        path.write_text("[" * 100_000 + "\n", encoding="utf-8")
         with pytest.raises(ValueError, match=rf"{name}.*is damaged"):
             rows(runs)
         path.write_bytes(whole)
@@ -464,9 +472,9 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     """A run for each kind of damage, a folder without a run, and a missing folder."""
     names = [f"lr=0.1,seed={seed}" for seed in (0, 1, 2)] + ["lr=0.2,seed=0"]
     for name, (file, (text, _)) in zip(names, DAMAGES.items(), strict=True):
-        (runs / name / file).write_text(text)
+        (runs / name / file).write_text(text, encoding="utf-8")
     (runs / "foreign").mkdir()
-    (runs / "foreign" / "recipe.toml").write_text('[cake]\nflour = "500 g"\n')
+    (runs / "foreign" / "recipe.toml").write_text('[cake]\nflour = "500 g"\n', encoding="utf-8")
     folders = [str(runs), str(tmp_path / "nowhere")]
     assert main(["results", *folders, "--out", str(tmp_path / "table.md")]) == 0
     out = capsys.readouterr().out
@@ -484,7 +492,7 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     (row,) = [line for line in out.splitlines() if line.startswith("| lr=0.2")]
     assert row.split("|")[2].strip() == "1, 1 failed, 1 unfinished"  # not the fourth, which is unreadable
     for name in ("lr=0.2,seed=1", "lr=0.2,seed=2", "lr=0.2,seed=3"):
-        (runs / name / "recipe.toml").write_text("?")
+        (runs / name / "recipe.toml").write_text("?", encoding="utf-8")
     assert main(["results", *folders]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -492,7 +500,7 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
 
 
 def test_a_task_without_curves_says_so(tmp_path):
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)
     (row,) = rows(tmp_path / "run")
     assert row["steps_per_second"]["mean"] > 0 < row["peak_memory"]

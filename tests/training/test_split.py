@@ -538,8 +538,10 @@ def test_processes_of_mpi_equal_one(processes, time):
 def test_processes_of_mpi_run_the_documented_examples(tmp_path):
     """Those of docs/processes.md, one after the other; each gives the gradients of one process."""
     page = Path(__file__).parents[2] / "docs" / "processes.md"
-    block, scan = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    (tmp_path / "this.py").write_text("\n".join([block, COMPARE_BLOCK, BEFORE_SCAN, scan, COMPARE_SCAN]))
+    block, scan = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    (tmp_path / "this.py").write_text(
+        "\n".join([block, COMPARE_BLOCK, BEFORE_SCAN, scan, COMPARE_SCAN]), encoding="utf-8"
+    )
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     command = [str(MPIEXEC), "-n", "4", sys.executable, str(tmp_path / "this.py")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
@@ -575,6 +577,6 @@ def test_a_process_of_mpi_that_fails_does_not_hang_the_others(tmp_path):
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 0
-    told = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    told = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     fallen = "process 3 of 4 failed: ValueError: broken on demand"
     assert told == {"failed": "broken on demand", "0": fallen, "1": fallen, "2": fallen}, done.stderr

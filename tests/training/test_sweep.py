@@ -45,7 +45,7 @@ lru = 61.1
 
 def written(folder, text=toy.RECIPE):
     path = folder / "toy.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -85,14 +85,17 @@ def test_published_figures_are_not_those_of_another_layer_or_task(tmp_path):
 
     assert figures(path, grid=layers, overrides=["layer.d_state=4"]) == ["60.2", ""]
     assert figures(path, overrides=["task.name=digits"]) == [""]
-    path.write_text(toy.RECIPE + '[source]\naccuracy = "60.2"\n[sweep.variants]\na = {}\nb = {"model.layer" = "s4d"}\n')
+    path.write_text(
+        toy.RECIPE + '[source]\naccuracy = "60.2"\n[sweep.variants]\na = {}\nb = {"model.layer" = "s4d"}\n',
+        encoding="utf-8",
+    )
     assert figures(path, overrides=["layer.d_state=4"]) == ["60.2", ""]
-    path.write_text(toy.RECIPE + SWEEP)
+    path.write_text(toy.RECIPE + SWEEP, encoding="utf-8")
     assert figures(path, overrides=["task.name=digits"]) == [""] * 4
     assert figures(path, variants=["lru"], grid=layers, overrides=["layer.d_state=4"]) == ["61.1", "", "61.1", ""]
     assert figures(path, variants=["lru"], overrides=["model.layer=s4d", "layer.d_state=4"]) == ["", ""]
     named = '[sweep]\ngrid = {"model.layer" = ["lru", "s4d"]}\n[sweep.published]\n"layer=s4d" = 60.5\n'
-    path.write_text(toy.RECIPE + named)
+    path.write_text(toy.RECIPE + named, encoding="utf-8")
     assert figures(path, overrides=["layer.d_state=4"]) == ["", "60.5"]
 
 
@@ -334,7 +337,9 @@ def ended(process):
 
 
 def children(process):
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [
+        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    ]
 
 
 def table(folder):
@@ -472,12 +477,12 @@ def test_retry_mends_a_damaged_result(tmp_path, monkeypatch, capsys):
     command = ["sweep", str(written(tmp_path)), "--seeds", "0,1", "--steps", "2", "--out", str(tmp_path / "sweep")]
     assert main(command) == 0
     result = tmp_path / "sweep" / "seed=1" / "result.json"
-    whole = json.loads(result.read_text())
-    result.write_text(result.read_text()[:40])
+    whole = json.loads(result.read_text(encoding="utf-8"))
+    result.write_text(result.read_text(encoding="utf-8")[:40], encoding="utf-8")
     assert main(command) == 2
     assert "1 of 2 runs cannot be read; --retry mends a damaged result.json or recipe" in capsys.readouterr().err
     assert main([*command, "--retry"]) == 0
-    assert json.loads(result.read_text())["test"] == whole["test"]
+    assert json.loads(result.read_text(encoding="utf-8"))["test"] == whole["test"]
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -489,7 +494,7 @@ def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
     assert main([*command, "1"]) == 0
     run = Run(folder / "seed=1")
     whole = contents(run.folder)
-    run.recipe.write_text("?")
+    run.recipe.write_text("?", encoding="utf-8")
     if not finished:
         run.result.unlink()
     assert main([*command, "0,1"]) == 2
@@ -500,11 +505,11 @@ def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
     assert "--retry mends a damaged result.json or recipe.toml" in capsys.readouterr().err
     assert main([*command, "0,1", "--retry"]) == 0
     assert contents(run.folder) == whole
-    run.recipe.write_text("?")
-    path.write_text(toy.RECIPE.replace("d_state = 4", "d_state = 8"))
+    run.recipe.write_text("?", encoding="utf-8")
+    path.write_text(toy.RECIPE.replace("d_state = 4", "d_state = 8"), encoding="utf-8")
     assert main([*command, "1", "--retry"]) == 2
     assert "recipe.toml: is damaged, and last.safetensors was written with another" in capsys.readouterr().err
-    assert run.recipe.read_text() == "?"
+    assert run.recipe.read_text(encoding="utf-8") == "?"
     assert run.result.exists()
 
 
@@ -541,7 +546,7 @@ def test_runs_share_the_cores_and_their_warnings_are_reported(tmp_path, monkeypa
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
     runs = plan(written(tmp_path), seeds=[0, 1], overrides=["training.steps=1"])
     (tmp_path / "sweep" / "seed=1").mkdir(parents=True)
-    (tmp_path / "sweep" / "seed=1" / "tensorboard").write_text("in the way")
+    (tmp_path / "sweep" / "seed=1" / "tensorboard").write_text("in the way", encoding="utf-8")
     said = []
     run_sweep(runs, tmp_path / "sweep", jobs=2, say=said.append)
     (warned,) = (i for i, line in enumerate(said) if "rotrnn: warning: " in line)

@@ -18,7 +18,7 @@ from rotrnn.training.tensorboard import Board, scalars
 
 
 def toy_recipe(tmp_path, *overrides):
-    (tmp_path / "toy.toml").write_text(toy.RECIPE)
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     return load_recipe(tmp_path / "toy.toml", overrides)
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_written_warns_and_ends_no_training(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "straight", progress=False)
     run = Run(tmp_path / "run")
     run.folder.mkdir()
-    (run.folder / "tensorboard").write_text("in the way")
+    (run.folder / "tensorboard").write_text("in the way", encoding="utf-8")
     with pytest.warns(UserWarning, match=r"tensorboard: cannot be written, and is not updated from now on: .*exists"):
         train(toy_recipe(tmp_path), run.folder, progress=False)
     assert contents(run.folder) == contents(tmp_path / "straight")

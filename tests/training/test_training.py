@@ -50,7 +50,7 @@ BLOCK = 16384  # csrc/kernels/optim.c
 
 def toy_recipe(tmp_path, *overrides):
     path = tmp_path / "toy.toml"
-    path.write_text(toy.RECIPE)
+    path.write_text(toy.RECIPE, encoding="utf-8")
     return load_recipe(path, overrides)
 
 
@@ -333,7 +333,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     result = train(recipe, tmp_path / "run", progress=False)
     assert train(recipe.tables(), tmp_path / "as a dict", progress=False)["test"] == result["test"]
     run = Run(tmp_path / "run")
-    assert json.loads(run.result.read_text()) == result
+    assert json.loads(run.result.read_text(encoding="utf-8")) == result
     assert result.keys() == {
         "steps",
         "metric",
@@ -403,7 +403,7 @@ def test_a_tagger_trains_evaluates_and_accumulates(tmp_path, monkeypatch, layer)
     if layer == "lru both ways":
         text = text.replace("d_state = 4", "d_state = 4\nbidirectional = true")
     path = tmp_path / "parity.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     losses = []
     for parts in (1, 4):
         overrides = [f"training.accumulate={parts}", "model.norm=layer", "training.dtype=float64", "optimiser.lr=0.02"]
@@ -517,7 +517,7 @@ def start(*arguments, hold=""):
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     """Three kills at random moments: in a step, an evaluation, or while writing a file."""
     recipe = toy_recipe(tmp_path, "task.delay=0.004", "training.eval_every=3", "training.steps=120")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     train(recipe, tmp_path / "straight", progress=False)
     folder = tmp_path / "killed"
     arguments = (tmp_path / "run.toml", "--out", folder)
@@ -541,7 +541,7 @@ def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
     settings = ["model.dropout=0.1", "training.accumulate=2", "training.checkpoint_every=2", "training.steps=40"]
     small = ["model.d_model=16", "layer.d_state=16", "training.eval_every=15", "task.test_fraction=0.8"]
     recipe = load_recipe("digits-rotrnn", [*settings, *small])
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     train(recipe, tmp_path / "straight", progress=False)
     folder = tmp_path / "killed"
     process = start(tmp_path / "run.toml", "--out", folder, hold=30)
@@ -596,7 +596,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path, progress=False)
     before = contents(tmp_path)
-    with open(tmp_path / "log.jsonl", "a") as log:
+    with open(tmp_path / "log.jsonl", "a", encoding="utf-8") as log:
         log.write('{"step": 41, "loss": 1.0}\n{"step": 42, "lo')
     (tmp_path / ".last.safetensors.123.tmp").write_bytes(b"half")
     train(recipe, tmp_path, resume=True, progress=False)
@@ -606,7 +606,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path):
 
 def test_ctrl_c_saves_and_resumes(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=0.02", "training.eval_every=1000")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     folder = tmp_path / "run"
     process = start(tmp_path / "run.toml", "--out", folder, hold=20)
     wait_for_step(folder, 5)
@@ -702,7 +702,7 @@ def display(kind):
 @pytest.mark.parametrize("kind", ["pipe", "terminal", "disk"])
 def test_a_display_that_is_gone_does_not_end_a_run(tmp_path, kind):
     recipe = toy_recipe(tmp_path, "training.steps=14")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     with display(kind) as gone:
         done = subprocess.run(command, stdout=gone, stderr=gone, env=BUFFERED)
@@ -715,7 +715,7 @@ def test_a_display_that_is_gone_does_not_end_a_run(tmp_path, kind):
 def test_an_error_without_a_display_has_its_own_exit_code(tmp_path):
     """Not 120, with which Python ends when it cannot write what was printed before the error."""
     recipe = toy_recipe(tmp_path, "training.steps=4", "task.nan_at=2")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     command = [sys.executable, str(TOY), "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     with display("disk") as gone:
         assert subprocess.run(command, stdout=gone, stderr=gone, env=BUFFERED).returncode == 2
@@ -758,7 +758,7 @@ def test_a_bar_that_cannot_be_shown_disappears():
 
 def test_a_second_ctrl_c_aborts(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=3600")  # a step, in which both come however busy the machine is
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     folder = tmp_path / "run"
     process = start(tmp_path / "run.toml", "--out", folder)
     try:
@@ -825,7 +825,7 @@ def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     assert result["test"]["last"] == whole["test"]["last"]
     first = next(one for one in Run(tmp_path / "run").records() if "val_loss" in one)
     assert math.isnan(first["val_loss"])
-    assert '"val_loss": null' in Run(tmp_path / "run").log.read_text()
+    assert '"val_loss": null' in Run(tmp_path / "run").log.read_text(encoding="utf-8")
 
 
 def spoil(monkeypatch, owner, method):
@@ -909,7 +909,7 @@ def limited(kibibytes, *arguments):
 def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
     """The limit on file sizes allows the first checkpoints; later the log or a checkpoint exceeds it."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=5")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     folder = tmp_path / "run"
     run = limited(4, tmp_path / "run.toml", "--out", folder)
     assert run.returncode == 2
@@ -926,7 +926,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
 def test_a_log_that_cannot_be_written_is_named_and_the_state_saved(tmp_path):
     """The log exceeds 2 KiB long before the next checkpoint; a checkpoint fits."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=1000")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     folder = tmp_path / "run"
     run = limited(2, tmp_path / "run.toml", "--out", folder)
     assert run.returncode == 2
@@ -963,7 +963,7 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path, monkeypatch):
         patch.setattr(Stepper, "advance", _interrupting(Stepper.advance, 20))
         with pytest.raises(Interrupted):
             train(toy_recipe(tmp_path), run.folder, progress=False)
-    before = run.recipe.read_text()
+    before = run.recipe.read_text(encoding="utf-8")
 
     @dataclass(frozen=True)
     class Newer(toy.Toy):
@@ -972,13 +972,13 @@ def test_a_run_from_before_a_setting_existed_goes_on(tmp_path, monkeypatch):
     monkeypatch.setitem(TASKS, "toy", Newer)
     run.load_params("best")
     train(toy_recipe(tmp_path, "training.memory=least"), run.folder, resume=True, progress=False)
-    after = run.recipe.read_text()
+    after = run.recipe.read_text(encoding="utf-8")
     assert after == before.replace('memory = "auto"', 'memory = "least"')
     for name, array in flatten(Run(tmp_path / "straight").load_params("best")):
         np.testing.assert_array_equal(array, dict(flatten(run.load_params("best")))[name])
     with pytest.raises(ValueError, match=r"task\.grown is 4, expected 3 as in the run's recipe"):
         train(toy_recipe(tmp_path, "task.grown=4"), run.folder, resume=True, progress=False)
-    run.recipe.write_text(after.replace("[model]", "grown = 4\n\n[model]"))
+    run.recipe.write_text(after.replace("[model]", "grown = 4\n\n[model]"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"best\.safetensors: was written with another recipe"):
         run.load_params("best")
 
@@ -1009,7 +1009,7 @@ def test_parameters_of_another_shape_are_refused(tmp_path):
 
 def test_a_damaged_log_is_named(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
-    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1}\n{"stop": 2}\n')
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1}\n{"stop": 2}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2: is damaged"):
         train(toy_recipe(tmp_path), tmp_path / "run", resume=True, progress=False)
 
@@ -1041,7 +1041,7 @@ def test_another_recipe_is_refused(tmp_path):
     other = toy_recipe(tmp_path, "training.steps=50")
     with pytest.raises(ValueError, match=r"training\.steps is 50, expected 40 as in the run's recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
-    Run(tmp_path / "run").recipe.write_text(other.text())
+    Run(tmp_path / "run").recipe.write_text(other.text(), encoding="utf-8")
     with pytest.raises(ValueError, match=r"last\.safetensors: was written with another recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
 
@@ -1114,8 +1114,8 @@ def test_a_log_with_missing_steps_is_reported(tmp_path):
     train(recipe, tmp_path / "run", progress=False)
     run = Run(tmp_path / "run")
     run.result.unlink()
-    lines = run.log.read_text().splitlines(keepends=True)
-    run.log.write_text("".join(lines[4:]))  # without the norms of step 0 and three steps
+    lines = run.log.read_text(encoding="utf-8").splitlines(keepends=True)
+    run.log.write_text("".join(lines[4:]), encoding="utf-8")  # without the norms of step 0 and three steps
     with pytest.warns(UserWarning, match=r"log\.jsonl: tells 37 of 40 steps, the others are lost"):
         train(recipe, run.folder, resume=True, progress=False)
 
@@ -1143,7 +1143,7 @@ def test_the_best_checkpoint_is_missed_at_once(tmp_path):
 
 def test_two_processes_in_one_folder(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=0.1")
-    (tmp_path / "run.toml").write_text(recipe.text())
+    (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
     process = start(tmp_path / "run.toml", "--out", tmp_path / "run", hold=20)
     wait_for_step(tmp_path / "run", 1)
     with pytest.raises(ValueError, match="another process is training here"):

@@ -56,7 +56,7 @@ def test_a_resumed_run_keeps_its_choice(tmp_path: Path, monkeypatch: pytest.Monk
     assert start("5000", 10**9, True) == 5000
     assert start("auto", 10**9, True) == 10**9 // SHARE
     for damaged in ("much", -5, True, [1]):
-        run.sessions.write_text(json.dumps([{"memory": damaged, "memory_setting": "auto"}]))
+        run.sessions.write_text(json.dumps([{"memory": damaged, "memory_setting": "auto"}]), encoding="utf-8")
         assert start("auto", 10**9, True) == 10**9 // SHARE
     arrays, facts = read_checkpoint(run.checkpoint("last"))
     assert facts["step"] == 2
@@ -93,9 +93,9 @@ def test_limits_of_control_groups_hold_at_every_level(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
 
     def limit(group: Path, most: str, used: int, idle: int) -> None:
-        (group / "memory.max").write_text(f"{most}\n")
-        (group / "memory.current").write_text(f"{used}\n")
-        (group / "memory.stat").write_text(f"anon {used - idle}\ninactive_file {idle}\n")
+        (group / "memory.max").write_text(f"{most}\n", encoding="utf-8")
+        (group / "memory.current").write_text(f"{used}\n", encoding="utf-8")
+        (group / "memory.stat").write_text(f"anon {used - idle}\ninactive_file {idle}\n", encoding="utf-8")
 
     limit(inner, "max", 70, 10)
     limit(tmp_path / "outer", "100", 70, 10)
@@ -104,16 +104,20 @@ def test_limits_of_control_groups_hold_at_every_level(tmp_path: Path) -> None:
     assert platform._left_in_groups(tmp_path, "0::/outer/inner\n") == [30, 40]
     old = tmp_path / "memory" / "job"
     old.mkdir(parents=True)
-    (old / "memory.limit_in_bytes").write_text("50")
-    (old / "memory.usage_in_bytes").write_text("20")
-    (old / "memory.stat").write_text("total_inactive_file 5\n")
+    (old / "memory.limit_in_bytes").write_text("50", encoding="utf-8")
+    (old / "memory.usage_in_bytes").write_text("20", encoding="utf-8")
+    (old / "memory.stat").write_text("total_inactive_file 5\n", encoding="utf-8")
     assert platform._left_in_groups(tmp_path, "4:cpu,memory:/job\n3:pids:/job\n") == [35]
 
 
 def test_available_memory_is_less_than_there_is() -> None:
     found = platform.available_memory()
     if sys.platform == "linux":
-        total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+        total = next(
+            line
+            for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("MemTotal")
+        )
         assert found is not None
         assert 0 < found < 1024 * int(total.split()[1])
     else:
@@ -134,7 +138,7 @@ stack = ResidualStack(tuple(ResidualBlock(BatchNorm(D), LRU(D, 32), Gate(D)) for
 params = stack.init(np.random.default_rng(0))
 
 def peak():  # getrusage would count the parent's
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return 1024 * int(status["VmHWM"].split()[0])
 
 def step(x, memory):

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_lowers_its_loss() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jax.md").read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "jax.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(example, names)
     assert len(names["losses"]) == 30

@@ -25,7 +25,7 @@ def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
     table = pyarrow.table(ROWS)
     pyarrow.parquet.write_table(table, tmp_path / "own.parquet")
     lines = [",".join(ROWS), *(",".join(map(str, row)) for row in zip(*ROWS.values(), strict=True))]
-    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for settings in ({"sequence": "id"}, {"features": ("u", "v")}):
         one, two = (
             Table(str(tmp_path / f"own.{kind}"), **settings, **ALL).load().train.batch(np.arange(2), np.float64)
