@@ -49,7 +49,7 @@ class Own(Programmed):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         n = self.d_model
         shapes: dict[str, tuple[int, ...]] = {"w": (3 * n, n), "b": (3 * n,), "t": (3 * n,), "taps": (n, 3)}
-        return {**shapes, "r": (n,), "scale": (2,), "C": (n, n), "columns": (n,), "E": (n, n // 2), "unread": (3, 1)}
+        return {**shapes, "r": (n,), "scale": (2,), "C": (n, n), "columns": (n,), "E": (n, n // 2)}
 
     def init(self, rng: np.random.Generator) -> Any:
         return astype({name: rng.standard_normal(shape) / 2 for name, shape in self.shapes.items()}, np.float32)

@@ -56,11 +56,8 @@ class Dense(Instruction):
     """``y = w x + b``, x (I,), w (O, I), b (O,) or None."""
 
     reads = ("x",)
-
-    def shapes(self, x: Any, w: Any, b: Any = None) -> tuple[Shape, ...]:
-        if w is None or x != w[1:] or (b is not None and b != w[:1]):
-            raise ValueError(f"expected x (I,), w (O, I) and b (O,) or None, got {x}, {w} and {b}")
-        return (w[:1],)
+    form = "I; O I; O -> O"
+    parameters = ("w", "b")
 
     def forward(self, call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
         return dense(x, w, b)
@@ -75,6 +72,8 @@ class Skip(Instruction):
     """``y = d * x``, by channels: x (I,), d (I,)."""
 
     reads = ("x",)
+    form = "I; I -> I"
+    parameters = ("d",)
 
     def forward(self, call: Call, x: Array, d: Array) -> Array:
         y: Array = d * x
@@ -91,6 +90,8 @@ class RMSNorm(Instruction):
     eps: float = 1e-5
     gain: float = 1.0
     reads = ("x",)
+    form = "... W; W -> ... W"
+    parameters = ("scale",)
 
     def forward(self, call: Call, x: Array, scale: Array | None = None) -> Array:
         y, call.kept = rms_norm(_rows(x), self._scale(x, scale), eps=self.eps)
@@ -111,6 +112,7 @@ class LayerNorm(Instruction):
 
     eps: float = 1e-5
     reads = ("x",)
+    form = "... W -> ... W"
 
     def forward(self, call: Call, x: Array) -> Array:
         plain = (full(x.shape[-1:], value, x.dtype, x) for value in (1, 0))
@@ -205,6 +207,7 @@ class Affine(Instruction):
     scale: float
     shift: float = 0
     light = True
+    foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
         y: Array = self.scale * x
@@ -220,6 +223,8 @@ class Decay(Instruction):
     """``y = e^{x r}``, x (H,), r (H,)."""
 
     reads = ("x", "y")
+    form = "H; H -> H"
+    parameters = ("r",)
 
     def forward(self, call: Call, x: Array, r: Array) -> Array:
         return exp(x * r)
@@ -235,6 +240,7 @@ class Product(Instruction):
 
     reads = ("x", "z")
     light = True
+    form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
         y: Array = x * z
@@ -247,6 +253,9 @@ class Product(Instruction):
 @dataclass(frozen=True)
 class Sum(Instruction):
     """``y = x + z``."""
+
+    form = "...; ... -> ..."
+    foldable = True
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
         y: Array = x + z
@@ -261,6 +270,7 @@ class GLU(Instruction):
     """``y = x s(gate)``, s the sigmoid."""
 
     reads = ("x", "gate")
+    form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, gate: Array) -> Array:
         return glu(x, gate)
@@ -274,6 +284,7 @@ class SwiGLU(Instruction):
     """``y = x SiLU(gate)``."""
 
     reads = ("x", "gate")
+    form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, gate: Array) -> Array:
         return swiglu(x, gate)
@@ -292,10 +303,11 @@ class Split(Instruction):
     sizes: tuple[int, ...]
     axis: int = -1
     light = True
+    foldable = True
 
     def shapes(self, x: Any) -> tuple[Shape, ...]:
-        if x[self.axis] != sum(self.sizes):
-            raise ValueError(f"expected {sum(self.sizes)} numbers in axis {self.axis} of {x}")
+        if not -len(x) <= self.axis < 0 or min(self.sizes, default=0) < 1 or x[self.axis] != sum(self.sizes):
+            raise ValueError(f"expected sizes {self.sizes} that add up to axis {self.axis}, counted from the end")
         at = len(x) + self.axis
         return tuple((*x[:at], size, *x[at + 1 :]) for size in self.sizes)
 
@@ -355,6 +367,8 @@ class Rates(Instruction):
     """``A = -exp(A_log)``."""
 
     reads = ("y",)
+    parameters = ("A_log",)
+    foldable = True
 
     def forward(self, call: Call, A_log: Array) -> Array:
         return rates(A_log)
@@ -367,6 +381,10 @@ class Rates(Instruction):
 @dataclass(frozen=True)
 class Columns(Instruction):
     """``y = w * scale``, w (O, I) with its columns multiplied by scale (I,)."""
+
+    form = "O I; I -> O I"
+    parameters = ("w", "scale")
+    foldable = True
 
     def forward(self, call: Call, w: Array, scale: Array) -> Array:
         y: Array = w * scale
@@ -385,11 +403,13 @@ class Conv(Instruction):
     K - 1 inputs."""
 
     reads = ("x",)
+    form = "I; I K; I -> I"
+    parameters = ("w", "b")
 
     def state(self, x: Any, w: Any, b: Any = None) -> tuple[StateArray, ...]:
         return (StateArray("inputs", (0 if w is None else w[1] - 1, *x)),)
 
-    def forward(self, call: Call, x: Array, w: Array | None, b: Array | None = None) -> Array:
+    def forward(self, call: Call, x: Array, w: Array | None = None, b: Array | None = None) -> Array:
         if w is None:
             call.after = (np.zeros((len(x), 0, x.shape[-1]), x.dtype, like=x),)
             return x
@@ -414,6 +434,7 @@ class Scan(Instruction):
     """``h_t = a_t h_{t-1} + x_t``, a and x (N,) (`rotrnn.ops.diagonal_scan`)."""
 
     reads = ("a", "y")
+    form = "N; N -> N"
 
     def state(self, a: Any, x: Any) -> tuple[StateArray, ...]:
         return (StateArray("h", a),)
@@ -437,6 +458,8 @@ class SelectiveScan(Instruction):
     window: int | None = None
     negative: bool = False
     reads = ("x", "delta", "B", "C")
+    form = "I; I; I S; S; S; I -> I"
+    parameters = ("A", "skip")
 
     def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
         past = () if self.window is None else (self.window - 1,)
@@ -476,6 +499,8 @@ class SsdScan(Instruction):
 
     negative: bool = False
     reads = ("x", "delta", "B", "C")
+    form = "H P; H; H; G N; G N; H -> H P"
+    parameters = ("A", "skip")
 
     def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
         return (StateArray("h", (*x, B[1])),)
@@ -513,9 +538,7 @@ class DeltaRule(Instruction):
     (`rotrnn.ops.delta_rule`)."""
 
     reads = ("q", "k", "v", "beta", "decay")
-
-    def shapes(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[Shape, ...]:
-        return (v[1:],)
+    form = "H K; n H K; n H V; n H; H -> H V"
 
     def state(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[StateArray, ...]:
         return (StateArray("h", (*q, v[-1])),)
@@ -544,9 +567,7 @@ class MatrixMemory(Instruction):
     """The memory of mLSTM: q and k (H, N), v (H, P), logarithms i and f (H,) of gates (`rotrnn.ops.mlstm`)."""
 
     reads = ("q", "k", "v", "i", "f", "y")
-
-    def shapes(self, q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[Shape, ...]:
-        return (v,)
+    form = "H N; H N; H P; H; H -> H P"
 
     def state(self, q: Any, k: Any, v: Any, i: Any, f: Any) -> tuple[StateArray, ...]:
         return StateArray("c", (*v, q[1])), StateArray("n", q), StateArray("m", q[:1])
@@ -572,8 +593,11 @@ class ScalarMemory(Instruction):
 
     forget: str = "sigmoid"
     reads = ("y",)
+    parameters = ("w",)
 
     def shapes(self, x: Any, w: Any) -> tuple[Shape, ...]:
+        if len(x) != 3 or x[0] != 4 or w != (x[1], 4 * x[2], x[2]):
+            raise ValueError("expected x (4, H, P) and w (H, 4P, P)")
         return (x[1:],)
 
     def state(self, x: Any, w: Any) -> tuple[StateArray, ...]:
@@ -599,8 +623,11 @@ class LSTMCells(Instruction):
     """The cells of an LSTM: inputs x (4 N,) of the gates, w (4 N, N) (`rotrnn.ops.lstm`)."""
 
     reads = ("y",)
+    parameters = ("w",)
 
     def shapes(self, x: Any, w: Any) -> tuple[Shape, ...]:
+        if len(w) != 2 or w[0] != 4 * w[1] or x != w[:1]:
+            raise ValueError("expected x (4N,) and w (4N, N)")
         return (w[1:],)
 
     def state(self, x: Any, w: Any) -> tuple[StateArray, ...]:
@@ -625,6 +652,8 @@ class Elman(Instruction):
     activation: str = "identity"
     reverse: bool = False
     reads = ("y",)
+    form = "N; N N -> N"
+    parameters = ("A",)
 
     def state(self, x: Any, A: Any) -> tuple[StateArray, ...]:
         return () if self.reverse else (StateArray("h", x),)
@@ -648,6 +677,12 @@ class Inner(Instruction):
     """Another layer, of x and its parameters in the order of its `shapes`."""
 
     layer: Recurrent
+
+    def shapes(self, x: Any, *params: Any) -> tuple[Shape, ...]:
+        expected = [(self.layer.d_model,), *self.layer.shapes.values()]
+        if [x, *params] != expected:
+            raise ValueError(f"expected {expected}, x and the parameters of {type(self.layer).__name__}")
+        return (x,)
 
     def state(self, x: Any, *params: Any) -> tuple[StateArray, ...]:
         return form_leaves(self.layer.state_form)

@@ -82,11 +82,18 @@ class Instruction:
 
     A subclass is a frozen dataclass of its settings. Its ``forward(call, *inputs)`` returns an array, or as many as
     `shapes` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
-    for each input, or one gradient for a single input. dy is a list if forward returns several arrays. A gradient that
-    is None stands for zeros. Of the inputs that are not parameters, backward gets those that `reads` names, and None
-    for the others.
+    for each input, or one gradient for a single input. dy is a sequence if forward returns several arrays. A gradient
+    that is None stands for zeros. Of the inputs that are not parameters, backward gets those that `reads` names, and
+    None for the others. Neither may write to its arguments.
     """
 
+    form: ClassVar[str] = "... -> ..."
+    """Shapes of the inputs in order, and of the output, without (B, T): letters that each stand for one size, and "..."
+    for any axes: ``"I; O I; O -> O"`` of Dense."""
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """The inputs that are parameters, or depend on parameters alone; the others are not."""
+    foldable: ClassVar[bool] = False
+    """Whether it can also act on parameters alone: it then runs once for many steps."""
     reads: ClassVar[tuple[str, ...]] = ()
     """The inputs that backward reads, by their names in forward; "y" is forward's output, as ``call.y``."""
     light: ClassVar[bool] = False
@@ -97,7 +104,14 @@ class Instruction:
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
         """Returns the shapes of its outputs without (B, T), from those of its inputs; parameters have all their axes.
         Raises ValueError where inputs do not fit."""
-        return (_known(inputs[0]),)
+        taken, given = self.form.split(" -> ")
+        sizes: dict[str, Shape] = {}
+        forms = taken.split("; ")
+        if not all(_fits(form, shape, sizes) for form, shape in zip(forms, inputs, strict=True) if shape is not None):
+            names = _input_names(type(self).forward)
+            expected = (f"{name} ({form.replace(' ', ', ')})" for name, form in zip(names, forms, strict=True))
+            raise ValueError(f"expected {'; '.join(expected)}, one size for each letter")
+        return (tuple(size for letter in given.split() for size in sizes[letter]),)
 
     def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
         """Returns the arrays of its state, from the shapes of its inputs."""
@@ -111,10 +125,16 @@ class Instruction:
         return None
 
 
-def _known(shape: Shape | None) -> Shape:
-    if shape is None:
-        raise ValueError("an input is missing")
-    return shape
+def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
+    """Whether a shape has the letters' sizes, which are added to `sizes` if they are new."""
+    letters, at = form.split(), 0
+    for letter in letters:
+        count = len(shape) - len(letters) + 1 if letter == "..." else 1
+        own = shape[at : at + count]
+        if count < 0 or len(own) < count or sizes.setdefault(letter, own) != own:
+            return False
+        at += count
+    return at == len(shape)
 
 
 @cache
@@ -127,7 +147,7 @@ def _input_names(forward: Any) -> tuple[str, ...]:
 MISSING = -1  # the last element of a list of registers, None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Register:
     """A value of a program: its place among the registers, and its shape without (B, T); a parameter's whole shape."""
 
@@ -240,51 +260,103 @@ class Program:
 class Builder:
     """Writes the program of a layer: ``p(instruction, *inputs)`` appends a line, and returns its output or outputs.
 
-    An input is a register, or the name of a parameter; a name that the layer's `shapes` do not have (an optional bias)
-    is left out, as None is. `x` is the layer's input.
+    An input is a register of this builder, or the name of a parameter. A name that the layer's `shapes` do not have (an
+    optional bias) is left out, as None is. `x` is the layer's input.
+
+    Raises TypeError or ValueError, which name the layer, the line and the input, where an input is something else, is a
+    parameter where it may not be, is missing, or has a shape that does not fit.
     """
 
     def __init__(self, layer: Recurrent) -> None:
-        self._shapes = layer.shapes
-        self._names = ["x", *self._shapes]
-        self._parameters = {name: Register(1 + i, shape) for i, (name, shape) in enumerate(self._shapes.items())}
+        self._title = f"{type(layer).__name__}.program"
+        self._names = ["x", *layer.shapes]
+        shapes = [(layer.d_model,), *layer.shapes.values()]
+        self._registers = [Register(place, shape) for place, shape in enumerate(shapes)]
         self._fixed = {MISSING, *range(1, len(self._names))}  # registers that depend on parameters alone
         self._lines: list[Line] = []
-        self.x = Register(0, (layer.d_model,))
+        self._unknown: list[str] = []
+        self.x = self._registers[0]
 
     def __call__(self, instruction: Instruction, *inputs: Register | str | None) -> Any:
-        kind, takes = type(instruction).__name__, _input_names(type(instruction).forward)
-        inputs += (None,) * (len(takes) - len(inputs))
-        given = [self._parameters.get(one) if isinstance(one, str) else one for one in inputs]
+        if not isinstance(instruction, Instruction):
+            raise TypeError(f"{self._title}: got {instruction!r:.80}, expected an instruction, as Dense()")
+        count = sum(type(line.instruction) is type(instruction) for line in self._lines)
+        kind = type(instruction).__name__
+        name = f"{kind}{1 + count}" if count else kind
+        title = f"{self._title}: {name}"
+        takes = inspect.signature(type(instruction).forward).parameters
+        names = _input_names(type(instruction).forward)
+        starred = any(one.kind is one.VAR_POSITIONAL for one in takes.values())
+        if len(inputs) > len(names) and not starred:
+            raise TypeError(f"{title}: got {len(inputs)} inputs, expected {', '.join(names)}")
+        given = [self._register(f"{title}: {one}", value) for one, value in zip_longest(names, inputs)]
+        places = tuple(MISSING if one is None else one.place for one in given)
+        fixed = instruction.foldable and self._fixed.issuperset(places)
+        for one, register, value in zip_longest(names, given, inputs):
+            if one is None:
+                continue  # a starred input
+            if register is None and takes[one].default is inspect.Parameter.empty:
+                raise ValueError(f"{title}: {one} is {value!r}, expected a register, or a parameter of the layer")
+            constant = register is not None and register.place in self._fixed
+            if register is not None and constant != (fixed or one in instruction.parameters):
+                got, expected = ("on parameters alone", "on x") if constant else ("on x", "on parameters alone")
+                raise ValueError(f"{title}: {one} depends {got}, expected one that depends {expected}")
         shapes = tuple(None if one is None else one.shape for one in given)
         try:
-            outputs = [Register(len(self._names) + i, shape) for i, shape in enumerate(instruction.shapes(*shapes))]
+            outputs = instruction.shapes(*shapes)
             states = instruction.state(*shapes)
         except (TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"{kind}: {error}, its inputs have shapes {', '.join(map(str, shapes))}") from error
-        places = tuple(MISSING if one is None else one.place for one in given)
-        fixed = self._fixed.issuperset(places)
+            raise ValueError(f"{title}: got shapes {', '.join(map(str, shapes))}: {error}") from error
         read = tuple(
-            place if place in self._fixed or name in instruction.reads else MISSING
-            for name, place in zip_longest(takes, places)
+            place if place in self._fixed or one in instruction.reads else MISSING
+            for one, place in zip_longest(names, places)
         )
-        count = sum(type(line.instruction) is type(instruction) for line in self._lines)
-        name = f"{kind}{1 + count}" if count else kind
-        made = tuple(one.place for one in outputs)
-        self._lines.append(Line(name, instruction, places, made, read, shapes, states, fixed))
-        self._fixed |= set(made) if fixed else set()
+        made = tuple(Register(len(self._registers) + i, shape) for i, shape in enumerate(outputs))
+        at = tuple(one.place for one in made)
+        self._lines.append(Line(name, instruction, places, at, read, shapes, states, fixed))
+        self._fixed |= set(at) if fixed else set()
+        self._registers += made
         self._names += [name if len(made) == 1 else f"{name}_{i}" for i in range(len(made))]
-        return outputs[0] if len(made) == 1 else tuple(outputs)
+        return made[0] if len(made) == 1 else made
 
-    def returns(self, y: Register, **shown: Register) -> Program:
-        """Returns the program, whose output is y. Registers that are `shown` can be asked for by these names
-        (`Programmed.registers`); "h" is the layer's vector of hidden states."""
-        for name, one in shown.items():
-            self._names[one.place] = name
+    def _register(self, title: str, value: Any) -> Register | None:
+        """Returns an input as a register; None if it is not given."""
+        if isinstance(value, str):
+            if value not in self._names[1 : 1 + self._parameters]:
+                self._unknown.append(value)
+                return None
+            return self._registers[self._names.index(value)]
+        if value is None:
+            return None
+        if not isinstance(value, Register):
+            raise TypeError(f"{title} is a {type(value).__name__}, expected a register, or the name of a parameter")
+        if value.place >= len(self._registers) or self._registers[value.place] is not value:
+            raise ValueError(f"{title} is a register of another program, expected one of this builder")
+        return value
+
+    @property
+    def _parameters(self) -> int:
+        return len(self._names) - sum(len(line.outputs) for line in self._lines) - 1
+
+    def returns(self, y: Register, /, **shown: Register) -> Program:
+        """Returns the program, whose output is y, of the layer's width. Registers that are `shown` can be asked for by
+        these names (`Programmed.registers`); "h" is the layer's vector of hidden states. Raises ValueError if y has
+        another shape, or if a line's output or a parameter is not read."""
+        title = f"{self._title}: returns"
+        for name, one in {"y": y, **shown}.items():
+            if self._register(f"{title}: {name}", one) is None or isinstance(one, str):
+                raise TypeError(f"{title}: {name} is {one!r}, expected a register")
+        if y.shape != self.x.shape or y.place in self._fixed:
+            what = "depends on parameters alone" if y.place in self._fixed else f"has shape {y.shape}"
+            raise ValueError(f"{title}: y {what}, expected shape {self.x.shape}, as of x")
         read = {y.place, *(place for line in self._lines for place in line.inputs)}
         if idle := [line.name for line in self._lines if read.isdisjoint(line.outputs)]:
-            raise ValueError(f"Builder.returns: no line reads the output of {idle[0]}, and it is not y")
-        return Program(tuple(self._names), tuple(self._parameters), tuple(self._lines), y.place, shown)
+            raise ValueError(f"{title}: no line reads the output of {idle[0]}, and it is not y")
+        parameters = tuple(self._names[1 : 1 + self._parameters])
+        if idle := [name for place, name in enumerate(parameters, 1) if place not in read]:
+            unknown = f"; {', '.join(map(repr, self._unknown))} is no parameter" if self._unknown else ""
+            raise ValueError(f"{title}: no line reads the parameter {idle[0]!r}{unknown}")
+        return Program(tuple(self._names), parameters, tuple(self._lines), y.place, shown)
 
 
 class Prepared(NamedTuple):
@@ -315,7 +387,17 @@ class Programmed(Recurrent):
 
     @cached_property
     def _program(self) -> Program:
-        return self.program()
+        program: Any = self.program()
+        if not isinstance(program, Program):
+            kind = type(self).__name__
+            raise TypeError(
+                f"{kind}.program: returned a {type(program).__name__}, expected what Builder.returns returns"
+            )
+        return program
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process writes its program anew."""
+        return {name: value for name, value in vars(self).items() if name != "_program"}
 
     @property
     def state_form(self) -> StateForm:
@@ -334,8 +416,11 @@ class Programmed(Recurrent):
         return StateArray("y", (self.d_model,)) if h is None else StateArray("h", (math.prod(h.shape),))
 
     def hidden_states(self, saved: ProgramSaved) -> Array | None:
-        h = saved.registers.get("h")
-        return None if h is None else h.reshape(*h.shape[:2], math.prod(h.shape[2:]))
+        shown = self._program.shown.get("h")
+        if shown is None:
+            return None
+        h = saved.registers[self._program.names[shown.place]]
+        return h.reshape(*h.shape[:2], math.prod(h.shape[2:]))
 
     @property
     def state_size(self) -> int | None:
