@@ -119,7 +119,8 @@ static void give_back(reader *r, rows some) {
 /* The rows of a new register with the shape of another value, or of one axis. */
 static rows make_like(reader *r, const value *like) {
     value *const v = next(r, like->shape, like->axes);
-    if (good(r->b)) v->rows = v - r->registers == r->result ? r->y : rows_for(r, numbers_of(v));
+    const bool is_result = v - r->registers == r->result && numbers_of(v) == r->y.width; /* or the end refuses it */
+    if (good(r->b)) v->rows = is_result ? r->y : rows_for(r, numbers_of(v));
     return v->rows;
 }
 

@@ -172,6 +172,24 @@ def test_what_is_around_the_lines_is_checked(own: Callable[..., Any], change: Ca
     assert refused(model, params, change).status == librotrnn.DAMAGED
 
 
+@pytest.mark.parametrize(
+    "op", [{"op": "Affine", "scale": 2, "shift": 1}, {"op": "SiLU"}, {"op": "RMSNorm", "eps": 1.0, "gain": 1.0}]
+)
+def test_an_output_of_another_width_is_refused(own: Callable[..., Any], op: dict[str, Any]) -> None:
+    """A fuzzer found that its line wrote as many numbers as the model is wide."""
+    model, params = own()
+
+    def narrow(program: Any) -> None:
+        lines, before = program["lines"], 1 + len(program["parameters"])
+        lines[:] = [
+            {"op": "Split", "in": [0], "sizes": [2, D - 2], "axis": -1},
+            {**op, "in": [before] + [-1] * (op["op"] == "RMSNorm")},
+        ]
+        program["y"] = before + 2
+
+    assert refused(model, params, narrow).status == librotrnn.DAMAGED
+
+
 def test_a_file_without_the_program_is_refused_by_name(tmp_path: Path) -> None:
     model = build_model(ModelSettings("mamba", D, 1), {"d_state": 2}, n_classes=3, n_features=2)
     params = dict(flatten(model.init(np.random.default_rng(0))))
