@@ -66,7 +66,8 @@ class Repository:
         self.git("commit", "-q", "-m", "-", GIT_COMMITTER_DATE=when, GIT_AUTHOR_DATE=when)
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        ours = ("MAKE", "ROTRNN_", "GATE_", "HARNESS_", "PYTEST_")  # with which these steps would be others
+        plain = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         env = plain | {"STEPS_ROOT": str(self.folder)} | environment
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
 
