@@ -206,6 +206,25 @@ def test_wrong_programs_say_what_is_wrong(write: Any, message: str) -> None:
         _ = Given(D, write=write).state_form
 
 
+@dataclass(frozen=True)
+class Named(Own):
+    """A layer whose parameter has the name of the input."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"x": (D, D)}
+
+    def program(self) -> Program:
+        p = Builder(self)
+        return p.returns(p(Dense(), p.x, "x"))
+
+
+def test_a_parameter_may_have_the_name_of_the_input() -> None:
+    params = {"x": np.arange(9.0).reshape(D, D)}
+    y, _ = Named(D).forward(params, np.ones((1, 1, D)))
+    np.testing.assert_array_equal(y, [[[3, 12, 21]]])
+
+
 def test_a_layer_is_pickled_without_its_program() -> None:
     """Another version of the code may write another one."""
     layer, params, x = drawn()

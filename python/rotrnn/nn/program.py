@@ -269,7 +269,8 @@ class Builder:
 
     def __init__(self, layer: Recurrent) -> None:
         self._title = f"{type(layer).__name__}.program"
-        self._names = ["x", *layer.shapes]
+        self._parameters = tuple(layer.shapes)
+        self._names = ["x", *self._parameters]
         shapes = [(layer.d_model,), *layer.shapes.values()]
         self._registers = [Register(place, shape) for place, shape in enumerate(shapes)]
         self._fixed = {MISSING, *range(1, len(self._names))}  # registers that depend on parameters alone
@@ -322,10 +323,10 @@ class Builder:
     def _register(self, title: str, value: Any) -> Register | None:
         """Returns an input as a register; None if it is not given."""
         if isinstance(value, str):
-            if value not in self._names[1 : 1 + self._parameters]:
+            if value not in self._parameters:
                 self._unknown.append(value)
                 return None
-            return self._registers[self._names.index(value)]
+            return self._registers[1 + self._parameters.index(value)]
         if value is None:
             return None
         if not isinstance(value, Register):
@@ -333,10 +334,6 @@ class Builder:
         if value.place >= len(self._registers) or self._registers[value.place] is not value:
             raise ValueError(f"{title} is a register of another program, expected one of this builder")
         return value
-
-    @property
-    def _parameters(self) -> int:
-        return len(self._names) - sum(len(line.outputs) for line in self._lines) - 1
 
     def returns(self, y: Register, /, **shown: Register) -> Program:
         """Returns the program, whose output is y, of the layer's width. Registers that are `shown` can be asked for by
@@ -352,11 +349,10 @@ class Builder:
         read = {y.place, *(place for line in self._lines for place in line.inputs)}
         if idle := [line.name for line in self._lines if read.isdisjoint(line.outputs)]:
             raise ValueError(f"{title}: no line reads the output of {idle[0]}, and it is not y")
-        parameters = tuple(self._names[1 : 1 + self._parameters])
-        if idle := [name for place, name in enumerate(parameters, 1) if place not in read]:
+        if idle := [name for place, name in enumerate(self._parameters, 1) if place not in read]:
             unknown = f"; {', '.join(map(repr, self._unknown))} is no parameter" if self._unknown else ""
             raise ValueError(f"{title}: no line reads the parameter {idle[0]!r}{unknown}")
-        return Program(tuple(self._names), parameters, tuple(self._lines), y.place, shown)
+        return Program(tuple(self._names), self._parameters, tuple(self._lines), y.place, shown)
 
 
 class Prepared(NamedTuple):
