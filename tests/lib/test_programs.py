@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import Array, astype, flatten
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
 from tests.lib.model_files import content_of
+
+pytestmark = pytest.mark.skipif(
+    not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
+)
 
 D = 6
 
