@@ -98,8 +98,10 @@ def test_dtypes_of_tokens() -> None:
         for call in (partial(model.forward, params), model.stream(params, batch=2).push):
             with pytest.raises(TypeError, match="inputs has dtype uint64") if refused else nullcontext():
                 call(tokens)
-    header = (ROOT / "include" / "rotrnn.h").read_text(encoding="utf-8")
-    assert len(re.findall(r"rotrnn_push_tokens\w*\(rotrnn_stream \*stream, const int32_t \*input", header)) == 2
+    header = ROOT / "include" / "rotrnn.h"
+    if header.exists():  # a wheel is tested without it
+        text = header.read_text(encoding="utf-8")
+        assert len(re.findall(r"rotrnn_push_tokens\w*\(rotrnn_stream \*stream, const int32_t \*input", text)) == 2
     assert "any dtype but\nuint64" in (DOCS / "guide.md").read_text(encoding="utf-8")
     assert "tokens are `int32_t`" in (DOCS / "c.md").read_text(encoding="utf-8")
 

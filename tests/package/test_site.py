@@ -45,7 +45,7 @@ def test_every_public_name_is_in_the_reference_or_a_layers_page() -> None:
 def test_every_public_module_is_in_the_reference_and_promised() -> None:
     """Of every other module that lists names: PyTorch and JAX need not be there."""
     stable = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
-    package = ROOT / "python" / "rotrnn"
+    package = Path(rotrnn.__file__).parent
     assert set(site.PARTS) == {"estimators", "torch", "jax", "cuda", "plots", "tasks", "testing"}
     for name in site.PARTS:
         assert f"`rotrnn.{name}`" in stable
