@@ -34,6 +34,11 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("mamba", N),
     "mamba, other forms": ("mamba", {**N, "d_conv": 0, "bias": True}),
     "mamba, taps": ("mamba", {**N, "d_conv": 3, "conv_bias": False, "expand": 1, "negative": True}),
+    "mamba2": ("mamba2", {**N, "d_head": 4, "groups": 2}),
+    "delta_net": ("delta_net", {**N, "heads": 2, "steps": 2, "gate": True, "output_gate": True}),
+    "mlstm": ("mlstm", {**N, "heads": 2}),
+    "slstm": ("slstm", {**N, "heads": 2}),
+    "lstm": ("lstm", N),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},
@@ -114,8 +119,9 @@ def test_the_file_says_what_it_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layer", "own", "message"), [
-    ("attention", {"heads": 2}, "the model has a Attention, expected LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU, "),
+    ("attention", {"heads": 2}, "the model has a Attention, expected LRU, S5, RotRNN, RopeMemory, S4D, or a layer"),
     ("lru", {**N, "window": 3}, "a LRU has window=3, expected None"),
+    ("wrope_memory", {**N, "length": 9}, "the model has a WropeMemory, expected LRU, "),
     ("s4d", {**N, "window": 3}, "a S4D has window=3, expected None"),
     ("mamba", {**N, "window": 3}, "a Mamba has window=3, expected None"),
 ])  # fmt: skip

@@ -113,6 +113,8 @@ def _s4d(g: Graph, layer: S4D, params: Params, x: str) -> str:
 
 def _programmed(g: Graph, layer: Programmed, params: Params, x: str) -> str:
     """Each instruction by its rule; registers that depend on parameters alone are constants."""
+    if hasattr(layer, "window"):
+        _no_window(layer)
     program, values = layer.begun(params)
     values[0] = x
     for line in program.lines:
@@ -148,12 +150,8 @@ def _layer(g: Graph, layer: Any, params: Params, x: str) -> str:
     for kind, build in LAYERS.items():
         if isinstance(layer, kind):
             return build(g, layer, params, x)
-    raise ValueError(
-        f"save_onnx: the model has a {type(layer).__name__}, expected LRU, S5, RotRNN, RopeMemory, {_KINDS}"
-    )
-
-
-_KINDS = ", ".join(kind.__name__ for kind in LAYERS if kind is not LinearRecurrence)
+    expected = "LRU, S5, RotRNN, RopeMemory, S4D, or a layer that is a program, as RNN and Mamba are"
+    raise ValueError(f"save_onnx: the model has a {type(layer).__name__}, expected {expected}")
 
 
 # ---- the parts around them ----
