@@ -74,7 +74,7 @@ DATA = "data"  # the folder of generators: integer code, as fast on any instruct
 ONCE = "once.c"  # the table of generators
 LIB = "lib"  # the folder of the C library, whose streams the module has; it also has a Makefile of its own
 LIB_VARIANTS = ("run.c", "iterate.c")  # what computes
-LIB_ALONE = ("choose.c", "workspaces.c")  # the module chooses instruction sets, and has a pool, by itself
+LIB_ALONE = ("choose.c",)  # the module chooses instruction sets by itself
 PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "stream.c")  # compiled once, without a variant
 
 # The GPUs: Ampere and Hopper, and later ones from PTX; or those of ROTRNN_GPUS alone, "90" say. Warnings are errors:

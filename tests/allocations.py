@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES
 from rotrnn import ModelSettings, _cpu, build_model, tasks
 from rotrnn._support.json import to_json
-from rotrnn.models.files import described
-from rotrnn.nn.layer import astype, flatten
+from rotrnn.models.listing import listed
+from rotrnn.nn.layer import astype
 from rotrnn.ops.device import HOST
 
 ALLOCATOR = ctypes.PyDLL(None)
@@ -163,7 +163,8 @@ def check_streams() -> None:
     ):  # also one long enough for its own thread
         model = build_model(ModelSettings(layer, size, 2), {"d_state": 3}, head="tagger", n_classes=3, vocab=5)
         params = astype(model.init(np.random.default_rng(0)), np.float32)
-        facts, arrays = to_json({"model": described(model, programs=True)}), dict(flatten(params))
+        listing = listed(model, params)
+        facts, arrays = to_json({"program": listing.described()}), listing.arrays
         check(f"Stream of {layer}", lambda facts=facts, arrays=arrays: _cpu.Stream(facts, arrays, 2))
         stream = _cpu.Stream(facts, arrays, 2)
         tokens, y = np.ones((2, n), np.int64), np.empty((2, n, 3), np.float32)

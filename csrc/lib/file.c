@@ -12,7 +12,8 @@
 enum { LENGTH = 8 };                                      /* bytes of the header's length, in front of the header */
 enum { SHORTEST_HEADER = 2, LONGEST_HEADER = 100000000 }; /* "{}", and the limit of safetensors */
 
-static const char KEY[] = "rotrnn"; /* of the metadata */
+static const char KEY[] = "rotrnn";       /* of the metadata */
+static const char DERIVED[] = "program."; /* begins the names of arrays that are no parameters */
 enum { FORMAT = 2, MODEL_FORMAT = 1 };
 
 /* The data of the file, behind the header. */
@@ -150,7 +151,8 @@ bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_er
         }
         if (!f->count) f->is_double = json_is(json_member(one, "dtype"), "F64");
         if (!read_array(f->arrays + f->count, one, f->is_double ? "F64" : "F32", d, error)) return false;
-        if (__builtin_add_overflow(f->numbers, f->arrays[f->count].count, &f->numbers))
+        const bool derived = !strncmp(one->key, DERIVED, sizeof DERIVED - 1);
+        if (!derived && __builtin_add_overflow(f->numbers, f->arrays[f->count].count, &f->numbers))
             return failed(error, ROTRNN_DAMAGED, "the arrays have too many numbers");
         f->count++;
     }

@@ -13,13 +13,12 @@ typedef struct {
     const void *bytes;
     int64_t shape[MOST_AXES], count;
     int axes;
-    bool used;
 } file_array;
 
 typedef struct {
     file_array *arrays; /* sorted by name */
     int64_t count;      /* of arrays */
-    int64_t numbers;    /* of all arrays */
+    int64_t numbers;    /* of the parameters */
     bool is_double;
     json *facts;
     uint8_t digest[SHA256_BYTES]; /* of all of this */

@@ -41,6 +41,7 @@ typedef enum {
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
+    OP_PLACE,        /* columns of y, from `from` on, = x */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
@@ -198,7 +199,6 @@ typedef struct implementation {
     void (*pack)(void *to, const double *w, int64_t out, int64_t in); /* w (out, in) for a product */
     void (*convert)(void *to, const double *from, int64_t count);
     void (*push)(const program *p, frame *f, const pushed *call);
-    int (*rotation)(const orthogonal_forward_args *args); /* expm(M - M^T), in double; NULL for float */
 } implementation;
 
 #endif

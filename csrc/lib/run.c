@@ -100,6 +100,12 @@ static void run_columns(const op *o, const frame *f) {
         copy_row(rows_of(f, o->y) + r * n, rows_of(f, o->x) + r * width + o->from, n);
 }
 
+static void run_place(const op *o, const frame *f) {
+    const int64_t n = o->x.width, width = o->y.width;
+    for (int64_t r = 0; r < f->B * f->n; r++)
+        copy_row(rows_of(f, o->y) + r * width + o->from, rows_of(f, o->x) + r * n, n);
+}
+
 /* ------------------------------------------------------------------------------------------------- recurrences */
 
 /* A loop over the rows of each sequence in the order of time. */
@@ -636,6 +642,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
+    [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
     [OP_SCAN] = run_scan,
     [OP_EXACT_SCAN] = run_exact_scan,
@@ -761,10 +768,4 @@ static void pack_weight(void *to, const double *w, int64_t out, int64_t in) {
 #define ROT_TEXT_(name) #name
 #define ROT_TEXT(name)  ROT_TEXT_(name)
 
-#if ROT_DOUBLE
-#define ROTATION K(orthogonal_forward)
-#else
-#define ROTATION NULL
-#endif
-
-const implementation K(rot_run) = {ROT_TEXT(ROT_ISA), sizeof(real), packed, pack_weight, convert, push, ROTATION};
+const implementation K(rot_run) = {ROT_TEXT(ROT_ISA), sizeof(real), packed, pack_weight, convert, push};

@@ -19,14 +19,13 @@ from safetensors.numpy import save
 from librotrnn import LibraryError, Model
 from rotrnn import ModelSettings, build_model
 from rotrnn._support.checkpoint import KEY, _digest
-from rotrnn.models.files import described
-from rotrnn.nn.layer import flatten
+from rotrnn.models.files import contents
 
 Rng = np.random.Generator
 
 VALUES: list[Any] = [
     *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, 1e-320),
-    *("Dense", "Split", "Sum", "Scan", "SelectiveScan"),
+    *("Dense", "Split", "Sum", "Scan", "SelectiveScan", "System", "FixedPoint", "encoder.w", "program.0", "u", "delta"),
     *("householder", "low_rank", "kronecker", "orthogonal", "dense", "mixture", "direct", ["mixer", "lambda"]),
     *(None, True, False, "", "full", "LRU", "Mamba", "Attention", "\u00e9\u0000", [], {}, [1], {"kind": "Dense"}),
 ]
@@ -71,7 +70,7 @@ def sources(rng: Rng) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         settings = ModelSettings(layer, 4, 1, norm=("batch", "layer")[i % 2], block=block)
         reads = {"vocab": 5} if i % 2 else {"n_features": 2}
         model = build_model(settings, own, head=("classifier", "tagger")[i % 2], n_classes=3, **reads)
-        found.append((dict(flatten(model.init(rng))), {"model": described(model, programs=True), "model_format": 1}))
+        found.append(contents(model, model.init(rng)))
     return found
 
 

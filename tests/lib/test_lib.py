@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import errno
 import functools
@@ -27,10 +28,11 @@ import librotrnn
 from librotrnn import Array, LibraryError, Model
 from rotrnn import ModelSettings, NotConverged, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
+from rotrnn.models.files import contents
 from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
 from small_models import sizes_of
-from tests.lib.model_files import fuzz
+from tests.lib.model_files import content_of, fuzz
 
 pytestmark = pytest.mark.skipif(
     not (librotrnn.ROOT / "csrc").exists() or not shutil.which("make"), reason="needs the sources, and make"
@@ -451,11 +453,12 @@ def test_direct_steps_without_a_solution_are_counted(tmp_path: Path) -> None:
         model.forward(params, x.astype(np.float32))
 
 
-@pytest.mark.parametrize("case", ["bedouin, dense", "bedouin, mixture", "fpmamba", "fpmamba, mixture"])
-def test_widths_whose_sizes_could_overflow_are_refused(case: str, tmp_path: Path) -> None:
-    made = Made(tmp_path, case)
+@pytest.mark.parametrize("mixer", ["dense", "mixture", "householder"])
+def test_widths_whose_sizes_could_overflow_are_refused(mixer: str, tmp_path: Path) -> None:
+    made = Made(tmp_path, "fixed_point")
     facts = made.facts()
-    facts["model"]["stack"]["blocks"][1]["layer"].update(expand=2**28)
+    line = next(one for one in facts["program"]["lines"] if one["op"] == "FixedPoint")
+    line.update(width=2**28, mixer=mixer, rank=2)
     error = refusal(made.content(facts))
     assert error.status == librotrnn.UNSUPPORTED
     assert "channels" in error.text
@@ -557,88 +560,90 @@ class Made:
 
     def __init__(self, folder: Path, case: str = "tokens, mean") -> None:
         model, params, _ = built(case)
-        self.folder, self.model, self.arrays = folder, model, dict(flatten(astype(params, np.float32)))
+        self.folder = folder
+        self.arrays, self._facts = contents(model, astype(params, np.float32))
 
     def content(self, facts: dict[str, Any]) -> bytes:
-        from rotrnn._support.checkpoint import write_checkpoint
-
-        write_checkpoint(self.folder / "made", self.arrays, facts)
-        return (self.folder / "made").read_bytes()
+        return content_of(self.arrays, facts)
 
     def facts(self) -> dict[str, Any]:
-        from rotrnn.models.files import described
-
-        return {"model": json.loads(json.dumps(described(self.model, programs=True))), "model_format": 1}
+        return copy.deepcopy(self._facts)
 
 
 def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) -> None:
-    """The checksum is right, and the sentence names the part."""
+    """The checksum is right, and the sentence names the line."""
     made = Made(tmp_path)
     Model(made.content(made.facts()))
+    [*systems] = [i for i, line in enumerate(made.facts()["program"]["lines"]) if line["op"] == "System"]
 
     def refused(change: Any, status: int, *words: str) -> None:
         facts = made.facts()
-        change(facts["model"])
+        change(facts["program"])
         error = refusal(made.content(facts))
         assert error.status == status, error
         assert all(word in error.text for word in words), error
 
-    def block(model: Any) -> Any:
-        return model["stack"]["blocks"][1]
+    def system(program: Any) -> Any:
+        return program["lines"][systems[1]]
 
-    refused(lambda m: block(m)["layer"].update(kind="Warp"), librotrnn.UNSUPPORTED, "blocks.1.layer", "Warp")
-    refused(lambda m: block(m)["layer"].update(bidirectional=True), librotrnn.UNSUPPORTED, "LRU", "directions")
-    refused(lambda m: block(m)["layer"].update(speed=1), librotrnn.UNSUPPORTED, "layer", "speed")
-    refused(lambda m: block(m)["layer"].update(d_state=11), librotrnn.DAMAGED, "blocks.1.layer.")
-    refused(lambda m: block(m)["layer"].update(d_state=2**40), librotrnn.DAMAGED, "d_state")
-    refused(lambda m: block(m)["layer"].update(d_state=True), librotrnn.DAMAGED, "d_state")
-    refused(lambda m: block(m)["layer"].update(form="new"), librotrnn.DAMAGED, "form")
-    refused(lambda m: block(m)["layer"].pop("gamma"), librotrnn.DAMAGED, "gamma")
-    refused(lambda m: block(m).update(norm=3), librotrnn.DAMAGED, "norm")
-    refused(lambda m: block(m)["norm"].update(d_model=13), librotrnn.DAMAGED, "norm", "13")
-    refused(lambda m: block(m)["gate"].update(kind="Door"), librotrnn.UNSUPPORTED, "gate", "Door")
-    refused(lambda m: m["stack"]["blocks"].pop(), librotrnn.DAMAGED, "blocks.1.")
-    refused(lambda m: m["stack"].update(blocks={}), librotrnn.DAMAGED, "stack")
-    refused(lambda m: m["pool"].update(kind="MaxPool"), librotrnn.UNSUPPORTED, "MaxPool")
-    refused(lambda m: m["head"].update(d_in=3), librotrnn.DAMAGED, "head")
-    refused(lambda m: m.update(kind="Retrieval"), librotrnn.UNSUPPORTED, "Retrieval")
-    refused(lambda m: m.update(kind=None), librotrnn.UNSUPPORTED, "kind")
-    for facts in ({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}):
+    line = f"line {systems[1]}"
+    refused(lambda p: system(p).update(op="Warp"), librotrnn.UNSUPPORTED, line, "Warp")
+    refused(lambda p: system(p)["in"].extend(["head.w", "head.w"]), librotrnn.UNSUPPORTED, line, "directions")
+    refused(lambda p: system(p)["in"].extend(["head.w"] * 9), librotrnn.DAMAGED, line)
+    refused(lambda p: system(p).update(speed=1), librotrnn.UNSUPPORTED, line, "speed")
+    refused(lambda p: system(p).update(window=2**40), librotrnn.DAMAGED, line, "window")
+    refused(lambda p: system(p).update(window=True), librotrnn.DAMAGED, line, "window")
+    refused(lambda p: system(p).update(exact=[1.0]), librotrnn.DAMAGED, line)
+    refused(lambda p: system(p).pop("weight"), librotrnn.DAMAGED, line, "weight")
+    refused(lambda p: system(p)["in"].__setitem__(1, "gone"), librotrnn.DAMAGED, "gone")
+    refused(lambda p: system(p)["in"].__setitem__(2, "head.w"), librotrnn.DAMAGED, line)
+    refused(lambda p: p.update(pool="max"), librotrnn.DAMAGED, "pool")
+    refused(lambda p: p.update(tokens=1), librotrnn.DAMAGED, "tokens")
+    refused(lambda p: p.update(tokens=False), librotrnn.DAMAGED, "encoder")
+    refused(lambda p: p.update(encoder=["encoder.table"]), librotrnn.DAMAGED, "encoder")
+    refused(lambda p: p.update(head=["encoder.table", "head.bias"]), librotrnn.DAMAGED, "head")
+    refused(lambda p: p.update(head=["head.w", "encoder.table"]), librotrnn.DAMAGED, "head")
+    refused(lambda p: p.update(head=None), librotrnn.DAMAGED, "head")
+    refused(lambda p: p.update(y=1.5), librotrnn.DAMAGED, "output")
+    refused(lambda p: p.pop("lines"), librotrnn.DAMAGED, "lines")
+    for facts in (
+        *({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}),
+        *({**made.facts(), "program": 3}, {**made.facts(), "program": {}}),
+    ):
         refusal(made.content(facts))
 
 
 @pytest.mark.parametrize(
-    ("case", "settings", "word"),
+    ("case", "settings"),
     [
-        ("fixed_point, constant", {"mixer_silu": True}, "constant mixer"),
-        ("fixed_point, matrix", {"feedback": ["mixer"]}, "constant mixer"),
-        ("fixed_point", {"symmetric": True}, "symmetric without feedback"),
-        ("fixed_point, kronecker", {"solver": "direct"}, "direct solver"),
-        ("fixed_point, direct low rank", {"scaled": False}, "direct solver"),
-        ("bedouin, mixture", {"solver": "direct"}, "direct solver"),
-        ("bedouin, mixture", {"rank": 1}, "fewer than two"),
-        ("fpmamba, mixture", {"rank": 3}, "shape"),
-        ("fixed_point, mixture", {"contractive": True}, "contractive"),
-        ("fixed_point, low rank", {"contractive": True}, "contractive"),
-        ("fixed_point", {"contractive": True, "scaled": False}, "contractive"),
-        ("fixed_point", {"unit_eps": -1.0}, "unit_eps"),
-        ("fixed_point, feedback", {"solver": "direct"}, "direct solver"),
-        ("bedouin, all driven", {"solver": "direct"}, "direct solver"),
-        ("bedouin, epsilon", {"solver": "direct"}, "direct solver"),
-        ("bedouin, silu", {"solver": "direct"}, "direct solver"),
-        ("fixed_point, feedback", {"symmetric": True}, "d_state"),
+        ("fixed_point, matrix", {"mixer": "householder"}),
+        ("fixed_point, constant", {"mixer": "orthogonal"}),
+        ("fixed_point, kronecker", {"direct": True}),
+        ("fixed_point, direct low rank", {"scaled": False}),
+        ("fixed_point, feedback", {"direct": True}),
+        ("fixed_point", {"unit_eps": -1.0}),
+        ("fixed_point", {"maps": ["delta", "C", "B", "u"]}),
+        ("fixed_point", {"maps": ["delta", "C", "B", "u", "u"]}),
+        ("fixed_point", {"maps": ["delta", "u", "alpha", "B"]}),
+        ("fixed_point", {"width": D}),
+        ("bedouin, mixture", {"direct": True}),
+        ("bedouin, mixture", {"rank": 1}),
+        ("bedouin", {"rank": 2**20}),
+        ("fpmamba", {"direct": True}),
+        ("fpmamba, mixture", {"rank": 3}),
     ],
 )
 def test_settings_of_a_fixed_point_that_contradict_each_other(
-    case: str, settings: dict[str, Any], word: str, tmp_path: Path
+    case: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     made = Made(tmp_path, case)
     facts = made.facts()
-    facts["model"]["stack"]["blocks"][1]["layer"].update(settings)
+    lines = facts["program"]["lines"]
+    place = next(i for i, line in enumerate(lines) if line["op"].endswith("FixedPoint"))
+    lines[place].update(settings)
     error = refusal(made.content(facts))
     assert error.status == librotrnn.DAMAGED
-    assert "blocks.1.layer" in error.text
-    assert word in error.text
+    assert f"line {place} of the program" in error.text
 
 
 def test_a_model_of_two_dtypes(tmp_path: Path) -> None:
@@ -804,7 +809,7 @@ def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
     model = build_model(ModelSettings(layer, D, 1), own, n_classes=3, n_features=2)
     error = refusal(saved(tmp_path, model, model.init(np.random.default_rng(0))))
     assert error.status == librotrnn.UNSUPPORTED
-    assert "blocks.0.layer" in error.text
+    assert re.search(rf"line \d+ is a |the model has a {type(model.stack.blocks[0].layer).__name__}", error.text), error
 
 
 @pytest.mark.parametrize("name", ["attention", "wrope_memory"])

@@ -13,10 +13,10 @@ import pytest
 
 import librotrnn
 from librotrnn import LibraryError, Model
-from rotrnn import LAYERS, ModelSettings, build_model
-from rotrnn.models.files import described
+from rotrnn import LAYERS, LRU, ModelSettings, build_model
+from rotrnn.models.files import contents, described
 from rotrnn.nn import instructions as table
-from rotrnn.nn.layer import Array, astype, flatten
+from rotrnn.nn.layer import EVALUATION, Array, astype, flatten
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
 from tests.lib.model_files import content_of
 
@@ -119,16 +119,44 @@ def test_a_saved_layer_of_the_users_own_runs_without_python(own: Callable[..., A
 def test_an_instruction_of_the_users_own_streams_in_python(own: Callable[..., Any]) -> None:
     model, params = own(cubed=True)
     assert model.stream(params, 3).engine == "python"
-    with pytest.raises(ValueError, match=r"blocks\.0\.layer has a program with a \S*Cube, which"):
+    with pytest.raises(ValueError, match=r"line \d+ is a \S*\.Cube, which the library does not support"):
         model.stream(params, 3, engine="c")
 
 
+def test_an_instruction_that_says_its_lines_streams_in_c(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: to("Product", x, to("Product", x, x)))
+    model, params = own(cubed=True)
+    x = drawn()
+    expected, _ = model.forward(params, x)
+    got = model.stream(params, 3, engine="c").push(x)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13 * np.abs(expected).max())  # as above
+
+
+def test_a_layer_that_is_no_program_streams_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would inherit the lines of its base class, which compute something else."""
+
+    @dataclass(frozen=True)
+    class Louder(LRU):
+        def forward(self, params: Any, x: Array, ctx: Any = EVALUATION, state: Any = None) -> Any:
+            y, kept = super().forward(params, x, ctx, state)
+            return 2 * y, kept
+
+    monkeypatch.setitem(LAYERS, "louder", Louder)
+    model = build_model(ModelSettings("louder", D, 1), {"d_state": 3}, n_classes=3, n_features=2)
+    params = model.init(np.random.default_rng(0))
+    assert model.stream(params).engine == "python"
+    model.save(tmp_path / "m.safetensors", params)
+    with pytest.raises(LibraryError, match="the model has a Louder, which has no program"):
+        Model((tmp_path / "m.safetensors").read_bytes())
+
+
 def refused(model: Any, params: Any, change: Callable[[Any], Any]) -> LibraryError:
-    facts = described(model, programs=True)
-    change(facts["stack"]["blocks"][1]["layer"]["program"])
+    arrays, facts = contents(model, params)
+    change(facts["program"])
     with pytest.raises(LibraryError) as caught:
-        Model(content_of(dict(flatten(params)), {"model": facts, "model_format": 1}))
-    assert "blocks.1.layer" in caught.value.text
+        Model(content_of(arrays, facts))
     return caught.value
 
 
@@ -136,14 +164,15 @@ def test_every_line_is_checked(own: Callable[..., Any]) -> None:
     """Each input of each line in turn another register: those not set yet, and far ones; and settings of other types.
     A register of the same shape and kind makes another program, which runs."""
     model, params = own()
-    lines = described(model, programs=True)["stack"]["blocks"][1]["layer"]["program"]["lines"]
-    registers = 200
-    for at, line in enumerate(lines):
-        for i in range(len(line["in"])):
-            for other in (registers, -2, 2**40, 0.5, None, "x", [0]):
+    for at, line in enumerate(contents(model, params)[1]["program"]["lines"]):
+        for i, given in enumerate(line["in"]):
+            others = [200, -2, 2**40, 0.5, [0], *([None] if i == 0 else [])]
+            for other in [*others, *([3] if isinstance(given, str) else ["head.w"])]:
                 error = refused(model, params, lambda program: program["lines"][at]["in"].__setitem__(i, other))  # noqa: B023
                 assert error.status == librotrnn.DAMAGED
-                assert f"line {at}" in error.text
+                assert f"line {at} of the program" in error.text
+            error = refused(model, params, lambda program: program["lines"][at]["in"].__setitem__(i, "none"))  # noqa: B023
+            assert "none is missing" in error.text
         for key, value in line.items():
             if key in ("op", "in"):
                 continue
@@ -153,6 +182,8 @@ def test_every_line_is_checked(own: Callable[..., Any]) -> None:
         assert error.status == librotrnn.UNSUPPORTED
         error = refused(model, params, lambda program: program["lines"][at].update(op=3))  # noqa: B023
         assert error.status == librotrnn.UNSUPPORTED
+        error = refused(model, params, lambda program: program["lines"][at].update(speed=3))  # noqa: B023
+        assert error.status == librotrnn.UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -160,14 +191,10 @@ def test_every_line_is_checked(own: Callable[..., Any]) -> None:
     [
         lambda program: program.update(y=0.5),
         lambda program: program.update(y=2**40),
-        lambda program: program.update(y=1),
         lambda program: program.update(y=-1),
         lambda program: program.update(lines={}),
         lambda program: program.update(lines=[3]),
-        lambda program: program.update(parameters=None),
-        lambda program: program["parameters"].__setitem__(0, 3),
-        lambda program: program["parameters"].__setitem__(0, "none"),
-        lambda program: program["parameters"].pop(),
+        lambda program: program.update(lines=[[]]),
         lambda program: program["lines"].pop(),
         lambda program: program["lines"][0].pop("in"),
     ],
@@ -185,19 +212,28 @@ def test_an_output_of_another_width_is_refused(own: Callable[..., Any], op: dict
     model, params = own()
 
     def narrow(program: Any) -> None:
-        lines, before = program["lines"], 1 + len(program["parameters"])
-        lines[:] = [
-            {"op": "Split", "in": [0], "sizes": [2, D - 2], "axis": -1},
-            {**op, "in": [before] + [-1] * (op["op"] == "RMSNorm")},
-        ]
-        program["y"] = before + 2
+        program["lines"] = [{"op": "Split", "in": [0], "sizes": [2, D - 2], "axis": -1}, {**op, "in": [1]}]
+        program["y"] = 3
 
     assert refused(model, params, narrow).status == librotrnn.DAMAGED
 
 
-def test_a_file_without_the_program_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("op", ["Concat", "Products"])
+def test_memory_is_in_proportion_to_the_file(own: Callable[..., Any], op: str) -> None:
+    """A fuzzer's find: registers that double from line to line."""
+    model, params = own()
+
+    def double(program: Any) -> None:
+        own = {"in": [0], "degree": 2} if op == "Products" else {"in": [0, 0]}
+        program["lines"] = [{"op": op, **own, "in": [i for _ in own["in"]]} for i in range(24)]
+        program["y"] = 24
+
+    assert refused(model, params, double).status == librotrnn.NO_MEMORY
+
+
+def test_a_file_without_the_program_is_refused_by_name() -> None:
     model = build_model(ModelSettings("mamba", D, 1), {"d_state": 2}, n_classes=3, n_features=2)
     params = dict(flatten(model.init(np.random.default_rng(0))))
-    with pytest.raises(LibraryError, match=r"blocks\.0\.layer is a Mamba without a program") as caught:
+    with pytest.raises(LibraryError, match="the file is of an earlier version: load the model in Python") as caught:
         Model(content_of(params, {"model": described(model), "model_format": 1}))
     assert caught.value.status == librotrnn.UNSUPPORTED

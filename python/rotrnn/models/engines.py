@@ -13,13 +13,10 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plural
-from rotrnn.nn.blocks.dense import Dense
+from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
-from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
-from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.module import check_form
-from rotrnn.nn.program import Programmed
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.device import full
 from rotrnn.ops.pointwise import check_indices
@@ -68,23 +65,18 @@ class CEngine(Engine):
     name = "c"
 
     def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
-        from rotrnn.models.files import described  # it knows every model
-
-        layers = [block.layer.core for block in model.stack.blocks]
-        foreign = [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]
-        if own := [one for one in foreign if not isinstance(one, Programmed)]:
-            raise NotImplementedError(f"the model has a {type(own[0]).__name__}, a layer of your own")
         arrays = dict(flatten(params))
         if not all(type(one) is np.ndarray for one in arrays.values()):
             raise NotImplementedError("the parameters are not NumPy arrays")
+        listing = listed(model, params)
         self.model, self.batch = model, batch
         self.dtype = next(iter(arrays.values())).dtype
         self.numbers = self.dtype.name
-        self.reads_features = isinstance(model.encoder, Dense)
-        self.pools = "T" not in model.output_forms[0]
-        self.outputs = [*model.heads.values()][-1].d_out
-        self.iterating = sum(isinstance(layer, FixedPointRNN | MatrixFixedPoint) for layer in layers)
-        self.stream = _cpu.Stream(to_json({"model": described(model, programs=True)}), arrays, batch)
+        self.reads_features = not listing.tokens
+        self.pools = listing.pool is not None
+        self.outputs = len(listing.arrays[listing.head[0]])
+        self.iterating = sum(line.op.endswith("FixedPoint") for line in listing.lines)
+        self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch)
         self.unsettled = 0
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:

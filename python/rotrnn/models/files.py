@@ -5,7 +5,9 @@ settings with its class as "kind"; parts in parts are nested as in the model:
 
     {"kind": "SequenceClassifier", "encoder": {"kind": "Dense", "d_in": 1, "d_out": 64}, "stack": {...}, ...}
 
-The arrays have the names of the flattened parameters, "blocks.0.layer.nu_log". There is no code in the file.
+The arrays have the names of the flattened parameters, "blocks.0.layer.nu_log". Beside the settings, the metadata have
+the model as lines (`rotrnn.models.listing`), which the C library runs, with further arrays "program.0"; or, if a part
+has no such form, a sentence that says so. There is no code in the file.
 """
 
 from __future__ import annotations
@@ -19,27 +21,27 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.files import check_file
 from rotrnn._support.text import alike, nearest
 from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
+from rotrnn.models.listing import listed
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regressor, StepRegressor
 from rotrnn.models.retrieval import Retrieval
 from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
-from rotrnn.nn import instructions
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS
 from rotrnn.nn.blocks.pool import POOLS
-from rotrnn.nn.layer import Module, Params, flatten, unflatten
+from rotrnn.nn.layer import Array, Module, Params, flatten, unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
-from rotrnn.nn.program import Program, Programmed
+from rotrnn.nn.listing import DERIVED, Unlisted
 from rotrnn.nn.registry import LAYERS
 
 FORMAT = 1
 PROGRAM = "program"
-"""The key of a layer's program, which follows from its settings: Python writes it, and C reads it."""
+"""The key of the model as lines. In files of an earlier version, layers have it, too."""
 PARTS = (
     *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
@@ -83,7 +85,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         model = made(facts["model"], "model")
         if not isinstance(model, SequenceModel):
             raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(_heads())}")
-        params = unflatten(arrays)
+        params = unflatten({name: one for name, one in arrays.items() if not name.startswith(DERIVED)})
         model.check_params(params)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
@@ -94,36 +96,31 @@ def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Param
     """Writes a model and its parameters atomically; see `SequenceModel.save`."""
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
-    write_checkpoint(path, dict(flatten(params)), {"model": described(model, programs=True), "model_format": FORMAT})
+    write_checkpoint(path, *contents(model, params))
 
 
-def described(part: Any, programs: bool = False) -> Any:
-    """Returns the settings of a part and of all parts in it, in the form of JSON, with the `programs` of layers that
-    have one, which the C library runs (csrc/lib/lines.c)."""
+def contents(model: SequenceModel, params: Params) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Returns the arrays and the facts of a model's file."""
+    arrays, facts = dict(flatten(params)), {"model": described(model), "model_format": FORMAT}
+    try:
+        listing = listed(model, params)
+    except Unlisted as error:
+        return arrays, {**facts, PROGRAM: str(error)}
+    derived = {name: one for name, one in listing.arrays.items() if name.startswith(DERIVED)}
+    return arrays | derived, {**facts, PROGRAM: listing.described()}
+
+
+def described(part: Any) -> Any:
+    """Returns the settings of a part and of all parts in it, in the form of JSON."""
     if isinstance(part, tuple | list):
-        return [described(one, programs) for one in part]
+        return [described(one) for one in part]
     if not is_dataclass(part):
         return part
     kind: Any = type(part)
     name = kind.__name__
     if kinds().get(name) is not kind:
         raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
-    settings = {one.name: described(getattr(part, one.name), programs) for one in fields(part) if _kept(one)}
-    if programs and isinstance(part, Programmed):
-        settings[PROGRAM] = _described_program(part.program())
-    return {"kind": name, **settings}
-
-
-def _described_program(program: Program) -> dict[str, Any]:
-    """Returns a program in the form of JSON. The name of an instruction of one's own has its module, too."""
-    lines = []
-    for line in program.all_lines:
-        own: Any = line.instruction
-        kind = type(own)
-        name = kind.__name__ if kind.__module__ == instructions.__name__ else f"{kind.__module__}.{kind.__name__}"
-        settings = {one.name: described(getattr(own, one.name), True) for one in fields(own)}
-        lines.append({"op": name, "in": list(line.inputs), **settings})
-    return {"parameters": list(program.parameters), "lines": lines, "y": program.y}
+    return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if _kept(one)}}
 
 
 def _kept(one: Field[Any]) -> bool:

@@ -242,7 +242,8 @@ class SequenceModel(Module, ABC):
         """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.
 
         It is a safetensors file: the arrays have the names of the flattened parameters, and the metadata the settings
-        of every part (`rotrnn.models.files`). It is written atomically, and verified by a checksum when it is read.
+        of every part (`rotrnn.models.files`). For the C library it also has the model as lines, and a few further
+        arrays, whose names begin with "program.". It is written atomically, and verified by a checksum when it is read.
 
         Raises
         ------
@@ -276,8 +277,8 @@ class SequenceModel(Module, ABC):
 
         It computes `forward` in evaluation mode, for any batch and time, sequences of a batch being equally long; the
         input is named "inputs" (token ids are int64), the output "logits". Classifiers and taggers whose layers are
-        LRU, S5, RotRNN, RopeMemory, S4D, RNN, MinGRU or Mamba, without windows, alone or in Griffin. Needs onnx (pip
-        install 'rotrnn[onnx]').
+        LRU, S5, RotRNN, RopeMemory, S4D or programs (`rotrnn.nn.program`), without windows, alone or in Griffin. Needs
+        onnx (pip install 'rotrnn[onnx]').
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""The rules by which instructions of a program (`rotrnn.nn.program`) become nodes of an ONNX graph.
+"""The rules by which the lines of a model (`rotrnn.nn.listing`) become nodes of an ONNX graph.
 
-A rule takes the graph, the line of the program, and its inputs: names of values (B, T, ...), and arrays where an input
-depends on parameters alone. It returns the name of its output, or a tuple of names.
+A rule takes the graph, the line, and its inputs: names of values (B, T, ...), and arrays that do not depend on time. It
+returns the name of its output, or a tuple of names.
 """
 
 from __future__ import annotations
@@ -13,53 +13,123 @@ from typing import Any
 import numpy as np
 
 from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
-from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import Array
-from rotrnn.nn.program import Line
+from rotrnn.nn.listing import Line
 
 Names = list[str]
 
 # ---- maps of a step ----
 
 
-def _layer_norm(g: Graph, line: Any, x: str) -> str:
+def _layer_norm(g: Graph, line: Line, x: str, scale: Array | None = None, bias: Array | None = None) -> str:
     """Not by LayerNormalization, which holds its eps in float32."""
     centred = g.op("Sub", x, g.op("ReduceMean", x, g.axes(-1)))
-    return rms_norm(g, centred, np.ones(()), line.instruction.eps)
+    y = rms_norm(g, centred, np.ones(()) if scale is None else scale, line.settings["eps"])
+    return y if bias is None else g.op("Add", y, g.constant(bias))
 
 
-def _rms_norm(g: Graph, line: Any, x: str, scale: Array | None) -> str:
-    own = line.instruction
-    return rms_norm(g, x, np.asarray(own.gain) if scale is None else scale, own.eps)
+def _skip(g: Graph, line: Line, x: str, d: Array, z: str | None = None) -> str:
+    y = g.op("Mul", x, g.constant(d))
+    return y if z is None else g.op("Add", z, y)
 
 
-def _log_sigmoid(g: Graph, line: Any, x: str) -> str:
+def _batch_norm(g: Graph, line: Line, x: str, gain: Array, mean: Array, bias: Array) -> str:
+    centred = g.op("Sub", x, g.constant(mean))
+    return g.op("Add", g.op("Mul", centred, g.constant(gain)), g.constant(bias))
+
+
+def _rms_norm(g: Graph, line: Line, x: str, scale: Array | None) -> str:
+    own = line.settings
+    return rms_norm(g, x, np.asarray(own["gain"]) if scale is None else scale, own["eps"])
+
+
+def _log_sigmoid(g: Graph, line: Line, x: str) -> str:
     return g.op("Neg", g.op("Softplus", g.op("Neg", x)))
 
 
-def _affine(g: Graph, line: Any, x: str) -> str:
-    own = line.instruction
-    return g.op("Add", g.op("Mul", x, g.constant(own.scale)), g.constant(own.shift))
+def _affine(g: Graph, line: Line, x: str) -> str:
+    own = line.settings
+    return g.op("Add", g.op("Mul", x, g.constant(own["scale"])), g.constant(own["shift"]))
 
 
-def _split(g: Graph, line: Any, x: str) -> tuple[str, ...]:
-    own = line.instruction
-    cuts = pairwise([0, *np.cumsum(own.sizes)])
-    return tuple(g.op("Slice", x, g.axes(start), g.axes(end), g.axes(own.axis)) for start, end in cuts)
+def _split(g: Graph, line: Line, x: str) -> tuple[str, ...]:
+    own = line.settings
+    cuts = pairwise([0, *np.cumsum(own["sizes"])])
+    return tuple(g.op("Slice", x, g.axes(start), g.axes(end), g.axes(own["axis"])) for start, end in cuts)
 
 
-def _reshape(g: Graph, line: Any, x: str) -> str:
-    return g.op("Reshape", x, g.axes(0, 0, *line.instruction.shape))  # 0 keeps B and T
+def _reshape(g: Graph, line: Line, x: str) -> str:
+    return g.op("Reshape", x, g.axes(0, 0, *line.settings["shape"]))  # 0 keeps B and T
 
 
-def _conv(g: Graph, line: Any, x: str, w: Array | None, b: Array | None) -> str:
+def _conv(g: Graph, line: Line, x: str, w: Array | None, b: Array | None = None) -> str:
     return x if w is None else conv(g, x, w, b)
 
 
 # ---- recurrences: the step of a loop ----
 
 
-def _scan(g: Graph, line: Any, a: str, x: str) -> str:
+def _rotated(g: Graph, re: Array, im: Array, states: Names, inputs: Names) -> Names:
+    """a h + u for complex numbers, each a pair of values; u may be real."""
+    a, b = g.constant(re), g.constant(im)
+    h_re = g.op("Sub", g.op("Mul", a, states[0]), g.op("Mul", b, states[1]))
+    h_im = g.op("Add", g.op("Mul", a, states[1]), g.op("Mul", b, states[0]))
+    return [g.op("Add", h, u) for h, u in zip((h_re, h_im), inputs, strict=False)] + [h_im] * (2 - len(inputs))
+
+
+def _system(
+    g: Graph,
+    line: Line,
+    x: str,
+    a: Array,
+    B_re: Array,
+    B_im: Array,
+    gain: Array | None,
+    skip: Array,
+    *readouts: Array,
+) -> str:
+    """Where states do not decay, nor does their rounding: `exact` is the transition in float64."""
+    _no_window(line)
+    exact, N, weight = line.settings["exact"], a.shape[1], line.settings["weight"]
+    re, im = a if exact is None else np.reshape(exact, (2, N))
+    B = B_re + 1j * B_im if gain is None else (gain[0] + 1j * gain[1])[:, None] * (B_re + 1j * B_im)
+    inputs = [g.dense(x, B.real), g.dense(x, B.imag)]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        h = _rotated(body, re, im, states, now)
+        return h, h
+
+    y = g.op("Mul", x, g.constant(skip))
+    for direction in range(len(readouts) // 2):
+        C_re, C_im = readouts[2 * direction : 2 * direction + 2]
+        h_re, h_im = g.scan(step, [(N,), (N,)], inputs, bool(direction), exact is not None)
+        for h, part in ((h_re, weight * C_re), (h_im, -weight * C_im)):
+            y = g.op("Add", y, g.dense(h, part))
+    return y
+
+
+def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
+    _no_window(line)
+    y = g.op("Mul", x, g.constant(skip))
+    for reverse, direction in enumerate(k):
+
+        def step(body: Graph, states: Names, now: Names, direction: Array = direction) -> tuple[Names, Names]:
+            a_re, a_im, c_re, c_im = direction.transpose(1, 2, 0)  # (D, N) each
+            h = _rotated(body, a_re, a_im, states, [body.op("Unsqueeze", now[0], body.axes(-1))])
+            read = [body.op("Mul", body.constant(c), part) for c, part in zip((c_re, c_im), h, strict=True)]
+            return h, [body.op("ReduceSum", body.op("Sub", *read), body.axes(-1), keepdims=0)]
+
+        sizes = [(k.shape[3], k.shape[1])] * 2
+        y = g.op("Add", y, g.scan(step, sizes, [x], bool(reverse))[0])
+    return y
+
+
+def _no_window(line: Line) -> None:
+    if line.settings["window"] is not None:
+        raise ValueError(f"save_onnx: a {line.layer} has window={line.settings['window']}, expected None")
+
+
+def _scan(g: Graph, line: Line, a: str, x: str) -> str:
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         h = body.op("Add", body.op("Mul", now[0], states[0]), now[1])
         return [h], [h]
@@ -67,18 +137,18 @@ def _scan(g: Graph, line: Any, a: str, x: str) -> str:
     return g.scan(step, _sizes(line), [a, x])[0]
 
 
-def _elman(g: Graph, line: Any, x: str, A: Array) -> str:
-    own = line.instruction
-    activation = {"identity": "Identity", "tanh": "Tanh", "relu": "Relu"}[own.activation]
+def _elman(g: Graph, line: Line, x: str, A: Array) -> str:
+    own = line.settings
+    activation = {"identity": "Identity", "tanh": "Tanh", "relu": "Relu"}[own["activation"]]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         h = body.op(activation, body.op("Add", body.dense(states[0], A), now[0]))
         return [h], [h]
 
-    return g.scan(step, [A.shape[:1]], [x], own.reverse)[0]
+    return g.scan(step, [A.shape[:1]], [x], own["reverse"])[0]
 
 
-def _lstm(g: Graph, line: Any, x: str, w: Array) -> str:
+def _lstm(g: Graph, line: Line, x: str, w: Array) -> str:
     N = w.shape[1]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
@@ -92,15 +162,15 @@ def _lstm(g: Graph, line: Any, x: str, w: Array) -> str:
     return g.scan(step, _sizes(line), [x])[0]
 
 
-def _selective(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
-    own = line.instruction
-    if own.window is not None:
-        raise ValueError(f"save_onnx: a selective scan has window={own.window}, expected None")
+def _selective(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
+    _no_window(line)
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         x_t, delta_t, B_t, C_t = now
         state, channel = body.axes(-1), body.axes(1)
-        decay = _decay(body, body.op("Mul", body.op("Unsqueeze", delta_t, state), body.constant(A)), own.negative)
+        decay = _decay(
+            body, body.op("Mul", body.op("Unsqueeze", delta_t, state), body.constant(A)), line.settings["negative"]
+        )
         given = body.op("Unsqueeze", body.op("Mul", delta_t, x_t), state)
         given = body.op("Mul", given, body.op("Unsqueeze", B_t, channel))
         h = body.op("Add", body.op("Mul", decay, states[0]), given)
@@ -110,7 +180,7 @@ def _selective(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str
     return g.op("Add", y, g.op("Mul", x, g.constant(skip)))
 
 
-def _ssd(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
+def _ssd(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
     """Heads (H,) are written as (G, H / G), so that those of a group share B and C."""
     (H, P), (G, N) = line.shapes[0], line.shapes[3]
 
@@ -118,7 +188,7 @@ def _ssd(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip
         x_t, delta_t, B_t, C_t = now
         by_head = body.op("Reshape", delta_t, body.axes(0, G, H // G, 1, 1))
         rates = body.constant(A.reshape(G, H // G, 1, 1))
-        decay = _decay(body, body.op("Mul", by_head, rates), line.instruction.negative)
+        decay = _decay(body, body.op("Mul", by_head, rates), line.settings["negative"])
         given = body.op("Mul", body.op("Reshape", x_t, body.axes(0, G, H // G, P, 1)), by_head)
         B_t, C_t = (body.op("Reshape", one, body.axes(0, G, 1, 1, N)) for one in (B_t, C_t))
         h = body.op("Add", body.op("Mul", decay, states[0]), body.op("Mul", given, B_t))
@@ -128,7 +198,7 @@ def _ssd(g: Graph, line: Any, x: str, delta: str, A: Array, B: str, C: str, skip
     return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
 
 
-def _delta(g: Graph, line: Any, q: str, k: str, v: str, beta: str, decay: str | None) -> str:
+def _delta(g: Graph, line: Line, q: str, k: str, v: str, beta: str, decay: str | None) -> str:
     n = line.shapes[1][0]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
@@ -149,7 +219,7 @@ def _delta(g: Graph, line: Any, q: str, k: str, v: str, beta: str, decay: str | 
     return g.scan(step, _sizes(line), [q, k, v, beta, *([] if decay is None else [decay])])[0]
 
 
-def _matrix_memory(g: Graph, line: Any, q: str, k: str, v: str, i: str, f: str) -> str:
+def _matrix_memory(g: Graph, line: Line, q: str, k: str, v: str, i: str, f: str) -> str:
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         (c, n, m), (q_t, k_t, v_t, i_t, f_t) = states, now
         past = body.op("Add", f_t, m)
@@ -169,9 +239,9 @@ def _matrix_memory(g: Graph, line: Any, q: str, k: str, v: str, i: str, f: str) 
     return g.scan(step, _sizes(line), [q, k, v, i, f])[0]
 
 
-def _scalar_memory(g: Graph, line: Any, x: str, w: Array) -> str:
+def _scalar_memory(g: Graph, line: Line, x: str, w: Array) -> str:
     """n is 0 before the first step, and the level m then counts for nothing."""
-    forget = line.instruction.forget
+    forget = line.settings["forget"]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         (h, c, n, m), (x_t,) = states, now
@@ -179,7 +249,7 @@ def _scalar_memory(g: Graph, line: Any, x: str, w: Array) -> str:
         around = body.op("Unsqueeze", h, body.axes(1, -2))  # (B, 1, H, 1, P)
         z = body.op("Add", x_t, body.op("ReduceSum", body.op("Mul", matrix, around), body.axes(-1), keepdims=0))
         i, f, given, o = (body.op("Gather", z, body.constant(k, np.int64), axis=1) for k in range(4))
-        past = body.op("Add", f if forget == "exp" else _log_sigmoid(body, None, f), m)
+        past = body.op("Add", f if forget == "exp" else _log_sigmoid(body, line, f), m)
         past = body.op("Where", body.op("Equal", n, body.constant(0)), body.constant(-1e30), past)
         m = body.op("Max", past, i)
         kept, taken = (body.op("Exp", body.op("Sub", one, m)) for one in (past, i))
@@ -193,7 +263,7 @@ def _scalar_memory(g: Graph, line: Any, x: str, w: Array) -> str:
 
 def _sizes(line: Line) -> list[tuple[int, ...]]:
     """Returns the sizes of a line's states; a state of a program has no free axes."""
-    return [tuple(size or 0 for size in one.shape) for one in line.states]
+    return [tuple(size or 0 for size in one) for one in line.states]
 
 
 def _decay(g: Graph, exponent: str, negative: bool) -> str:
@@ -205,32 +275,36 @@ def _sum(g: Graph, x: str, y: str, axis: int) -> str:
     return g.op("ReduceSum", g.op("Mul", x, y), g.axes(axis), keepdims=0)
 
 
-RULES: dict[type, Callable[..., Any]] = {
-    table.Dense: lambda g, line, x, w, b: g.dense(x, w, b),
-    table.Skip: lambda g, line, x, d: g.op("Mul", x, g.constant(d)),
-    table.RMSNorm: _rms_norm,
-    table.LayerNorm: _layer_norm,
-    table.SiLU: lambda g, line, x: silu(g, x),
-    table.GELU: lambda g, line, x: gelu(g, x),
-    table.Sigmoid: lambda g, line, x: g.op("Sigmoid", x),
-    table.LogSigmoid: _log_sigmoid,
-    table.Softplus: lambda g, line, x: g.op("Softplus", x),
-    table.Affine: _affine,
-    table.Decay: lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
-    table.Product: lambda g, line, x, z: g.op("Mul", x, z),
-    table.Sum: lambda g, line, x, z: g.op("Add", x, z),
-    table.GLU: lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
-    table.SwiGLU: lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),
-    table.Split: _split,
-    table.Reshape: _reshape,
-    table.Conv: _conv,
-    table.Scan: _scan,
-    table.Elman: _elman,
-    table.LSTMCells: _lstm,
-    table.SelectiveScan: _selective,
-    table.SsdScan: _ssd,
-    table.DeltaRule: _delta,
-    table.MatrixMemory: _matrix_memory,
-    table.ScalarMemory: _scalar_memory,
+RULES: dict[str, Callable[..., Any]] = {
+    "Dense": lambda g, line, x, w, b=None: g.dense(x, w, b),
+    "Skip": _skip,
+    "BatchNorm": _batch_norm,
+    "RMSNorm": _rms_norm,
+    "LayerNorm": _layer_norm,
+    "SiLU": lambda g, line, x: silu(g, x),
+    "GELU": lambda g, line, x: gelu(g, x),
+    "Sigmoid": lambda g, line, x: g.op("Sigmoid", x),
+    "LogSigmoid": _log_sigmoid,
+    "Softplus": lambda g, line, x: g.op("Softplus", x),
+    "Affine": _affine,
+    "Decay": lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
+    "Product": lambda g, line, x, z: g.op("Mul", x, z),
+    "Sum": lambda g, line, x, z: g.op("Add", x, z),
+    "GLU": lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
+    "GeGLU": lambda g, line, x, gate: g.op("Mul", x, gelu(g, gate)),
+    "SwiGLU": lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),
+    "Split": _split,
+    "Reshape": _reshape,
+    "Conv": _conv,
+    "System": _system,
+    "Bank": _bank,
+    "Scan": _scan,
+    "Elman": _elman,
+    "LSTMCells": _lstm,
+    "SelectiveScan": _selective,
+    "SsdScan": _ssd,
+    "DeltaRule": _delta,
+    "MatrixMemory": _matrix_memory,
+    "ScalarMemory": _scalar_memory,
 }
 """The rule of each instruction."""

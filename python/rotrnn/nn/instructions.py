@@ -15,7 +15,8 @@ import numpy as np
 
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.nn.program import Call, Instruction, Shape
+from rotrnn.nn.listing import Listing
+from rotrnn.nn.program import Call, Instruction, Line, Shape
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
@@ -689,6 +690,9 @@ class Inner(Instruction):
 
     def check_state(self, args: Boundary, name: str, state: Any) -> None:
         self.layer.check_state(args, name, self._whole(state))
+
+    def emit(self, to: Listing, line: Line, x: int, *params: Array) -> int:
+        return self.layer.emit(to, self._named(params), x)
 
     def prepare(self, x: None, *params: Any) -> Any:
         return trusted(self.layer.prepare)(self._named(params))

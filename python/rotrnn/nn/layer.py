@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.nested import DEEPEST
+from rotrnn.nn.listing import Listing
 from rotrnn.nn.module import BUFFERS as BUFFERS
 from rotrnn.nn.module import EVALUATION as EVALUATION
 from rotrnn.nn.module import TRUSTED as TRUSTED
@@ -60,6 +61,8 @@ class Layer(Protocol):
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Any]: ...
 
     def backward(self, params: Params, saved: Any, dy: Array) -> tuple[Array, Params]: ...
+
+    def emit(self, to: Listing, params: Params, x: int) -> int: ...
 
 
 @dataclass(frozen=True)

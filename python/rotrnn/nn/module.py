@@ -26,6 +26,7 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, nearest
+from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
 from rotrnn.ops.device import is_array, is_plain
 from rotrnn.ops.recording import recording
@@ -166,12 +167,19 @@ class Module:
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method))
+        if not {"forward", "step"}.isdisjoint(vars(cls)) and "emit" not in vars(cls):
+            cls.emit = Module.emit  # type: ignore[method-assign]  # lines of a base class would compute something else
         if "__repr__" not in vars(cls):
             cls.__repr__ = Module.__repr__  # type: ignore[method-assign]  # or a dataclass writes its own
 
     def __repr__(self) -> str:
         """Returns the settings that differ from their default values, and equal parts that follow each other once."""
         return f"{type(self).__qualname__}({own_settings(self, parts=True)})"
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        """Appends its lines for streaming inference (`rotrnn.nn.listing`), and returns the register of its output, for
+        the register x of its input. Raises `Unlisted` if it has no such form."""
+        raise Unlisted(f"the model has a {type(self).__name__}, which has no program")
 
     def summary(self) -> Summary:
         """Returns a table of its parts, their settings, shapes and numbers of parameters (`rotrnn.summary`)."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import accumulate, zip_longest
 from typing import Any, ClassVar, NamedTuple
@@ -45,10 +45,13 @@ from rotrnn.nn.layer import (
     StateForm,
     trusted,
 )
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 Shape = tuple[int, ...]
+INSTRUCTIONS = "rotrnn.nn.instructions"
+"""The module whose instructions go by their names alone."""
 
 
 class Call:
@@ -123,6 +126,16 @@ class Instruction:
     def prepare(self, *inputs: Any, **named: Any) -> Any:
         """Returns what many steps share, from its inputs, of which only parameters are given."""
         return None
+
+    def emit(self, to: Listing, line: Line, *inputs: Any) -> Any:
+        """Appends its lines for streaming inference (`rotrnn.nn.listing`). Inputs are registers and arrays; returns the
+        register of its output, or a tuple."""
+        kind: Any = type(self)
+        own = kind.__module__ if kind.__module__ != INSTRUCTIONS else ""
+        settings = {one.name: getattr(self, one.name) for one in fields(kind)}
+        about: Any = {"shapes": line.shapes, "states": tuple(one.shape for one in line.states)}
+        outputs = len(line.outputs) if len(line.outputs) > 1 else None
+        return to(f"{own}.{kind.__name__}" if own else kind.__name__, *inputs, outputs=outputs, **about, **settings)
 
 
 def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
@@ -447,6 +460,17 @@ class Programmed(Recurrent):
         registers = {name: values[place] for name, place in program.kept.items()}
         y = mask_padding(values[program.y], ctx.lengths)
         return y, ProgramSaved(registers, kept, ctx.lengths, state, self._whole(after))
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        """Appends the lines that depend on the input; what depends on parameters alone is computed."""
+        program, values = self.begun(to.exact(params))
+        values[0] = x
+        for line in program.lines:
+            found = line.instruction.emit(to, line, *_given(line.inputs, values))
+            for place, value in zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+                values[place] = value
+        y: int = values[program.y]
+        return y
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared

@@ -27,6 +27,7 @@ from rotrnn.nn.layer import (
     split_by,
     trusted,
 )
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
@@ -57,6 +58,8 @@ class Block(Protocol):
     def layer(self) -> Recurrent: ...
 
     def init(self, rng: np.random.Generator) -> Params: ...
+
+    def emit(self, to: Listing, params: Params, x: int) -> int: ...
 
     def forward_in_stack(
         self,
@@ -139,6 +142,13 @@ class ResidualBlock(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {name: one.init(rng) for name, one in self.modules.items()}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        to.layer = type(self.layer).__name__
+        z = self.norm.emit(to, params["norm"], x) if self.prenorm else x
+        z = self.gate.emit(to, params.get("gate", {}), self.layer.emit(to, params["layer"], z))
+        y: int = to("Sum", x, z)
+        return y if self.prenorm else self.norm.emit(to, params["norm"], y)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -300,6 +310,12 @@ class FeedForwardBlock(Module):
         rest = {"norm2": self.norm2.init(rng), "feed_forward": self.feed_forward.init(rng)}
         return self.mixing.init(rng) | rest
 
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        x = self.mixing.emit(to, params, x)
+        z = self.norm2.emit(to, params["norm2"], x)
+        y: int = to("Sum", x, self.feed_forward.emit(to, params["feed_forward"], z))
+        return y
+
     def forward_in_stack(
         self,
         params: Params,
@@ -400,6 +416,11 @@ class ResidualStack(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {name: block.init(rng) for name, block in self.modules.items()}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        for place, block in enumerate(self.blocks):
+            x = block.emit(to, params[str(place)], x)
+        return x
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None

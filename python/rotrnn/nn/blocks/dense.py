@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.boundary import INTEGERS
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import embedding, embedding_backward, mask_padding
@@ -53,6 +54,10 @@ class Dense(Module):
             "w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in),
             "bias": np.zeros(self.d_out, np.float32),
         }
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        y: int = to("Dense", x, params["w"], params["bias"])
+        return y
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
         lengths = ctx.lengths

@@ -11,6 +11,7 @@ import numpy as np
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
 from rotrnn.nn.blocks.gate import GELU, Dropout, GeluSaved, Mask
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, trusted
+from rotrnn.nn.listing import Listing
 
 
 class ExpansionSaved(NamedTuple):
@@ -56,6 +57,11 @@ class FeedForward(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {name: one.init(rng) for name, one in self.modules.items()}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        up = self._parts[0].emit(to, params["up"], x)
+        z = to("GeGLU", self._parts[0].emit(to, params["value"], x), up) if self.gated else to("GELU", up)
+        return self._parts[2].emit(to, params["down"], z)
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, ExpansionSaved]:
         up, gelu, down, dropout = self._parts

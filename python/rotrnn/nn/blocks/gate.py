@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
 from rotrnn.nn.layer import EVALUATION, TRUSTED, Array, Context, Module, Params, trusted
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.block import GATE_KINDS, Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
 
@@ -81,6 +82,9 @@ class Dropout(Module):
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        return x
+
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, Mask | None]:
         if not (ctx.train and self.rate):
             return x, None
@@ -126,6 +130,10 @@ class Activation(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        y: int = to("GELU", x)
+        return y
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, ActivationSaved]:
         z, gelu_saved = _GELU.forward({}, x, ctx)
@@ -189,6 +197,13 @@ class Gate(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {name: one.init(rng) for name, one in self.modules.items()}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        z = to("GELU", x)
+        gate = self._linear.emit(to, params["gate"], z)
+        value = self._linear.emit(to, params["value"], z) if self.form == "full" else x if self.form == "half2" else z
+        y: int = to("GLU", value, gate)
+        return y
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
         z, gelu_saved = _GELU.forward({}, x, ctx)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.device import empty, is_writeable
 from rotrnn.ops.pointwise import (
@@ -95,6 +96,13 @@ class BatchNorm(Module):
                 raise ValueError(f"BatchNorm: parameter running_{name} is read-only, but training updates it")
         running_moments(*running, *batch, self.momentum)
         return batch
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        """By the running statistics."""
+        wide = to.exact(params)
+        gain = wide["scale"] / np.sqrt(wide["running_var"] + self.eps)
+        y: int = to("BatchNorm", x, gain, params["running_mean"], params["bias"])
+        return y
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
         mean, var = self.statistics(params, x, ctx)
@@ -211,6 +219,10 @@ class LayerNorm(Module):
     def init(self, rng: np.random.Generator) -> Params:
         return {"scale": np.ones(self.d_model, np.float32), "bias": np.zeros(self.d_model, np.float32)}
 
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        y: int = to("LayerNorm", x, params["scale"], params["bias"], eps=self.eps)
+        return y
+
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, LayerNormSaved]:
         y, mean, rstd = layer_norm(x, params["scale"], params["bias"], eps=self.eps, lengths=ctx.lengths)
         return y, LayerNormSaved(x, mean, rstd, ctx.lengths)
@@ -248,6 +260,10 @@ class RMSNorm(Module):
 
     def init(self, rng: np.random.Generator) -> Params:
         return {"scale": np.ones(self.d_model, np.float32)}
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        y: int = to("RMSNorm", x, params["scale"], eps=self.eps, gain=1.0)
+        return y
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, RMSNormSaved]:
         y, rstd = rms_norm(x, params["scale"], eps=self.eps, lengths=ctx.lengths)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.layer import Array, Params, StateArray
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.pointwise import silu, silu_backward
 
@@ -47,6 +48,12 @@ def initial_conv(rng: np.random.Generator, channels: int, d_conv: int, of: str =
     """Returns initial parameters, uniform on +-1/sqrt(d_conv) as in Mamba's released code."""
     shapes = conv_shapes(channels, d_conv, of)
     return {name: rng.uniform(-1, 1, shape) / np.sqrt(d_conv) for name, shape in shapes.items()}
+
+
+def emit_convolved(to: Listing, params: Params, v: int, of: str = "") -> int:
+    """Appends the convolution, if there is one, and returns the register of u."""
+    weight, bias = conv_names(of)
+    return to("SiLU", to("Conv", v, params[weight], params[bias])) if weight in params else v
 
 
 def convolve(v: Array, params: Params, tail: Array | None, lengths: Steps, of: str = "") -> Convolved | None:

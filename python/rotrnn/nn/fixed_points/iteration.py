@@ -111,6 +111,11 @@ class Iteration:
             if not good:
                 raise ValueError(f"Iteration: {key}={value!r}, expected {expected}")
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Returns what streaming inference in the C library knows of it."""
+        return {name: getattr(self, name) for name in ("tol", "max_iterations", "damping", "stop")}
+
     def least_tol(self, dtype: np.dtype[Any]) -> float:
         """Returns `tol`, or what residuals of this dtype can reach if that is larger."""
         return max(self.tol, FINEST * float(np.finfo(dtype).eps))

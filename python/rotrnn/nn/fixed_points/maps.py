@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from rotrnn.nn.fixed_points.iteration import Steps
-from rotrnn.nn.fixed_points.mixer import VECTORS, Parts
+from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS, Parts
 from rotrnn.nn.layer import Array
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
 from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
@@ -92,6 +94,28 @@ class Lagged:
         assert grads.dfirst is not None
         start = dense_backward(grads.dfirst, self.y0, self.V)
         return start.dw if grads.dlate is None else start.dw + dense_weight_grad(grads.dlate, y), start.dx
+
+
+MACHINE = {"delta": ("delta",), "u": VECTORS, "alpha": GAINS, "B": ("B",), "C": ("C",)}
+"""The maps of a step as the C library has them: those of a mixer's vectors and of its gains are one each."""
+
+
+def emit_sums(to: Listing, sums: list[tuple[int, Array, Array]]) -> int:
+    """Appends the sums ``W x + b`` of maps in adjacent columns, for each map the register of x, W (width, X) and b
+    (width,), and returns their register. Maps in a row that have the same x are one product."""
+    parts = []
+    for x, group in itertools.groupby(sums, key=lambda one: one[0]):
+        _, W, b = zip(*group, strict=True)
+        parts.append(to("Dense", x, np.concatenate(W), np.concatenate(b)))
+    joined: int = parts[0] if len(parts) == 1 else to("Concat", *parts)
+    return joined
+
+
+def flattened(parts: Parts, names: Iterable[str], columns: int = 0) -> Array | None:
+    """Returns the arrays of these names one after the other, (width, columns), or (width,) for 0 columns; None if there
+    is none."""
+    found = [parts[name].reshape((-1, columns) if columns else -1) for name in names if name in parts]
+    return np.concatenate(found) if found else None
 
 
 def lagged(maps: Maps, base: Array, V: Array | None, y0: Array, eps: float = 0.0) -> Lagged:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.convolution import conv_shapes, conv_state
+from rotrnn.nn.fixed_points.convolution import conv_shapes, conv_state, emit_convolved
 from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
 from rotrnn.nn.fixed_points.iteration import (
     Iteration,
@@ -29,7 +29,7 @@ from rotrnn.nn.fixed_points.iteration import (
     lengths_of,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import Lagged, Maps, lagged
+from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Maps, emit_sums, flattened, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
 from rotrnn.nn.fixed_points.projection import (
@@ -55,6 +55,7 @@ from rotrnn.nn.layer import (
     spectrum,
     trusted,
 )
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
@@ -235,6 +236,41 @@ class MatrixFixedPoint(Recurrent):
         weights = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._forward(weights, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        folded, E = self.fold(to.exact(params)).weights, self.width
+        source = len(folded["W_in"]) - E
+        v, z = to("Split", to("Dense", x, folded["W_in"]), outputs=2, sizes=(source, E), axis=-1)
+        if self.d_conv and self.convolved < source:  # the rest is not convolved
+            v, rest = to("Split", v, outputs=2, sizes=(self.convolved, source - self.convolved), axis=-1)
+            v = to("Concat", emit_convolved(to, folded, v), rest)
+        else:
+            v = emit_convolved(to, folded, v)
+        W, V, b = ({name: rows for name, own in MACHINE.items()
+                    if (rows := flattened(folded, [f"{kind}_{one}" for one in own], columns)) is not None}
+                   for kind, columns in (("W", source), ("V", E), ("b", 0)))  # fmt: skip
+        names = [*(name for name in W if name not in V), *V]
+        sums = emit_sums(to, [(v, W[name], b.get(name, np.zeros(len(W[name])))) for name in names])
+        matrix = None if self._mixer.varying else self._mixer.operands({"M": folded["M"]})[0]
+        y = to(
+            "MatrixFixedPoint",
+            *(v, sums, z, folded["A"], folded["D"]),
+            *(np.concatenate([*V.values()]) if V else None, folded.get("V_gate")),
+            *(folded.get("scale") if self.normed else None, folded.get("bias") if self.normed else None, matrix),
+            **self._mixer.settings,
+            **self._iteration.settings,
+            maps=names,
+            silu=self.mixer_silu,
+            softplus=self.maps["delta"].function == "softplus",
+            unit=self.normalise,
+            negative=self.negative,
+            direct=self.direct,
+            gated=self.gates_step,
+            plain=self.gate_in_loop,
+            eps=self.norm_eps,
+        )
+        out: int = to("Dense", y, folded["W_out"])
+        return out
 
     def inference_gap(self, params: Params, x: Array) -> float:
         """Returns the maximum difference between the outputs of parallel and of sequential inference, relative to the

@@ -115,6 +115,17 @@ class Mixer(ABC):
             columns.append(self.mix(operands, token, np.zeros_like(token), None))
         return np.stack(columns, -1)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Returns what the C library knows of it."""
+        own = {"mixer": self.name, "rank": self.rank, "largest": self.largest}
+        return {**own, "unit_eps": self.eps, "spectral": self.spectral}
+
+    @property
+    def largest(self) -> float:
+        """The bound of its gains."""
+        return 1.0
+
     def prepared(self, operands: Operands) -> PreparedMixer | None:
         """Returns the mixer in the form for kernels that mix in the same pass; None if there is no such kernel."""
         return None

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
@@ -140,6 +141,14 @@ class Attention(Recurrent):
     ) -> tuple[Array, AttentionSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call."""
         return self._run(params, x, ctx, state)
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        q, k, v = (to("Dense", x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
+        if self.rotary:
+            q, k = to("Rotary", q, heads=self.heads, base=self.base), to("Rotary", k, heads=self.groups, base=self.base)
+        mixed = to("Attention", q, k, v, heads=self.heads, window=self.window)
+        y: int = to("Dense", mixed, params["w_out"], params.get("b_out"))
+        return y
 
     def _run(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, AttentionSaved]:
         x = mask_padding(x, ctx.lengths)

@@ -11,6 +11,7 @@ import numpy as np
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.device import empty
 from rotrnn.ops.linear_layer import System
 
@@ -58,6 +59,12 @@ class DiagonalRecurrence(LinearRecurrence):
     def directions(self) -> tuple[str, ...]:
         """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
         return ("", "_reverse") if self.bidirectional else ("",)
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        folding = self.transition(to.exact(params))
+        readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self.directions]
+        B = params["B_re"], params["B_im"]
+        return self._emit_system(to, x, folding.a, B, readouts, params["D"], folding.gain, self.weight)
 
     def fold(self, params: Params) -> Folded[System]:
         folding = self.transition(params)

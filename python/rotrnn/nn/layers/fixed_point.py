@@ -13,6 +13,7 @@ from rotrnn.nn.fixed_points.convolution import (
     conv_state,
     convolve,
     convolve_backward,
+    emit_convolved,
     initial_conv,
 )
 from rotrnn.nn.fixed_points.iteration import (
@@ -31,7 +32,7 @@ from rotrnn.nn.fixed_points.iteration import (
     lengths_of,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import Lagged, Map, Maps, lagged, mixer_maps
+from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Map, Maps, emit_sums, flattened, lagged, mixer_maps
 from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -47,6 +48,7 @@ from rotrnn.nn.layer import (
     spectrum,
     trusted,
 )
+from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
@@ -574,6 +576,53 @@ class FixedPointRNN(Recurrent):
         prepared = trusted(self.prepare)(params) if prepared is None else prepared
         y, saved = self._forward(prepared["params"], prepared, x_t[:, None], EVALUATION, state, None)
         return y[:, 0], saved.state
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        N, D, wide, convolved = self.d_state, self.d_model, to.exact(params), {}
+        for part in self._convs:
+            convolved[part] = emit_convolved(to, params, x, part)
+        shared = convolved.get("", x)
+
+        def rows(part: str, weight: str, bias: str = "", width: int = N) -> tuple[int, Array, Array]:
+            W, b = wide.get(weight, np.zeros((width, D))), wide.get(bias, np.zeros(width))
+            return convolved.get(part, shared), W.reshape(width, D), b.ravel()
+
+        maps = {"delta": rows("lambda", "W_lambda", "b_lambda"), "C": rows("", "B")}
+        if self._varies("B"):
+            maps["B"] = rows("B", "W_B", "b_B")
+        V: dict[str, Array] = {}
+        constants: list[Array | None] = [None, None, None]
+        if self._varies("mixer"):
+            for name in ("u", "alpha"):
+                W = flattened(wide, [f"W_{one}" for one in MACHINE[name]], D)
+                late = flattened(wide, [self._late.get(one, "") for one in MACHINE[name]], N)
+                if W is not None:
+                    maps[name] = convolved.get("mixer", shared), W, np.zeros(len(W))
+                if late is not None:
+                    V[name] = late
+        elif "M" in params:
+            constants[2] = self._mixer.operands({"M": wide["M"]})[0]
+        else:
+            constants[:2] = [flattened(wide, MACHINE[name]) for name in ("u", "alpha")]
+        names = [name for name in MACHINE if name in maps and name not in V]
+        sums = emit_sums(to, [maps[name] for name in (*names, *V)])
+        gate, V_gate = None, None
+        if "output" in self.feedback:
+            gate, V_gate = to("Dense", shared, params["W_c"]), params["V_c"]
+        h = to(
+            "FixedPoint",
+            *(sums, np.concatenate([*V.values()]) if V else None, gate, V_gate, *constants),
+            **self._mixer.settings,
+            **self._iteration.settings,
+            width=N,
+            maps=[*names, *V],
+            silu=self.mixer_silu,
+            scaled=self.scaled,
+            negative=self.negative,
+            direct=self.solver == "direct",
+        )
+        y: int = to("Skip", shared, params["D"], to("Dense", h, params["C"]))
+        return y
 
     def _constants(self, params: Params) -> Params:
         if self._varies("mixer"):

@@ -23,6 +23,7 @@ from rotrnn.nn.layer import (
     split_by,
     trusted,
 )
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import (
@@ -206,6 +207,31 @@ class LinearRecurrence(Recurrent):
         system, power = trusted(self.prepare)(params) if prepared is None else prepared
         return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        w_in, a, w_out, skip = self.fold(to.exact(params)).weights
+        readouts = [(w[:, 0::2], -w[:, 1::2]) for w in w_out]
+        return self._emit_system(to, x, a, (w_in[0::2], w_in[1::2]), readouts, skip)
+
+    def _emit_system(
+        self,
+        to: Listing,
+        x: int,
+        a: Array,
+        B: tuple[Array, Array],
+        C: list[tuple[Array, Array]],
+        skip: Array,
+        gain: Array | None = None,
+        weight: int = 1,
+    ) -> int:
+        """Appends ``h_t = a * h_{t-1} + gain * (B x_t)``, ``y_t = weight Re(C h_t) + skip * x_t``, with a pair C for
+        each direction."""
+        exact = None if self.exact is None else [*self.exact.real.tolist(), *self.exact.imag.tolist()]
+        gains = None if gain is None else np.stack([gain.real, gain.imag])
+        readouts = [part for pair in C for part in pair]
+        inputs = np.stack([a.real, a.imag]), *B, gains, skip, *readouts
+        y: int = to("System", x, *inputs, window=self.window, exact=exact, weight=weight)
+        return y
+
     def hidden_states(self, saved: LinearSaved) -> Array | None:
         return saved.layer.h[0] if isinstance(saved.layer, LinearLayerStates) else None
 
@@ -217,6 +243,11 @@ class LinearRecurrence(Recurrent):
         """Returns the transition a (N,), complex: one eigenvalue per plane (the other one is its conjugate)."""
         self.check_params(params)
         return self.fold(params).weights.a
+
+
+def planes_apart(w: Array) -> Array:
+    """Returns the columns (2i, 2i+1) of planes as all real parts, then all imaginary parts."""
+    return np.concatenate([w[..., 0::2], w[..., 1::2]], -1)
 
 
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:

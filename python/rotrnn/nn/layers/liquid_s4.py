@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, StateArray, StateForm, trusted
 from rotrnn.nn.layers.s4 import S4
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.dplr_bank import DplrBankSaved, DplrSystem, dplr_bank, dplr_bank_backward, dplr_bank_step
 from rotrnn.ops.pointwise import flip, mask_padding
 from rotrnn.ops.window import latest, latest_backward
@@ -128,6 +129,10 @@ class LiquidS4(S4):
                 further, more = dplr_bank_step(_powered(system, m), None, product[:, 0])
                 y, h = y + further, h + more
         return y, (np.concatenate([before, x], 1)[:, 1:], h)
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        drives = self.degree if self.kernel == "kb" else 1
+        return self._emit_bank(to, params, to("Products", x, degree=self.degree), self.degree, drives)
 
     def _start(self, x: Array) -> tuple[Array, None]:
         """Returns the state before the first step: no inputs, and states of zero."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
-from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.layers.linear import LinearRecurrence, planes_apart
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.dense import dense, dense_backward, matmul
 from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, complex_of
@@ -103,6 +104,10 @@ class RopeMemory(LinearRecurrence):
     def fold(self, params: Params) -> Folded[System]:
         w_in, w_out, skip = _fold(params, self._directions())
         return Folded(System(w_in, beside(self.exact.astype(complex_of(w_in.dtype)), w_in), w_out, skip))
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self._directions()]
+        return self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
@@ -240,6 +245,13 @@ class WropeMemory(Recurrent):
         dx += skip * dy
         dskip = einsum("btd,btd->d", dy, x)
         return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        w_in, w_out, skip = self.fold(params).weights
+        h = to("Dense", x, planes_apart(w_in.T).T)
+        m = to("Wrope", h, length=self.length, form=self.form, window=self.window)
+        y: int = to("Skip", x, skip, to("Dense", m, planes_apart(w_out[0])))
+        return y
 
     def fold(self, params: Params) -> Folded[Projections]:
         """Returns the projections to and from the memory."""

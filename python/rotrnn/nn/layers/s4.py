@@ -21,6 +21,7 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.ops.dplr_bank import DplrBankSaved, DplrSystem, dplr_bank, dplr_bank_backward, dplr_bank_step
 
 METHOD = "bilinear"
@@ -140,6 +141,22 @@ class S4(Recurrent):
 
     def step(self, params: Params, state: State, x_t: Array, prepared: DplrSystem | None = None) -> tuple[Array, State]:
         return dplr_bank_step(trusted(self.prepare)(params) if prepared is None else prepared, state, x_t)
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        return self._emit_bank(to, params, x, inputs=1, drives=1)
+
+    def _emit_bank(self, to: Listing, params: Params, x: int, inputs: int, drives: int) -> int:
+        """Appends the bank of `inputs` products of the input, of which the first ones `drive` the states. The others
+        have a direct path, their response at once."""
+        if self.bidirectional:
+            raise Unlisted(f"the model has a {type(self).__name__} that runs in both directions")
+        a, p, q, gain, c, skip = self.fold(to.exact(params)).weights[0]
+        gains = [gain ** (1 + i) for i in range(inputs)]
+        direct = [(c * one).real.sum(1) for one in gains[drives:]]
+        k = np.stack([np.stack([one.real, one.imag]) for one in (a, p, q, c, *gains)]).transpose(3, 0, 1, 2)
+        skips = np.stack([skip, *[np.zeros_like(skip)] * (drives - 1), *direct])
+        y: int = to("DplrBank", x, k, skips, drives=drives)
+        return y
 
     def fold(self, params: Params) -> Folded[tuple[DplrSystem, ...]]:
         """Returns the coefficients of each direction's recurrence; they share all but the readout, and the skip is the

@@ -23,6 +23,7 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.linear import bounded_exp
+from rotrnn.nn.listing import Listing
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.device import contiguous, einsum
 
@@ -198,6 +199,12 @@ class S4D(Recurrent):
         before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype, like=x) if state is None else state
         recent = np.concatenate([before, x], 1)
         return einsum("bld,ld->bd", recent, response), recent[:, 1:]
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        a, c, skip = self.fold(to.exact(params)).weights
+        k = np.stack([np.stack([a.real, a.imag, one.real, one.imag]).transpose(2, 0, 1) for one in c])
+        y: int = to("Bank", x, k, skip, window=self.window)
+        return y
 
     def fold(self, params: Params) -> Folded[Bank]:
         """Returns the folded bank."""

@@ -22,7 +22,9 @@ from rotrnn.nn.layer import (
     mask_steps,
     trusted,
 )
+from rotrnn.nn.layers.linear import planes_apart
 from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, einsum
@@ -200,6 +202,20 @@ class SelectiveRotRNN(Recurrent):
         h, after = diagonal_scan(constant * turn, v, state, return_state=True, **how)
         y = dense(h.view(real), system.w_out[0]) + system.skip * u
         return y, SelectiveRotRNNSaved(folded, ctx.lengths, u, decays, constant, turn, v, state, h, after)
+
+    def emit(self, to: Listing, params: Params, x: int) -> int:
+        if self.window is not None:
+            raise Unlisted(f"the model has a SelectiveRotRNN with window={self.window}")
+        wide = to.exact(params)
+        w_in, a, w_out, skip = self.base.fold(wide).weights
+        v, angles = to("Dense", x, planes_apart(w_in.T).T), to("Dense", x, self._angle_weights(wide))
+        decays: tuple[Any, ...] = (None, None, None)
+        if self.gamma == "input":
+            a, mean = self.base.units(wide["theta"]).ravel(), np.clip(np.exp(wide["gamma_log"]), SLOWEST, FASTEST)
+            decays = to("Dense", x, params["W_gamma"]), params["gamma_log"], np.sqrt(-1 / np.expm1(-2 * mean))
+        h = to("TurningScan", v, angles, np.stack([a.real, a.imag]), *decays)
+        y: int = to("Skip", x, skip, to("Dense", h, planes_apart(w_out[0])))
+        return y
 
     def backward(
         self, params: Params, saved: SelectiveRotRNNSaved, dy: Array, dstate: State = None, dh: Array | None = None

@@ -1,0 +1,68 @@
+"""A model as lines and arrays (`rotrnn.nn.listing`): what its file has for the C library, and what becomes an ONNX
+graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
+from rotrnn.nn.blocks.pool import LastPool, MeanPool
+from rotrnn.nn.layer import Array, Params, flatten
+from rotrnn.nn.listing import Line, Listing, Unlisted
+from rotrnn.ops.device import to_host
+
+if TYPE_CHECKING:
+    from rotrnn.models.model import SequenceModel
+
+POOLS = {MeanPool: "mean", LastPool: "last"}
+
+
+@dataclass(frozen=True)
+class ModelListing:
+    """An encoder of `tokens` or of features, the lines, the register of their output, which is pooled over time if
+    `pool` is not None, and a linear head. The encoder and the head are names of a matrix and a bias of `arrays`."""
+
+    tokens: bool
+    encoder: tuple[str, str]
+    lines: list[Line]
+    y: int
+    pool: str | None
+    head: tuple[str, str]
+    arrays: dict[str, Array]
+
+    def described(self) -> dict[str, Any]:
+        """Returns all but the arrays, in the form of JSON."""
+        lines = [{"op": one.op, "in": list(one.inputs), **one.settings} for one in self.lines]
+        ends = {"tokens": self.tokens, "encoder": list(self.encoder), "pool": self.pool, "head": list(self.head)}
+        return {**ends, "y": self.y, "lines": lines}
+
+
+def listed(model: SequenceModel, params: Params) -> ModelListing:
+    """Returns a model as lines and arrays on the host.
+
+    Raises
+    ------
+    Unlisted
+        A part of the model has no such form.
+    """
+    params = on_host(params)
+    to = Listing(dict(flatten(params)))
+    encoder, pool, own = model.encoder, getattr(model, "pool", None), params["encoder"]
+    if type(encoder) not in (Dense, Embedding):
+        raise Unlisted(f"the model has a {type(encoder).__name__} as its encoder, which has no program")
+    if list(model.heads) != ["head"] or (pool is not None and type(pool) not in POOLS):
+        raise Unlisted(f"the model is a {type(model).__name__}, which has no program")
+    tokens = isinstance(encoder, Embedding)
+    y = model.stack.emit(to, params["blocks"], 0)
+    if model.norm is not None:
+        y = model.norm.emit(to, params["norm"], y)
+    tied, head = isinstance(model.head, TiedDense), params["head"]  # type: ignore[attr-defined]  # every model has one
+    ends = (own["table"] if tokens else own["w"], own["bias"]), (own["table"] if tied else head["w"], head["bias"])
+    first, last = ((to.array(w), to.array(bias)) for w, bias in ends)
+    return ModelListing(tokens, first, to.lines, y, None if pool is None else POOLS[type(pool)], last, to.arrays)
+
+
+def on_host(params: Params) -> Params:
+    """Returns params as NumPy arrays."""
+    return {name: on_host(one) if isinstance(one, dict) else to_host(one) for name, one in params.items()}
