@@ -1,7 +1,7 @@
 /* The workspaces of kernels that run while a model is loaded: the library keeps no memory of its own. (The Python
  * module has its pool instead.)
  */
-#include "../module/platform.h"
+#include "platform.h"
 #include "pool.h"
 
 enum { LINE = 64 };

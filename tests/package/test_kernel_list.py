@@ -135,7 +135,8 @@ def run(*command, cwd):
 
 
 def compile_objects(folder, sources, *flags):
-    paths = [folder, CSRC / "include", CSRC / "kernels", np.get_include(), sysconfig.get_paths()["include"]]
+    plain = [CSRC / name for name in ("include", "runtime", "kernels")]
+    paths = [folder, *plain, np.get_include(), sysconfig.get_paths()["include"]]
     include = [f"-I{path}" for path in paths]
     return run(COMPILER, "-std=c11", "-O0", "-fPIC", "-c", "-Werror", *flags, *include, *sources, cwd=folder)
 

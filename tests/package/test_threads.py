@@ -246,7 +246,7 @@ print(os.waitpid(child, 0)[1])
 )
 def test_a_child_may_allocate_though_another_thread_held_the_pool(tmp_path: Path) -> None:
     """The child has no thread that could give back the lock."""
-    folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "module", "kernels")]
+    folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "runtime", "kernels")]
     subprocess.run([*CC, "-pthread", *folders, ROOT / "tests" / "c" / "forks.c", "-o", tmp_path / "forks"], check=True)
     assert subprocess.run([tmp_path / "forks"], timeout=PATIENCE).returncode == 0
 

@@ -164,7 +164,7 @@ def contiguous(x: Array) -> Array:
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = None) -> Array:
     """Returns an uninitialised array on the device of `like`, or on the CPU.
 
-    On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/module/pool.c).
+    On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/runtime/pool.c).
     """
     return device_of(like).empty(shape, dtype)
 
