@@ -42,6 +42,9 @@ STRIP = ["-Wl,-s"] if DEBUG and LINUX else []
 # No function's address in the module can be overwritten, and what reads files has a guard of the stack; in what checks
 # calls it took some 40 ns of 1200 a call
 RELRO = ["-Wl,-z,relro,-z,now"] if LINUX else []
+# Python's own symbols are found at import alone; all that is not WITH_PYTHON is linked by itself, where nothing may be
+# missing but what the module gives the C library. clang links no sanitizer into a shared library
+COMPLETE = ["-Wl,-z,defs", "-Wl,--defsym,choose=0"] if LINUX and "-fsanitize" not in CC else []
 GUARD = [] if sysconfig.get_platform().startswith("win") else ["-fstack-protector-strong"]
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
@@ -221,8 +224,12 @@ class BuildVariants(build_ext):
         include = self.take_include(made)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile(job, [*FLAGS, *openmp], include), jobs))
-        path = self.get_ext_fullpath(ext.name)
-        self.compiler.link_shared_object(objects, path, extra_postargs=[*openmp, *STRIP, *RELRO], libraries=["m"])
+        path, options = self.get_ext_fullpath(ext.name), [*openmp, *STRIP, *RELRO]
+        if COMPLETE:
+            plain = [one for job, one in zip(jobs, objects, strict=True) if not with_python(job)]
+            alone = str(Path(self.build_temp, "without_python.so"))
+            self.compiler.link_shared_object(plain, alone, extra_postargs=[*options, *COMPLETE], libraries=["m"])
+        self.compiler.link_shared_object(objects, path, extra_postargs=options, libraries=["m"])
 
     def build_cuda(self, ext):
         """Compiles cuda/ by nvcc, which links its own runtime statically: no driver is needed to import the module."""
