@@ -18,6 +18,7 @@ with _brief_spins():
 from rotrnn import cuda as cuda
 from rotrnn import nn as nn
 from rotrnn import ops as ops
+from rotrnn.devices.precisions import precision as precision
 from rotrnn.models.build import ModelSettings as ModelSettings
 from rotrnn.models.build import build_model as build_model
 from rotrnn.models.classifier import MultiLabelClassifier as MultiLabelClassifier
@@ -33,7 +34,6 @@ from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn.fixed_points.iteration import ConvergenceError as ConvergenceError
 from rotrnn.nn.fixed_points.iteration import NotConverged as NotConverged
 from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
-from rotrnn.ops.precisions import precision as precision
 from rotrnn.training.optimiser import AdamW as AdamW
 from rotrnn.training.schedule import learning_rate as learning_rate
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from rotrnn import testing as testing
     from rotrnn import training as training
     from rotrnn.models.files import load as load
-    from rotrnn.models.flax_checkpoints import import_lru as import_lru
-    from rotrnn.models.flax_checkpoints import import_s5 as import_s5
-    from rotrnn.models.pretrained import from_pretrained as from_pretrained
+    from rotrnn.models.io.flax_checkpoints import import_lru as import_lru
+    from rotrnn.models.io.flax_checkpoints import import_s5 as import_s5
+    from rotrnn.models.io.pretrained import from_pretrained as from_pretrained
     from rotrnn.training.loop import train as train
     from rotrnn.training.recipe import load_recipe as load_recipe
 
@@ -74,9 +74,9 @@ def release_memory() -> int:
 
 _MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "testing", "training")
 _LATE = {
-    "from_pretrained": "rotrnn.models.pretrained",
-    "import_lru": "rotrnn.models.flax_checkpoints",
-    "import_s5": "rotrnn.models.flax_checkpoints",
+    "from_pretrained": "rotrnn.models.io.pretrained",
+    "import_lru": "rotrnn.models.io.flax_checkpoints",
+    "import_s5": "rotrnn.models.io.flax_checkpoints",
     "load": "rotrnn.models.files",
     "load_recipe": "rotrnn.training.recipe",
     "train": "rotrnn.training.loop",

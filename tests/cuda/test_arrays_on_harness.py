@@ -12,7 +12,7 @@ import pytest
 
 import fake_cupy
 import rotrnn
-from rotrnn import cuda
+from rotrnn.devices import cuda
 from rotrnn.ops.boundary import CheckedLengths
 from strict import to_host
 

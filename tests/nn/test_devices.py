@@ -41,7 +41,7 @@ STEP = {
     "nn/module.py: Module.check_params": 1,  # whether all parameters are finite
     "ops/pointwise.py: check_indices": 3,  # whether tokens (forward and backward) and labels are in range
     "ops/pointwise.py: cross_entropy": 1,  # the loss
-    "ops/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
+    "devices/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
 }
 """The synchronisations of a training step, for any number of parameters and layers."""
 
@@ -56,10 +56,10 @@ def test_a_training_step_runs_on_the_device(layer: str, fused: bool) -> None:
     with counted() as seen:
         logits_there, params_there = training_step(layer, ctx, True, 2, dropout=0.1)
     waits = dict(seen)
-    steps = waits.pop("ops/device.py: to_host")
+    steps = waits.pop("devices/device.py: to_host")
     iterates = hasattr(LAYERS[layer], "max_iterations")
-    assert waits == {name: count for name, count in STEP.items() if name != "ops/device.py: to_host"}
-    assert steps >= STEP["ops/device.py: to_host"] if iterates else steps == STEP["ops/device.py: to_host"]
+    assert waits == {name: count for name, count in STEP.items() if name != "devices/device.py: to_host"}
+    assert steps >= STEP["devices/device.py: to_host"] if iterates else steps == STEP["devices/device.py: to_host"]
     np.testing.assert_allclose(to_host(logits_there), logits, rtol=1e-9, atol=1e-9)
     for (name, got), (_, expected) in zip(flatten(params_there), flatten(params), strict=True):
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)

@@ -16,11 +16,11 @@ import rotrnn
 import rounded
 from rotrnn import _cpu
 from rotrnn._cpu import CELL
+from rotrnn.devices.device import HOST
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
-from rotrnn.ops.device import HOST
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
-from rotrnn.ops.precisions import PRECISIONS
 
 ROUND = {"float32": lambda x: np.asarray(x, np.float64), "tf32": rounded.to_tf32, "bf16": rounded.to_bf16}
 PLAIN, *BF16 = _cpu.BF16_BY_AVAILABLE

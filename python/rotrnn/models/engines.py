@@ -13,6 +13,8 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plural
+from rotrnn.devices.device import full
+from rotrnn.models.files import described
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
@@ -21,7 +23,6 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.nn.module import check_form
 from rotrnn.nn.program import Programmed
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.device import full
 from rotrnn.ops.pointwise import check_indices
 
 if TYPE_CHECKING:
@@ -68,8 +69,6 @@ class CEngine(Engine):
     name = "c"
 
     def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
-        from rotrnn.models.files import described  # it knows every model
-
         layers = [block.layer.core for block in model.stack.blocks]
         foreign = [one for one in layers if type(one).__module__.partition(".")[0] != "rotrnn"]
         if own := [one for one in foreign if not isinstance(one, Programmed)]:

@@ -12,6 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside, is_array
+from rotrnn.models.files import save_folder, save_model
+from rotrnn.models.onnx_export import save_onnx
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved, check_parts
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
@@ -31,7 +34,6 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -252,8 +254,6 @@ class SequenceModel(Module, ABC):
         OSError
             The file cannot be written.
         """
-        from rotrnn.models.files import save_model  # it knows every model
-
         save_model(path, self, params)
 
     def save_pretrained(self, folder: str | os.PathLike[str], params: Params) -> None:
@@ -267,8 +267,6 @@ class SequenceModel(Module, ABC):
         ValueError, OSError
             As `save`, or `folder` is a file.
         """
-        from rotrnn.models.pretrained import save_folder  # it knows every model
-
         save_folder(folder, self, params)
 
     def save_onnx(self, path: str | os.PathLike[str], params: Params) -> None:
@@ -286,8 +284,6 @@ class SequenceModel(Module, ABC):
         ValueError, OSError
             As `save`, or a part has no such form.
         """
-        from rotrnn.models.onnx_export import save_onnx  # it knows every model
-
         save_onnx(path, self, params)
 
     def is_recurrent(self, name: str) -> bool:

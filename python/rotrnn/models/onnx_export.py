@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rotrnn._support.files import atomic_file, check_file
-from rotrnn.models.classifier import SequenceClassifier
-from rotrnn.models.model import SequenceModel
+from rotrnn.models.files import HEADS
 from rotrnn.models.onnx_graph import Graph, gelu, rms_norm
 from rotrnn.models.onnx_instructions import RULES
-from rotrnn.models.tagger import Tagger
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock
 from rotrnn.nn.blocks.dense import Embedding
 from rotrnn.nn.blocks.feed_forward import FeedForward
@@ -29,6 +27,9 @@ from rotrnn.nn.layer import Array, Params, flatten
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.s4d import S4D
 from rotrnn.nn.program import Line, Programmed
+
+if TYPE_CHECKING:
+    from rotrnn.models.model import SequenceModel
 
 OPSET, IR = 18, 8
 """Version 18 of the operators, and the file format that it came with, so that older programs read the files."""
@@ -42,15 +43,16 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
     except ImportError as error:
         raise ImportError("save_onnx: needs onnx, which is not installed; pip install 'rotrnn[onnx]'") from error
     model.check_params(params)
-    if not isinstance(model, SequenceClassifier | Tagger):
+    steps = isinstance(model, HEADS["Tagger"])
+    if not steps and not isinstance(model, HEADS["SequenceClassifier"]):
         raise ValueError(f"save_onnx: the model is a {type(model).__name__}, expected a classifier or a tagger")
     graph = Graph(onnx.helper, np.result_type(*(leaf for _, leaf in flatten(params))))
-    logits = graph.named("logits", _model(graph, model, params))
+    logits = graph.named("logits", _model(graph, model, params, steps))
     free: list[str | int] = ["batch", "time"]
     tokens = isinstance(model.encoder, Embedding)
     shape = free if tokens else [*free, model.encoder.d_in]  # type: ignore[union-attr]
     inputs = graph.value("inputs", shape, np.int64 if tokens else graph.dtype)
-    outputs = graph.value(logits, [*free[: 1 + isinstance(model, Tagger)], [*model.heads.values()][-1].d_out])
+    outputs = graph.value(logits, [*free[: 1 + steps], [*model.heads.values()][-1].d_out])
     whole = onnx.helper.make_graph(graph.nodes, "rotrnn", [inputs], [outputs], graph.constants)
     versions = [onnx.helper.make_opsetid("", OPSET)]
     made = onnx.helper.make_model(whole, opset_imports=versions, ir_version=IR, producer_name="rotrnn")
@@ -202,7 +204,8 @@ def _block(g: Graph, block: Any, params: Params, x: str) -> str:
     return y if block.prenorm else _norm(g, block.norm, params["norm"], y)
 
 
-def _model(g: Graph, model: SequenceClassifier | Tagger, params: Params) -> str:
+def _model(g: Graph, model: Any, params: Params, steps: bool) -> str:
+    """The logits: of all `steps`, or of the pooled ones."""
     own = params["encoder"]
     if isinstance(model.encoder, Embedding):
         x = g.op("Add", g.op("Gather", g.constant(own["table"]), "inputs"), g.constant(own["bias"]))
@@ -212,7 +215,7 @@ def _model(g: Graph, model: SequenceClassifier | Tagger, params: Params) -> str:
         x = _block(g, block, params["blocks"][str(i)], x)
     if model.norm is not None:
         x = _norm(g, model.norm, params["norm"], x)
-    if isinstance(model, Tagger):
+    if steps:
         head = model.head_params(params)
     else:
         head = params["head"]

@@ -20,13 +20,13 @@ from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
-from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.modules import Untrusted, load, locate

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside
 from rotrnn.nn.layer import (
     EVALUATION,
     TRUSTED,
@@ -27,7 +28,6 @@ from rotrnn.nn.layers.around import Around
 from rotrnn.nn.layers.memory import stored_after
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside
 from rotrnn.ops.history_attention import history_attention, history_attention_backward
 from rotrnn.ops.linear_layer import complex_of
 from rotrnn.ops.memory import (
