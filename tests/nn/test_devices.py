@@ -77,11 +77,11 @@ def test_synchronisations_do_not_grow_with_the_model() -> None:
 def test_arrays_of_two_devices_are_an_error_that_names_both() -> None:
     a, x = np.full(3, 0.5), np.ones((2, 4, 3))
     with pytest.raises(TypeError, match=r"diagonal_scan: a is on the CPU \(ndarray\) and x on the strict device"):
-        rotrnn.diagonal_scan(a, to_device(x))
+        rotrnn.ops.diagonal_scan(a, to_device(x))
     with pytest.raises(TypeError, match=r"diagonal_scan: a is on the strict device \(StrictArray\) and x on the CPU"):
-        rotrnn.diagonal_scan(to_device(a), x)
+        rotrnn.ops.diagonal_scan(to_device(a), x)
     with pytest.raises(TypeError, match="diagonal_scan: out is on the CPU and x on the strict device"):
-        rotrnn.diagonal_scan(to_device(a), to_device(x), out=x.copy())
+        rotrnn.ops.diagonal_scan(to_device(a), to_device(x), out=x.copy())
     layer = rotrnn.LRU(3, 4)
     params = layer.init(np.random.default_rng(0))
     with pytest.raises(TypeError, match="on the strict device"):

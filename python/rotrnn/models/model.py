@@ -86,8 +86,8 @@ class SequenceModel(Module, ABC):
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
-    """Weights of the loss, a number for each class (`rotrnn.cross_entropy`); for bits, of the ones of each. They are of
-    training alone: files of models do not have them."""
+    """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, of the ones of each. They
+    are of training alone: files of models do not have them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

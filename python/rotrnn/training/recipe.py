@@ -68,7 +68,7 @@ class Training:
         Number of evaluations in a row that bring nothing better, after which training stops. The schedule of the
         learning rate stays that of all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
-        Weights of the classes in the loss (`rotrnn.cross_entropy`), one for each class, or for bits of the ones of
+        Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
         each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
         and for bits the number of zeros by that of ones.
     """

@@ -79,7 +79,7 @@ class StoredHistory(Around):
     "Rotational memory") asks for: ``m_t = sum_{k<M} p_tk e^{i Delta_k} h_{t-k}``, over the last M states with
     ``window=M``, else over all. `form` is that of the angles Delta_k, with L = `length`:
 
-    - "uniform", "warped", "blend", "blend_printed": those of `rotrnn.wrope_angle`;
+    - "uniform", "warped", "blend", "blend_printed": those of `rotrnn.ops.wrope_angle`;
     - "reversed": ``Delta = 2 pi n / (n + L)`` for the state of step n, counted from the beginning of the sequence. This
       is the form of WRoPE that a state can be given once and for all, and keeps. It tells early steps from each other
       and not late ones, so the slides process a sequence in reverse, which is what "warped" does at every step;
