@@ -9,7 +9,7 @@ CCACHE := $(shell command -v ccache)
 export CCACHE_NOHASHDIR = 1
 C_FILES := $(wildcard csrc/*/*.[ch] include/*.h)
 LIB_FILES := include/rotrnn.h $(wildcard tests/*.c tests/lib/*.c tests/amx/*.[ch] tests/amx/plain/*.h examples/c/*.[ch])
-HEADERS := $(wildcard csrc/include/*.h csrc/kernels/*.h)
+HEADERS := $(wildcard csrc/include/*.h csrc/runtime/*.h csrc/kernels/*.h)
 LIST := csrc/kernels.list csrc/generate.py
 BASE ?= main
 WARNINGS := -Wall -Wextra -Wconversion -Wpedantic -Werror
@@ -239,8 +239,8 @@ step-strict:
 step-lint-headers:
 	@$(PYTHON) csrc/generate.py build/lint-headers
 	@for header in kernels.h $(notdir $(HEADERS)); do for dtype in f32 f64; do for language in 'gcc -std=c11 -x c' 'g++ -std=c++17 -x c++'; do \
-		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -DROT_DTYPE=$$dtype -Ibuild/lint-headers \
-		-Icsrc/include -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
+		echo "#include \"$$header\"" | $$language $(WARNINGS) -fopenmp -fsyntax-only -D_DEFAULT_SOURCE -DROT_DTYPE=$$dtype -Ibuild/lint-headers \
+		-Icsrc/include -Icsrc/runtime -Icsrc/kernels - || { echo "$$header does not compile alone: $$language, $$dtype"; exit 1; }; \
 	done; done; done
 
 # Python itself leaks at exit, so only leaks through our C files count. Tests of whole programs and central differences
@@ -313,12 +313,12 @@ fuzz-lib: .venv/installed
 build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(LIST)
 	$(PYTHON) csrc/generate.py build/fuzz
 	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow,implicit-conversion $(NULL_PLUS_0) \
-		-Ibuild/fuzz -Icsrc/include -Icsrc/kernels -o $@ $< $(wildcard csrc/data/*.c) csrc/module/pool.c -lm -lpthread
+		-Ibuild/fuzz -Icsrc/include -Icsrc/runtime -Icsrc/kernels -o $@ $< $(wildcard csrc/data/*.c) csrc/runtime/pool.c -lm -lpthread
 
 build/fuzz/programs: tests/fuzz/programs.c $(wildcard csrc/lib/*.[ch]) $(HEADERS)
 	$(MAKE) -s -f csrc/lib/Makefile build/fuzz/librotrnn/librotrnn.a LIB_BUILD=build/fuzz/librotrnn LIB_ISA=base \
 		CC="$(FUZZ_C)" LIB_CFLAGS="-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow $(NULL_PLUS_0)"
-	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow $(NULL_PLUS_0) -Iinclude -Icsrc/include -Icsrc/kernels \
+	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow $(NULL_PLUS_0) -Iinclude -Icsrc/include -Icsrc/runtime -Icsrc/kernels \
 		-Icsrc/lib -Ibuild/fuzz/librotrnn -o $@ $< build/fuzz/librotrnn/librotrnn.a -lm
 
 # The module with the plainest instruction set alone, as for a processor that setup.py does not know

@@ -42,6 +42,9 @@ STRIP = ["-Wl,-s"] if DEBUG and LINUX else []
 # No function's address in the module can be overwritten, and what reads files has a guard of the stack; in what checks
 # calls it took some 40 ns of 1200 a call
 RELRO = ["-Wl,-z,relro,-z,now"] if LINUX else []
+# Python's own symbols are found at import alone; all that is not WITH_PYTHON is linked by itself, where nothing may be
+# missing but what the module gives the C library. clang links no sanitizer into a shared library
+COMPLETE = ["-Wl,-z,defs", "-Wl,--defsym,choose=0"] if LINUX and "-fsanitize" not in CC else []
 GUARD = [] if sysconfig.get_platform().startswith("win") else ["-fstack-protector-strong"]
 AVX2 = ["-mavx2", "-mfma"]  # exactly what simd_supported in csrc/module/module.c checks
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
@@ -53,13 +56,13 @@ if FASTEST not in ("base", "avx2", "avx512", "neon"):
 KEPT = list(ALL_SETS).index(FASTEST) + 1 if FASTEST in ALL_SETS else len(ALL_SETS)
 INSTRUCTION_SETS = dict(list(ALL_SETS.items())[:KEPT])
 # Beside avx512, for products of bfloat16: the file of each, and what bf16_supported checks. A compiler may be older
-# than AMX, and of systems only Linux is asked for its registers (csrc/module/platform.h)
+# than AMX, and of systems only Linux is asked for its registers (csrc/runtime/platform.h)
 BF16 = {
     "avx512_bf16": ("gemm_tile.c", [*AVX512, "-mavx512bf16"], [("ROT_PAIRS", "1")]),
     "avx512_amx": ("gemm_amx.c", [*AVX512, "-mamx-tile", "-mamx-bf16"], []),
 }
 HAS_AMX = ("ROT_AMX", "1")
-INCLUDE = ["csrc/include", "csrc/kernels", "include"]
+INCLUDE = ["csrc/include", "csrc/runtime", "csrc/kernels", "include"]
 PLAINEST = next(iter(INSTRUCTION_SETS))
 MACROS = [(f"ROT_{isa.upper()}", "1") for isa in INSTRUCTION_SETS if isa != "base"]
 
@@ -75,7 +78,9 @@ ONCE = "once.c"  # the table of generators
 LIB = "lib"  # the folder of the C library, whose streams the module has; it also has a Makefile of its own
 LIB_VARIANTS = ("run.c", "iterate.c")  # what computes
 LIB_ALONE = ("choose.c",)  # the module chooses instruction sets by itself
-PLAIN = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "stream.c")  # compiled once, without a variant
+PLAIN = ("module", "runtime")  # folders of what is compiled once, without a variant, but for these tables
+TABLES = ("entries.c", ONCE)
+WITH_PYTHON = ("csrc/module/", "cuda/module.c")  # all else is plain C
 
 # The GPUs: Ampere and Hopper, and later ones from PTX; or those of ROTRNN_GPUS alone, "90" say. Warnings are errors:
 # nvcc is one compiler
@@ -109,7 +114,7 @@ def all_jobs(amx=False):
     jobs = []
     sources = [source for source in Path("csrc").glob("*/*.c") if source.name not in LIB_ALONE]
     for source in sorted(sources, key=lambda path: -path.stat().st_size):
-        if source.name in PLAIN:
+        if source.parent.name in PLAIN and source.name not in TABLES:
             jobs.append(Job(str(source), "", [], common))
             continue
         if source.parent.name == LIB and source.name not in LIB_VARIANTS:
@@ -131,8 +136,8 @@ def cuda_jobs(listing):
     for source in sorted(Path("cuda").glob("*.cu"), key=lambda path: -path.stat().st_size):
         dtypes = [None] if source.name == "runtime.cu" else DTYPES_OF.get(f"{source.stem}.c", REAL)
         jobs += [cuda_job(str(source), dtype) for dtype in dtypes]
-    jobs += [cuda_job("csrc/module/entries.c", dtype) for dtype in REAL + COMPLEX]
-    plain = ("cuda/module.c", "csrc/module/door.c", "csrc/module/precision.c", str(listing))
+    jobs += [cuda_job("csrc/runtime/entries.c", dtype) for dtype in REAL + COMPLEX]
+    plain = ("cuda/module.c", "csrc/module/door.c", "csrc/runtime/precision.c", str(listing))
     return jobs + [Job(source, "", [], MACROS) for source in plain]
 
 
@@ -140,6 +145,11 @@ def cuda_job(source, dtype):
     if dtype is None:
         return Job(source, "", [], MACROS)
     return Job(source, f"{dtype}_cuda", [], [*MACROS, ("ROT_CUDA", "1"), ("ROT_DTYPE", dtype), ("ROT_ISA", "cuda")])
+
+
+def with_python(job):
+    """Whether a job finds Python.h."""
+    return Path(job.source).as_posix().startswith(WITH_PYTHON)
 
 
 def with_cuda():
@@ -214,8 +224,12 @@ class BuildVariants(build_ext):
         include = self.take_include(made)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile(job, [*FLAGS, *openmp], include), jobs))
-        path = self.get_ext_fullpath(ext.name)
-        self.compiler.link_shared_object(objects, path, extra_postargs=[*openmp, *STRIP, *RELRO], libraries=["m"])
+        path, options = self.get_ext_fullpath(ext.name), [*openmp, *STRIP, *RELRO]
+        if COMPLETE:
+            plain = [one for job, one in zip(jobs, objects, strict=True) if not with_python(job)]
+            alone = str(Path(self.build_temp, "without_python.so"))
+            self.compiler.link_shared_object(plain, alone, extra_postargs=[*options, *COMPLETE], libraries=["m"])
+        self.compiler.link_shared_object(objects, path, extra_postargs=options, libraries=["m"])
 
     def build_cuda(self, ext):
         """Compiles cuda/ by nvcc, which links its own runtime statically: no driver is needed to import the module."""
@@ -251,7 +265,7 @@ class BuildVariants(build_ext):
     def compile(self, job, flags, include, folder=None):
         """Compiles a job, unless its object is up to date. Returns the object's path."""
         folder = os.path.join(folder or self.build_temp, job.variant)
-        if not job.variant and not job.source.startswith(os.path.join("csrc", LIB)):
+        if with_python(job):
             include = [*include, *self.python_include]
         (path,) = self.compiler.object_filenames([job.source], output_dir=folder)
         command = repr((self.compiler.compiler_so, flags, job, include))

@@ -29,13 +29,13 @@ import numpy as np
 import rotrnn
 from benchmarks.layers import settings_of
 from benchmarks.measure import block_products, origin, version
-from rotrnn import cuda
+from rotrnn.devices import cuda
+from rotrnn.devices.precisions import PRECISIONS
+from rotrnn.devices.recording import NotRecordable
 from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.layer import Context, moved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.dense import dense
-from rotrnn.ops.precisions import PRECISIONS
-from rotrnn.ops.recording import NotRecordable
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.training.estimate import trial
 from rotrnn.training.log import timed

@@ -27,10 +27,10 @@ import numpy as np
 import rotrnn
 from benchmarks.gpu import QUICK, RECIPES, Row, Rows, box, told
 from benchmarks.gpu_report import bad
-from rotrnn import cuda
+from rotrnn.devices import cuda
+from rotrnn.devices.device import HOST, Device, to_host
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.nn.layer import Context, Params, flatten, moved, unflatten
-from rotrnn.ops.device import HOST, Device, to_host
-from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.training.estimate import trial
 from rotrnn.training.recipe import load_recipe
 

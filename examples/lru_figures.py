@@ -20,8 +20,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rotrnn import RNN, diagonal_scan
+from rotrnn import RNN
 from rotrnn.nn.layer import Array, Params
+from rotrnn.ops import diagonal_scan
 from rotrnn.plots.style import BLUE, COLOURS, DPI, ORANGE, STYLE
 from rotrnn.training.optimiser import AdamW
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rotrnn import diagonal_scan, tiir_scan, wrope_angle
+from rotrnn.ops import diagonal_scan, tiir_scan, wrope_angle
 from rotrnn.plots.style import BLUE, DPI, GREEN, GREY, ORANGE, STYLE
 
 LENGTH = 100

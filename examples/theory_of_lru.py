@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lru_figures import Settings, adam, learn_power, power_loss, settings
-from rotrnn import LRU, RNN, Converted, diagonal_scan, to_lru
+from rotrnn import LRU, RNN, Converted, to_lru
 from rotrnn.nn.layer import Array, astype
+from rotrnn.ops import diagonal_scan
 from rotrnn.plots.style import BLUE, GREEN, GREY, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:

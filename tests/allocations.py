@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES
 from rotrnn import ModelSettings, _cpu, build_model, tasks
 from rotrnn._support.json import to_json
+from rotrnn.devices.device import HOST
 from rotrnn.models.listing import listed
 from rotrnn.nn.layer import astype
-from rotrnn.ops.device import HOST
 
 ALLOCATOR = ctypes.PyDLL(None)
 fail_at, blocks_in_use = ALLOCATOR.fail_at, ALLOCATOR.blocks_in_use

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cases.table import Case
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from strict import STRICT, StrictArray, kernels_of, poisoned, to_device, to_host, unwrap
 
 ROOT = Path(__file__).parents[1]

@@ -23,10 +23,9 @@ import numpy as np
 import rotrnn
 import strict
 from cuda_harness import Memory, load
-from rotrnn import cuda
-from rotrnn.ops import device as devices
-from rotrnn.ops import precisions
-from rotrnn.ops.recording import recording
+from rotrnn.devices import cuda, precisions
+from rotrnn.devices import device as devices
+from rotrnn.devices.recording import recording
 from strict import Address, StrictArray
 
 

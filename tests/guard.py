@@ -66,7 +66,7 @@ class GuardedKernels:
 @contextmanager
 def guarded_kernels(at_end: bool, report: Any = None) -> Iterator[GuardedKernels]:
     """The CPU's kernels are guarded until the end of the context."""
-    from rotrnn.ops.device import HOST
+    from rotrnn.devices.device import HOST
 
     before = HOST.kernels
     wrapped = GuardedKernels(before, at_end, report)

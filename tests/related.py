@@ -18,6 +18,7 @@ AREAS = {
     "cuda/": [],  # make harness
     "include/": ["tests/lib"],
     "python/rotrnn/_support/": ["tests/training"],
+    "python/rotrnn/devices/": ["tests/nn/test_devices.py"],
     "python/rotrnn/estimators.py": ["tests/training"],
     "python/rotrnn/jax.py": [],  # make test-jax
     "python/rotrnn/models/": ["tests/models"],

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 import rotrnn
+from rotrnn.devices.device import HOST, Device, register
+from rotrnn.devices.recording import RecordedLengths
 from rotrnn.ops.boundary import CheckedLengths
-from rotrnn.ops.device import HOST, Device, register
-from rotrnn.ops.recording import RecordedLengths
 
 PACKAGE = str(Path(rotrnn.__file__).parent)
 SYNCHRONISATIONS: Counter[str] = Counter()

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 import strict
 from cuda_harness import load
+from rotrnn.devices.recording import Recording, recorded
 from rotrnn.models.retrieval import Retrieval
-from rotrnn.ops.recording import Recording, recorded
 from rotrnn.tasks import Batch
 from rotrnn.training.graph import Work
 from rotrnn.training.recipe import Recipe

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../module/platform.h"
 #include "choose.h"
 #include "cuts.h"
+#include "platform.h"
 
 enum { LINE = 64 }; /* bytes of a cache line */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../module/float_mode.h"
 #include "choose.h"
 #include "cuts.h"
+#include "float_mode.h"
 #include "stream.h"
 
 enum { ROWS = 96 }; /* of a chunk, unless the batch has more: they stay in cache with their registers */

@@ -5,8 +5,8 @@
  */
 #include "run.h"
 
-#include "../module/float_mode.h"
 #include "exact.h"
+#include "float_mode.h"
 #include "kernels.h"
 #include "rows.h"
 #include "stop.h"

@@ -43,7 +43,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 def reference() -> dict[str, list[str]]:
     """Returns the pages of the reference whose names are imported from rotrnn, file -> these names with their modules,
-    "rotrnn.diagonal_scan". Layers have pages of their own."""
+    "rotrnn.ops.diagonal_scan". Layers have pages of their own."""
     import rotrnn
 
     layers = {kind.__name__ for kind in rotrnn.nn.LAYERS.values()}

@@ -1,10 +1,12 @@
 """Linear recurrent sequence models: a C core, explicit backward functions, and NumPy arrays.
 
-Ops come in pairs, ``y = op(...)`` and ``op_backward(dy, ...)``; layers are frozen dataclasses of settings with
-``init``, ``forward``, ``backward`` and ``step``, their parameters plain dicts of arrays (`rotrnn.nn.layer`).
+Ops are in `rotrnn.ops`, in pairs ``y = op(...)`` and ``op_backward(dy, ...)``; layers are frozen dataclasses of
+settings with ``init``, ``forward``, ``backward`` and ``step``, their parameters plain dicts of arrays
+(`rotrnn.nn.layer`).
 """
 
 import os as _os
+import warnings as _warnings
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ with _brief_spins():
 from rotrnn import cuda as cuda
 from rotrnn import nn as nn
 from rotrnn import ops as ops
+from rotrnn.devices.precisions import precision as precision
 from rotrnn.models.build import ModelSettings as ModelSettings
 from rotrnn.models.build import build_model as build_model
 from rotrnn.models.classifier import MultiLabelClassifier as MultiLabelClassifier
@@ -32,8 +35,6 @@ from rotrnn.models.tagger import Tagger as Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn.fixed_points.iteration import ConvergenceError as ConvergenceError
 from rotrnn.nn.fixed_points.iteration import NotConverged as NotConverged
-from rotrnn.ops import *  # noqa: F403  (the ops' own __all__)
-from rotrnn.ops.precisions import precision as precision
 from rotrnn.training.optimiser import AdamW as AdamW
 from rotrnn.training.schedule import learning_rate as learning_rate
 
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
     from rotrnn import testing as testing
     from rotrnn import training as training
     from rotrnn.models.files import load as load
-    from rotrnn.models.flax_checkpoints import import_lru as import_lru
-    from rotrnn.models.flax_checkpoints import import_s5 as import_s5
-    from rotrnn.models.pretrained import from_pretrained as from_pretrained
+    from rotrnn.models.io.flax_checkpoints import import_lru as import_lru
+    from rotrnn.models.io.flax_checkpoints import import_s5 as import_s5
+    from rotrnn.models.io.pretrained import from_pretrained as from_pretrained
+    from rotrnn.ops import *  # noqa: F403  (deprecated here: see __getattr__)
     from rotrnn.training.loop import train as train
     from rotrnn.training.recipe import load_recipe as load_recipe
 
@@ -67,16 +69,16 @@ _after_fork_in_child(lambda: _cpu.use_threads(1))
 def release_memory() -> int:
     """Gives memory that is kept for coming arrays back to the system; returns how many bytes that was.
 
-    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/module/pool.c).
+    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/runtime/pool.c).
     """
     return _cpu.release_memory()
 
 
 _MODULES = ("estimators", "models", "nn", "ops", "plots", "tasks", "testing", "training")
 _LATE = {
-    "from_pretrained": "rotrnn.models.pretrained",
-    "import_lru": "rotrnn.models.flax_checkpoints",
-    "import_s5": "rotrnn.models.flax_checkpoints",
+    "from_pretrained": "rotrnn.models.io.pretrained",
+    "import_lru": "rotrnn.models.io.flax_checkpoints",
+    "import_s5": "rotrnn.models.io.flax_checkpoints",
     "load": "rotrnn.models.files",
     "load_recipe": "rotrnn.training.recipe",
     "train": "rotrnn.training.loop",
@@ -109,7 +111,6 @@ if not TYPE_CHECKING:  # type checkers read the imports above: of a computed lis
         "release_memory",
         "train",
         *nn.__all__,
-        *(name for name in ops.__all__ if name.islower()),
     ]
 
     def __getattr__(name: str) -> _Any:
@@ -117,6 +118,10 @@ if not TYPE_CHECKING:  # type checkers read the imports above: of a computed lis
             return _import_module(f"rotrnn.{name}")
         if name in _LATE:
             return getattr(_import_module(_LATE[name]), name)
+        if name in ops.__all__:
+            message = f"rotrnn.{name} is now rotrnn.ops.{name}; the name without ops goes after version 0.2"
+            _warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(ops, name)
         raise AttributeError(f"module 'rotrnn' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

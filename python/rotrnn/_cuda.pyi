@@ -1,10 +1,10 @@
-"""The CUDA kernels (cuda/), with the arguments of csrc/kernels.list. Used by rotrnn.cuda alone."""
+"""The CUDA kernels (cuda/), with the arguments of csrc/kernels.list. Used by rotrnn.devices alone."""
 
 from collections.abc import Callable
 from typing import Any
 
 from rotrnn._cpu import Kernels
-from rotrnn.ops.device import Device
+from rotrnn.devices.device import Device
 
 kernels: Kernels
 

@@ -24,10 +24,10 @@ from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, plain, plural
-from rotrnn.cuda import DeviceError
+from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load
-from rotrnn.models.pretrained import find_folder, read_folder
+from rotrnn.models.io.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.models.writing import Bytes, tokens_of
 from rotrnn.nn.blocks.norm import NORMS

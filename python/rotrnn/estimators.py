@@ -26,14 +26,14 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_folder
 from rotrnn._support.settings import Unfit, fit
-from rotrnn.cuda import DeviceError
+from rotrnn.devices.cuda import DeviceError
+from rotrnn.devices.device import named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Params, Recurrent, astype
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.ops.device import named
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined

@@ -58,9 +58,9 @@ def gradcheck(
 
     >>> gradcheck(layer)                                          # parameters, input and state are drawn
     >>> gradcheck(layer, params, x, Context(lengths=lengths))     # or given, as to forward
-    >>> gradcheck(rotrnn.diagonal_scan, a, x, h0, window=3)       # an op, and its op_backward
-    >>> gradcheck(rotrnn.mean_pool, x, seq_len=7)                 # seq_len is an argument of mean_pool_backward
-    >>> gradcheck(rotrnn.cross_entropy, logits, labels)           # a loss that returns its gradient
+    >>> gradcheck(rotrnn.ops.diagonal_scan, a, x, h0, window=3)   # an op, and its op_backward
+    >>> gradcheck(rotrnn.ops.mean_pool, x, seq_len=7)             # seq_len is an argument of mean_pool_backward
+    >>> gradcheck(rotrnn.ops.cross_entropy, logits, labels)       # a loss that returns its gradient
     >>> gradcheck((forward, backward), x, w)                      # dx, dw = backward(dy, x, w)
 
     Parameters

@@ -61,13 +61,14 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     way, folder, csrc = request.param, tmp_path_factory.mktemp("amx"), ROOT / "csrc"
     if way == "compiled" and not (X86_LINUX and "avx512" in _cpu.SIMD_AVAILABLE):
         pytest.skip("needs Linux, and AVX-512")
-    compiler = [*CC, *options(way), *(f"-I{one}" for one in (HERE, csrc / "include", csrc / "kernels"))]
+    folders = [HERE, *(csrc / name for name in ("include", "runtime", "kernels"))]
+    compiler = [*CC, *options(way), *(f"-I{one}" for one in folders)]
     if run(*compiler, "-E", "-x", "c", os.devnull, "-o", os.devnull):
         pytest.skip("needs a compiler that has AMX")
     tiles, path = str(folder / "gemm_amx.o"), str(folder / "products.so")
     problem = run(*compiler, "-DROT_ISA=avx512_amx", "-c", str(csrc / "kernels" / "gemm_amx.c"), "-o", tiles)
     assert not problem, problem
-    sources = [csrc / "kernels" / "gemm_rounded.c", csrc / "module" / "precision.c", HERE / "products.c"]
+    sources = [csrc / "kernels" / "gemm_rounded.c", csrc / "runtime" / "precision.c", HERE / "products.c"]
     emulated = way == "plain" or not PROCESSOR
     sources += [HERE / "trap.c"] * (way == "compiled" and emulated)
     problem = run(*compiler, "-DROT_ISA=avx512", "-shared", *map(str, sources), tiles, "-lm", "-o", path)

@@ -53,7 +53,7 @@ def compile_all(compiler: list[str], target: str, folder: Path, more: list[str])
 
     made = folder / "made"
     runpy.run_path("csrc/generate.py")["generate"](made)
-    include = ["csrc/include", "csrc/kernels", "include", str(made), np.get_include(), sysconfig.get_path("include")]
+    include = [*setup.INCLUDE, str(made), np.get_include(), sysconfig.get_path("include")]
     flags = [*setup.FLAGS, *WARNINGS, "-fPIC", *more, *(f"-I{path}" for path in include)]
     if target.startswith("mac"):
         stub = folder / "include" / "endian.h"

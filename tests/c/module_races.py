@@ -18,9 +18,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cases import LARGE
-from rotrnn import _cpu, diagonal_scan
+from rotrnn import _cpu
 from rotrnn.nn.layer import flatten
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops import diagonal_scan
 from small_models import sizes_of
 
 THREADS, TEAM = 3, 2

@@ -10,8 +10,9 @@ from cases.fixed_point import TERMS, TOL, fixed_point_loop
 from cases.layer_row import LayerRow
 from cases.linear import lru_loop
 from cases.memory import read_loop
+from cases.min_gru import min_gru_reference
 from cases.ops import sigmoid_formula
-from cases.rnn import attention_reference, lstm_loop, lstm_reference, min_gru_reference, rnn_loop, rnn_reference
+from cases.rnn import attention_reference, lstm_loop, lstm_reference, rnn_loop, rnn_reference
 from cases.table import Arrays, Case, normal, scan_loop
 from cases.window import windowed_loop
 from rotrnn.nn.layers.attention import Attention

@@ -13,7 +13,6 @@ from cases.table import Arrays, Case, beside, normal, pointwise_case, scan_loop,
 from rotrnn.ops import pointwise
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
-from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.random import philox
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward, rotation_scan, rotation_scan_backward
 
@@ -254,33 +253,6 @@ def householder_case(
     )
 
 
-def expm_series(A: Any) -> Any:
-    """expm of (..., n, n) in extended precision: the series at norm / 2^8, squared back."""
-    term = E = np.broadcast_to(np.eye(A.shape[-1], dtype=np.longdouble), A.shape)
-    for k in range(1, 30):
-        term = term @ A.astype(np.longdouble) / k / 256
-        E = E + term
-    for _ in range(8):
-        E = E @ E
-    return E
-
-
-def orthogonal_case(shape: tuple[int, ...], size: float = 1.0) -> Case:
-    n = shape[-1]
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        return {"M": orthogonal_backward(doutputs[0], args["M"])}
-
-    return Case(
-        f"orthogonal {'x'.join(map(str, shape))} size {size:g}",
-        lambda rng: {"M": size * normal(rng, shape)},
-        lambda args: (orthogonal(args["M"]),),
-        backward,
-        lambda args: (expm_series(args["M"] - np.swapaxes(args["M"], -1, -2)).astype(np.float64),),
-        terms=int(n * (20 + 2 * size * np.sqrt(8 * n))),  # 20 products, and squaring doubles |S|_2 times
-    )
-
-
 MIXERS = [
     *(
         householder_case(2, T, R, D, u_varies=u_varies, alpha_varies=alpha_varies)
@@ -295,10 +267,6 @@ MIXERS = [
     householder_case(3, 100, 2, 33),  # more than one group of tokens
     householder_case(3, 150, 2, 40, lengths=(150, 3, 149)),  # enough of them for threads
     householder_case(0, 3, 2, 3),
-    *(orthogonal_case(shape) for shape in ((1, 1), (2, 2), (3, 3), (5, 8, 8), (2, 3, 5, 5), (0, 4, 4))),
-    orthogonal_case((4, 4), 10.0),
-    orthogonal_case((4, 4), 1e-8),
-    orthogonal_case((1, 130, 130)),  # more than one block of rows
 ]
 
 # ------------------------------------------------------------------------------------------------------ pointwise
@@ -656,7 +624,6 @@ OPS_LARGE = [
     diagonal_case(3, 2000, 130, lanes="complex", lengths=(2000, 129, 1537)),
     rotation_case(2, 150, 2, 130),
     dense_case((8200, 190), 190),  # all 16 groups of rows, whose sums are merged in threads too
-    orthogonal_case((3, 90, 90)),
     householder_case(3, 150, 2, 40, u_varies=True, alpha_varies=True, lengths=(150, 3, 149)),
     *(
         unary_case(name, op, adjoint, None, (40_000,))

@@ -8,10 +8,9 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
-from cases.table import Arrays, Case, normal, pointwise_case, scan_loop, valid_steps
+from cases.table import Arrays, Case, normal, pointwise_case, valid_steps
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.lstm import LSTM
-from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
@@ -271,13 +270,6 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
     return y, (after[0], after[1], places + (T if lengths is None else np.array(lengths)))
 
 
-def min_gru_reference(layer: MinGRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    z = sigmoid_formula(x @ params["W_z"].T + params["b_z"])
-    candidate = x @ params["W_c"].T + params["b_c"]
-    h, hT = scan_loop(1 - (1 + layer.negative) * z, z * candidate, state, lengths=lengths)
-    return h @ params["W_out"].T, hT
-
-
 SHAPES = ((2, 8, None), (3, 7, (7, 0, 4)), (1, 0, None))
 
 LAYERS = [
@@ -302,13 +294,6 @@ LAYERS = [
             linear=(("C",),) if layer.projection else (),
         )
         for name, layer in (("projection", LSTM(3, 5)), ("", LSTM(4, 4, projection=False, forget_bias=0.5)))
-        for B, T, lengths in SHAPES
-    ),
-    *(
-        LayerRow(
-            name, layer, B, T, lengths, min_gru_reference, terms=30 * (T + 6), linear=(("W_out",), ("state",)),
-        )
-        for name, layer in (("", MinGRU(3, 4)), ("negative", MinGRU(3, 4, negative=True)))
         for B, T, lengths in SHAPES
     ),
     *(

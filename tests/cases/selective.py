@@ -1,4 +1,4 @@
-"""Rows of the selective scan, of the short convolution, and of the layers that use them."""
+"""Rows of the selective scan, and of the layers that use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cases.table import Arrays, Case, normal
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
-from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 
@@ -114,52 +113,6 @@ def selective_case(
     )
 
 
-def conv_loop(x: Any, w: Any, bias: Any, state: Any, lengths: Any = None) -> tuple[Any, Any]:
-    """y_t = bias + sum_k w_k z_{t+k}, z the inputs with those of the state before."""
-    K = w.shape[1]
-    y, final = np.zeros_like(x), np.zeros_like(state)
-    for b in range(x.shape[0]):
-        steps = x.shape[1] if lengths is None else lengths[b]
-        z = np.concatenate([state[b], x[b, :steps]])
-        for t in range(steps):
-            y[b, t] = bias + sum(w[:, k] * z[t + k] for k in range(K))
-        final[b] = z[steps:]
-    return y, final
-
-
-def conv_case(B: int, T: int, D: int, K: int, *, lengths: Any = None) -> Case:
-    def make(rng: np.random.Generator) -> Arrays:
-        return {
-            "x": normal(rng, (B, T, D)),
-            "w": normal(rng, (D, K)),
-            "bias": normal(rng, (D,)),
-            "state": normal(rng, (B, K - 1, D)),
-        }
-
-    def forward(args: Arrays) -> tuple[Any, ...]:
-        result = causal_conv(**args, lengths=lengths, return_state=True)
-        assert isinstance(result, tuple)
-        return result
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        grads = causal_conv_backward(
-            doutputs[0], args["x"], args["w"], args["state"], dfinal=doutputs[1], lengths=lengths
-        )
-        return {name: getattr(grads, f"d{name}") for name in args}
-
-    return Case(
-        f"causal_conv{' ragged' * (lengths is not None)} {B}x{T}x{D} K{K}",
-        make,
-        forward,
-        backward,
-        lambda args: conv_loop(**args, lengths=lengths),
-        terms=B * T + 2 * K + 4,
-        linear=(("x", "bias", "state"), ("w", "bias")),
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
-        lengths=lengths,
-    )
-
-
 OPS = [
     selective_case(2, 7, 3, 2),
     selective_case(1, 1, 1, 1, keep=True),
@@ -178,19 +131,11 @@ OPS = [
     selective_case(2, 40, 37, 1, reverse=True, negative=True),
     selective_case(2, 9, 2, 2, window=3, negative=True),
     selective_case(1, 0, 2, 2, window=3),
-    conv_case(2, 7, 3, 4),
-    conv_case(2, 2, 3, 4),  # fewer steps than taps
-    conv_case(1, 5, 2, 1),
-    conv_case(2, 0, 3, 3),
-    conv_case(0, 3, 2, 2),
-    conv_case(3, 9, 2, 4, lengths=(9, 0, 2)),
-    conv_case(2, 150, 131, 4, lengths=(150, 127)),  # more than one run of steps, enough for threads
 ]
 
 OPS_LARGE = [
     selective_case(3, 130, 70, 4, lengths=(130, 0, 97)),
     selective_case(20, 40, 40, 4, reverse=True),  # as many sequences as tasks
-    conv_case(3, 300, 70, 4, lengths=(300, 0, 130)),
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.ops.device import device_of
+from rotrnn.devices.device import device_of
 
 Arrays = dict[str, Any]
 

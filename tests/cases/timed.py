@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from cases.bank import bank_case
 from cases.blocks import linear_layer_case
+from cases.conv import conv_case
 from cases.delta import delta_case
 from cases.dplr import dplr_case
-from cases.ladder import bank_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
 from cases.mlstm import mlstm_case
@@ -19,14 +20,14 @@ from cases.ops import (
     gelu_formula,
     householder_case,
     layer_norm_case,
-    orthogonal_case,
     pool_case,
     rotation_case,
     sigmoid_formula,
     unary_case,
 )
+from cases.orthogonal import orthogonal_case
 from cases.rnn import attention_case, lstm_case, rnn_case, rotary_case
-from cases.selective import conv_case, selective_case
+from cases.selective import selective_case
 from cases.slstm import slstm_case
 from cases.ssd import ssd_case
 from cases.table import Case, pointwise_case

@@ -29,7 +29,7 @@ HERE = Path("tests/cuda")
 FOLDER = Path(os.environ.get("HARNESS", "build/harness"))
 COMPILER = {".c": shlex.split(os.environ.get("CC", "gcc"))}
 LINKER = shlex.split(os.environ.get("CXX", "g++"))
-INCLUDE = ["csrc/include", "csrc/kernels", "csrc/module", "cuda", str(HERE), str(FOLDER)]
+INCLUDE = ["csrc/include", "csrc/runtime", "csrc/kernels", "csrc/module", "cuda", str(HERE), str(FOLDER)]
 # -ffp-contract=off: a wrong order of operations must not hide behind the rounding of fused ones
 COMMON = ["-fPIC", "-O1", "-fvisibility=hidden", "-ffp-contract=off", "-DROT_HOST_DEVICE"]
 CXX = ["-std=c++17", "-x", "c++", "-U_FORTIFY_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]

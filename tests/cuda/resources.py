@@ -34,7 +34,7 @@ import setup  # noqa: E402
 
 MADE, TABLE = Path("build/resources"), Path("benchmarks/results/cuda_resources.md")
 CODES = ("sm_80", "sm_90")
-INCLUDE = ["csrc/include", "csrc/kernels", "csrc/module", "cuda", str(MADE)]
+INCLUDE = ["csrc/include", "csrc/runtime", "csrc/kernels", "csrc/module", "cuda", str(MADE)]
 LOOP = "inner loop:"
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

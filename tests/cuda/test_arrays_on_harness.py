@@ -12,7 +12,7 @@ import pytest
 
 import fake_cupy
 import rotrnn
-from rotrnn import cuda
+from rotrnn.devices import cuda
 from rotrnn.ops.boundary import CheckedLengths
 from strict import to_host
 
@@ -21,9 +21,9 @@ A, X = np.full(3, 0.5), np.arange(24.0).reshape(2, 4, 3)
 
 def test_an_op_runs_where_its_arrays_are() -> None:
     with fake_cupy.gpu():
-        h = rotrnn.diagonal_scan(fake_cupy.asarray(A), fake_cupy.asarray(X), lengths=np.array([4, 2]))
+        h = rotrnn.ops.diagonal_scan(fake_cupy.asarray(A), fake_cupy.asarray(X), lengths=np.array([4, 2]))
         assert type(h) is fake_cupy.ndarray
-        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, X, lengths=np.array([4, 2])))
+        np.testing.assert_array_equal(to_host(h), rotrnn.ops.diagonal_scan(A, X, lengths=np.array([4, 2])))
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -33,17 +33,17 @@ def test_the_example_of_the_documentation() -> None:
     names = {"a": A, "x": X, "lengths": lengths}
     with fake_cupy.gpu():
         exec(example, names)
-    np.testing.assert_array_equal(to_host(names["h"]), rotrnn.diagonal_scan(A, X, lengths=lengths))
+    np.testing.assert_array_equal(to_host(names["h"]), rotrnn.ops.diagonal_scan(A, X, lengths=lengths))
 
 
 def test_arrays_of_other_libraries_are_read_without_a_copy() -> None:
     with fake_cupy.gpu():
         a, x = fake_cupy.asarray(A), fake_cupy.asarray(X)
         assert cuda.device().view(fake_cupy.Tensor(x)) is x
-        h = rotrnn.diagonal_scan(fake_cupy.Tensor(a), fake_cupy.Tensor(x))
-        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, X))
+        h = rotrnn.ops.diagonal_scan(fake_cupy.Tensor(a), fake_cupy.Tensor(x))
+        np.testing.assert_array_equal(to_host(h), rotrnn.ops.diagonal_scan(A, X))
         with pytest.raises(TypeError, match="out is a Tensor, expected an array"):
-            rotrnn.diagonal_scan(a, x, out=fake_cupy.Tensor(x))
+            rotrnn.ops.diagonal_scan(a, x, out=fake_cupy.Tensor(x))
 
 
 def test_arrays_of_two_devices_are_an_error() -> None:
@@ -51,12 +51,12 @@ def test_arrays_of_two_devices_are_an_error() -> None:
         fake_cupy.gpu(),
         pytest.raises(TypeError, match=r"diagonal_scan: a is on the CPU \(ndarray\) and x on the GPU"),
     ):
-        rotrnn.diagonal_scan(A, fake_cupy.asarray(X))
+        rotrnn.ops.diagonal_scan(A, fake_cupy.asarray(X))
 
 
 def test_a_tensor_on_the_cpu_is_no_array_of_the_gpu() -> None:
     with fake_cupy.gpu(), pytest.raises(TypeError):
-        rotrnn.diagonal_scan(A, fake_cupy.Tensor(fake_cupy.asarray(X), device=1))
+        rotrnn.ops.diagonal_scan(A, fake_cupy.Tensor(fake_cupy.asarray(X), device=1))
 
 
 def test_out_of_memory_is_a_memory_error_and_the_next_call_works() -> None:
@@ -64,9 +64,11 @@ def test_out_of_memory_is_a_memory_error_and_the_next_call_works() -> None:
     with fake_cupy.gpu(bytes=8):
         there = fake_cupy.asarray(a), fake_cupy.asarray(x)
         with pytest.raises(MemoryError, match="Out of memory allocating"):
-            rotrnn.diagonal_scan(*there)
+            rotrnn.ops.diagonal_scan(*there)
         fake_cupy.Failures.bytes = None
-        np.testing.assert_allclose(to_host(rotrnn.diagonal_scan(*there)), rotrnn.diagonal_scan(a, x), rtol=1e-14)
+        np.testing.assert_allclose(
+            to_host(rotrnn.ops.diagonal_scan(*there)), rotrnn.ops.diagonal_scan(a, x), rtol=1e-14
+        )
 
 
 @pytest.mark.parametrize(
@@ -108,19 +110,19 @@ def test_a_stream_that_somebody_captures_records_ops_or_says_why_not() -> None:
         rotrnn.cuda.device()
         with stream:
             stream.begin_capture()
-            h = rotrnn.diagonal_scan(a, x)
+            h = rotrnn.ops.diagonal_scan(a, x)
             refused = "current stream is being captured, and an array of the host would be copied"
             with pytest.raises(cuda.DeviceError, match=refused):
-                rotrnn.diagonal_scan(a, x, lengths=np.array([4, 2]))
+                rotrnn.ops.diagonal_scan(a, x, lengths=np.array([4, 2]))
             with pytest.raises(cuda.DeviceError, match="being captured, and numbers on the GPU would be read"):
                 cuda.device().to_host(h)
             with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
-                rotrnn.embedding(x[..., 0].astype(np.int64), x[0])
+                rotrnn.ops.embedding(x[..., 0].astype(np.int64), x[0])
             graph = stream.end_capture()
         x.set(-X)
         graph.launch(stream)
         stream.synchronize()
-        np.testing.assert_array_equal(to_host(h), rotrnn.diagonal_scan(A, -X))
+        np.testing.assert_array_equal(to_host(h), rotrnn.ops.diagonal_scan(A, -X))
 
 
 def test_lengths_have_a_copy_for_each_gpu_and_stream() -> None:

@@ -19,7 +19,7 @@ from benchmarks.gpu_checks import KINDS, check_row, firsts_first
 from benchmarks.gpu_report import bad
 from cases import ON_DEVICES
 from cases.table import Case
-from rotrnn import cuda
+from rotrnn.devices import cuda
 
 HERE = cuda.available()
 FIRST, OTHERS = firsts_first(ON_DEVICES)

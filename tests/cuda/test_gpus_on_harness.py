@@ -16,9 +16,9 @@ from test_training_on_harness import losses, parameters, recipe_of
 
 import fake_cupy
 from patience import PATIENCE
-from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
-from rotrnn.ops.recording import NotRecordable, recording
+from rotrnn.devices import cuda
+from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.training import gpus
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.loop import train
@@ -35,7 +35,7 @@ MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
 PROGRAM = """
 import runpy, sys
 import fake_cupy
-from rotrnn import cuda
+from rotrnn.devices import cuda
 {plant}
 sys.argv[0] = "rotrnn"
 with fake_cupy.gpu(gpus={gpus}):

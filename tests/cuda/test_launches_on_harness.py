@@ -16,10 +16,10 @@ from test_training_on_harness import recipe_of as whole_recipe_of
 
 import fake_cupy
 from fake_cupy import Event, Failures, Stream
-from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
+from rotrnn.devices import cuda
+from rotrnn.devices.recording import recording
 from rotrnn.nn.layer import flatten, is_parameter
-from rotrnn.ops.recording import recording
 from rotrnn.training.estimate import trial
 from rotrnn.training.log import Log
 from rotrnn.training.loop import Trainer, train

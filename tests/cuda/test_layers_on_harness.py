@@ -12,10 +12,10 @@ import pytest
 import fake_cupy
 from cuda_harness import on_harness
 from rotrnn import Bedouin, Context, cuda
+from rotrnn.devices.recording import NotRecordable, RecordedLengths, Recording, recorded
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import astype, flatten, moved
 from rotrnn.ops.random import philox
-from rotrnn.ops.recording import NotRecordable, RecordedLengths, Recording, recorded
 from small_models import CLASSES, B, T, classifier, training_step
 from strict import to_device, to_host
 

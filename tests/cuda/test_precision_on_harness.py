@@ -15,9 +15,9 @@ import rotrnn
 import rounded
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL
+from rotrnn.devices.device import is_array
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import is_array
 from rotrnn.ops.linear_layer import linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
 from rotrnn.ops.slstm import slstm, slstm_backward

@@ -10,9 +10,9 @@ import pytest
 
 import fake_cupy
 from rotrnn import Context, ModelSettings, build_model, cuda
+from rotrnn.devices.device import to_host
 from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.nn.layer import flatten
-from rotrnn.ops.device import to_host
 from rotrnn.tasks import Batch
 from rotrnn.training.graph import Recorder
 from rotrnn.training.recipe import Recipe, load_recipe

@@ -14,7 +14,7 @@ from test_cases_on_harness import SEEDS
 
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL, DPLR_TILE, SSD_CHUNK
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from strict import poisoned, to_device, to_host
 
 Arrays = dict[str, Any]

@@ -15,9 +15,9 @@ import pytest
 
 import fake_cupy
 from fake_cupy import Failures, MemoryPool
-from rotrnn import cuda
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
+from rotrnn.devices import cuda
 from rotrnn.models.classifier import SequenceClassifier
 from rotrnn.training.estimate import estimate, trial
 from rotrnn.training.loop import train

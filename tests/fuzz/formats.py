@@ -40,9 +40,9 @@ import toy
 from rotrnn._support.checkpoint import KEY, _digest, write_checkpoint
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import load as load_model
-from rotrnn.models.flax_checkpoints import import_lru, import_s5
-from rotrnn.models.huggingface import INDEX, WEIGHTS
-from rotrnn.models.pretrained import read_folder
+from rotrnn.models.io.flax_checkpoints import import_lru, import_s5
+from rotrnn.models.io.huggingface import INDEX, WEIGHTS
+from rotrnn.models.io.pretrained import read_folder
 from rotrnn.plots.runs import GRIDS, evaluated
 from rotrnn.tasks import AAN, IMDB, ListOps, Pathfinder, SpeechCommands, WordProblem
 from rotrnn.tasks.aan import read_pairs

@@ -35,14 +35,14 @@ def zeros(*shape: int) -> Any:
 
 def windowed(position: int, dtype: Any = np.int64, a: Any = None, delay: Any = None) -> object:
     state = (zeros(1, 4, 4) if delay is None else delay, zeros(1, 2, 4), np.array([position], dtype))
-    return rotrnn.tiir_scan(zeros(4) if a is None else a, zeros(1, 9, 4), state, window=3)
+    return rotrnn.ops.tiir_scan(zeros(4) if a is None else a, zeros(1, 9, 4), state, window=3)
 
 
 def written_over_an_input(how: str) -> object:
     room = zeros(1, 4, 4)
     if how == "delay":
         return windowed(0, a=room[0, 0], delay=room)
-    return rotrnn.dplr_mix(zeros(2, 4), zeros(2), zeros(1, 4, 4), origin=Tensor(room), out=room)
+    return rotrnn.ops.dplr_mix(zeros(2, 4), zeros(2), zeros(1, 4, 4), origin=Tensor(room), out=room)
 
 
 def unaligned_zeros(*shape: int) -> Any:
@@ -82,7 +82,7 @@ def saved_backwards() -> None:
 def states_backwards() -> None:
     """The op's backward takes states of any layout."""
     system = ops.System(zeros(6, 4), np.zeros(3, complex), zeros(1, 4, 6), zeros(4))
-    y, _, saved = rotrnn.linear_layer(system, zeros(1, 5, 4), fused=False)
+    y, _, saved = rotrnn.ops.linear_layer(system, zeros(1, 5, 4), fused=False)
     ops.linear_layer_backward(y, system, saved._replace(h=np.asfortranarray(saved.h)))
 
 
@@ -181,11 +181,11 @@ FOUND = [
     Found("dplr_mix, a foreign array over out", lambda: written_over_an_input("out"), "overlaps"),
     Found(
         "attention, last position",
-        lambda: rotrnn.attention(*[zeros(1, 2, 4)] * 3, heads=2, past=np.array([2**63 - 1])),
+        lambda: rotrnn.ops.attention(*[zeros(1, 2, 4)] * 3, heads=2, past=np.array([2**63 - 1])),
         "past",
     ),
-    Found("embedding, unaligned ids", lambda: rotrnn.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
-    Found("cross_entropy, unaligned labels", lambda: rotrnn.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
+    Found("embedding, unaligned ids", lambda: rotrnn.ops.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
+    Found("cross_entropy, unaligned labels", lambda: rotrnn.ops.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
     Found("RotRNN, parameters backwards", backwards, None),
     Found("LRU, saved backwards", saved_backwards, None),
     Found("linear_layer_backward, states in Fortran order", states_backwards, None),

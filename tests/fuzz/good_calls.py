@@ -91,7 +91,7 @@ def _call(name: str, frame: FrameType) -> Call:
     if code.co_flags & inspect.CO_VARKEYWORDS:
         given |= values[code.co_varnames[places]]
     if not name.startswith("."):
-        return Call(name, getattr(rotrnn, name, None) or getattr(ops, name), given)
+        return Call(name, getattr(ops, name, None) or getattr(rotrnn, name), given)
     kind = type(given["self"])
     return Call(f"{kind.__name__}{name}", getattr(kind, name[1:]), given)
 
@@ -229,31 +229,31 @@ TURN = 0.9 * np.exp(1j * np.arange(12.0).reshape(D, 3))
 
 def _of_windows() -> None:
     for a in (np.full(D, 0.9), TURN[:, 1]):
-        _, state = rotrnn.tiir_scan(a, X.astype(a.dtype), window=3)
-        rotrnn.tiir_scan(a, X.astype(a.dtype), state, window=3, power=a**3)
+        _, state = rotrnn.ops.tiir_scan(a, X.astype(a.dtype), window=3)
+        rotrnn.ops.tiir_scan(a, X.astype(a.dtype), state, window=3, power=a**3)
 
 
 def _of_split() -> None:
     """One process with whole sequences."""
     turn, x = np.full(D // 2, 0.9 + 0.1j), X[..., : D // 2 * 2].view(np.complex128)
     theta, gamma = np.full((1, D // 2), 0.3), np.array([0.9])
-    lengths = rotrnn.split_lengths(np.array([9, 3]), X.shape[1], split=ALONE)
-    rotrnn.split_start(turn, x, split=ALONE, lengths=lengths)
-    rotrnn.split_end(x, turn, split=ALONE, lengths=lengths)
-    rotrnn.split_rotation_start(theta, gamma, X, split=ALONE, lengths=lengths)
-    rotrnn.split_rotation_end(X, theta, gamma, split=ALONE, lengths=lengths)
+    lengths = rotrnn.ops.split_lengths(np.array([9, 3]), X.shape[1], split=ALONE)
+    rotrnn.ops.split_start(turn, x, split=ALONE, lengths=lengths)
+    rotrnn.ops.split_end(x, turn, split=ALONE, lengths=lengths)
+    rotrnn.ops.split_rotation_start(theta, gamma, X, split=ALONE, lengths=lengths)
+    rotrnn.ops.split_rotation_end(X, theta, gamma, split=ALONE, lengths=lengths)
 
 
 WITHOUT_ROWS: dict[str, Callable[[], Any]] = {
-    "bank_step": lambda: rotrnn.bank_step(TURN, TURN, np.ones(D), np.zeros((2, D, 3), complex), X[:, 0]),
-    "batch_norm_statistics": lambda: rotrnn.batch_norm_statistics(X, lengths=np.array([9, 3])),
-    "dplr_bank_step": lambda: rotrnn.dplr_bank_step(
-        rotrnn.DplrSystem(*[TURN] * 5, np.ones(D)), np.zeros((2, D, 3), complex), X[:, 0]
+    "bank_step": lambda: rotrnn.ops.bank_step(TURN, TURN, np.ones(D), np.zeros((2, D, 3), complex), X[:, 0]),
+    "batch_norm_statistics": lambda: rotrnn.ops.batch_norm_statistics(X, lengths=np.array([9, 3])),
+    "dplr_bank_step": lambda: rotrnn.ops.dplr_bank_step(
+        rotrnn.ops.DplrSystem(*[TURN] * 5, np.ones(D)), np.zeros((2, D, 3), complex), X[:, 0]
     ),
     "learning_rate": lambda: rotrnn.learning_rate(3, 10, 1e-3),
     "split": _of_split,
     "tiir_scan": _of_windows,
-    "wrope_angle": lambda: rotrnn.wrope_angle(np.arange(5), 8),
+    "wrope_angle": lambda: rotrnn.ops.wrope_angle(np.arange(5), 8),
 }
 
 

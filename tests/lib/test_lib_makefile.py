@@ -69,6 +69,24 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         assert sorted(Path(word).name for word in linked if word.endswith(".o")) == first
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("gcc"), reason="links by gcc, on Linux")
+def test_a_function_that_nothing_defines_is_an_error_of_the_link(tmp_path: Path) -> None:
+    """Not of the program that opens the library: each object is replaced by one that calls what is nowhere."""
+    calls = "int rot_missing(void);\nint (*rot_call)(void) = rot_missing;\n"
+    (tmp_path / "calls.c").write_text(calls, encoding="utf-8")
+    compiler = tmp_path / "cc"
+    compiler.write_text(
+        f"""#!/bin/sh
+case "$*" in *-c*) for made; do :; done; exec gcc -fPIC -c {tmp_path}/calls.c -o "$made" ;; esac
+exec gcc "$@" -z muldefs
+""",
+        encoding="utf-8",
+    )
+    compiler.chmod(0o755)
+    with pytest.raises(AssertionError, match="rot_missing"):
+        librotrnn.make("lib", folder=str(tmp_path / "lib"), CC=str(compiler), LIB_CFLAGS="", LIB_ISA="base")
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux finds libraries")
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the program has no sanitizer")
 def test_a_program_runs_with_the_library_where_it_was_built(tmp_path: Path) -> None:

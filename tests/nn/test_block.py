@@ -14,6 +14,7 @@ import pytest
 
 import rotrnn
 from rotrnn import _cpu
+from rotrnn.devices.device import HOST
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.blocks import fused
 from rotrnn.nn.blocks.block import PartsSaved, ResidualBlock, ResidualStack
@@ -23,7 +24,6 @@ from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
 from rotrnn.nn.layer import Context, astype, flatten
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward, settle
-from rotrnn.ops.device import HOST
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import batch_norm_statistics
 

@@ -41,7 +41,7 @@ STEP = {
     "nn/module.py: Module.check_params": 1,  # whether all parameters are finite
     "ops/pointwise.py: check_indices": 3,  # whether tokens (forward and backward) and labels are in range
     "ops/pointwise.py: cross_entropy": 1,  # the loss
-    "ops/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
+    "devices/device.py: to_host": 3,  # norms of all gradients, of all that was updated, and of buffers
 }
 """The synchronisations of a training step, for any number of parameters and layers."""
 
@@ -56,10 +56,10 @@ def test_a_training_step_runs_on_the_device(layer: str, fused: bool) -> None:
     with counted() as seen:
         logits_there, params_there = training_step(layer, ctx, True, 2, dropout=0.1)
     waits = dict(seen)
-    steps = waits.pop("ops/device.py: to_host")
+    steps = waits.pop("devices/device.py: to_host")
     iterates = hasattr(LAYERS[layer], "max_iterations")
-    assert waits == {name: count for name, count in STEP.items() if name != "ops/device.py: to_host"}
-    assert steps >= STEP["ops/device.py: to_host"] if iterates else steps == STEP["ops/device.py: to_host"]
+    assert waits == {name: count for name, count in STEP.items() if name != "devices/device.py: to_host"}
+    assert steps >= STEP["devices/device.py: to_host"] if iterates else steps == STEP["devices/device.py: to_host"]
     np.testing.assert_allclose(to_host(logits_there), logits, rtol=1e-9, atol=1e-9)
     for (name, got), (_, expected) in zip(flatten(params_there), flatten(params), strict=True):
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -77,11 +77,11 @@ def test_synchronisations_do_not_grow_with_the_model() -> None:
 def test_arrays_of_two_devices_are_an_error_that_names_both() -> None:
     a, x = np.full(3, 0.5), np.ones((2, 4, 3))
     with pytest.raises(TypeError, match=r"diagonal_scan: a is on the CPU \(ndarray\) and x on the strict device"):
-        rotrnn.diagonal_scan(a, to_device(x))
+        rotrnn.ops.diagonal_scan(a, to_device(x))
     with pytest.raises(TypeError, match=r"diagonal_scan: a is on the strict device \(StrictArray\) and x on the CPU"):
-        rotrnn.diagonal_scan(to_device(a), x)
+        rotrnn.ops.diagonal_scan(to_device(a), x)
     with pytest.raises(TypeError, match="diagonal_scan: out is on the CPU and x on the strict device"):
-        rotrnn.diagonal_scan(to_device(a), to_device(x), out=x.copy())
+        rotrnn.ops.diagonal_scan(to_device(a), to_device(x), out=x.copy())
     layer = rotrnn.LRU(3, 4)
     params = layer.init(np.random.default_rng(0))
     with pytest.raises(TypeError, match="on the strict device"):

@@ -11,6 +11,7 @@ import pytest
 
 from cases.fixed_point import dense_recurrence
 from rotrnn import _cpu
+from rotrnn.devices.recording import NotRecordable, Recording, recorded
 from rotrnn.nn.fixed_points import iteration
 from rotrnn.nn.fixed_points.iteration import CYCLE, ConvergenceError, NotConverged, iterate
 from rotrnn.nn.fixed_points.mixer import CONTRACTION
@@ -20,7 +21,6 @@ from rotrnn.nn.layers.fixed_point import FixedPointRNN
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.fixed_point import depth_pass, depth_solve, prepare_mixer
 from rotrnn.ops.mixer import DPLR, HOUSEHOLDER, KRONECKER, LOW_RANK
-from rotrnn.ops.recording import NotRecordable, Recording, recorded
 
 EPS = np.finfo(np.float64).eps
 D, N, T = 5, 12, 50

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rotrnn
-from rotrnn import LRU, Context, RotRNN, cross_entropy, diagonal_scan, householder_mix, orthogonal
+from rotrnn import LRU, Context, RotRNN, ops
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.blocks.norm import BatchNorm
+from rotrnn.ops import cross_entropy, diagonal_scan, householder_mix, orthogonal
 from rotrnn.ops.block import residual_block
 from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
 from rotrnn.ops.linear_layer import System
@@ -118,23 +118,23 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
      "diagonal_scan: out is a MaskedArray, expected an array"),
     ("no array", lambda _: diagonal_scan(np.ones(4), [[[1.0], [1.0, 2.0]]]), ValueError,
      "diagonal_scan: x is a list that is no array: "),
-    ("gradient None", lambda _: rotrnn.householder_mix_backward(None, X[0], np.ones(3), X), TypeError,  # type: ignore[arg-type]
+    ("gradient None", lambda _: ops.householder_mix_backward(None, X[0], np.ones(3), X), TypeError,  # type: ignore[arg-type]
      "householder_mix_backward: dy is None, expected the gradient of y"),
-    ("saved of another op", lambda _: rotrnn.linear_layer_backward(X, SYSTEM, None), TypeError,  # type: ignore[arg-type]
+    ("saved of another op", lambda _: ops.linear_layer_backward(X, SYSTEM, None), TypeError,  # type: ignore[arg-type]
      "linear_layer_backward: saved is a NoneType, expected a LinearLayerSaved or a LinearLayerStates"),
-    ("saved of another op", lambda _: rotrnn.diagonal_bank_backward(X, *BANK, rotrnn.linear_layer(SYSTEM, X)[2]),
+    ("saved of another op", lambda _: ops.diagonal_bank_backward(X, *BANK, ops.linear_layer(SYSTEM, X)[2]),
      TypeError, "diagonal_bank_backward: saved is a LinearLayerSaved, expected a BankSaved"),  # type: ignore[arg-type]
-    ("eps", lambda _: rotrnn.rms_norm(X, np.ones(4), eps="x"), ValueError, "rms_norm: eps is 'x', expected a non"),  # type: ignore[arg-type]
-    ("eps", lambda _: rotrnn.layer_norm(X, np.ones(4), np.ones(4), eps=-1), ValueError, "layer_norm: eps is -1, exp"),
-    ("seed", lambda _: rotrnn.dropout(X, 0.1, seed=1.5, step=0, site=0), ValueError, "dropout: seed is 1.5, expected"),  # type: ignore[arg-type]
-    ("empty table", lambda _: rotrnn.embedding([[0]], np.ones((0, 4))), ValueError,
+    ("eps", lambda _: ops.rms_norm(X, np.ones(4), eps="x"), ValueError, "rms_norm: eps is 'x', expected a non"),  # type: ignore[arg-type]
+    ("eps", lambda _: ops.layer_norm(X, np.ones(4), np.ones(4), eps=-1), ValueError, "layer_norm: eps is -1, exp"),
+    ("seed", lambda _: ops.dropout(X, 0.1, seed=1.5, step=0, site=0), ValueError, "dropout: seed is 1.5, expected"),  # type: ignore[arg-type]
+    ("empty table", lambda _: ops.embedding([[0]], np.ones((0, 4))), ValueError,
      r"embedding: ids\[0, 0\] is 0, expected none, because there is no class or row"),
     ("power", lambda _: power_of(np.ones(3), -1), ValueError, "power_of: L is -1, expected an integer from 0"),
-    ("position", lambda _: rotrnn.tiir_scan(np.ones(4), X, (np.ones((2, 3, 4)), np.ones((2, 2, 4)), BIG), window=2),
+    ("position", lambda _: ops.tiir_scan(np.ones(4), X, (np.ones((2, 3, 4)), np.ones((2, 2, 4)), BIG), window=2),
      ValueError, rf"tiir_scan: state.position\[1\] is {2**64 - 3}, expected an integer from 0 to 9007199254740992"),
-    ("position", lambda _: rotrnn.attention(X, X, X, heads=1, past=BIG.astype(np.int64)), ValueError,
+    ("position", lambda _: ops.attention(X, X, X, heads=1, past=BIG.astype(np.int64)), ValueError,
      r"attention: past\[1\] is -3, expected an integer from 0 to 9007199254740992"),
-    ("window", lambda _: rotrnn.linear_layer(SYSTEM, X, window=2**70), ValueError, "linear_layer: .* too large"),
+    ("window", lambda _: ops.linear_layer(SYSTEM, X, window=2**70), ValueError, "linear_layer: .* too large"),
     ("mixer", lambda _: prepare_mixer(9, 1, np.ones((1, 4)), np.ones(1), 4), ValueError, "prepare_mixer: form is 9"),
     ("mixer", lambda _: prepare_mixer(KRONECKER, 0, np.ones(9), np.ones(4), 4), ValueError, "prepare_mixer: rows is 0"),
     ("mixer", lambda _: prepare_mixer(HOUSEHOLDER, 2, np.ones((1, 4)), np.ones(1), 4), ValueError,
@@ -173,59 +173,59 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     heads, ones = np.ones((2, 3, 1, 4)), np.ones((2, 3, 1))
     scalars = heads, ones, np.ones(1), heads, heads
     delta = np.ones((2, 3, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1))
-    kept = rotrnn.diagonal_bank(*BANK, X)[2]
-    dplr = rotrnn.DplrSystem(*[BANK[0] / 4] * 5, BANK[2])
-    fed = rotrnn.dplr_bank(dplr, X)[2]
+    kept = ops.diagonal_bank(*BANK, X)[2]
+    dplr = ops.DplrSystem(*[BANK[0] / 4] * 5, BANK[2])
+    fed = ops.dplr_bank(dplr, X)[2]
     key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
     block: Any = X, *(None,) * 3
     return {
-        ("causal_conv", "return_state"): lambda flag: rotrnn.causal_conv(X, np.ones((4, 2)), return_state=flag),
-        ("delta_rule", "return_carries"): lambda flag: rotrnn.delta_rule(*delta, return_carries=flag),
-        ("delta_rule", "return_state"): lambda flag: rotrnn.delta_rule(*delta, return_state=flag),
-        ("delta_rule", "reverse"): lambda flag: rotrnn.delta_rule(*delta, reverse=flag),
-        ("delta_rule_backward", "reverse"): lambda flag: rotrnn.delta_rule_backward(delta[0], *delta, reverse=flag),
+        ("causal_conv", "return_state"): lambda flag: ops.causal_conv(X, np.ones((4, 2)), return_state=flag),
+        ("delta_rule", "return_carries"): lambda flag: ops.delta_rule(*delta, return_carries=flag),
+        ("delta_rule", "return_state"): lambda flag: ops.delta_rule(*delta, return_state=flag),
+        ("delta_rule", "reverse"): lambda flag: ops.delta_rule(*delta, reverse=flag),
+        ("delta_rule_backward", "reverse"): lambda flag: ops.delta_rule_backward(delta[0], *delta, reverse=flag),
         ("depth_pass", "adjoint"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), adjoint=flag),
         ("depth_pass", "scaled"): lambda flag: depth_pass(X.copy(), X, a, MIXER, None, np.ones(2), scaled=flag),
-        ("diagonal_bank", "reverse"): lambda flag: rotrnn.diagonal_bank(*BANK, X, reverse=flag),
-        ("diagonal_bank_backward", "reverse"): lambda flag: rotrnn.diagonal_bank_backward(X, *BANK, kept, reverse=flag),
+        ("diagonal_bank", "reverse"): lambda flag: ops.diagonal_bank(*BANK, X, reverse=flag),
+        ("diagonal_bank_backward", "reverse"): lambda flag: ops.diagonal_bank_backward(X, *BANK, kept, reverse=flag),
         ("diagonal_scan", "return_state"): lambda flag: diagonal_scan(a, X, return_state=flag),
         ("diagonal_scan", "reverse"): lambda flag: diagonal_scan(a, X, reverse=flag),
-        ("diagonal_scan_backward", "reverse"): lambda flag: rotrnn.diagonal_scan_backward(X, a, X, reverse=flag),
-        ("dplr_bank", "reverse"): lambda flag: rotrnn.dplr_bank(dplr, X, reverse=flag),
-        ("dplr_bank_backward", "reverse"): lambda flag: rotrnn.dplr_bank_backward(X, dplr, fed, reverse=flag),
-        ("dropout", "over_time"): lambda flag: rotrnn.dropout(X, 0.1, **key, over_time=flag),
-        ("dropout_backward", "over_time"): lambda flag: rotrnn.dropout_backward(X, 0.1, **key, over_time=flag),
-        ("linear_layer", "fused"): lambda flag: rotrnn.linear_layer(SYSTEM, X, fused=flag),
+        ("diagonal_scan_backward", "reverse"): lambda flag: ops.diagonal_scan_backward(X, a, X, reverse=flag),
+        ("dplr_bank", "reverse"): lambda flag: ops.dplr_bank(dplr, X, reverse=flag),
+        ("dplr_bank_backward", "reverse"): lambda flag: ops.dplr_bank_backward(X, dplr, fed, reverse=flag),
+        ("dropout", "over_time"): lambda flag: ops.dropout(X, 0.1, **key, over_time=flag),
+        ("dropout_backward", "over_time"): lambda flag: ops.dropout_backward(X, 0.1, **key, over_time=flag),
+        ("linear_layer", "fused"): lambda flag: ops.linear_layer(SYSTEM, X, fused=flag),
         ("relax", "each_step"): lambda flag: relax(X.copy(), X, np.ones(2), each_step=flag),
         ("residual_block", "moments"): lambda flag: residual_block(*block, moments=flag),
-        ("rnn", "reverse"): lambda flag: rotrnn.rnn(np.eye(4), X, reverse=flag),
-        ("rnn_backward", "reverse"): lambda flag: rotrnn.rnn_backward(X, np.eye(4), X, reverse=flag),
-        ("rotation_scan", "return_state"): lambda flag: rotrnn.rotation_scan(angles, None, X, return_state=flag),
-        ("rotation_scan", "reverse"): lambda flag: rotrnn.rotation_scan(angles, None, X, reverse=flag),
-        ("rotation_scan_backward", "reverse"): lambda flag: rotrnn.rotation_scan_backward(
+        ("rnn", "reverse"): lambda flag: ops.rnn(np.eye(4), X, reverse=flag),
+        ("rnn_backward", "reverse"): lambda flag: ops.rnn_backward(X, np.eye(4), X, reverse=flag),
+        ("rotation_scan", "return_state"): lambda flag: ops.rotation_scan(angles, None, X, return_state=flag),
+        ("rotation_scan", "reverse"): lambda flag: ops.rotation_scan(angles, None, X, reverse=flag),
+        ("rotation_scan_backward", "reverse"): lambda flag: ops.rotation_scan_backward(
             X, angles, None, X, reverse=flag
         ),
-        ("selective_scan", "return_carries"): lambda flag: rotrnn.selective_scan(*select, return_carries=flag),
-        ("selective_scan", "return_state"): lambda flag: rotrnn.selective_scan(*select, return_state=flag),
-        ("selective_scan", "reverse"): lambda flag: rotrnn.selective_scan(*select, reverse=flag),
-        ("selective_scan", "negative"): lambda flag: rotrnn.selective_scan(*select, negative=flag),
-        ("selective_scan_backward", "reverse"): lambda flag: rotrnn.selective_scan_backward(X, *select, reverse=flag),
-        ("selective_scan_backward", "negative"): lambda flag: rotrnn.selective_scan_backward(X, *select, negative=flag),
-        ("split_end", "reverse"): lambda flag: rotrnn.split_end(X, a, split=ALONE, reverse=flag),
-        ("split_rotation_end", "reverse"): lambda flag: rotrnn.split_rotation_end(
+        ("selective_scan", "return_carries"): lambda flag: ops.selective_scan(*select, return_carries=flag),
+        ("selective_scan", "return_state"): lambda flag: ops.selective_scan(*select, return_state=flag),
+        ("selective_scan", "reverse"): lambda flag: ops.selective_scan(*select, reverse=flag),
+        ("selective_scan", "negative"): lambda flag: ops.selective_scan(*select, negative=flag),
+        ("selective_scan_backward", "reverse"): lambda flag: ops.selective_scan_backward(X, *select, reverse=flag),
+        ("selective_scan_backward", "negative"): lambda flag: ops.selective_scan_backward(X, *select, negative=flag),
+        ("split_end", "reverse"): lambda flag: ops.split_end(X, a, split=ALONE, reverse=flag),
+        ("split_rotation_end", "reverse"): lambda flag: ops.split_rotation_end(
             X, angles, None, split=ALONE, reverse=flag
         ),
-        ("split_rotation_start", "reverse"): lambda flag: rotrnn.split_rotation_start(
+        ("split_rotation_start", "reverse"): lambda flag: ops.split_rotation_start(
             angles, None, X, split=ALONE, reverse=flag
         ),
-        ("split_start", "reverse"): lambda flag: rotrnn.split_start(a, X, split=ALONE, reverse=flag),
-        ("ssd_scan", "return_carries"): lambda flag: rotrnn.ssd_scan(*scalars, return_carries=flag),
-        ("ssd_scan", "return_state"): lambda flag: rotrnn.ssd_scan(*scalars, return_state=flag),
-        ("ssd_scan", "reverse"): lambda flag: rotrnn.ssd_scan(*scalars, reverse=flag),
-        ("ssd_scan", "negative"): lambda flag: rotrnn.ssd_scan(*scalars, negative=flag),
-        ("ssd_scan_backward", "negative"): lambda flag: rotrnn.ssd_scan_backward(heads, *scalars, negative=flag),
-        ("ssd_scan_backward", "reverse"): lambda flag: rotrnn.ssd_scan_backward(heads, *scalars, reverse=flag),
-        ("tiir_scan", "resets"): lambda flag: rotrnn.tiir_scan(a, X, window=2, resets=flag),
+        ("split_start", "reverse"): lambda flag: ops.split_start(a, X, split=ALONE, reverse=flag),
+        ("ssd_scan", "return_carries"): lambda flag: ops.ssd_scan(*scalars, return_carries=flag),
+        ("ssd_scan", "return_state"): lambda flag: ops.ssd_scan(*scalars, return_state=flag),
+        ("ssd_scan", "reverse"): lambda flag: ops.ssd_scan(*scalars, reverse=flag),
+        ("ssd_scan", "negative"): lambda flag: ops.ssd_scan(*scalars, negative=flag),
+        ("ssd_scan_backward", "negative"): lambda flag: ops.ssd_scan_backward(heads, *scalars, negative=flag),
+        ("ssd_scan_backward", "reverse"): lambda flag: ops.ssd_scan_backward(heads, *scalars, reverse=flag),
+        ("tiir_scan", "resets"): lambda flag: ops.tiir_scan(a, X, window=2, resets=flag),
     }
 
 
@@ -244,11 +244,11 @@ def test_flags_are_true_or_false(op: str, name: str) -> None:
 
 
 def test_every_flag_is_among_these() -> None:
-    ops = {name: getattr(rotrnn.ops, name) for name in rotrnn.ops.__all__ if name[0].islower()}
-    ops |= {one.__name__: one for one in (depth_pass, relax)}
+    calls = {name: getattr(ops, name) for name in ops.__all__ if name[0].islower()}
+    calls |= {one.__name__: one for one in (depth_pass, relax)}
     flags = {
         (name, one.name)
-        for name, op in ops.items()
+        for name, op in calls.items()
         for one in inspect.signature(op).parameters.values()
         if one.annotation == "bool"
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cases.ops import expm_series
+from cases.orthogonal import expm_series
 from rotrnn import _cpu
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 

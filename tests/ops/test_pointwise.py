@@ -213,16 +213,16 @@ import resource
 import numpy as np
 import rotrnn
 w, x = np.ones((8192, 8192), np.float32), np.ones((64, 8192), np.float32)
-expected = rotrnn.dense(x, w)
+expected = rotrnn.ops.dense(x, w)
 rotrnn.release_memory()
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**26, resource.RLIM_INFINITY))
 try:
-    rotrnn.dense(x, w)
+    rotrnn.ops.dense(x, w)
 except MemoryError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert (rotrnn.dense(x, w) == expected).all()
+assert (rotrnn.ops.dense(x, w) == expected).all()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "matmul: not enough memory for its workspace\n"), done.stderr

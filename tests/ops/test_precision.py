@@ -16,11 +16,11 @@ import rotrnn
 import rounded
 from rotrnn import _cpu
 from rotrnn._cpu import CELL
+from rotrnn.devices.device import HOST
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
-from rotrnn.ops.device import HOST
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
-from rotrnn.ops.precisions import PRECISIONS
 
 ROUND = {"float32": lambda x: np.asarray(x, np.float64), "tf32": rounded.to_tf32, "bf16": rounded.to_bf16}
 PLAIN, *BF16 = _cpu.BF16_BY_AVAILABLE
@@ -113,14 +113,14 @@ def test_each_thread_has_its_own() -> None:
     together, seen, alone = threading.Barrier(len(PRECISIONS)), {}, {}
     for name in PRECISIONS:
         with rotrnn.precision(name):
-            alone[name] = rotrnn.dense(x, w).tobytes()
+            alone[name] = rotrnn.ops.dense(x, w).tobytes()
     assert len(set(alone.values())) == len(PRECISIONS)
 
     def work(name: str) -> None:
         assert in_use() == "float32"
         with rotrnn.precision(name):
             together.wait(10)
-            seen[name] = {rotrnn.dense(x, w).tobytes() for _ in range(20)}
+            seen[name] = {rotrnn.ops.dense(x, w).tobytes() for _ in range(20)}
             together.wait(10)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in PRECISIONS]
@@ -175,7 +175,7 @@ def test_operands_are_rounded_to_nearest(precision: str, way: tuple[str, str]) -
     want = x.copy()  # infinities and NaN stay
     want[np.isfinite(x)] = ROUND[precision](x[np.isfinite(x)])
     with computing(precision, way):
-        for got in (rotrnn.dense(x[:, None], one)[:, 0], rotrnn.dense(one, x[:, None])[0]):
+        for got in (rotrnn.ops.dense(x[:, None], one)[:, 0], rotrnn.ops.dense(one, x[:, None])[0]):
             np.testing.assert_array_equal(got, want)
 
 
@@ -192,8 +192,8 @@ def test_products(M: int, K: int, N: int, precision: str, way: tuple[str, str]) 
     x, w, dy = normal(rng, M, K), normal(rng, N, K), normal(rng, M, N)
     bias = normal(rng, N)
     with computing(precision, way):
-        y = rotrnn.dense(x, w, bias)
-        grads = rotrnn.dense_backward(dy, x, w)
+        y = rotrnn.ops.dense(x, w, bias)
+        grads = rotrnn.ops.dense_backward(dy, x, w)
         stacked = np.empty((2, M, K), np.float32)
         _cpu.kernels.matmul_stack(y=stacked, x=np.stack([dy, -dy]), w=np.stack([w, w]), G=2, M=M, d_in=N, d_out=K)
     products = [(y, r(x), r(w).T, bias), (grads.dx, r(dy), r(w), 0), (grads.dw, r(dy).T, r(x), 0)]
@@ -233,7 +233,7 @@ def test_products_and_their_adjoints(precision: str, way: tuple[str, str]) -> No
     rng, r = np.random.default_rng(0), ROUND[precision]
     x, w, dy = normal(rng, 90, 70), normal(rng, 50, 70), normal(rng, 90, 50)
     with computing(precision, way):
-        y, (dx, dw, _) = rotrnn.dense(x, w), rotrnn.dense_backward(dy, x, w)
+        y, (dx, dw, _) = rotrnn.ops.dense(x, w), rotrnn.ops.dense_backward(dy, x, w)
     inner = [float((a * b).sum()) for a, b in ((r(dy), y), (dx, r(x)), (dw, r(w)))]
     magnitude = float(np.einsum("mo,mi,oi->", *(np.abs(r(one)) for one in (dy, x, w)), optimize=True))
     assert max(inner) - min(inner) <= 2 * 1.01 * 90 * 2.0**-24 * magnitude
@@ -243,9 +243,9 @@ def test_products_and_their_adjoints(precision: str, way: tuple[str, str]) -> No
 def test_float64_is_not_rounded(precision: str) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((20, 30)), rng.standard_normal((10, 30))
-    plain = rotrnn.dense(x, w)
+    plain = rotrnn.ops.dense(x, w)
     with rotrnn.precision(precision):
-        np.testing.assert_array_equal(rotrnn.dense(x, w), plain)
+        np.testing.assert_array_equal(rotrnn.ops.dense(x, w), plain)
 
 
 # ---- blocks ----
@@ -462,8 +462,8 @@ def test_attention(precision: str, way: tuple[str, str]) -> None:
         r = rounded.Rounding(precision)
         y, norm = rounded.attention_forward(*map(wide, (q, k, v)), r)
         with computing(precision, way):
-            got, got_norm = rotrnn.attention(q, k, v, heads=1)
-            grads = rotrnn.attention_backward(dy, q, k, v, got, got_norm, heads=1)
+            got, got_norm = rotrnn.ops.attention(q, k, v, heads=1)
+            grads = rotrnn.ops.attention_backward(dy, q, k, v, got, got_norm, heads=1)
         back = rounded.attention_backward(*map(wide, (dy, q, k, v, got, got_norm)), r)
         found = {"y": got, "norm": got_norm, **grads._asdict()}
         distances.append(apart(found, {"y": y, "norm": norm, **back}))
@@ -480,8 +480,8 @@ def test_attention_of_several_tiles(way: tuple[str, str]) -> None:
     found = {}
     for precision in ("float32", "bf16"):
         with computing(precision, way):
-            y, norm = rotrnn.attention(q, k, v, heads=2)
-            found[precision] = {"y": y, **rotrnn.attention_backward(dy, q, k, v, y, norm, heads=2)._asdict()}
+            y, norm = rotrnn.ops.attention(q, k, v, heads=2)
+            found[precision] = {"y": y, **rotrnn.ops.attention_backward(dy, q, k, v, y, norm, heads=2)._asdict()}
     for name, got in found["bf16"].items():
         heads = []
         for h in (slice(0, 6), slice(6, 12)):

@@ -356,10 +356,10 @@ import os
 import numpy as np
 import rotrnn
 x, a = np.ones((64, 300, 8)), np.ones(8)
-h = rotrnn.diagonal_scan(a, x)
+h = rotrnn.ops.diagonal_scan(a, x)
 child = os.fork()
 if not child:
-    os._exit(int(not np.array_equal(rotrnn.diagonal_scan(a, x), h)))
+    os._exit(int(not np.array_equal(rotrnn.ops.diagonal_scan(a, x), h)))
 assert os.waitpid(child, 0)[1] == 0
 """
     result = run_python(code, OMP_NUM_THREADS="4")

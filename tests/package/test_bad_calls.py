@@ -142,7 +142,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.ModelSettings("lruu", 4, 1), ValueError, "model.layer: got 'lruu', expected one of rotrnn, lru"),
     (lambda: sample(-1), ValueError, "LanguageModel.sample: steps is -1, expected an integer from 0"),
     (
-        lambda: rotrnn.mean_pool_backward(np.zeros((1, 2)), -1),
+        lambda: rotrnn.ops.mean_pool_backward(np.zeros((1, 2)), -1),
         ValueError,
         "mean_pool_backward: seq_len is -1, expected an integer from 0",
     ),
@@ -161,4 +161,4 @@ def test_the_same_calls_with_good_arguments_run() -> None:
     sample(0)
     sized(d_model=6, n_layers=2)
     assert rotrnn.AdamW(lr=1).lr == 1.0
-    assert rotrnn.mean_pool_backward(np.zeros((1, 2)), 0).shape == (1, 0, 2)
+    assert rotrnn.ops.mean_pool_backward(np.zeros((1, 2)), 0).shape == (1, 0, 2)

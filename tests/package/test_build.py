@@ -111,3 +111,32 @@ def test_addresses_of_functions_in_the_module_cannot_be_overwritten() -> None:
     ]
     assert "BIND_NOW" in said[0]
     assert "GNU_RELRO" in said[1]
+
+
+REPLACE = """#!/bin/sh
+# compiles by copying an object, ready-made; links in truth
+source= made=
+for word; do
+    case $before in -c) source=$word;; -o) made=$word;; esac
+    before=$word
+done
+test -n "$source" || exec gcc "$@"
+echo "$made: $source" > "${made%.o}.d"
+case $source in *INCOMPLETE) cp "$OBJECTS/incomplete.o" "$made";; *) cp "$OBJECTS/empty.o" "$made";; esac
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("gcc"), reason="links by gcc, on Linux")
+@pytest.mark.parametrize("source", ["csrc/data/regular.c", "csrc/lib/json.c", "csrc/runtime/pool.c"])
+def test_a_function_that_nothing_defines_is_an_error_of_the_link(tmp_path: Path, source: str) -> None:
+    """Not of the import, as Python's own functions would be, which only csrc/module calls."""
+    cc = tmp_path / "cc"
+    cc.write_text(REPLACE.replace("INCOMPLETE", source), encoding="utf-8")
+    cc.chmod(0o755)
+    missing = "int rot_missing(void);\nint rot_calls(void);\nint rot_calls(void) { return rot_missing(); }\n"
+    for name, text in (("empty", "typedef int nothing;\n"), ("incomplete", missing)):
+        (tmp_path / f"{name}.c").write_text(text, encoding="utf-8")
+        subprocess.run(["gcc", "-fPIC", "-fvisibility=hidden", "-c", f"{name}.c"], cwd=tmp_path, check=True)
+    run = build(tmp_path, str(cc), OBJECTS=str(tmp_path))
+    assert run.returncode != 0
+    assert "rot_missing" in run.stderr

@@ -19,7 +19,7 @@ import pytest
 
 from cases import CASES
 from rotrnn import _cpu
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 
 ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"

@@ -135,7 +135,8 @@ def run(*command, cwd):
 
 
 def compile_objects(folder, sources, *flags):
-    paths = [folder, CSRC / "include", CSRC / "kernels", np.get_include(), sysconfig.get_paths()["include"]]
+    plain = [CSRC / name for name in ("include", "runtime", "kernels")]
+    paths = [folder, *plain, np.get_include(), sysconfig.get_paths()["include"]]
     include = [f"-I{path}" for path in paths]
     return run(COMPILER, "-std=c11", "-O0", "-fPIC", "-c", "-Werror", *flags, *include, *sources, cwd=folder)
 
@@ -145,11 +146,11 @@ def common(tmp_path_factory):
     """A folder with the objects that do not depend on the planted row."""
     folder = tmp_path_factory.mktemp("common")
     write(folder, {name: name for name in NAMES})
-    names = ("module.c", "door.c", "pool.c", "stop.c", "precision.c", "once.c")
-    made = compile_objects(folder, [CSRC / "module" / name for name in names])
+    runtime = [CSRC / "runtime" / name for name in ("pool.c", "stop.c", "precision.c", "once.c")]
+    made = compile_objects(folder, [CSRC / "module" / "module.c", CSRC / "module" / "door.c", *runtime])
     assert not made.returncode, made.stderr
     for dtype in ("f32", "f64", "c64", "c128"):
-        made = compile_objects(folder, [CSRC / "module" / "entries.c"], f"-DROT_DTYPE={dtype}")
+        made = compile_objects(folder, [CSRC / "runtime" / "entries.c"], f"-DROT_DTYPE={dtype}")
         assert not made.returncode, made.stderr
         (folder / "entries.o").rename(folder / f"entries_{dtype}.o")
     made = compile_objects(folder, [folder / "planted.c"])

@@ -43,7 +43,7 @@ def test_ops_are_documented_and_listed_once() -> None:
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [("rotrnn", [MODELS, TRAINING, FILES, NN, *FUNCTIONS]), ("rotrnn.nn", [NN]), ("rotrnn.ops", OPS)],
+    [("rotrnn", [MODELS, TRAINING, FILES, NN]), ("rotrnn.nn", [NN]), ("rotrnn.ops", OPS)],
 )
 def test_public_names_are_these(module: str, expected: list[str]) -> None:
     names = sorted(" ".join(expected).split())
@@ -51,6 +51,17 @@ def test_public_names_are_these(module: str, expected: list[str]) -> None:
     assert sorted(there.__all__) == names
     assert all(hasattr(there, name) for name in names)
     assert sorted(dir(there)) == sorted([*names, *(f"{MODULES} __version__".split() if module == "rotrnn" else ())])
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_under_its_old_name_is_the_same_and_warns(name: str) -> None:
+    with pytest.warns(
+        DeprecationWarning, match=rf"^rotrnn\.{name} is now rotrnn\.ops\.{name}; .* after version 0\.2"
+    ) as at:
+        assert getattr(rotrnn, name) is getattr(rotrnn.ops, name)
+    assert [one.filename for one in at] == [__file__]
+    with pytest.raises(DeprecationWarning, match=r"is now rotrnn\.ops"):  # as everywhere in the tests (pyproject.toml)
+        getattr(rotrnn, name)
 
 
 def test_modules_and_training_are_imported_when_asked_for() -> None:

@@ -154,18 +154,18 @@ def test_a_handler_may_call_kernels_and_go_on() -> None:
     """A handler that returns, as that of SIGTERM in training does, changes nothing."""
     rng = np.random.default_rng(0)
     w, x = rng.standard_normal((2, 1000, 1000))
-    expected, called = rotrnn.dense(x, w), []
+    expected, called = rotrnn.ops.dense(x, w), []
 
     def handler(number: int, frame: object) -> None:
-        called.append(rotrnn.dense(x[:3], w))
+        called.append(rotrnn.ops.dense(x[:3], w))
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
         while len(called) < 3:  # a fast processor may be done before the signal comes
             signal.setitimer(signal.ITIMER_REAL, 0.01)  # once: a handler may take longer than this on a busy machine
-            np.testing.assert_array_equal(rotrnn.dense(x, w), expected)
+            np.testing.assert_array_equal(rotrnn.ops.dense(x, w), expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     for one in called:
-        np.testing.assert_array_equal(one, rotrnn.dense(x[:3], w))
+        np.testing.assert_array_equal(one, rotrnn.ops.dense(x[:3], w))

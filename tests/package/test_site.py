@@ -147,7 +147,7 @@ def test_formulas_of_docstrings_are_set(text: str, expected: str) -> None:
     [
         "params[name]",
         "window=L",
-        "rotrnn.diagonal_scan(a_t, x)",
+        "rotrnn.ops.diagonal_scan(a_t, x)",
         "(dq, dk, dv_t)",
         "sum of dy_t",
         '["h_t"]',

@@ -18,8 +18,9 @@ import theory_of_fixed_points as fp
 import theory_of_lru as lru
 import theory_of_rotrnn as rot
 from lru_figures import adam, learn_power, power_loss
-from rotrnn import LRU, RNN, FixedPointRNN, NotConverged, householder_mix
+from rotrnn import LRU, RNN, FixedPointRNN, NotConverged
 from rotrnn.nn.layer import astype
+from rotrnn.ops import householder_mix
 
 ROOT = Path(__file__).parents[2]
 EPS = np.finfo(np.float64).eps

@@ -35,8 +35,8 @@ def scan(seed: int) -> list[Any]:
     """Forward and backward of arrays that are large enough for the pool, and some that are not."""
     rng = np.random.default_rng(seed)
     a, x = rng.uniform(0.1, 0.9, 64), rng.standard_normal((2, 1000 + 100 * seed, 64))
-    h = rotrnn.diagonal_scan(a, x)
-    grads = rotrnn.diagonal_scan_backward(np.ones_like(h), a, h)
+    h = rotrnn.ops.diagonal_scan(a, x)
+    grads = rotrnn.ops.diagonal_scan_backward(np.ones_like(h), a, h)
     return [h, grads.dx, grads.da]
 
 
@@ -83,13 +83,13 @@ table, dy, logits = np.ones((V, 32), np.float32), np.ones((B, T, 32), np.float32
 a, x = np.ones(2, np.float32), np.ones((B, T, 2), np.float32)
 delay, sums = np.ones((B, L + 1, 2), np.float32), np.ones((B, 2, 2), np.float32)
 calls = (
-    lambda: rotrnn.embedding(ids, table),
-    lambda: rotrnn.embedding_backward(dy, ids, V),
-    lambda: rotrnn.cross_entropy(logits, labels),
-    lambda: rotrnn.diagonal_scan(a, x, lengths=lengths),
-    lambda: rotrnn.attention(x[:, :4], x, x, heads=1, past=past),
-    lambda: rotrnn.tiir_scan(a, x, (delay, sums, places), window=L),
-    lambda: rotrnn.dropout(x, 0.5, seed=0, step=0, site=0, places=places),
+    lambda: rotrnn.ops.embedding(ids, table),
+    lambda: rotrnn.ops.embedding_backward(dy, ids, V),
+    lambda: rotrnn.ops.cross_entropy(logits, labels),
+    lambda: rotrnn.ops.diagonal_scan(a, x, lengths=lengths),
+    lambda: rotrnn.ops.attention(x[:, :4], x, x, heads=1, past=past),
+    lambda: rotrnn.ops.tiir_scan(a, x, (delay, sums, places), window=L),
+    lambda: rotrnn.ops.dropout(x, 0.5, seed=0, step=0, site=0, places=places),
 )
 done = threading.Event()
 
@@ -170,7 +170,7 @@ def test_the_instruction_set_may_change_while_others_compute() -> None:
     expected = []
     for level in _cpu.SIMD_AVAILABLE:
         _cpu.use_simd(level)
-        expected.append(rotrnn.dense(x, w).tobytes())
+        expected.append(rotrnn.ops.dense(x, w).tobytes())
     done = threading.Event()
 
     def switch() -> None:
@@ -181,7 +181,7 @@ def test_the_instruction_set_may_change_while_others_compute() -> None:
     other = threading.Thread(target=switch)
     other.start()
     try:
-        found = {rotrnn.dense(x, w).tobytes() for _ in range(200)}
+        found = {rotrnn.ops.dense(x, w).tobytes() for _ in range(200)}
     finally:
         done.set()
         other.join()
@@ -231,10 +231,10 @@ for _ in range(3):
         del sys.modules[name]
     import rotrnn
     a, x = np.full(4, 0.5), np.ones((2, 50_000, 4))
-    h = rotrnn.diagonal_scan(a, x)
+    h = rotrnn.ops.diagonal_scan(a, x)
 child = os.fork()
 if not child:
-    os._exit(not np.array_equal(rotrnn.diagonal_scan(a, x), h))
+    os._exit(not np.array_equal(rotrnn.ops.diagonal_scan(a, x), h))
 print(os.waitpid(child, 0)[1])
 """
     assert run(code) == "0\n"
@@ -246,7 +246,7 @@ print(os.waitpid(child, 0)[1])
 )
 def test_a_child_may_allocate_though_another_thread_held_the_pool(tmp_path: Path) -> None:
     """The child has no thread that could give back the lock."""
-    folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "module", "kernels")]
+    folders = [f"-I{ROOT / 'csrc' / name}" for name in ("include", "runtime", "kernels")]
     subprocess.run([*CC, "-pthread", *folders, ROOT / "tests" / "c" / "forks.c", "-o", tmp_path / "forks"], check=True)
     assert subprocess.run([tmp_path / "forks"], timeout=PATIENCE).returncode == 0
 
@@ -268,7 +268,7 @@ import rotrnn
 a, x = np.full(64, 0.9), np.full((4, 5000, 64), 1e-310)
 w = np.full((64, 64), 1e-3)
 def results():
-    return [rotrnn.diagonal_scan(a, x), rotrnn.dense(x, w), rotrnn.diagonal_scan_backward(x, a, x).da]
+    return [rotrnn.ops.diagonal_scan(a, x), rotrnn.ops.dense(x, w), rotrnn.ops.diagonal_scan_backward(x, a, x).da]
 expected = results()
 assert expected[0][0, -1, 0] > 0 and expected[1].any()
 library = ctypes.CDLL({str(tmp_path / "flush.so")!r})
@@ -310,7 +310,7 @@ settings = rotrnn.ModelSettings("lru", 128, 1)
 model = rotrnn.build_model(settings, {"d_state": 128}, head="tagger", n_classes=2, n_features=2)
 stream = model.stream(model.init(np.random.default_rng(0)), 96)
 stream.push(np.ones((96, 4, 2), np.float32))
-y = rotrnn.dense(np.full((4, 5000, 64), 1e-310), np.full((64, 64), 1e-3))
+y = rotrnn.ops.dense(np.full((4, 5000, 64), 1e-310), np.full((64, 64), 1e-3))
 print(stream.engine, bool((y > 0).all()))
 """
     assert run(code, OMP_NUM_THREADS="2") == "c True\n"

@@ -32,10 +32,11 @@ writer = rotrnn.build_model(settings, layer, head="language", vocab=4, n_classes
 stream = writer.stream(params)
 recipe = rotrnn.load_recipe("digits-lru")
 asked = bool(rng.integers(2))
-shape: tuple[int, ...] = rotrnn.diagonal_scan(a, x).shape
-either = rotrnn.diagonal_scan(a, x, return_state=asked)
-h, last = rotrnn.rotation_scan(a[:4], None, x, return_state=True, reverse=True)
-y, after, carries = rotrnn.ssd_scan(x, x, a, x, x, return_state=True, return_carries=True)
+shape: tuple[int, ...] = rotrnn.ops.diagonal_scan(a, x).shape
+shape = rotrnn.diagonal_scan(a, x).shape  # deprecated, and known
+either = rotrnn.ops.diagonal_scan(a, x, return_state=asked)
+h, last = rotrnn.ops.rotation_scan(a[:4], None, x, return_state=True, reverse=True)
+y, after, carries = rotrnn.ops.ssd_scan(x, x, a, x, x, return_state=True, return_carries=True)
 tokens: npt.NDArray[np.int64] = writer.sample(params, np.zeros((1, 1), np.int64), 3)
 """
 
@@ -51,14 +52,14 @@ rotrnn.RotRNN(8)
 layer.foward(params, x)
 layer.forward(x)
 layer.backward(params, x)
-rotrnn.diagonal_scan(a)
-rotrnn.diagonal_scan(a, x, retrun_state=True)
-rotrnn.diagonal_scan(a, x, return_state=True).shape
-rotrnn.diagonal_scan(a, x, widow=3)
-rotrnn.diagonal_scan_backward(x, a, x).dz
-rotrnn.selective_scan(x, x, a, x, x, return_carries=True).shape
-rotrnn.causal_conv(x, x, window=3)
-rotrnn.dense(x, x, x, x)
+rotrnn.ops.diagonal_scan(a)
+rotrnn.ops.diagonal_scan(a, x, retrun_state=True)
+rotrnn.ops.diagonal_scan(a, x, return_state=True).shape
+rotrnn.ops.diagonal_scan(a, x, widow=3)
+rotrnn.ops.diagonal_scan_backward(x, a, x).dz
+rotrnn.ops.selective_scan(x, x, a, x, x, return_carries=True).shape
+rotrnn.ops.causal_conv(x, x, window=3)
+rotrnn.ops.dense(x, x, x, x)
 rotrnn.build_model(settings, layer, head="language", n_features=8)
 model.sample(params, x, 3)
 model.loss(x)

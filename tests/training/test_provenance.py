@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import rotrnn
 import toy
 from rotrnn import __version__, _cpu
 from rotrnn._support import provenance
@@ -58,7 +57,7 @@ def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
     package = tmp_path / "python" / "rotrnn"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(rotrnn, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(provenance, "PACKAGE", package)
     assert provenance.versions()["commit"] is None
     git(tmp_path, "init", "-q")
     (tmp_path / "other").write_text("", encoding="utf-8")

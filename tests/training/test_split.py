@@ -565,7 +565,7 @@ a, all_x, h0, dhT = np.exp(1j * np.arange(3.0)), np.ones((2, 100, 3)) + 0j, None
 x = dh = all_x[:, piece]
 """
 COMPARE_SCAN = """
-whole = rotrnn.diagonal_scan_backward(all_x, a, rotrnn.diagonal_scan(a, all_x)).dx[:, piece]
+whole = rotrnn.ops.diagonal_scan_backward(all_x, a, rotrnn.ops.diagonal_scan(a, all_x)).dx[:, piece]
 worst = max(everyone.tell(np.abs(dx - whole).max() / 100))
 if everyone.first:
     print(worst)

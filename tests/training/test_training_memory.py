@@ -158,7 +158,7 @@ print(peak() - before)
 @pytest.mark.parametrize("most", [0, 12 << 20, 1 << 40])
 def test_a_step_takes_no_more_than_it_may(most: int) -> None:
     """Against the least, the peak grows by no more than the bytes allowed, a sixteenth more that the pool may hold
-    (csrc/module/pool.c), and 2 MiB for what an allocator rounds up;
+    (csrc/runtime/pool.c), and 2 MiB for what an allocator rounds up;
     with all the bytes by those of the sixteen (B, T, D) that four blocks can keep, and by more than half of these."""
     found = subprocess.run([sys.executable, "-c", PEAK, str(most)], check=True, capture_output=True, text=True)
     grown, whole = int(found.stdout), 4 * 4 * 8 * 2000 * 64 * 4

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from rotrnn._support.files import Unsynced, atomic_file
 from rotrnn._support.json import from_json, to_json
-from rotrnn.ops.boundary import Array
 
 KEY = "rotrnn"
 FORMAT = 2
 
+Array = npt.NDArray[Any]
 Facts = dict[str, Any]
 """JSON values: numbers, strings, lists and dicts of them. None of them may depend on the time or the machine."""
 

@@ -6,14 +6,16 @@ import datetime
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import rotrnn
-from rotrnn import __version__, _cpu
+from rotrnn import _cpu
 from rotrnn._support.platform import cores, processor
+
+PACKAGE = Path(__file__).parents[1]
 
 
 def session() -> dict[str, Any]:
@@ -33,8 +35,8 @@ def versions() -> dict[str, Any]:
     """
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
-        "rotrnn": __version__,
-        "commit": _commit(Path(rotrnn.__file__).parent),
+        "rotrnn": version("rotrnn"),
+        "commit": _commit(PACKAGE),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "blas": f"{blas.get('name')} {blas.get('version')}",

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import full, is_plain, is_writeable, named
+from rotrnn.devices.precisions import precision
 from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
@@ -27,8 +29,6 @@ from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Array, Context, Module, State, flatten, is_parameter, unflatten
 from rotrnn.nn.saved import Shape, Structure, arrays_of, flatten_saved, rebuilt
 from rotrnn.ops.boundary import CheckedLengths
-from rotrnn.ops.device import full, is_plain, is_writeable, named
-from rotrnn.ops.precisions import precision
 
 MOST_PLANS = 1000
 """The number of plans that a call keeps: those of the latest shapes of batches."""

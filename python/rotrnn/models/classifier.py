@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn.models.files import loadable
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
@@ -15,6 +16,7 @@ from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy
 
 
+@loadable
 @dataclass(frozen=True)
 class SequenceClassifier(SequenceModel):
     """Logits (B, C), one class per sequence. Params of the head: "head", a `Dense`."""
@@ -48,6 +50,7 @@ class SequenceClassifier(SequenceModel):
         return self.head.forward(params["head"], pooled, TRUSTED)[0], state
 
 
+@loadable
 @dataclass(frozen=True)
 class MultiLabelClassifier(SequenceClassifier):
     """A `SequenceClassifier` with K independent bits per sequence: logits (B, K), labels (B, K) with values 0, 1 and

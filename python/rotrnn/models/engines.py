@@ -13,12 +13,12 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plural
+from rotrnn.devices.device import full
 from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
 from rotrnn.nn.module import check_form
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.device import full
 from rotrnn.ops.pointwise import check_indices
 
 if TYPE_CHECKING:

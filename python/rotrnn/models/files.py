@@ -15,17 +15,13 @@ from __future__ import annotations
 import os
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
-from rotrnn._support.files import check_file
+from rotrnn._support.files import atomic_file, check_file, check_folder
+from rotrnn._support.json import to_json
 from rotrnn._support.text import alike, nearest
-from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.listing import listed
-from rotrnn.models.model import SequenceModel
-from rotrnn.models.regressor import Regressor, StepRegressor
-from rotrnn.models.retrieval import Retrieval
-from rotrnn.models.tagger import BitTagger, LanguageModel, Tagger
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
@@ -39,15 +35,28 @@ from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.listing import DERIVED, Unlisted
 from rotrnn.nn.registry import LAYERS
 
+if TYPE_CHECKING:
+    from rotrnn.models.model import SequenceModel
+
 FORMAT = 1
+CONFIG, WEIGHTS, OWN = "config.json", "model.safetensors", "rotrnn"
+"""The files of a folder, and the model_type of those that `save_folder` writes."""
 PROGRAM = "program"
 """The key of the model as lines. In files of an earlier version, layers have it, too."""
 PARTS = (
-    *(SequenceClassifier, Tagger, BitTagger, LanguageModel, Retrieval, MultiLabelClassifier, Regressor, StepRegressor),
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
     *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, Griffin, StoredHistory),
     *(*NORMS.values(), *POOLS.values()),
 )
+HEADS: dict[str, type[Module]] = {}
+"""The models that a file can name: they are above this module, and add themselves by `loadable`."""
+Kind = TypeVar("Kind", bound=type[Module])
+
+
+def loadable(kind: Kind) -> Kind:
+    """Adds a class of models to those that a file can name."""
+    HEADS[kind.__name__] = kind
+    return kind
 
 
 class Loaded(NamedTuple):
@@ -83,8 +92,8 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         raise ValueError(f"{path}: has model_format {facts.get('model_format')!r:.20}, expected {FORMAT}")
     try:
         model = made(facts["model"], "model")
-        if not isinstance(model, SequenceModel):
-            raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(_heads())}")
+        if type(model) not in HEADS.values():
+            raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(HEADS)}")
         params = unflatten({name: one for name, one in arrays.items() if not name.startswith(DERIVED)})
         model.check_params(params)
     except (TypeError, ValueError) as error:
@@ -97,6 +106,17 @@ def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Param
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
     write_checkpoint(path, *contents(model, params))
+
+
+def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
+    """Writes a model and its parameters into a folder; see `SequenceModel.save_pretrained`."""
+    check_folder("save_pretrained: folder", folder)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_model(path / WEIGHTS, model, params)
+    names = {"model_type": OWN, "architectures": [type(model).__name__], "model_format": FORMAT}
+    with atomic_file(path / CONFIG) as file:
+        file.write((to_json({**names, "model": described(model)}, indent=2) + "\n").encode())
 
 
 def contents(model: SequenceModel, params: Params) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -153,8 +173,4 @@ def made(value: Any, where: str) -> Any:
 
 def kinds() -> dict[str, type[Module]]:
     """Returns the classes that a file can name. Layers are looked up at each call: users add their own."""
-    return {kind.__name__: kind for kind in (*PARTS, *LAYERS.values())}
-
-
-def _heads() -> list[str]:
-    return [kind.__name__ for kind in PARTS if issubclass(kind, SequenceModel)]
+    return HEADS | {kind.__name__: kind for kind in (*PARTS, *LAYERS.values())}

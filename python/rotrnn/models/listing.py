@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rotrnn.devices.device import to_host
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
 from rotrnn.nn.layer import Array, Params, flatten
 from rotrnn.nn.listing import Line, Listing, Unlisted
-from rotrnn.ops.device import to_host
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel

@@ -12,6 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside, is_array
+from rotrnn.models.files import save_folder, save_model
+from rotrnn.models.onnx_export import save_onnx
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.block import Block, ResidualStack, StackSaved, check_parts
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
@@ -31,7 +34,6 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.ops.device import beside, is_array
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -84,8 +86,8 @@ class SequenceModel(Module, ABC):
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
-    """Weights of the loss, a number for each class (`rotrnn.cross_entropy`); for bits, of the ones of each. They are of
-    training alone: files of models do not have them."""
+    """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, of the ones of each. They
+    are of training alone: files of models do not have them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,8 +255,6 @@ class SequenceModel(Module, ABC):
         OSError
             The file cannot be written.
         """
-        from rotrnn.models.files import save_model  # it knows every model
-
         save_model(path, self, params)
 
     def save_pretrained(self, folder: str | os.PathLike[str], params: Params) -> None:
@@ -268,8 +268,6 @@ class SequenceModel(Module, ABC):
         ValueError, OSError
             As `save`, or `folder` is a file.
         """
-        from rotrnn.models.pretrained import save_folder  # it knows every model
-
         save_folder(folder, self, params)
 
     def save_onnx(self, path: str | os.PathLike[str], params: Params) -> None:
@@ -287,8 +285,6 @@ class SequenceModel(Module, ABC):
         ValueError, OSError
             As `save`, or a part has no such form.
         """
-        from rotrnn.models.onnx_export import save_onnx  # it knows every model
-
         save_onnx(path, self, params)
 
     def is_recurrent(self, name: str) -> bool:

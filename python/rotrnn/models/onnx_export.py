@@ -8,20 +8,21 @@ lines of the model (`rotrnn.models.listing`), each by its rule (`onnx_instructio
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rotrnn._support.files import atomic_file, check_file
-from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.files import HEADS
 from rotrnn.models.listing import listed
-from rotrnn.models.model import SequenceModel
 from rotrnn.models.onnx_graph import Graph
 from rotrnn.models.onnx_instructions import RULES
-from rotrnn.models.tagger import Tagger
 from rotrnn.nn.blocks.dense import Embedding
 from rotrnn.nn.layer import Params, flatten
 from rotrnn.nn.listing import Unlisted
+
+if TYPE_CHECKING:
+    from rotrnn.models.model import SequenceModel
 
 OPSET, IR = 18, 8
 """Version 18 of the operators, and the file format that it came with, so that older programs read the files."""
@@ -35,7 +36,8 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
     except ImportError as error:
         raise ImportError("save_onnx: needs onnx, which is not installed; pip install 'rotrnn[onnx]'") from error
     model.check_params(params)
-    if not isinstance(model, SequenceClassifier | Tagger):
+    steps = isinstance(model, HEADS["Tagger"])
+    if not steps and not isinstance(model, HEADS["SequenceClassifier"]):
         raise ValueError(f"save_onnx: the model is a {type(model).__name__}, expected a classifier or a tagger")
     graph = Graph(onnx.helper, np.result_type(*(leaf for _, leaf in flatten(params))))
     logits = graph.named("logits", _model(graph, model, params))
@@ -43,7 +45,7 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
     tokens = isinstance(model.encoder, Embedding)
     shape = free if tokens else [*free, model.encoder.d_in]  # type: ignore[union-attr]
     inputs = graph.value("inputs", shape, np.int64 if tokens else graph.dtype)
-    outputs = graph.value(logits, [*free[: 1 + isinstance(model, Tagger)], [*model.heads.values()][-1].d_out])
+    outputs = graph.value(logits, [*free[: 1 + steps], [*model.heads.values()][-1].d_out])
     whole = onnx.helper.make_graph(graph.nodes, "rotrnn", [inputs], [outputs], graph.constants)
     versions = [onnx.helper.make_opsetid("", OPSET)]
     made = onnx.helper.make_model(whole, opset_imports=versions, ir_version=IR, producer_name="rotrnn")
@@ -52,7 +54,7 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
         file.write(made.SerializeToString())
 
 
-def _model(g: Graph, model: SequenceClassifier | Tagger, params: Params) -> str:
+def _model(g: Graph, model: SequenceModel, params: Params) -> str:
     """Each line by its rule."""
     try:
         listing = listed(model, params)

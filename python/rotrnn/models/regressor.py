@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn.devices.device import beside
+from rotrnn.devices.recording import recording
 from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.files import loadable
 from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.models.tagger import Tagger
 from rotrnn.nn.layer import Array
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import beside
-from rotrnn.ops.recording import recording
 
 
 def squared(error: Array, levels: Array) -> tuple[Array, Array]:
@@ -131,6 +132,7 @@ def check_objective(where: str, objective: str, quantiles: tuple[float, ...]) ->
         raise ValueError(f"{where}: quantiles is {quantiles}, expected increasing numbers between 0 and 1")
 
 
+@loadable
 @dataclass(frozen=True)
 class Regressor(Regression, SequenceClassifier):
     """K numbers per sequence: predictions (B, K), with Q quantiles (B, K Q); targets (B, K). See `Regression`."""
@@ -138,6 +140,7 @@ class Regressor(Regression, SequenceClassifier):
     targets_form: ClassVar[str] = "B K"
 
 
+@loadable
 @dataclass(frozen=True)
 class StepRegressor(Regression, Tagger):
     """K numbers per step: predictions (B, T, K), with Q quantiles (B, T, K Q); targets (B, T, K). See `Regression`."""

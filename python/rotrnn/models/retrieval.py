@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.recording import RecordedLengths
+from rotrnn.models.files import loadable
 from rotrnn.models.model import ModelSaved, SequenceModel
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense
@@ -15,9 +17,9 @@ from rotrnn.nn.blocks.gate import GELU
 from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.ops.boundary import Boundary, on_host
-from rotrnn.ops.recording import RecordedLengths
 
 
+@loadable
 @dataclass(frozen=True)
 class Retrieval(SequenceModel):
     """Logits (B, C) from pairs of sequences: ids (B, 2, T) or features (B, 2, T, F), lengths (B, 2).

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn._cpu import MOST_STEPS
+from rotrnn.models.files import loadable
 from rotrnn.models.model import IGNORED, Loss, ModelSaved, SequenceModel
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense, TiedDense
@@ -18,6 +19,7 @@ from rotrnn.ops.boundary import INTEGERS, Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
 
 
+@loadable
 @dataclass(frozen=True)
 class Tagger(SequenceModel):
     """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`, or a `TiedDense`."""
@@ -108,6 +110,7 @@ class Tagger(SequenceModel):
         return labels, counted
 
 
+@loadable
 @dataclass(frozen=True)
 class BitTagger(Tagger):
     """A `Tagger` with K independent bits per token: logits (B, T, K), labels (B, T, K) with values 0, 1 and `IGNORED`.
@@ -124,6 +127,7 @@ class BitTagger(Tagger):
         return np.where(np.isnan(logits), IGNORED, logits > 0)
 
 
+@loadable
 @dataclass(frozen=True)
 class LanguageModel(Tagger):
     """A `Tagger` that predicts the next token; its classes are the tokens. Its layers must run forward in time:

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous, einsum, full
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
-from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
+from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import contiguous, einsum, full
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.pointwise import (
     exp,

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.nested import DEEPEST
+from rotrnn.devices.device import Device, to_host
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.module import BUFFERS as BUFFERS
 from rotrnn.nn.module import EVALUATION as EVALUATION
@@ -49,7 +50,6 @@ from rotrnn.nn.module import StateForm as StateForm
 from rotrnn.nn.module import split_by as split_by
 from rotrnn.nn.module import trusted as trusted
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import Device, to_host
 
 
 @runtime_checkable

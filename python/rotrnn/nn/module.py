@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,13 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, nearest
+from rotrnn.devices.device import is_array, is_plain
+from rotrnn.devices.recording import recording
 from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.summary import BUFFERS as BUFFERS
+from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
-from rotrnn.ops.device import is_array, is_plain
-from rotrnn.ops.recording import recording
 from rotrnn.ops.split import Ranks
-
-if TYPE_CHECKING:
-    from rotrnn.nn.summary import Summary
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,9 +44,6 @@ Sizes = tuple[tuple[str, int], ...]
 State = Any
 """An array or a tuple of states, with the batch axis first in each array. None is the state before the first step.
 Real and complex leaves are differentiable. Integer leaves (positions) are not; their gradient is zero."""
-
-BUFFERS = frozenset({"running_mean", "running_var"})
-"""Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ class StateArray:
 StateForm = StateArray | tuple[StateArray, ...]
 
 
-class Module:
+class Module(Summarised):
     """Base class for functions with parameters, whose calls are checked.
 
     When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare`,
@@ -183,9 +179,13 @@ class Module:
 
     def summary(self) -> Summary:
         """Returns a table of its parts, their settings, shapes and numbers of parameters (`rotrnn.summary`)."""
-        from rotrnn.nn.summary import summary  # it knows modules
-
         return summary(self)
+
+    def _part(self) -> Part:
+        arrays = {name: Part("", shape) for name, shape in self.shapes.items()}
+        modules: dict[str, Part] = {name: one._part() for name, one in self.modules.items()}
+        settings = own_settings(self, parts=not modules)  # the layer in another one has no row of its own
+        return Part(type(self).__name__ + f"({settings})" * bool(settings), None, arrays | modules)
 
     def __post_init__(self) -> None:
         """Checks the types of the settings. A subclass with own checks calls this method first."""
@@ -474,8 +474,6 @@ def _marked_again(kind: type, parts: tuple[Any, ...], module: Module, precision:
 
 def _marked_repr(value: Any) -> str:
     """A line, since the arrays are the size of a batch; `rotrnn.summary` has a row for each."""
-    from rotrnn.nn.summary import in_brief  # it knows modules
-
     return f"<{type(value).__name__} of {type(value._module).__name__}: {in_brief(value)}>"
 
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import is_array
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
 from rotrnn.nn.module import maker_of, mark, unmarked
-from rotrnn.ops.device import is_array
 
 STATIC = (type(None), bool, int, float, complex, str, bytes, type, np.dtype)
 """Types of values that belong to the structure."""

@@ -1,7 +1,7 @@
-"""Powers of two that bring numbers near 1.
+"""Numbers kept in range: powers of two that bring them near 1, and an exponential that stays finite.
 
-So sums of squares neither overflow nor vanish; and the floor of a residual does not treat the small gradients of a mean
-over a long batch as zero, whose adjoint, which is linear, is solved for 2^-e of them.
+With the powers, sums of squares neither overflow nor vanish; and the floor of a residual does not treat the small
+gradients of a mean over a long batch as zero, whose adjoint, which is linear, is solved for 2^-e of them.
 """
 
 from __future__ import annotations
@@ -30,3 +30,10 @@ def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
     """Returns x (B, ...) times 2^e, with an exponent for each b. It is exact unless numbers underflow."""
     scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
     return scaled
+
+
+def bounded_exp(x: Array) -> Array:
+    """Returns ``e^x`` with x clipped to [-80, 80]. Beyond, a decay ``e^{-e^x}`` is 0 or 1 in any precision anyway, and
+    clipping avoids gradients of zero times infinity."""
+    bounded: Array = np.exp(np.clip(x, -80, 80))
+    return bounded

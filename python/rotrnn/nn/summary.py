@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from rotrnn._support.text import plural
-from rotrnn.nn.module import BUFFERS, Module, own_settings
-from rotrnn.ops.device import is_array
+from rotrnn.devices.device import is_array
+
+BUFFERS = frozenset({"running_mean", "running_var"})
+"""Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode."""
 
 
 class Summary(str):
@@ -34,6 +36,13 @@ class Part:
         """Number of elements, without those of the buffers in it."""
         own = 0 if self.shape is None else math.prod(self.shape)
         return own + sum(part.numbers for name, part in self.parts.items() if name not in BUFFERS)
+
+
+class Summarised:
+    """What has a row for each of its parts: the base class of modules."""
+
+    def _part(self) -> Part:
+        raise NotImplementedError
 
 
 def summary(tree: Any) -> Summary:
@@ -74,18 +83,15 @@ def summary(tree: Any) -> Summary:
     whole = _part(tree)
     if whole is None:
         raise TypeError(f"summary: tree is a {type(tree).__name__}, expected a module, or arrays in dicts or tuples")
-    about = "settings" if isinstance(tree, Module) else "dtype"
+    about = "settings" if isinstance(tree, Summarised) else "dtype"
     rows = [("part", about, "shape", "numbers"), *_rows(type(tree).__name__, whole, 0, 1)]
     return Summary("\n".join(_aligned(rows)))
 
 
 def _part(value: Any) -> Part | None:
     """Returns the parts of a module or of a tree of arrays; None of what holds no array."""
-    if isinstance(value, Module):
-        arrays = {name: Part("", shape) for name, shape in value.shapes.items()}
-        modules = {name: part for name, one in value.modules.items() if (part := _part(one)) is not None}
-        settings = own_settings(value, parts=not modules)  # the layer in another one has no row of its own
-        return Part(type(value).__name__ + f"({settings})" * bool(settings), None, arrays | modules)
+    if isinstance(value, Summarised):
+        return value._part()
     if is_array(value):
         return Part(str(value.dtype), tuple(value.shape))
     parts = {name: part for name, one in children(value) if (part := _part(one)) is not None}
@@ -98,7 +104,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(name), one) for name, one in value.items())
     elif isinstance(value, tuple | list):
         yield from zip(getattr(value, "_fields", map(str, range(len(value)))), value, strict=True)
-    elif is_dataclass(value) and not isinstance(value, type | Module):
+    elif is_dataclass(value) and not isinstance(value, type | Summarised):
         yield from ((one.name, getattr(value, one.name)) for one in fields(value))
 
 

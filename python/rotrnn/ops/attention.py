@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
+from rotrnn.devices.device import empty_like
+from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
-from rotrnn.ops.recording import recording
 
 __all__ = ["AttentionGrads", "attention", "attention_backward", "rotary", "rotary_backward"]
 

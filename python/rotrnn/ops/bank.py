@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import einsum, empty_like
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
-from rotrnn.ops.device import einsum, empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
 from rotrnn.ops.pointwise import flip
 from rotrnn.ops.window import ages

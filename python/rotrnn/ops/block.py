@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
+from rotrnn.devices.device import device_of, empty_like, is_array
+from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
-from rotrnn.ops.device import device_of, empty_like, is_array
 from rotrnn.ops.linear_layer import (
     BF16,
     NO_DROPOUT,
@@ -37,7 +38,6 @@ from rotrnn.ops.linear_layer import (
     system_gradients,
 )
 from rotrnn.ops.pointwise import check_dropout, count_steps
-from rotrnn.ops.recording import recording
 
 __all__ = ["BlockGrads", "BlockResult", "ChannelNorm", "Gating", "RowNorm", "residual_block", "residual_block_backward"]
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
 from rotrnn._support.settings import Unfit, fit
-from rotrnn.ops.device import HOST, Device, device_of, is_array, is_plain, is_writeable
-from rotrnn.ops.device import Array as Array
-from rotrnn.ops.recording import RecordedLengths
+from rotrnn.devices.device import HOST, Device, device_of, is_array, is_plain, is_writeable
+from rotrnn.devices.device import Array as Array
+from rotrnn.devices.recording import RecordedLengths
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels

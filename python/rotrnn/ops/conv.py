@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, overload
 
 import numpy.typing as npt
 
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 __all__ = ["CausalConvGrads", "causal_conv", "causal_conv_backward"]
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import numpy.typing as npt
 
 from rotrnn._cpu import DELTA_TILE as TILE
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Along, Array, Boundary
-from rotrnn.ops.device import empty_like
 
 __all__ = ["DeltaRuleGrads", "delta_rule", "delta_rule_backward"]
 

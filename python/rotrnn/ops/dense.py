@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 __all__ = ["DenseGrads", "dense", "dense_backward"]
 

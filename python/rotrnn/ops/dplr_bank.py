@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import DPLR_TILE as TILE
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
-from rotrnn.ops.device import empty_like
 from rotrnn.ops.linear_layer import check_precision, complex_of, planes
 
 __all__ = ["DplrBankGrads", "DplrSystem", "dplr_bank", "dplr_bank_backward", "dplr_bank_step"]

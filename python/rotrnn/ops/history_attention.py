@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import Device, contiguous, empty_like
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary, on_host
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import Device, contiguous, empty_like
 from rotrnn.ops.memory import unpadded
 from rotrnn.ops.pointwise import exp
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rotrnn._cpu import LAGGED
 from rotrnn._support.text import plural
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 FUNCTIONS = tuple(LAGGED)
 

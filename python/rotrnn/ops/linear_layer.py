@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
+from rotrnn.devices.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.split import Inputs, Ranks, check_split, map_of, on_this_host, pass_on

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import empty_like
+from rotrnn.devices.recording import RecordedLengths
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary, on_host
-from rotrnn.ops.device import empty_like
 from rotrnn.ops.pointwise import mask_padding
-from rotrnn.ops.recording import RecordedLengths
 
 __all__ = ["HistoryReadGrads", "history_read", "history_read_backward", "wrope_angle"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER, MIXER_MOST_STEPS
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels

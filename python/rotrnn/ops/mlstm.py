@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 __all__ = ["MlstmGrads", "MlstmResult", "mlstm", "mlstm_backward"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import PART_ALIGNMENT, PARTS_AT_ONCE
+from rotrnn.devices.device import empty, is_array, to_host
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty, is_array, to_host
 
 
 def adamw(

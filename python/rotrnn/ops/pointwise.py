@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, MOST_NUMBERS
+from rotrnn.devices.device import HOST, beside, empty_like, full
+from rotrnn.devices.recording import RecordedLengths, recording
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
-from rotrnn.ops.device import HOST, beside, empty_like, full
-from rotrnn.ops.recording import RecordedLengths, recording
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import HOST
+from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import HOST
-from rotrnn.ops.recording import NotRecordable, recording
 
 Words = npt.NDArray[np.int64]
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import CELL
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import empty_like
 
 __all__ = ["LstmGrads", "LstmResult", "RnnGrads", "lstm", "lstm_backward", "rnn", "rnn_backward"]
 

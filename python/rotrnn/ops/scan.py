@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS
+from rotrnn.devices.device import device_of, empty
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, Windowed
-from rotrnn.ops.device import device_of, empty
 
 __all__ = [
     "DiagonalScanGrads",

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn._cpu import SELECTIVE_TILE as TILE
+from rotrnn.devices.device import einsum, empty_like
 from rotrnn.ops.boundary import Array, Boundary, Windowed
-from rotrnn.ops.device import einsum, empty_like
 from rotrnn.ops.mixer import VECTORS
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward

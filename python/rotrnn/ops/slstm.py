@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from rotrnn.devices.device import contiguous, empty_like
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import contiguous, empty_like
 from rotrnn.ops.rnn import recurrent_weight_grad
 
 __all__ = ["SlstmGrads", "SlstmResult", "slstm", "slstm_backward"]

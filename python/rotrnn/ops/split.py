@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import HOST
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.device import HOST
 from rotrnn.ops.scan import LANES, Planes, diagonal_scan, flat
 
 __all__ = [

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Along, Array, Boundary
-from rotrnn.ops.device import empty_like
 from rotrnn.ops.pointwise import mask_padding
 
 __all__ = ["SsdScanGrads", "ssd_scan", "ssd_scan_backward"]

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside, einsum, full, is_writeable, to_host
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
-from rotrnn.ops.device import beside, einsum, full, is_writeable, to_host
 
 __all__ = ["WindowState", "tiir_scan"]
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_folder
 from rotrnn._support.text import plural
+from rotrnn.devices.precisions import precision
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
-from rotrnn.ops.precisions import precision
 from rotrnn.plots.accuracy import accuracy_by_iterations, accuracy_by_length, accuracy_by_tolerance
 from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
 from rotrnn.tasks.released import find, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.ops.random import philox
 from rotrnn.tasks.order import torch_random_order
 from rotrnn.tasks.paddles import DEGREES, PaddleShape, Picture, markers, paddles, step

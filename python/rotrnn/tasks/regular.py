@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import REGULAR
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, carry_of, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Carry, Index, Shape, Task
 

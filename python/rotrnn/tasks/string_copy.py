@@ -12,7 +12,7 @@ import numpy as np
 from rotrnn._cpu import COPY
 from rotrnn._cpu import COPY_MAX_LENGTH as MAX_LENGTH
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import GROUP
 from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
-from rotrnn.ops.device import HOST
+from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import carry_of, check_ranges, trimmed
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import prepare

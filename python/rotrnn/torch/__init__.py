@@ -22,13 +22,13 @@ try:
 except ImportError as error:
     raise ImportError("rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'") from error
 
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models import files
 from rotrnn.models.call import describe, filled, leaves_of, parse
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import BUFFERS, Params, unflatten
 from rotrnn.nn.module import Module as Core
 from rotrnn.ops.boundary import rename
-from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.torch import ops
 
 __all__ = ["Module", "load"]

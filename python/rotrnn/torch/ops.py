@@ -22,10 +22,10 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
-from rotrnn import cuda
+from rotrnn.devices import cuda
+from rotrnn.devices.device import Array
 from rotrnn.models.call import Inputs, Plan, parse
 from rotrnn.nn.saved import Shape
-from rotrnn.ops.device import Array
 
 DTYPES: dict[Any, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),

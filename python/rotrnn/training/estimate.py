@@ -17,10 +17,10 @@ import numpy.typing as npt
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import plural
+from rotrnn.devices.device import named
+from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import named
-from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Batch, Released, Split
 from rotrnn.tasks.task import Index
 from rotrnn.training.log import timed

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import device_of, to_host
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten
-from rotrnn.ops.device import device_of, to_host
 from rotrnn.tasks import Batch, Split, Task
 from rotrnn.training.parallel import ALONE, World
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.cuda import DeviceError
+from rotrnn.devices.cuda import DeviceError
+from rotrnn.devices.device import HOST, device_of, empty
 from rotrnn.nn.layer import Array
-from rotrnn.ops.device import HOST, device_of, empty
 from rotrnn.training.parallel import World
 
 ABORT = 2.0

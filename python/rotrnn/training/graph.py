@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.cuda import Recorded
+from rotrnn.devices.cuda import Recorded
+from rotrnn.devices.device import Device
+from rotrnn.devices.recording import NotRecordable, RecordedLengths
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unflatten
 from rotrnn.ops import optim
-from rotrnn.ops.device import Device
 from rotrnn.ops.pointwise import count_steps
-from rotrnn.ops.recording import NotRecordable, RecordedLengths
 from rotrnn.tasks import Batch
 from rotrnn.training.optimiser import GroupOf
 from rotrnn.training.parallel import ALONE, World

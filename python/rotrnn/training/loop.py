@@ -24,18 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn import cuda
 from rotrnn._support.files import check_folder, clean
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.progress import bar as progress_bar
 from rotrnn._support.progress import say
 from rotrnn._support.provenance import session
-from rotrnn.cuda import DeviceError
+from rotrnn.devices import cuda
+from rotrnn.devices.cuda import DeviceError
+from rotrnn.devices.device import HOST, Device, named, to_host
+from rotrnn.devices.precisions import precision
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
-from rotrnn.ops.device import HOST, Device, named, to_host
-from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import COUNTS, Found, evaluate
 from rotrnn.training.gpus import GPUs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rotrnn._support.platform import available_memory
-from rotrnn.ops.device import HOST, Device
+from rotrnn.devices.device import HOST, Device
 from rotrnn.training.parallel import ALONE, World
 
 SHARE = 4

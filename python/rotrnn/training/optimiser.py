@@ -14,11 +14,11 @@ import numpy as np
 
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike
+from rotrnn.devices.device import empty, is_array, is_writeable, to_host
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.nn.module import in_order
 from rotrnn.ops import optim
 from rotrnn.ops.boundary import REAL, Boundary, rename
-from rotrnn.ops.device import empty, is_array, is_writeable, to_host
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]

@@ -20,13 +20,13 @@ from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
 from rotrnn._support.text import alike, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
+from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
-from rotrnn.ops.precisions import PRECISIONS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.modules import Untrusted, load, locate
@@ -68,7 +68,7 @@ class Training:
         Number of evaluations in a row that bring nothing better, after which training stops. The schedule of the
         learning rate stays that of all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
-        Weights of the classes in the loss (`rotrnn.cross_entropy`), one for each class, or for bits of the ones of
+        Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
         each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
         and for bits the number of zeros by that of ones.
     """

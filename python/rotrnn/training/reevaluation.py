@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rotrnn._support.json import to_json
+from rotrnn.devices.device import named
+from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
-from rotrnn.ops.device import named
-from rotrnn.ops.precisions import precision
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, evaluate

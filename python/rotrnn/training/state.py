@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rotrnn import _cpu, cuda
+from rotrnn import _cpu
 from rotrnn._support.checkpoint import Facts, write_checkpoint
+from rotrnn.devices import cuda
+from rotrnn.devices.device import HOST, Device, to_host
 from rotrnn.models.model import Loss
 from rotrnn.models.tagger import Tagger
 from rotrnn.nn.layer import (
@@ -26,7 +28,6 @@ from rotrnn.nn.layer import (
     unflatten_state,
 )
 from rotrnn.nn.layer import State as Carried
-from rotrnn.ops.device import HOST, Device, to_host
 from rotrnn.training.optimiser import Moments
 from rotrnn.training.parallel import World
 from rotrnn.training.recipe import Recipe

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import HOST, Device, beside, to_host
 from rotrnn.nn.layer import (
     Array,
     Context,
@@ -23,7 +24,6 @@ from rotrnn.nn.layer import (
     unflatten_state,
 )
 from rotrnn.nn.layer import State as Carried
-from rotrnn.ops.device import HOST, Device, beside, to_host
 from rotrnn.tasks.task import Index
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader

@@ -29,8 +29,8 @@ from rotrnn._support.files import check_folder, clean, locked
 from rotrnn._support.platform import cores, interrupt, killed
 from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import nearest, plural
+from rotrnn.devices.device import named
 from rotrnn.nn.registry import LAYERS
-from rotrnn.ops.device import named
 from rotrnn.training.loop import Interrupted, check_same
 from rotrnn.training.modules import Untrusted, load, locate
 from rotrnn.training.parallel import LAUNCHERS

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.device import Array
+from rotrnn.devices.device import Array
 
 BUFFERS = 2
 """Steps whose inputs or results are on the way: the one that runs, and the next."""

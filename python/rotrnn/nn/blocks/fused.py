@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import device_of
+from rotrnn.devices.recording import recording
 from rotrnn.nn.blocks.gate import Gate, key_of
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm, Moments, is_spread, spread_by
 from rotrnn.nn.folded import Folded
@@ -25,10 +27,8 @@ from rotrnn.ops.block import (
     residual_block,
     residual_block_backward,
 )
-from rotrnn.ops.device import device_of
 from rotrnn.ops.linear_layer import System
 from rotrnn.ops.pointwise import channel_gain, count_steps
-from rotrnn.ops.recording import recording
 
 
 class Parts(NamedTuple):

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import empty, is_writeable
+from rotrnn.devices.recording import recording
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Layer, Module, Params, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.ops.block import Later, settle
-from rotrnn.ops.device import empty, is_writeable
 from rotrnn.ops.pointwise import (
     batch_norm_backward,
     batch_norm_inference,
@@ -25,7 +26,6 @@ from rotrnn.ops.pointwise import (
     running_moments,
     statistics_adjoint,
 )
-from rotrnn.ops.recording import recording
 
 Moments = tuple[Array, Array]
 """Mean and biased variance of each channel, (D,)."""

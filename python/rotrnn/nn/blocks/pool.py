@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Module, Params, State, StateArray, split_by, trusted
-from rotrnn.ops.device import beside
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 from rotrnn.ops.split import Ranks
 

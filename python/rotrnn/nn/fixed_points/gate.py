@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.maps import Lagged, Map, lagged
 from rotrnn.nn.layer import Array
 from rotrnn.ops.dense import dense
-from rotrnn.ops.device import contiguous
 from rotrnn.ops.pointwise import swiglu, swiglu_backward
 
 

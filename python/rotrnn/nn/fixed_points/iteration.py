@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
+from rotrnn.devices.device import beside, device_of, full, to_host
+from rotrnn.devices.recording import Again, NotRecordable, RecordedLengths, Recording, recording
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only, rename
-from rotrnn.ops.device import beside, device_of, full, to_host
 from rotrnn.ops.fixed_point import DepthSolution, relax
 from rotrnn.ops.pointwise import LAST_PLACE
 from rotrnn.ops.random import philox
-from rotrnn.ops.recording import Again, NotRecordable, RecordedLengths, Recording, recording
 
 Steps = npt.NDArray[np.int64]
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS, Parts
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Listing
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
-from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
 
 

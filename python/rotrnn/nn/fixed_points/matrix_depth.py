@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous
+from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     Report,
@@ -22,7 +24,6 @@ from rotrnn.nn.layer import Array, Context
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.dense import dense
-from rotrnn.ops.device import contiguous
 from rotrnn.ops.lagged import LaggedMapsGrads
 from rotrnn.ops.pointwise import (
     layer_norm,
@@ -33,7 +34,6 @@ from rotrnn.ops.pointwise import (
     swiglu,
     swiglu_backward,
 )
-from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
 
 

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn._support.settings import settle
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.layer import Array
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import contiguous
 from rotrnn.ops.fixed_point import PreparedMixer, prepare_mixer
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 from rotrnn.ops.pointwise import mask_padding, sigmoid

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.convolution import Convolved, convolve, convolve_backward
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.maps import Maps
@@ -22,7 +23,6 @@ from rotrnn.nn.fixed_points.mixer import Mixer, Operands
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.ops.dense import dense, dense_backward, matmul
-from rotrnn.ops.device import contiguous
 
 
 class Weights(NamedTuple):

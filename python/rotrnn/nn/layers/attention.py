@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import empty
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
 from rotrnn.nn.listing import Listing
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import empty
 from rotrnn.ops.pointwise import mask_padding
 
 Counts = npt.NDArray[np.int64]

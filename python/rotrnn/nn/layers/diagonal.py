@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import empty
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.listing import Listing
-from rotrnn.ops.device import empty
 from rotrnn.ops.linear_layer import System
 
 

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import beside, contiguous
+from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.nn.fixed_points.convolution import (
     Convolved,
     conv_shapes,
@@ -52,10 +54,8 @@ from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, contiguous
 from rotrnn.ops.fixed_point import depth_pass, depth_solve
 from rotrnn.ops.pointwise import mask_padding, sigmoid
-from rotrnn.ops.recording import NotRecordable, recording
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")

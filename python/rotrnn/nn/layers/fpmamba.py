@@ -7,16 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from rotrnn.devices.device import beside, contiguous
 from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.layers.linear import bounded_exp
-from rotrnn.nn.scaling import exponents, times_power
+from rotrnn.nn.scaling import bounded_exp, exponents, times_power
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import beside, contiguous
 
 A_RANGE, DT_FLOOR = (1.0, 16.0), 1e-4
 """Initial values in the form of Mamba-2: of -A, and the least of delta."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import beside
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -25,7 +26,6 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.listing import Listing
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.device import beside
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
     LinearLayerStates,
@@ -253,10 +253,3 @@ def planes_apart(w: Array) -> Array:
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:
     """Returns log(-log r) for `count` random moduli r, uniform in area between radii low and high (LRU, Lemma 3.2)."""
     return np.log(-0.5 * np.log(rng.uniform(size=count) * (high**2 - low**2) + low**2))
-
-
-def bounded_exp(x: Array) -> Array:
-    """Returns ``e^x`` with x clipped to [-80, 80]. Beyond, a decay ``e^{-e^x}`` is 0 or 1 in any precision anyway, and
-    clipping avoids gradients of zero times infinity."""
-    bounded: Array = np.exp(np.clip(x, -80, 80))
-    return bounded

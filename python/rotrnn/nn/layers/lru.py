@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from rotrnn.devices.device import empty
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
-from rotrnn.nn.layers.linear import bounded_exp, ring
-from rotrnn.ops.device import empty
+from rotrnn.nn.layers.linear import ring
+from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.linear_layer import complex_of
 
 FORMS = {

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import beside, einsum
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence, planes_apart
 from rotrnn.nn.listing import Listing
 from rotrnn.ops.dense import dense, dense_backward, matmul
-from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
 from rotrnn.ops.pointwise import mask_padding

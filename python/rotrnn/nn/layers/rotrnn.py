@@ -8,12 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import contiguous, einsum, full
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.layers.linear import LinearRecurrence, bounded_exp, ring
-from rotrnn.nn.scaling import exponents, times_power
+from rotrnn.nn.layers.linear import LinearRecurrence, ring
+from rotrnn.nn.scaling import bounded_exp, exponents, times_power
 from rotrnn.ops.dense import matmul
-from rotrnn.ops.device import contiguous, einsum, full
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 

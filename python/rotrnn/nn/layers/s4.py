@@ -20,8 +20,8 @@ from rotrnn.nn.layers.continuous import (
     transition,
     transition_backward,
 )
-from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.dplr_bank import DplrBankSaved, DplrSystem, dplr_bank, dplr_bank_backward, dplr_bank_step
 
 METHOD = "bilinear"

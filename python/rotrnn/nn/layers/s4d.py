@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous, einsum
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
@@ -22,10 +23,9 @@ from rotrnn.nn.layers.continuous import (
     transition,
     transition_backward,
 )
-from rotrnn.nn.layers.linear import bounded_exp
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
-from rotrnn.ops.device import contiguous, einsum
 
 
 class Bank(NamedTuple):

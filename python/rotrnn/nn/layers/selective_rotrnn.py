@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside, einsum
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -27,7 +28,6 @@ from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside, einsum
 from rotrnn.ops.linear_layer import System, checked_system, complex_of
 from rotrnn.ops.pointwise import LAST_PLACE, exp, mask_padding
 from rotrnn.ops.random import philox

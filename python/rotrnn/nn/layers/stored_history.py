@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn.devices.device import beside
 from rotrnn.nn.layer import (
     EVALUATION,
     TRUSTED,
@@ -27,7 +28,6 @@ from rotrnn.nn.layers.around import Around
 from rotrnn.nn.layers.memory import stored_after
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.device import beside
 from rotrnn.ops.history_attention import history_attention, history_attention_backward
 from rotrnn.ops.linear_layer import complex_of
 from rotrnn.ops.memory import (
@@ -79,7 +79,7 @@ class StoredHistory(Around):
     "Rotational memory") asks for: ``m_t = sum_{k<M} p_tk e^{i Delta_k} h_{t-k}``, over the last M states with
     ``window=M``, else over all. `form` is that of the angles Delta_k, with L = `length`:
 
-    - "uniform", "warped", "blend", "blend_printed": those of `rotrnn.wrope_angle`;
+    - "uniform", "warped", "blend", "blend_printed": those of `rotrnn.ops.wrope_angle`;
     - "reversed": ``Delta = 2 pi n / (n + L)`` for the state of step n, counted from the beginning of the sequence. This
       is the form of WRoPE that a state can be given once and for all, and keeps. It tells early steps from each other
       and not late ones, so the slides process a sequence in reverse, which is what "warped" does at every step;

@@ -11,15 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import atomic_file, check_folder, read_file
+from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
-from rotrnn.models.files import FORMAT, Loaded, described, load, save_model
-from rotrnn.models.huggingface import INDEX, WEIGHTS, check_weights, read_mamba, read_mamba2
-from rotrnn.models.model import SequenceModel
-from rotrnn.nn.layer import Params
-
-CONFIG = "config.json"
-OWN = "rotrnn"
+from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
+from rotrnn.models.io.huggingface import INDEX, check_weights, read_mamba, read_mamba2
 
 
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
@@ -70,17 +65,6 @@ def read_folder(folder: Path) -> Loaded:
     if not isinstance(kind, str) or kind not in READERS:
         raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
     return READERS[kind](folder, settings)
-
-
-def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
-    """Writes a model and its parameters into a folder; see `SequenceModel.save_pretrained`."""
-    check_folder("save_pretrained: folder", folder)
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    save_model(path / WEIGHTS, model, params)
-    names = {"model_type": OWN, "architectures": [type(model).__name__], "model_format": FORMAT}
-    with atomic_file(path / CONFIG) as file:
-        file.write((to_json({**names, "model": described(model)}, indent=2) + "\n").encode())
 
 
 def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:

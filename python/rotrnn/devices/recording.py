@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.ops.device import Array, Device
+from rotrnn.devices.device import Array, Device
 
 
 class NotRecordable(RuntimeError):

@@ -2,14 +2,14 @@
 
 An op looks up the device once, from the type of its array arguments (`rotrnn.ops.boundary.Boundary`), and calls the
 kernels of this device. Other arithmetic goes through NumPy's dispatch (NEP 13, NEP 18). The CPU is always there; a GPU
-(`rotrnn.cuda`) is registered when an array on it is first met; `register` adds another device.
+(`rotrnn.devices.cuda`) is made when an array on it is first met; `register` adds another device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,16 @@ HOST = Device(
 )
 
 _DEVICES: dict[type, Device] = {np.ndarray: HOST}
+
+
+class _Later(NamedTuple):
+    """A device that is not made before it is needed."""
+
+    owns: Callable[[object], bool]
+    make: Callable[[], Device]
+
+
+_LATER: dict[str, _Later] = {}
 _PLAIN = (np.ndarray, np.generic, list, tuple, dict, int, float, complex, str, type(None))
 """Types that are never arrays on a GPU."""
 
@@ -79,6 +89,12 @@ _PLAIN = (np.ndarray, np.generic, list, tuple, dict, int, float, complex, str, t
 def register(device: Device) -> None:
     """Adds a device: from now on, ops run on `device` if their arrays are of type ``device.array_type``."""
     _DEVICES[device.array_type] = device
+
+
+def register_later(name: str, owns: Callable[[object], bool], make: Callable[[], Device]) -> None:
+    """Adds a device that `make` registers and returns, when it is asked for by name, or when a value is met that it
+    `owns`."""
+    _LATER[name] = _Later(owns, make)
 
 
 def device_of(value: object) -> Device:
@@ -89,9 +105,7 @@ def device_of(value: object) -> Device:
         return found
     if isinstance(value, _PLAIN):
         return HOST
-    from rotrnn import cuda
-
-    return cuda.device() if cuda.is_on_gpu(value) else HOST
+    return next((one.make() for one in _LATER.values() if one.owns(value)), HOST)
 
 
 def named(call: str, name: str) -> Device:
@@ -99,11 +113,9 @@ def named(call: str, name: str) -> Device:
     reason, if there is no GPU that can be used."""
     if name == "cpu":
         return HOST
-    if name != "cuda":
-        raise ValueError(f"{call}: device is {name!r:.80}, expected cpu or cuda")
-    from rotrnn import cuda
-
-    return cuda.device()
+    if name not in _LATER:
+        raise ValueError(f"{call}: device is {name!r:.80}, expected {' or '.join(['cpu', *_LATER])}")
+    return _LATER[name].make()
 
 
 def is_array(value: object) -> TypeGuard[Array]:
@@ -164,7 +176,7 @@ def contiguous(x: Array) -> Array:
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = None) -> Array:
     """Returns an uninitialised array on the device of `like`, or on the CPU.
 
-    On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/module/pool.c).
+    On the CPU it is like `numpy.empty`, but freed memory is kept for later arrays (csrc/runtime/pool.c).
     """
     return device_of(like).empty(shape, dtype)
 

@@ -19,13 +19,12 @@ from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json
 from rotrnn._support.settings import PYTHON, Unfit, describe, fit, hints_of
 from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.models.files import Loaded
+from rotrnn.models.files import WEIGHTS, Loaded
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Params, Recurrent, unflatten
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
 
-WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 FOREVER = ([0, float("inf")], [0, None], [0, {"__float__": "Infinity"}])

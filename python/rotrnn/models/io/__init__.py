@@ -1,0 +1,1 @@
+"""Models of others, read: folders of Hugging Face, and checkpoints of Flax."""
