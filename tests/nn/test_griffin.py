@@ -195,6 +195,8 @@ def test_what_is_said_of_the_recurrence_is_that_of_the_layer() -> None:
     assert both.forward(both.init(np.random.default_rng(0)), np.ones((1, 3, D), np.float32))[0].shape == (1, 3, D)
 
 
+@pytest.mark.slow
+@pytest.mark.whole
 def test_its_recipe_learns_digits(tmp_path: Path) -> None:
     """A fifth of its steps; guessing is 10 %."""
     recipe = load_recipe("digits-griffin", ["training.steps=120", "training.eval_every=60"])

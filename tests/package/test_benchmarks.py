@@ -29,9 +29,12 @@ from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
-)
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(
+        not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
+    ),
+]
 
 
 def files() -> dict[Path, bytes]:

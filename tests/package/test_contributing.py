@@ -300,6 +300,7 @@ def test_the_text_names_every_file() -> None:
     assert not [path for path in paths if path.replace("tests/cases/NAME.py", "`tests/cases/`") not in text]
 
 
+@pytest.mark.whole
 def test_an_op_and_a_layer_are_added(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(
