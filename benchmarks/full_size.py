@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from benchmarks.measure import RESULTS, origin, rows_of_child
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import load_recipe, recipe_names
@@ -119,8 +120,7 @@ def main() -> None:
     rows = {one["recipe"]: one for one in json.loads(path.read_text(encoding="utf-8"))} if path.exists() else {}
     for name in args.recipes or ARENA:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
-        kept = [rows[one] for one in RECIPES if one in rows]
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        kept = record(path, [rows[one] for one in RECIPES if one in rows])
         path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}{speedups(rows)}", encoding="utf-8")
         print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
 

@@ -22,7 +22,6 @@ Without --quick, writes benchmarks/results/generate.json and the table of docs/m
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 import rotrnn
 from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, rows_of_child, seconds_in_turn, show, version
+from benchmarks.record import record
 from benchmarks.report import markdown, refresh
 from rotrnn._support.text import plural
 
@@ -229,8 +229,7 @@ def main() -> None:
             show([one], args.json)
     if not args.quick:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.generate"}
-        (RESULTS / "generate.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        refresh(ROOT / "docs" / "models.md", table(results))
+        refresh(ROOT / "docs" / "models.md", table(record(RESULTS / "generate.json", results)))
 
 
 if __name__ == "__main__":

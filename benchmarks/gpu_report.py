@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.gpu import Row
+from benchmarks.record import record
 
 Runs = dict[str, list[Row]]
 
@@ -196,7 +197,7 @@ def main() -> None:
     path = args.page.with_suffix(".json")
     if args.folders:
         recorded = {one.resolve().name: {"remark": remark(one), "rows": collected(one)} for one in args.folders}
-        path.write_text(json.dumps(recorded) + "\n", encoding="utf-8")
+        record(path, recorded)
     recorded = json.loads(path.read_text(encoding="utf-8"))
     args.page.write_text(page(recorded), encoding="utf-8")
     if args.check and (found := faults(list(recorded.values())[-1]["rows"])):

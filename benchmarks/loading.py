@@ -13,7 +13,6 @@ benchmarks/results/loading.json; `--quick` runs everything at small sizes.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, origin, row, seconds_in_turn, show
 from benchmarks.model import Size
+from benchmarks.record import record
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
 from rotrnn.tasks import TASKS, Batch, Released, Task
@@ -103,9 +103,7 @@ def main() -> None:
         show([one], args.json)
         found.append(one)
     if not args.quick:
-        (RESULTS / "loading.json").write_text(
-            json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
-        )
+        record(RESULTS / "loading.json", {"rows": found, **came_from})
 
 
 if __name__ == "__main__":

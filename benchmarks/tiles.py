@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import RESULTS, arguments, line, origin, row, seconds_in_turn
+from benchmarks.record import picture, record
 from rotrnn import _cpu
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Params, astype
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
-from rotrnn.plots.style import COLOURS, DPI, Sheet, styled
+from rotrnn.plots.style import COLOURS, Sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,12 +129,12 @@ def draw(results: list[dict[str, Any]]) -> Figure:
 
 
 def write(results: list[dict[str, Any]]) -> None:
-    run = {**origin(), "command": "python -m benchmarks.tiles", "results": results}
-    (RESULTS / "tiles.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    run = record(RESULTS / "tiles.json", {**origin(), "command": "python -m benchmarks.tiles", "results": results})
+    results = run["results"]
     where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
     about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"
     (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}", encoding="utf-8")
-    draw(results).savefig(RESULTS / "tiles.png", dpi=DPI)
+    picture(draw(results), RESULTS / "tiles.png")
 
 
 def main() -> None:

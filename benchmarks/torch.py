@@ -14,7 +14,6 @@ Without --quick and --only, writes benchmarks/results/torch.json and the table o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from torch.nn import functional as F
 import rotrnn.torch
 from benchmarks.layers import settings_of, sizes
 from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, seconds_in_turn, show
+from benchmarks.record import record
 from benchmarks.report import duration, markdown, refresh
 from rotrnn import _cpu
 from rotrnn.models.build import make_layer
@@ -178,8 +178,7 @@ def main() -> None:
         show([one], args.json)
     if not args.quick and not args.only:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.torch"}
-        (RESULTS / "torch.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        refresh(ROOT / "docs" / "pytorch.md", table(results))
+        refresh(ROOT / "docs" / "pytorch.md", table(record(RESULTS / "torch.json", results)))
 
 
 if __name__ == "__main__":

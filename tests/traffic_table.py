@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, origin
+from benchmarks.record import record
 from h100 import BANDWIDTH, RAGGED, RATES, STEPS
 from rotrnn.training.recipe import Recipe, load_recipe
 from traffic import Launch, Numbers, counter, step
@@ -284,7 +285,7 @@ def main() -> None:
         row = count(name, precision, ragged)
         rows[key_of(row)] = row
         ordered = sorted(rows.values(), key=key_of)
-        path.write_text(json.dumps({"origin": where, "rows": ordered}) + "\n", encoding="utf-8")
+        record(path, {"origin": where, "rows": ordered})
         path.with_suffix(".md").write_text(written_up(ordered), encoding="utf-8")
         taken = time.perf_counter() - begin
         print(f"{name}, {precision}, {row['lengths']}: {taken:.0f} s", file=sys.stderr, flush=True)

@@ -20,8 +20,8 @@ from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
+from benchmarks.record import record, text_of
 from rotrnn import _cpu
-from rotrnn._support.json import to_json
 from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall
@@ -72,11 +72,23 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
     assert {one.stem for one in found} == {one.stem for one in training.FOLDER.glob("*.md")}
     for path in found:
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        assert path.read_text(encoding="utf-8") == to_json(recorded, indent=1) + "\n", (
-            path
-        )  # no NaN, which JSON does not have
         assert path.with_suffix(".md").read_text(encoding="utf-8") == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
+
+
+def test_every_record_has_the_form_that_record_writes() -> None:
+    for path in (ROOT / "benchmarks" / "results").rglob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        assert text == text_of(json.loads(text)), path  # no NaN either, which JSON does not have
+
+
+def test_a_record_has_a_line_for_each_entry_and_for_each_object_of_a_list(tmp_path: Path) -> None:
+    value = {"machine": {"cores": 2}, "rows": [{"each": [1 / 3, 1e10 / 3], "of": {"B": 1}}, {"each": []}], "empty": {}}
+    kept = record(tmp_path / "kept.json", value)
+    text = (tmp_path / "kept.json").read_text(encoding="utf-8")
+    rows = '{"each":[0.3333333,3333333000.0],"of":{"B":1}},\n{"each":[]}'
+    assert text == f'{{\n"machine":{{\n"cores":2\n}},\n"rows":[\n{rows}\n],\n"empty":{{}}\n}}\n'
+    assert kept == json.loads(text)
 
 
 def test_the_majority_is_that_of_longer_sequences_too() -> None:
@@ -187,7 +199,7 @@ def test_quick_run_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert row["iterations"] <= row["most"]
     tiles.write(rows)
     assert (tmp_path / "tiles.md").read_text(encoding="utf-8").count("\n| initial | ") == len(rows) == 12
-    assert json.loads((tmp_path / "tiles.json").read_text(encoding="utf-8"))["results"] == rows
+    assert json.loads((tmp_path / "tiles.json").read_text(encoding="utf-8"))["results"] == json.loads(text_of(rows))
     assert (tmp_path / "tiles.png").read_bytes().startswith(b"\x89PNG")
 
 
