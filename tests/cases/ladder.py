@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.linear import linear_row, rotrnn_loop
-from cases.table import Arrays, Case, normal, scan_loop
+from cases.table import Arrays, Case, normal, padding, scan_loop
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.s4d import S4D
@@ -83,7 +83,7 @@ def bank_case(
         lambda args: bank_loop(**args, **how),
         terms=6 * T + 4 * N + 8,
         linear=(("u", "h0"), ("c", "skip")),
-        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
+        ragged=padding(lengths, "u", "out0"),
         lengths=lengths,
     )
 

@@ -44,6 +44,15 @@ def files() -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (*pages, *results)}
 
 
+def quick_rows(module: str) -> list[dict[str, Any]]:
+    """The rows of a quick run of a benchmark, which records nothing."""
+    before = files()
+    command = [sys.executable, "-m", module, "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    return [json.loads(line) for line in out.splitlines()]
+
+
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of each run of one of the digits' sweeps, under a name of which docs/results.md shows a picture."""
     monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
@@ -163,11 +172,7 @@ def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_quick_run_of_pathfinder() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.pathfinder", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.pathfinder")
     assert [row["resolution"] for row in rows] == [32, 64, 128, 256]
     for row in rows:
         assert row["threads"] == 1
@@ -234,11 +239,7 @@ def test_quick_run_of_a_convolutional_network() -> None:
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """Returns the rows of a quick run of all benchmarks."""
-    before = files()
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    return [json.loads(line) for line in out.splitlines()]
+    return quick_rows("benchmarks")
 
 
 def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
@@ -371,22 +372,14 @@ def test_functions_take_turns_and_the_least_time_counts() -> None:
 
 
 def test_quick_run_of_loading() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.loading", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.loading")
     assert [row["task"] for row in rows] == list(SIZES)
     for row in rows:
         assert row["ratio"] == row["seconds"] / row["limit_seconds"] > 0
 
 
 def test_quick_run_beside_other_work() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.busy", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.busy")
     assert len(rows) == 2 * len(busy.SPINS) * (len(busy.LAYERS) + 1)
     for row in rows:
         ours = {"name": row["name"], "way": "rotrnn", "loops": row["loops"]}
