@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_report PAGE.md [FOLDER ...] [--check]
 
-A run has its folder's name. Its rows go into PAGE.json, those of the table of cases summed up for each function, and a
+A run has its folder's name. Its rows go into PAGE.json, with a sum for each function of the table of cases, and a
 remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone. With --check what is bad
 in the last folder is printed, and the exit code is then 1.
 """

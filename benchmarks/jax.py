@@ -3,8 +3,8 @@
     python -m benchmarks.jax [--json] [--quick] [--record]
 
 At B 8, T 1024, D 128 in float32. The layer's own call and the same through `rotrnn.jax.function`, compiled and waited
-for, are timed in turn; the limit is the former. The page faults are those of one call through JAX, which takes 4 KB
-from the system at each. `--record` writes benchmarks/results/jax.json.
+for, are timed in turn; the limit is the former. The page faults are counted for one call through JAX; each takes
+4 KB from the system. `--record` writes benchmarks/results/jax.json.
 """
 
 from __future__ import annotations

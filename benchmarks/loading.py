@@ -6,7 +6,7 @@ Each task reads files of its published format and full length, of random data or
 random examples from the prepared arrays; Pathfinder also as it is without files, drawn anew for each batch. The step is
 forward, backward and AdamW of RotRNN at the size of its paper's run (Table 3; MNIST, which is not there, as Image). A
 thread makes each batch while the previous step runs: with a ratio below 1 training does not wait, but the thread takes
-that share of the cores. If texts differ in length, the time is that of the shortest batch. Writes
+that share of the cores. If texts differ in length, the time is for the shortest batch. Writes
 benchmarks/results/loading.json; `--quick` runs everything at small sizes.
 """
 

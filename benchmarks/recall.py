@@ -60,8 +60,8 @@ def by_age(rows: Sequence[Row]) -> dict[str, Array]:
 def rope_at_best(task: Recall, L: int) -> Array:
     """Returns the accuracy (max_age + 1,) of recall by age if only the angle 2 pi k / L tells the age k.
 
-    A step t that asks for age k finds n states with the same angle, those of ages k mod L, k mod L + L, ... up to t,
-    any of which may be the right one. The best answer is their most frequent value.
+    A step t that asks for age k finds n states with the same angle, of ages k mod L, k mod L + L, ... up to t, any
+    of which may be the right one. The best answer is their most frequent value.
     """
     ages = np.arange(task.max_age + 1)
     alike = [(np.arange(k, task.test_length) - k % L) // L + 1 for k in ages]

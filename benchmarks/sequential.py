@@ -1,4 +1,4 @@
-"""Fixed points of whole sequences beside those of single tokens: Fig. 5 of the Fixed-Point RNN paper.
+"""Fixed points of whole sequences beside fixed points of single tokens: Fig. 5 of the Fixed-Point RNN paper.
 
     python -m benchmarks.sequential RUN [--rows 64] [--out DIR]
 

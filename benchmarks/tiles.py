@@ -2,7 +2,7 @@
 
     python -m benchmarks.tiles [--json] [--quick]
 
-The tokens are those of the word problem of A5, 60 random elements, each with a random vector; the layer has its initial
+The tokens are the 60 elements of the word problem of A5 at random, each with a random vector; the layer has its initial
 weights, or transitions and gains that make the iteration hard. The tolerance is 1e-3, with 100 iterations at most.
 Times are of forward and exact gradient, on OMP_NUM_THREADS threads, as ratios to the whole sequence in the same window.
 The error of states is that to a direct solution in float64, by the largest. Results are written to

@@ -4,10 +4,10 @@
 
 Each is a forward and backward of x (8, 1024, 128) in float32, timed in turn with its limit. The first rows are the
 module of every layer, whose limit is the layer itself, called with the same arrays. Then come the module of `LSTM`,
-whose limit is `torch.nn.LSTM`, and that of `Mamba`, whose limit is a plain transcription of Mamba's mixer with its
-reference scan, a loop over time. Outputs and gradients of these two pairs are compared in float64 at a small size. The
-bound on their difference, relative to the largest number of each, is a rounding for each step of the sequence and each
-product of a sum.
+whose limit is `torch.nn.LSTM`, and the module of `Mamba`, whose limit is a plain transcription of Mamba's mixer with
+its reference scan, a loop over time. Outputs and gradients of these two pairs are compared in float64 at a small size.
+The bound on their difference, relative to the largest number of each, is a rounding for each step of the sequence and
+each product of a sum.
 
 Without --quick and --only, writes benchmarks/results/torch.json and the table of docs/pytorch.md.
 """

@@ -3,9 +3,9 @@
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
 The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed, at each length, and of each validation too), those of the pictures of all
-runs together that docs/results.md shows (all are in DIR/NAME/pictures), and the page NAME.md with commands and tables,
-made of these alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
+NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs together
+that docs/results.md shows (DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the
+numbers alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
