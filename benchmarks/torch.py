@@ -161,7 +161,7 @@ def table(results: dict[str, Any]) -> str:
         ]
         for one in found
     ]
-    head = ["forward and backward", "time", "beside", "time / that"]
+    head = ["forward and backward", "time", "beside", "ratio"]
     return f"{where}, PyTorch {results['versions']['torch']}, commit {results['commit']}.\n\n{markdown(head, body)}"
 
 
