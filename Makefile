@@ -108,7 +108,7 @@ demo: .venv/installed
 step-test: .venv/installed
 	@$(PYTEST) --durations=20 --durations-min=1 -m 'not whole' --ignore tests/cuda
 
-# Tests that drive whole programs (tests/conftest.py). Those of tests/cuda are in the step harness
+# Tests that drive whole programs. Those of tests/cuda are in the step harness
 step-test-rest: .venv/installed
 	@$(PYTEST) --durations=20 --durations-min=1 -m whole --ignore tests/cuda
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, ROOT, arguments, line, origin, rows_of_child
 from benchmarks.model import PATHS
+from benchmarks.record import record
 from benchmarks.report import write
 from rotrnn import _cpu
 
@@ -80,8 +81,7 @@ def main() -> None:
         folder, pages = RESULTS, [ROOT / "docs" / "benchmarks.md", ROOT / "README.md"]
         if args.quick:
             folder, pages = Path(scratch), [Path(shutil.copy(page, scratch)) for page in pages]
-        (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        write(results, *pages, folder)
+        write(record(folder / "bench.json", results), *pages, folder)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -110,7 +111,7 @@ def main() -> int:
     if not args.no_runs:
         hashes |= run_hashes()
     if args.out:
-        Path(args.out).write_text(json.dumps(hashes, indent=0) + "\n", encoding="utf-8")
+        record(Path(args.out), hashes)
     if not args.against:
         return 0
     known = json.loads(Path(args.against).read_text(encoding="utf-8"))

@@ -24,6 +24,7 @@ import numpy as np
 
 import rotrnn
 from benchmarks.measure import RESULTS, ROOT, arguments, line, origin
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn._support.platform import cores
 
@@ -106,7 +107,7 @@ def main() -> None:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['over']:.2f} of rotrnn's time")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.busy", "threads": _cpu.threads(), "results": found}
-        (RESULTS / "busy.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        record(RESULTS / "busy.json", run)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def sizes() -> Iterator[str]:
             rows.append([f"`{name}`", f"{stripped.stat().st_size:,}", f"{model.stat().st_size:,}"])
     page = PROGRAMS / "digits.wasm"
     if page.exists():
-        rows.append(["`digits.wasm`", f"{page.stat().st_size:,}", "that of `digits`"])
+        rows.append(["`digits.wasm`", f"{page.stat().st_size:,}", "the model of `digits`"])
     return table(["program, stripped", "bytes", "its model, bytes"], *rows)
 
 

@@ -1,4 +1,4 @@
-"""Estimates the time of published runs on this machine: those of Long Range Arena, or the RECIPEs given.
+"""Estimates the time of published runs on this machine: Long Range Arena, or the RECIPEs given.
 
     python -m benchmarks.full_size [RECIPE ...]
 
@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from benchmarks.measure import RESULTS, origin, rows_of_child
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import load_recipe, recipe_names
@@ -36,10 +37,10 @@ TABLE_4 = {
 }
 """Training steps per second of a tanh RNN and of LRU on one A100, LRU paper, Table 4."""
 STEPS, WHOLE = 100, 3
-TITLE = "What the published runs would take on two cores of a CPU"
+TITLE = "Estimated times of the published runs on two cores of a CPU"
 WHERE = f"""\
-Written by `python -m benchmarks.full_size`: a hundred steps of one full-size sequence passed without an error, and
-{WHOLE} of a whole batch, on stand-in data; times are those of a whole batch. full_size.json has commit and versions.
+Written by `python -m benchmarks.full_size`: a hundred steps of one full-size sequence and {WHOLE} steps of a whole
+batch passed without an error, on stand-in data. Times are for a whole batch. full_size.json has commit and versions.
 """
 PARTS = {"pathx-s4d": 8}
 """Sequences at a time where a whole batch does not fit into 24 GiB; a step is reckoned to take as many of these."""
@@ -119,8 +120,7 @@ def main() -> None:
     rows = {one["recipe"]: one for one in json.loads(path.read_text(encoding="utf-8"))} if path.exists() else {}
     for name in args.recipes or ARENA:
         (rows[name],) = rows_of_child("benchmarks.full_size", name, "--child")  # memory is counted by process
-        kept = [rows[one] for one in RECIPES if one in rows]
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        kept = record(path, [rows[one] for one in RECIPES if one in rows])
         path.with_suffix(".md").write_text(f"# {TITLE}\n\n{WHERE}\n{table(kept)}{speedups(rows)}", encoding="utf-8")
         print(table([rows[name]]).splitlines()[-1], file=sys.stderr, flush=True)
 

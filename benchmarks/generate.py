@@ -13,7 +13,7 @@ function in turn with its limit. The limit is the faster of transformers' model 
 - a token after the prompt, the most probable one each time: beside a step with the cache
 - `model.generate` of the prompt and 32 tokens, with the making of the stream, beside the same with that cache.
 
-Logits of prompt and tokens are compared, and both with those of transformers' model in float64, whose tokens they read.
+The logits of both are compared with each other and with transformers' model in float64, whose tokens both read.
 The bound on the difference, relative to the largest logit, is a rounding for each product of a sum between a token and
 its logits, and for each step of the recurrences.
 
@@ -22,7 +22,6 @@ Without --quick, writes benchmarks/results/generate.json and the table of docs/m
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 import rotrnn
 from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, rows_of_child, seconds_in_turn, show, version
+from benchmarks.record import record
 from benchmarks.report import markdown, refresh
 from rotrnn._support.text import plural
 
@@ -222,15 +222,14 @@ def main() -> None:
     found = []
     for threads in THREADS[: 1 if args.quick else None]:
         options = ["--json", f"--threads={threads}", *(["--quick"] if args.quick else [])]
-        # PyTorch's threads wait as they do by default, for some time awake; those of the last function are asleep then
+        # PyTorch's threads wait as they do by default, for some time awake; the last function's threads are asleep then
         environment = {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "300000"}
         for one in rows_of_child("benchmarks.generate", *options, **environment):
             found.append(one)
             show([one], args.json)
     if not args.quick:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.generate"}
-        (RESULTS / "generate.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        refresh(ROOT / "docs" / "models.md", table(results))
+        refresh(ROOT / "docs" / "models.md", table(record(RESULTS / "generate.json", results)))
 
 
 if __name__ == "__main__":

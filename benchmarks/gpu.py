@@ -4,7 +4,7 @@
     python -m benchmarks.gpu plan RECIPE SECONDS FILE     what precision and how many steps a training has time for
 
 Subjects: limits, scan, steps, profile, layers, and of peers torch, jax, triton, lstm, with a process each. Times are
-those of the GPU at work: calls are queued until they take 20 ms, and the least mean of several such rounds counts. Ours
+times of the GPU: calls are queued until they take 20 ms, and the least mean of several such rounds counts. Our calls
 are recorded as CUDA graphs, so that Python does not count; `steps` also has the wall time of whole training steps.
 """
 
@@ -139,7 +139,7 @@ def recorded_seconds(work: Callable[[], Any], window: float) -> float:
 
 
 def on_gpu(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
-    """Normal numbers, float32 or complex64; a large array repeats those of its first index, to save time."""
+    """Normal numbers, float32 or complex64; a large array repeats the numbers of its first index, to save time."""
     drawn = shape if np.prod(shape) <= MOST_DRAWN else shape[1:]
     numbers = rng.standard_normal((*drawn, np.dtype(dtype).itemsize // 4), dtype=np.float32)
     made = cuda.device().empty(shape, np.dtype(dtype))
@@ -224,7 +224,7 @@ def torch(quick: bool) -> Rows:
 
 
 def sizes(quick: bool) -> list[tuple[int, int, int]]:
-    """B, T and N complex lanes of the scans: those of ListOps, Text, Pathfinder and Path-X, and one of more lanes."""
+    """B, T and N complex lanes of the scans of ListOps, Text, Pathfinder and Path-X, and of one with more lanes."""
     if quick:
         return [(2, 64, 32)]
     return [(32, 2048, 256), (32, 4096, 192), (64, 1024, 256), (32, 16384, 256), (128, 4096, 256)]
@@ -267,7 +267,7 @@ def scan_rows(by: str, quick: bool, make: Callable[[Any, Any, Any], Row]) -> Row
 
 
 def check(found: Any, a: Any, x: Any) -> None:
-    """Raises ValueError if states are not those of our scan on the CPU."""
+    """Raises ValueError if states differ from our scan on the CPU."""
     expected = diagonal_scan(a, x)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     if not difference < 1e-4:
@@ -304,7 +304,7 @@ def jax(quick: bool) -> Rows:
 
 
 def triton(quick: bool) -> Rows:
-    """The scan by a Triton kernel; its gradient is that of x alone."""
+    """The scan by a Triton kernel, which has a gradient for x alone."""
     import torch
 
     from benchmarks.peers.triton_scan import scan

@@ -43,8 +43,8 @@ ROW_SECONDS = float(os.environ.get("ROW_SECONDS", "30"))
 
 START_SECONDS = 90
 FACTOR = 4
-"""How much further from float64 gradients on a GPU may be than those of the CPU in the same precision, the furthest of
-each: both round the same operands, and add in another order."""
+"""How many times as large an error against float64 gradients on a GPU may have as gradients on the CPU in the same
+precision, the largest of each: both round the same operands, and add in another order."""
 
 
 # ---- a row of the table of cases ----
@@ -254,8 +254,8 @@ def widened(x: Any) -> Any:
 
 
 def grads(name: str, quick: bool, rows: int = 2) -> Rows:
-    """Loss and gradients of a recipe at full width and length, for a few sequences, in each precision: those of the GPU
-    and of the CPU beside float64."""
+    """Loss and gradients of a recipe at full width and length, for a few sequences, in each precision,
+    on the GPU and on the CPU, beside float64."""
     recipe = load_recipe(name, QUICK if quick else [])
     with trial(recipe, 64, "cpu") as (trainer, state):
         one = trainer.loader.parts(0)[0].batch

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_report PAGE.md [FOLDER ...] [--check]
 
-A run has its folder's name. Its rows go into PAGE.json, those of the table of cases summed up for each function, and a
+A run has its folder's name. Its rows go into PAGE.json, with a sum for each function of the table of cases, and a
 remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone. With --check what is bad
 in the last folder is printed, and the exit code is then 1.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.gpu import Row
+from benchmarks.record import record
 
 Runs = dict[str, list[Row]]
 
@@ -196,7 +197,7 @@ def main() -> None:
     path = args.page.with_suffix(".json")
     if args.folders:
         recorded = {one.resolve().name: {"remark": remark(one), "rows": collected(one)} for one in args.folders}
-        path.write_text(json.dumps(recorded) + "\n", encoding="utf-8")
+        record(path, recorded)
     recorded = json.loads(path.read_text(encoding="utf-8"))
     args.page.write_text(page(recorded), encoding="utf-8")
     if args.check and (found := faults(list(recorded.values())[-1]["rows"])):

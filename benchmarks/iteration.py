@@ -5,8 +5,8 @@ forward and backward with several tolerances, beside the direct solver.
     python -m benchmarks.iteration [--json] [--quick]
 
 An iteration mixes, scans, computes the residual and updates the iterate, for a vector state in one pass over memory;
-its adjoint is that of the implicit gradient. A direct solution is such a pass, too, with a small system for each token
-before it. The limit is the time of the ops alone, in the same window. `output_error` and
+its adjoint is an iteration of the implicit gradient. A direct solution is such a pass, too, with a small system for
+each token before it. The limit is the time of the ops alone, in the same window. `output_error` and
 `limit_output_error` are against the direct solver in float64, with outputs of order 1.
 """
 

@@ -3,13 +3,12 @@
     python -m benchmarks.jax [--json] [--quick] [--record]
 
 At B 8, T 1024, D 128 in float32. The layer's own call and the same through `rotrnn.jax.function`, compiled and waited
-for, are timed in turn; the limit is the former. The page faults are those of one call through JAX, which takes 4 KB
-from the system at each. `--record` writes benchmarks/results/jax.json.
+for, are timed in turn; the limit is the former. The page faults are counted for one call through JAX; each takes
+4 KB from the system. `--record` writes benchmarks/results/jax.json.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 import rotrnn.jax
 from benchmarks.layers import data, settings_of
 from benchmarks.measure import RESULTS, arguments, origin, row, seconds_in_turn, show
+from benchmarks.record import record
 from rotrnn.models.build import make_layer
 
 LAYERS = ("lru", "rotrnn", "mamba", "lstm")
@@ -80,7 +80,7 @@ def main() -> None:
         found.append(one)
         show([one], args.json)
     if args.record:
-        (RESULTS / "jax.json").write_text(json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8")
+        record(RESULTS / "jax.json", {"rows": found, **came_from})
 
 
 if __name__ == "__main__":

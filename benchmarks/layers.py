@@ -12,7 +12,6 @@ benchmarks/results/layers_beside.json.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, ROOT, arguments, commit, in_turn, origin, row, seconds_in_turn, show, turn
+from benchmarks.record import record
 from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import Context
 from rotrnn.nn.registry import LAYERS
@@ -131,9 +131,7 @@ def main() -> None:
         found = list(rows_beside(args.beside.resolve(), names, size, window))
         show(found, args.json)
         if not (args.only or args.quick):
-            (RESULTS / "layers_beside.json").write_text(
-                json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
-            )
+            record(RESULTS / "layers_beside.json", {"rows": found, **came_from})
         return None
     show(list(rows(names, size, window)), args.json)
     return None

@@ -6,14 +6,13 @@ Each task reads files of its published format and full length, of random data or
 random examples from the prepared arrays; Pathfinder also as it is without files, drawn anew for each batch. The step is
 forward, backward and AdamW of RotRNN at the size of its paper's run (Table 3; MNIST, which is not there, as Image). A
 thread makes each batch while the previous step runs: with a ratio below 1 training does not wait, but the thread takes
-that share of the cores. If texts differ in length, the time is that of the shortest batch. Writes
+that share of the cores. If texts differ in length, the time is for the shortest batch. Writes
 benchmarks/results/loading.json; `--quick` runs everything at small sizes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, origin, row, seconds_in_turn, show
 from benchmarks.model import Size
+from benchmarks.record import record
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
 from rotrnn.tasks import TASKS, Batch, Released, Task
@@ -103,9 +103,7 @@ def main() -> None:
         show([one], args.json)
         found.append(one)
     if not args.quick:
-        (RESULTS / "loading.json").write_text(
-            json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
-        )
+        record(RESULTS / "loading.json", {"rows": found, **came_from})
 
 
 if __name__ == "__main__":

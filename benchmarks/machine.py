@@ -2,8 +2,8 @@
 
     python -m benchmarks.machine [--json] [--quick]
 
-The copy is 64 MiB with ordinary stores, twice that many bytes moved. The products are a square one, and those of a
-layer with D 128 and N 256 over 65536 time steps.
+The copy is 64 MiB with ordinary stores, twice that many bytes moved. The products are a square product, and the
+products of a layer with D 128 and N 256 over 65536 time steps.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 The ops are rows of the tests' own table, in float32 (TIMED of tests/cases/timed.py); NAME picks those whose name
 contains it. The copy moves what the op must read and write once: arguments and outputs, and gradients in backward. For
-ops that multiply matrices or make several passes it is a reference, not a bound. Backward is what the table's row runs:
-that of norms and of tanh includes the forward that gives what it needs.
+ops that multiply matrices or make several passes it is a reference, not a bound. Backward is the backward of the
+table's row: for norms and tanh it includes the forward pass.
 """
 
 from __future__ import annotations

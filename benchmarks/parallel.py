@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, arguments, in_turn, line, origin
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn.training.run import Run
 
@@ -69,7 +70,7 @@ def main() -> None:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.parallel", "load": os.getloadavg(), "results": found}
-        (RESULTS / "parallel.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        record(RESULTS / "parallel.json", run)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, origin, row
+from benchmarks.record import picture, record
 from rotrnn import _cpu
 from rotrnn.plots import pathfinder_sheet
-from rotrnn.plots.style import DPI
 from rotrnn.tasks import Pathfinder
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.sheets:
         for resolution in SHEETS:
-            sheet(resolution).savefig(SHEETS[resolution], dpi=DPI)
+            picture(sheet(resolution), Path(SHEETS[resolution]))
         return
     came_from = {**origin(), "command": "python -m benchmarks.pathfinder"}
     threads = _cpu.threads()
@@ -77,10 +78,8 @@ def main() -> None:
         print(json.dumps(one) if args.json else line(one), flush=True)
     if args.quick:
         return
-    (RESULTS / "pathfinder.json").write_text(
-        json.dumps({"rows": found, **came_from}, indent=1) + "\n", encoding="utf-8"
-    )
-    sheet(32).savefig(RESULTS / SHEETS[32], dpi=DPI)
+    record(RESULTS / "pathfinder.json", {"rows": found, **came_from})
+    picture(sheet(32), RESULTS / SHEETS[32])
 
 
 def sheet(resolution: int) -> Figure:

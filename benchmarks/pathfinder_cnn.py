@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, origin
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn.tasks import Pathfinder
 from rotrnn.tasks.task import majority_baseline
@@ -81,7 +82,7 @@ def main() -> None:
     if not (args.quick or args.data_dir):
         command = " ".join(["python", "-m", "benchmarks.pathfinder_cnn", *sys.argv[1:]])
         result = {**found, "curve": curve, "threads": _cpu.threads(), **came_from, "command": command}
-        RECORD.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        record(RECORD, result)
     if not args.quick and found["test_accuracy"] <= EXPECTED:
         sys.exit(f"test accuracy is {found['test_accuracy']:.4f}, expected more than {EXPECTED}")
 

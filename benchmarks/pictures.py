@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import pathfinder, recall, report, sequential, tiles
 from benchmarks.measure import RESULTS, ROOT
+from benchmarks.record import picture
 from rotrnn.plots import run_figures
-from rotrnn.plots.style import DPI
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
 
@@ -77,7 +77,7 @@ def draw(name: str, folder: Path, short: bool = False) -> Path:
     """Draws a picture. Returns its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    PICTURES[name](short).savefig(path, dpi=DPI)
+    picture(PICTURES[name](short), path)
     return path
 
 

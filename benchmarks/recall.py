@@ -9,7 +9,6 @@ Writes their accuracies at each age to benchmarks/results/recall.json, and of th
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import RESULTS, origin
-from benchmarks.training import sweep
-from rotrnn.plots.style import COLOURS, DASHES, DPI, GREY, Sheet, styled
+from benchmarks.record import picture, record
+from benchmarks.training import numbers, sweep
+from rotrnn.plots.style import COLOURS, DASHES, GREY, Sheet, styled
 from rotrnn.tasks import Recall
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.results import Row, collect, duration, find_runs, markdown
@@ -54,14 +54,14 @@ LOOKS = {
 def by_age(rows: Sequence[Row]) -> dict[str, Array]:
     """Returns the accuracy at each age (ages,) of each variant with a finished run, the mean over its runs."""
     done = {row["configuration"]: row["best"]["curve"]["accuracy"] for row in rows if row["done"]}
-    return {name: np.array([one["mean"] for one in done[name]]) for name in LOOKS if name in done}
+    return {name: np.array([np.mean(each) for each in done[name]]) for name in LOOKS if name in done}
 
 
 def rope_at_best(task: Recall, L: int) -> Array:
     """Returns the accuracy (max_age + 1,) of recall by age if only the angle 2 pi k / L tells the age k.
 
-    A step t that asks for age k finds n states with the same angle, those of ages k mod L, k mod L + L, ... up to t,
-    any of which may be the right one. The best answer is their most frequent value.
+    A step t that asks for age k finds n states with the same angle, of ages k mod L, k mod L + L, ... up to t, any
+    of which may be the right one. The best answer is their most frequent value.
     """
     ages = np.arange(task.max_age + 1)
     alike = [(np.arange(k, task.test_length) - k % L) // L + 1 for k in ages]
@@ -130,6 +130,7 @@ def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> F
 
 def write_up(recorded: dict[str, Any], folder: Path) -> None:
     """Writes recall.json, and of it recall.md and recall.png, into the folder."""
+    recorded = record(folder / "recall.json", recorded)
     recipes = {name: load_recipe(name) for name in recorded["rows"]}
     came_from, every = recorded["origin"], [row for rows in recorded["rows"].values() for row in rows]
     seconds = sum(row["seconds"]["mean"] * row["done"] for row in every if row["seconds"])
@@ -142,9 +143,8 @@ def write_up(recorded: dict[str, Any], folder: Path) -> None:
     for name, rows in recorded["rows"].items():
         said.append(f"## {TITLES[name]}\n\n{table(rows, recipes[name])}")
     said.append("![Accuracy against age, for recall by age and by content at an age](recall.png)\n")
-    (folder / "recall.json").write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
     (folder / "recall.md").write_text("\n".join(said), encoding="utf-8")
-    draw(recorded["rows"], recipes).savefig(folder / "recall.png", dpi=DPI)
+    picture(draw(recorded["rows"], recipes), folder / "recall.png")
 
 
 def main() -> None:
@@ -156,7 +156,7 @@ def main() -> None:
     sweeps = [f"{name} --seeds {args.seeds}" for name in TITLES]
     folders = [sweep(one, args.sweeps / name, args.jobs) for one, name in zip(sweeps, TITLES, strict=True)]
     runs = (collect(find_runs([folder])) for folder in folders)
-    rows = {name: [one.row() for one in some] for name, some in zip(TITLES, runs, strict=True)}
+    rows = {name: [numbers(one.row()) for one in some] for name, some in zip(TITLES, runs, strict=True)}
     run = {**origin(), "command": f"python -m benchmarks.recall --seeds {args.seeds}"}
     write_up({"sweeps": sweeps, "origin": run, "rows": rows}, RESULTS)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import RESULTS, ROOT, label
-from rotrnn.plots.style import BLUE, DPI, ORANGE, Sheet, styled
+from benchmarks.record import picture
+from rotrnn.plots.style import BLUE, ORANGE, Sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,7 @@ def write(results: dict[str, Any], docs: Path, readme: Path, folder: Path) -> No
     refresh(docs, tables(results))
     refresh(readme, headline(results))
     try:
-        chart(results["rows"]).savefig(folder / CHART, dpi=DPI)
+        picture(chart(results["rows"]), folder / CHART)
     except ImportError as missing:
         print(f"no chart: {missing}", file=sys.stderr)
 

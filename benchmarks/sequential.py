@@ -1,4 +1,4 @@
-"""Fixed points of whole sequences beside those of single tokens: Fig. 5 of the Fixed-Point RNN paper.
+"""Fixed points of whole sequences beside fixed points of single tokens: Fig. 5 of the Fixed-Point RNN paper.
 
     python -m benchmarks.sequential RUN [--rows 64] [--out DIR]
 
@@ -13,7 +13,6 @@ Writes sequential.json and sequential.png to benchmarks/results, or to DIR.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import RESULTS, origin
-from rotrnn.plots.style import COLOURS, DASHES, DPI, GREY, Sheet, styled
+from benchmarks.record import picture, record
+from rotrnn.plots.style import COLOURS, DASHES, GREY, Sheet, styled
 from rotrnn.training.run import Run
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def main() -> None:
     }
     command = f"python -m benchmarks.sequential RUN --rows {args.rows}"  # the folder says nothing elsewhere
     found = {"recipe": recipe.text(), "curves": curves, **came_from, "command": command}
-    (args.out / "sequential.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    draw(curves, recipe.task.length).savefig(args.out / "sequential.png", dpi=DPI)  # type: ignore[attr-defined]
+    found = record(args.out / "sequential.json", found)
+    picture(draw(found["curves"], recipe.task.length), args.out / "sequential.png")  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, arguments, in_turn, line, origin
+from benchmarks.record import record
 from rotrnn import _cpu
 from rotrnn._support.platform import cores
 from rotrnn.nn.blocks.block import ResidualBlock
@@ -190,7 +191,7 @@ def main() -> None:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
         run = {**origin(), "command": "python -m benchmarks.split", "load": os.getloadavg(), "results": found}
-        (RESULTS / "split.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        record(RESULTS / "split.json", run)
 
 
 if __name__ == "__main__":

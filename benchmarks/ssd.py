@@ -3,8 +3,8 @@ the layer's products alone and beside Mamba.
 
     python -m benchmarks.ssd [--json] [--quick]
 
-The products alone are NumPy's, on whole squares of a chunk, of which the scan computes the lower triangles; those of
-the layer are the projections' and the scan's. Both layers have their default settings; Mamba-2 has 128 states for each
+The products alone are NumPy's, on whole squares of a chunk, of which the scan computes the lower triangles; the layer's
+products are the projections' and the scan's. Both layers have their default settings; Mamba-2 has 128 states for each
 channel, Mamba 16. They also run with an equal number, 16. Two functions at a time take turns.
 """
 
@@ -43,7 +43,7 @@ def scan(layer: Mamba2, B: int, T: int) -> tuple[Callable[[], object], Callable[
 
 def scan_products(layer: Mamba2, B: int, T: int, backward: bool) -> Callable[[], None]:
     """The products of the scan over all chunks at once: for each group ``C B^T``, and in backward again, with the two
-    of dB and dC; for each head those of the pairs of steps and of the states, three forward and six in backward."""
+    of dB and dC; for each head the products of pairs of steps and of states, three forward and six in backward."""
     C, P, N = CHUNK, layer.width, layer.d_state
     chunks = B * -(-T // CHUNK)
     groups, heads = chunks * layer.groups, chunks * layer.heads

@@ -4,7 +4,7 @@
 
 A tagger of two blocks of width 128, batch 1, float32, evaluation mode, by the stream's engine in C, or in Python for
 the layers that it does not have. The limit is the same tokens in one forward call, per token, so the ratio is the cost
-of streaming; a token by the engine in Python is beside it. Memory is that of the state, after that many tokens.
+of streaming; a token by the engine in Python is beside it. Memory is the size of the state, after that many tokens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Time of a token through the C library beside that of reading the model's numbers once, in the same run: two blocks of
-width 128, one sequence, float32.
+"""Time of a token through the C library beside the time to read the model's numbers once, in the same run: two blocks
+of width 128, one sequence, float32.
 
     python -m benchmarks.stream_in_c [layer ...]
 

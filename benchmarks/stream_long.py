@@ -3,19 +3,21 @@
     python -m benchmarks.stream_long [--json] [--quick]
 
 A tagger of two blocks of width 16 on random features, in chunks of 1000 tokens; the same parameters in float64 read the
-same tokens. The error is that of the logits of the chunk's last 100 tokens, relative to their norm. Memory is the
-process's resident memory after the tokens, less that after 10,000 of them. Attention and wrope_memory have a window.
+same tokens. The error is the distance of the logits of the chunk's last 100 tokens, relative to their norm. Memory
+is the growth of the process's resident memory since the first 10,000 tokens. Attention and wrope_memory have a window.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import arguments, show
+from benchmarks.measure import RESULTS, arguments
+from benchmarks.record import record
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.stream import Stream
 from rotrnn.nn.layer import astype
@@ -69,10 +71,10 @@ def line(one: dict[str, Any]) -> str:
 def main() -> None:
     args = arguments(__doc__).parse_args()
     found = [run(case, 3000 if args.quick else MARKS[-1]) for case in OWN]
-    if args.json:
-        show(found, True)
-    else:
-        print("\n".join(map(line, found)))
+    for one in found:
+        print(json.dumps(one) if args.json else line(one))
+    if not args.quick:
+        record(RESULTS / "stream_long.json", found)
 
 
 if __name__ == "__main__":

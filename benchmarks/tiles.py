@@ -2,7 +2,7 @@
 
     python -m benchmarks.tiles [--json] [--quick]
 
-The tokens are those of the word problem of A5, 60 random elements, each with a random vector; the layer has its initial
+The tokens are the 60 elements of the word problem of A5 at random, each with a random vector; the layer has its initial
 weights, or transitions and gains that make the iteration hard. The tolerance is 1e-3, with 100 iterations at most.
 Times are of forward and exact gradient, on OMP_NUM_THREADS threads, as ratios to the whole sequence in the same window.
 The error of states is that to a direct solution in float64, by the largest. Results are written to
@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import RESULTS, arguments, line, origin, row, seconds_in_turn
+from benchmarks.record import picture, record
 from rotrnn import _cpu
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Params, astype
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
-from rotrnn.plots.style import COLOURS, DPI, Sheet, styled
+from rotrnn.plots.style import COLOURS, Sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,12 +129,12 @@ def draw(results: list[dict[str, Any]]) -> Figure:
 
 
 def write(results: list[dict[str, Any]]) -> None:
-    run = {**origin(), "command": "python -m benchmarks.tiles", "results": results}
-    (RESULTS / "tiles.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    run = record(RESULTS / "tiles.json", {**origin(), "command": "python -m benchmarks.tiles", "results": results})
+    results = run["results"]
     where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
     about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"
     (RESULTS / "tiles.md").write_text(f"`{run['command']}`: {about}. {where}.\n\n{table(results)}", encoding="utf-8")
-    draw(results).savefig(RESULTS / "tiles.png", dpi=DPI)
+    picture(draw(results), RESULTS / "tiles.png")
 
 
 def main() -> None:

@@ -4,17 +4,16 @@
 
 Each is a forward and backward of x (8, 1024, 128) in float32, timed in turn with its limit. The first rows are the
 module of every layer, whose limit is the layer itself, called with the same arrays. Then come the module of `LSTM`,
-whose limit is `torch.nn.LSTM`, and that of `Mamba`, whose limit is a plain transcription of Mamba's mixer with its
-reference scan, a loop over time. Outputs and gradients of these two pairs are compared in float64 at a small size. The
-bound on their difference, relative to the largest number of each, is a rounding for each step of the sequence and each
-product of a sum.
+whose limit is `torch.nn.LSTM`, and the module of `Mamba`, whose limit is a plain transcription of Mamba's mixer with
+its reference scan, a loop over time. Outputs and gradients of these two pairs are compared in float64 at a small size.
+The bound on their difference, relative to the largest number of each, is a rounding for each step of the sequence and
+each product of a sum.
 
 Without --quick and --only, writes benchmarks/results/torch.json and the table of docs/pytorch.md.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from torch.nn import functional as F
 import rotrnn.torch
 from benchmarks.layers import settings_of, sizes
 from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, seconds_in_turn, show
+from benchmarks.record import record
 from benchmarks.report import duration, markdown, refresh
 from rotrnn import _cpu
 from rotrnn.models.build import make_layer
@@ -161,7 +161,7 @@ def table(results: dict[str, Any]) -> str:
         ]
         for one in found
     ]
-    head = ["forward and backward", "time", "beside", "time / that"]
+    head = ["forward and backward", "time", "beside", "ratio"]
     return f"{where}, PyTorch {results['versions']['torch']}, commit {results['commit']}.\n\n{markdown(head, body)}"
 
 
@@ -178,8 +178,7 @@ def main() -> None:
         show([one], args.json)
     if not args.quick and not args.only:
         results = {"rows": found, **came_from, "command": "python -m benchmarks.torch"}
-        (RESULTS / "torch.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        refresh(ROOT / "docs" / "pytorch.md", table(results))
+        refresh(ROOT / "docs" / "pytorch.md", table(record(RESULTS / "torch.json", results)))
 
 
 if __name__ == "__main__":

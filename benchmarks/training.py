@@ -3,9 +3,9 @@
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
 The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed, at each length, and of each validation too), those of the pictures of all
-runs together that docs/results.md shows (all are in DIR/NAME/pictures), and the page NAME.md with commands and tables,
-made of these alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
+NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs together
+that docs/results.md shows (DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the
+numbers alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, ROOT
-from rotrnn._support.json import to_json
+from benchmarks.record import record, reduced
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
 from rotrnn.training.evaluation import scaled
 from rotrnn.training.recipe import recipe_names
-from rotrnn.training.results import Row, collect, duration, find_runs, render
+from rotrnn.training.results import CHECKPOINTS, Row, collect, duration, find_runs, render
 from rotrnn.training.run import Run
 
 FOLDER = RESULTS / "training"
@@ -169,11 +169,21 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
         "majority": _majority(runs),
         "remarks": [],
         "pictures": [path.name for path in _pictures(name, folders, drawn)],
-        "rows": rows,
+        "rows": [numbers(row) for row in rows],
         "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
-    (FOLDER / f"{name}.json").write_text(to_json(recorded, indent=1) + "\n", encoding="utf-8")
-    return page(name, recorded)
+    return page(name, record(FOLDER / f"{name}.json", recorded))
+
+
+def numbers(row: Row) -> Row:
+    """A row whose curves have the numbers of each run alone, without means and deviations."""
+    return {key: _of_each(value) if key in CHECKPOINTS else value for key, value in row.items()}
+
+
+def _of_each(found: Row) -> Row:
+    curve = found.get("curve", {})
+    each = {name: [one["each"] if isinstance(one, dict) else one for one in values] for name, values in curve.items()}
+    return found | ({"curve": each} if curve else {})
 
 
 def page(name: str, recorded: dict[str, Any]) -> str:
@@ -189,7 +199,7 @@ def _pictures(name: str, folders: Sequence[Path], drawn: Path) -> list[Path]:
     """Draws the runs; returns copies of the pictures that docs/results.md shows, named after the training."""
     shown = {FOLDER / f"{name}-{path.name}": path for path in compare(folders, drawn)}
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    return [Path(shutil.copyfile(shown[path], path)) for path in shown if f"/training/{path.name})" in text]
+    return [reduced(Path(shutil.copyfile(shown[path], path))) for path in shown if f"/training/{path.name})" in text]
 
 
 def _validation(run: Run) -> dict[str, list[Any]]:

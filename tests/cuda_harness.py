@@ -9,7 +9,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 
 from cases.table import Case
 from rotrnn.devices.device import HOST
-from strict import STRICT, StrictArray, kernels_of, poisoned, to_device, to_host, unwrap
+from strict import STRICT, kernels_of, poisoned, to_device, to_host, unwrap
 
 ROOT = Path(__file__).parents[1]
 EPS = np.finfo(np.float64).eps
@@ -74,24 +73,6 @@ def on_harness(seed: int = 1) -> Iterator[Any]:
             del os.environ["ROT_HOST_SEED"]
         else:
             os.environ["ROT_HOST_SEED"] = before
-
-
-def check_case(case: Case, seed: int) -> None:
-    """Runs a row of the table of cases on the CPU and on the CUDA kernels: equal to rounding."""
-    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
-    args = case.make(rng)
-    outputs = case.forward(args)
-    cotangents = tuple(rng.standard_normal(out.shape).astype(out.dtype) for out in outputs)
-    grads = case.backward(args, outputs, cotangents)
-    there = {name: to_device(value) for name, value in args.items()}
-    with on_harness(seed):
-        outputs_there = case.forward(there)
-        grads_there = case.backward(there, outputs_there, tuple(map(to_device, cotangents)))
-    for got, expected in zip((*outputs_there, *grads_there.values()), (*outputs, *grads.values()), strict=True):
-        assert isinstance(got, StrictArray)
-        assert got.dtype == expected.dtype
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        np.testing.assert_allclose(to_host(got), expected, rtol=0, atol=8 * case.terms * EPS * scale)
 
 
 class Recorder:

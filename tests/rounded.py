@@ -314,3 +314,30 @@ def attention_backward(
         "dk": scale * ds.swapaxes(1, 2) @ r.operand("q", q),
         "dv": r.operand("p", p).swapaxes(1, 2) @ r.operand("dy", dy),
     }
+
+
+SUMS = 200 * 2.0**-24
+"""The error of float32: sums of some hundred terms follow each other."""
+
+
+def apart(got: dict[str, Any], want: dict[str, Any]) -> float:
+    """The largest distance of two arrays of one name, relative to the second one's norm."""
+    assert got.keys() == want.keys()
+    distances = []
+    for name, one in want.items():
+        assert got[name].shape == one.shape, name
+        distances.append(np.linalg.norm((got[name] - one).ravel()) / max(float(np.linalg.norm(one.ravel())), 1e-30))
+    return float(max(distances))
+
+
+def assert_near(distances: list[float], precision: str) -> None:
+    """Holds results of several draws of the inputs against references with the same roundings.
+
+    Where the errors of float32 carry a number across a tie between two neighbours, a rounding goes to the other one:
+    two units (`UNIT`) of the number, and with the factors that follow it some units of a result. That is rare:
+    a number of one size is within 2^-22 of a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, smaller ones
+    more often, since errors are those of the largest; and a draw has some 2^11 that count. So some draw has none, and
+    is as near as float32 allows. A rounding that is missing moves every draw.
+    """
+    assert max(distances) < 4 * UNIT[precision], distances
+    assert min(distances) < SUMS, distances

@@ -1,4 +1,4 @@
-"""Sizes of a small layer of every kind, a small classifier of it, and a step of its training on a device."""
+"""Small layers of every kind, their gradients, a small classifier of each, and a training step on a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn import AdamW, Context, ModelSettings, build_model
+from rotrnn import AdamW, Context, ModelSettings, Recurrent, build_model
 from rotrnn.nn.layer import astype, flatten
 from rotrnn.nn.registry import LAYERS
 from strict import to_device
@@ -18,6 +18,36 @@ def sizes_of(layer: str, d_state: int = 4, heads: int = 2, length: int = 16) -> 
     """Returns those of these sizes that the layer has."""
     sizes = {"d_state": d_state, "heads": heads, "length": length}
     return {name: size for name, size in sizes.items() if name in LAYERS[layer].__dataclass_fields__}
+
+
+def exact(layer: str) -> dict[str, Any]:
+    """Returns `sizes_of`, and for a layer with fixed points what finds them and their gradient to rounding."""
+    iterates = hasattr(LAYERS[layer], "tol")
+    return sizes_of(layer) | ({"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000} if iterates else {})
+
+
+def check_slope(layer: Recurrent, ctx: Context) -> None:
+    """The gradient along a random direction of parameters and input is the slope, by central differences of steps s and
+    s / 2, extrapolated: without the error that falls as s^2, which unit vectors of small keys make large. What is left
+    falls as s^4, or is eps / s, some 1e-9 at s = 1e-5, or the tolerance of fixed points."""
+    rng = np.random.default_rng(5)
+    params = astype(layer.init(rng), np.float64)
+    x = rng.standard_normal((2, 7, layer.d_model))
+    y, saved = layer.forward(params, x, ctx)
+    dy = rng.standard_normal(y.shape)
+    dx, dparams, _ = layer.backward(params, saved, dy)
+    assert dparams.keys() == params.keys() == layer.shapes.keys()
+    v = {key: rng.standard_normal(value.shape) for key, value in params.items()}
+    vx = rng.standard_normal(x.shape)
+
+    def f(s: float) -> float:
+        moved = {key: value + s * v[key] for key, value in params.items()}
+        return float(np.sum(dy * layer.forward(moved, x + s * vx, ctx)[0]))
+
+    wide, narrow = ((f(s) - f(-s)) / (2 * s) for s in (1e-5, 5e-6))
+    slope = (4 * narrow - wide) / 3
+    terms = [np.sum(dx * vx), *(np.sum(dparams[key] * v[key]) for key in params)]
+    assert abs(slope - sum(terms)) <= 1e-6 * max(1.0, *map(abs, terms))
 
 
 def classifier(layer: str, n_layers: int, **more: Any) -> Any:

@@ -298,7 +298,7 @@ def log_of(rows: list[dict[str, Any]]) -> str:
 def record(row: dict[str, Any]) -> None:
     """Adds a row to those that are kept."""
     rows = [*(json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []), row]
-    text = ",\n".join(json.dumps(one, ensure_ascii=False) for one in rows)
+    text = ",\n".join(json.dumps(one, separators=(",", ":")) for one in rows)
     RECORD.write_text(f"[\n{text}\n]\n", encoding="utf-8")
     RECORD.with_suffix(".md").write_text(log_of(rows), encoding="utf-8")
 

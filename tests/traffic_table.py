@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import RESULTS, origin
+from benchmarks.record import record
 from h100 import BANDWIDTH, RAGGED, RATES, STEPS
 from rotrnn.training.recipe import Recipe, load_recipe
 from traffic import Launch, Numbers, counter, step
@@ -31,15 +32,16 @@ COUNTED = {"whole": ((2, 4), (4, 8)), "listops": ((4, 8),)}
 HEAD = """# What a training step moves and computes on a GPU
 
 Written by `make traffic` (commits: the last table): every load and store of a kernel is counted in the harness, at full
-width, depth and batch, and extended to full length (tests/traffic_table.py). Bytes of a launch are those of the GPU's
-memory that it reads and those that it writes, each once, as if a cache kept what it reads again; a product moves its
-operands and its result. The least time is the sum over launches of flops at 60, 400 or 790 TFLOP/s (float32, TF32,
-bfloat16) or bytes at 3.0 TB/s, whichever takes longer: an H100. These are
-limits: results/gpu/h200.md has what was measured on a card.
+width, depth and batch, and extended to full length (tests/traffic_table.py). The bytes of a launch are the
+distinct bytes of the GPU's memory that it reads, plus those that it writes, as with a perfect cache; a product moves
+its operands and its result. The least time is the sum over launches of flops at 60, 400 or 790 TFLOP/s (float32, TF32,
+bfloat16) or bytes at 3.0 TB/s, whichever takes longer: an H100. These are limits: results/gpu/h200.md has timings on a
+card.
 
-"Lean" is the least of this form of a block: products by a library, scans, and one kernel for what is pointwise between
-two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and products'
-results, the residual stream and its gradient 4; the last columns are for 2 bytes everywhere. Ratios are counted / lean.
+"Lean" is the least of this form of a block: library products, scans, and one kernel for all pointwise operations
+between two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and
+products' results, the residual stream and its gradient 4; the last columns are for 2 bytes everywhere. Ratios are
+counted / lean.
 """
 
 
@@ -284,7 +286,7 @@ def main() -> None:
         row = count(name, precision, ragged)
         rows[key_of(row)] = row
         ordered = sorted(rows.values(), key=key_of)
-        path.write_text(json.dumps({"origin": where, "rows": ordered}) + "\n", encoding="utf-8")
+        record(path, {"origin": where, "rows": ordered})
         path.with_suffix(".md").write_text(written_up(ordered), encoding="utf-8")
         taken = time.perf_counter() - begin
         print(f"{name}, {precision}, {row['lengths']}: {taken:.0f} s", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cases.table import Arrays, Case, normal, scan_loop
+from cases.table import Arrays, Case, normal, padding, scan_loop
 from rotrnn.ops.bank import diagonal_bank, diagonal_bank_backward
 
 
@@ -75,7 +75,7 @@ def bank_case(
         lambda args: bank_loop(**args, **how),
         terms=6 * T + 4 * N + 8,
         linear=(("u", "h0"), ("c", "skip")),
-        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
+        ragged=padding(lengths, "u", "out0"),
         lengths=lengths,
     )
 

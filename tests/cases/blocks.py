@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.ops import dropout_mask, gelu_formula, norm_formula, sigmoid_formula
-from cases.table import Arrays, Case, beside, normal, scan_loop
+from cases.table import Arrays, Case, beside, normal, padding, scan_loop
 from rotrnn.ops.block import ChannelNorm, Gating, RowNorm, residual_block, residual_block_backward
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 
@@ -57,7 +57,7 @@ def linear_layer_case(
         lambda args: system_loop(**args, lengths=lengths),
         terms=6 * T + 4 * N + D + 20,
         linear=(("u", "h0"), ("w_out", "skip")),
-        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
+        ragged=padding(lengths, "u", "out0"),
         lengths=lengths,
     )
 
@@ -120,7 +120,7 @@ def block_case(
         backward,
         reference,
         terms=12 * T + 8 * N + 6 * D + 100,
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 
 
@@ -51,7 +51,7 @@ def conv_case(B: int, T: int, D: int, K: int, *, lengths: Any = None) -> Case:
         lambda args: conv_loop(**args, lengths=lengths),
         terms=B * T + 2 * K + 4,
         linear=(("x", "bias", "state"), ("w", "bias")),
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layers.liquid_s4 import LiquidS4
 from rotrnn.nn.layers.s4 import S4
 from rotrnn.ops.dplr_bank import DplrSystem, dplr_bank, dplr_bank_backward
@@ -68,7 +68,7 @@ def dplr_case(B: int, T: int, D: int, N: int, *, reverse: bool = False, lengths:
         lambda args: dplr_loop(**args, **how),
         terms=8 * T + 8 * N + 8,
         linear=(("u", "h0"), ("c", "skip")),
-        ragged={} if lengths is None else {"u": lengths, "out0": lengths},
+        ragged=padding(lengths, "u", "out0"),
         lengths=lengths,
     )
 

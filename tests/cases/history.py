@@ -13,7 +13,7 @@ from cases.memory import read_loop
 from cases.min_gru import min_gru_reference
 from cases.ops import sigmoid_formula
 from cases.rnn import attention_reference, lstm_loop, lstm_reference, rnn_loop, rnn_reference
-from cases.table import Arrays, Case, normal, scan_loop
+from cases.table import Arrays, Case, normal, padding, scan_loop
 from cases.window import windowed_loop
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
@@ -45,7 +45,7 @@ def weights_case(B: int, T: int, N: int, M: int, R: int, lengths: Any = None) ->
         lambda args: (read_loop(args["weights"], args["h"], args["past"], lengths),),
         terms=8 * (B * T + R) + 50,
         linear=(("h", "past"), ("weights",)),
-        ragged={} if lengths is None else {"h": lengths, "out0": lengths},
+        ragged=padding(lengths, "h", "out0"),
         lengths=lengths,
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def attention_case(
         lambda args: (attention_loop(args["q"], weights, args["h"], args["past"], heads, stored, lengths),),
         # as in cases/rnn.py: a score of size s moves its probability by s roundings; sums run over queries and states
         terms=int(8 * (2 * N + 8) * max(1.0, size) ** 2) + 4 * (T + R),
-        ragged={} if lengths is None else {"q": lengths, "h": lengths, "out0": lengths},
+        ragged=padding(lengths, "q", "h", "out0"),
         lengths=lengths,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, beside, normal, scan_loop, valid_steps
+from cases.table import Arrays, Case, beside, normal, padding, scan_loop, valid_steps
 from cases.window import windowed_row
 from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
@@ -44,7 +44,7 @@ def history_case(B: int, T: int, N: int, M: int, R: int, lengths: Any = None) ->
         lambda args: (read_loop(weights, args["h"], args["past"], lengths),),
         terms=8 * (T + R) + 50,
         linear=(("h", "past"),),
-        ragged={} if lengths is None else {"h": lengths, "out0": lengths},
+        ragged=padding(lengths, "h", "out0"),
         lengths=lengths,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layers.mlstm import MLSTM
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 
@@ -69,7 +69,7 @@ def mlstm_case(B: int, T: int, H: int, P: int, N: int, *, lengths: Any = None) -
         lambda args: mlstm_loop(**args, lengths=lengths),
         terms=16 * T + N * P + 2 * P + 40,  # a gate's gradient sums over later steps, states and channels
         linear=(("v", "c0"),),
-        ragged={} if lengths is None else dict.fromkeys(("q", "k", "v", "log_i", "log_f", "out0"), lengths),
+        ragged=padding(lengths, "q", "k", "v", "log_i", "log_f", "out0"),
         lengths=lengths,
     )
 

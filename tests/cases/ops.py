@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cases.table import Arrays, Case, beside, normal, pointwise_case, scan_loop, valid_steps
+from cases.table import Arrays, Case, beside, normal, padding, pointwise_case, scan_loop, valid_steps
 from rotrnn.ops import pointwise
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mixer import householder_mix, householder_mix_backward
@@ -44,9 +44,7 @@ def diagonal_case(
         )
         return {"a": grads.da, "x": grads.dx, "h0": grads.dh0}
 
-    padded = {"x": lengths, "out0": lengths} if lengths is not None else {}
-    if varying and lengths is not None:
-        padded["a"] = lengths
+    padded = padding(lengths, "x", "out0", *(("a",) if varying else ()))
     flags = "".join([" varying" * varying, " reverse" * reverse, " ragged" * (lengths is not None)])
     return Case(
         f"diagonal_scan {lanes}{flags} {B}x{T}x{N}",
@@ -112,9 +110,7 @@ def rotation_case(
         )  # fmt: skip
         return {"theta": grads.dtheta, "gamma": grads.dgamma, "x": grads.dx, "h0": grads.dh0}
 
-    padded = {"x": lengths, "out0": lengths} if lengths is not None else {}
-    if varying and lengths is not None:
-        padded |= {"theta": lengths, "gamma": lengths}
+    padded = padding(lengths, "x", "out0", *(("theta", "gamma") if varying else ()))
     flags = "".join([" varying" * varying, " reverse" * reverse, " ragged" * (lengths is not None)])
     return Case(
         f"rotation_scan{flags} {B}x{T} heads {H}x{width}",

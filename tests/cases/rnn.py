@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
-from cases.table import Arrays, Case, normal, pointwise_case, valid_steps
+from cases.table import Arrays, Case, normal, padding, pointwise_case, valid_steps
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.rnn import RNN
@@ -56,7 +56,7 @@ def rnn_case(
         lambda args: rnn_loop(**args, **how),
         terms=(N + 4) * (T + 1) + B * T,  # the gradient of A sums over the steps
         linear=(("x", "h0"),) if activation == "identity" else (),
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
 
@@ -98,7 +98,7 @@ def lstm_case(B: int, T: int, N: int, lengths: Any = None) -> Case:
         backward,
         lambda args: lstm_loop(**args, lengths=lengths),
         terms=(4 * N + 20) * (T + 1) + B * T,
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
@@ -108,7 +108,7 @@ def selective_case(
         lambda args: loop(**args, **how),
         terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
         linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
-        ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
+        ragged=padding(lengths, "x", "delta", "B", "C", "out0"),
         lengths=lengths,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layers.slstm import SLSTM
 from rotrnn.ops.slstm import slstm, slstm_backward
 
@@ -64,7 +64,7 @@ def slstm_case(B: int, T: int, H: int, P: int, *, forget: str = "sigmoid", lengt
         backward,
         lambda args: slstm_loop(**args, **how),
         terms=(4 * P + 24 + B) * T + 40,  # of each step a product of 4 P gates; the gradient of w sums over all
-        ragged={} if lengths is None else {"x": lengths, "out0": lengths},
+        ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
 

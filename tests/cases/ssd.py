@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 
@@ -78,7 +78,7 @@ def ssd_case(
         # the gradient of A sums over steps, those of B and C over heads, and a decay's over the state
         terms=(8 + B) * T + N * P + 2 * H * P + 20,
         linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
-        ragged={} if lengths is None else dict.fromkeys(("x", "delta", "B", "C", "out0"), lengths),
+        ragged=padding(lengths, "x", "delta", "B", "C", "out0"),
         lengths=lengths,
     )
 

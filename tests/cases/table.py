@@ -42,6 +42,11 @@ class Case:
     lengths: Any = None
 
 
+def padding(lengths: Any, *names: str) -> dict[str, Any]:
+    """Returns the lengths of the arguments and outputs with padding, which are of these names."""
+    return {} if lengths is None else dict.fromkeys(names, lengths)
+
+
 def beside(constant: Any, like: Any) -> Any:
     """Returns a constant of a case on the device of its arguments."""
     return device_of(like).asarray(constant)

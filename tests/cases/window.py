@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal
+from cases.table import Arrays, Case, normal, padding
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.rotrnn import RotRNN
@@ -57,9 +57,7 @@ def window_case(
         grads = diagonal_scan_backward(doutputs[0], args["a"], None, args["h0"], x=args["x"], dhT=doutputs[1], **how)
         return {"a": grads.da, "x": grads.dx, "h0": grads.dh0}
 
-    padded = {"x": lengths, "out0": lengths} if lengths is not None else {}
-    if varying and lengths is not None:
-        padded["a"] = lengths
+    padded = padding(lengths, "x", "out0", *(("a",) if varying else ()))
     flags = "".join([" varying" * varying, " reverse" * reverse, " ragged" * (lengths is not None)])
     return Case(
         f"diagonal_scan window {window} {lanes}{flags} {B}x{T}x{N}",
@@ -120,9 +118,7 @@ def rotation_window_case(B: int, T: int, H: int, width: int, window: int, varyin
             hT[b] = seen
         return h, hT
 
-    padded = {"x": lengths, "out0": lengths} if lengths is not None else {}
-    if varying and lengths is not None:
-        padded |= {"theta": lengths, "gamma": lengths}
+    padded = padding(lengths, "x", "out0", *(("theta", "gamma") if varying else ()))
     flags = "".join([" varying" * varying, " ragged" * (lengths is not None)])
     return Case(
         f"rotation_scan window {window}{flags} {B}x{T} heads {H}x{width}",

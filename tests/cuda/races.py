@@ -10,12 +10,13 @@ import os
 import sys
 
 from cases import ON_DEVICES
-from cuda_harness import check_case, few
+from cases.device import check_case
+from cuda_harness import few, on_harness
 
 if sys.argv[1:] == ["barriers"]:
     os.environ["ROT_HOST_UNORDERED"] = "1"
 
 rows = few(ON_DEVICES, 1)
 for case in rows:
-    check_case(case, seed=1)
+    check_case(case, on_harness())
 print(f"{len(rows)} rows of the table of cases")

@@ -19,6 +19,7 @@ from strict import to_host
 A, X = np.full(3, 0.5), np.arange(24.0).reshape(2, 4, 3)
 
 
+@pytest.mark.whole
 def test_an_op_runs_where_its_arrays_are() -> None:
     with fake_cupy.gpu():
         h = rotrnn.ops.diagonal_scan(fake_cupy.asarray(A), fake_cupy.asarray(X), lengths=np.array([4, 2]))

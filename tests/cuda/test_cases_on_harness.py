@@ -11,8 +11,9 @@ import os
 import pytest
 
 from cases import ON_DEVICES
+from cases.device import check_case
 from cases.table import Case
-from cuda_harness import check_case, few
+from cuda_harness import few, on_harness
 
 SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
 COUNT = int(os.environ.get("HARNESS_CASES", "0"))
@@ -21,4 +22,4 @@ COUNT = int(os.environ.get("HARNESS_CASES", "0"))
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", few(ON_DEVICES, COUNT) if COUNT else ON_DEVICES, ids=lambda case: case.name)
 def test_a_case_on_the_cuda_kernels(case: Case, seed: int) -> None:
-    check_case(case, seed)
+    check_case(case, on_harness(seed))

@@ -27,6 +27,8 @@ from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.run import Run
 from strict import to_host
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[2]
 SHORT = ["model.n_layers=1", "training.steps=4"]
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))

@@ -15,6 +15,8 @@ import pytest
 
 from cuda_harness import ROOT, built
 
+pytestmark = pytest.mark.whole
+
 SEEDS = range(6)  # 0: threads in order
 
 

@@ -19,6 +19,8 @@ from rotrnn.ops.random import philox
 from small_models import CLASSES, B, T, classifier, training_step
 from strict import to_device, to_host
 
+pytestmark = pytest.mark.whole
+
 SEEDS = [int(seed) for seed in os.environ.get("HARNESS_SEEDS", "1").split()]
 
 

@@ -85,33 +85,6 @@ def expected(n: dict[str, Any], shape: Shape, norm: str, form: str, r: rounded.R
     return results
 
 
-def apart(got: dict[str, Any], want: dict[str, Any]) -> float:
-    """The largest distance of two arrays of one name, relative to the second one's norm."""
-    assert got.keys() == want.keys()
-    distances = []
-    for name, one in want.items():
-        assert got[name].shape == one.shape, name
-        distances.append(np.linalg.norm((got[name] - one).ravel()) / max(float(np.linalg.norm(one.ravel())), 1e-30))
-    return float(max(distances))
-
-
-SUMS = 200 * 2.0**-24
-"""The error of float32: sums of some hundred terms follow each other."""
-
-
-def assert_near(distances: list[float], precision: str) -> None:
-    """Holds results of several draws of the inputs against references with the same roundings.
-
-    Where the errors of float32 carry a number across a tie between two neighbours, a rounding goes to the other one:
-    two units (`rounded.UNIT`) of the number, and with the factors that follow it some units of a result. That is rare:
-    a number of one size is within 2^-22 of a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, smaller ones
-    more often, since errors are those of the largest; and a draw has some 2^11 that count. So some draw has none, and
-    is as near as float32 allows. A rounding that is missing moves every draw.
-    """
-    assert max(distances) < 4 * rounded.UNIT[precision], distances
-    assert min(distances) < SUMS, distances
-
-
 SHAPE = Shape(2, 20, 8, 3, 2, (20, 9))
 KINDS = [("channel", "full"), ("channel", "half1"), ("row", "half2"), ("row", "full"), ("channel", "none")]
 
@@ -122,7 +95,7 @@ def test_the_reference_without_rounding(norm: str, form: str) -> None:
     with in_precision("bf16"):  # float64 is not rounded
         got = run(over(n, to_device), SHAPE, norm, form)
     assert got.pop("saved").carries.dtype == np.complex128
-    assert apart(got, expected(n, SHAPE, norm, form, rounded.Rounding())) < 1e-12
+    assert rounded.apart(got, expected(n, SHAPE, norm, form, rounded.Rounding())) < 1e-12
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -144,10 +117,10 @@ def test_blocks(norm: str, form: str, precision: str, seed: int) -> None:
         assert here.pop("saved").carries.dtype == np.complex64
         assert {one.dtype for one in got.values()} <= {np.dtype(np.float32), np.dtype(np.complex64)}
         want = expected(n, shape, norm, form, r)
-        distances["GPU"].append(apart(got, want))
-        distances["CPU"].append(apart(here, want))
+        distances["GPU"].append(rounded.apart(got, want))
+        distances["CPU"].append(rounded.apart(here, want))
     for one in distances.values():
-        assert_near(one, precision)
+        rounded.assert_near(one, precision)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -159,7 +132,10 @@ def test_the_channel_norm_comes_before_rounding(precision: str, shape: Shape, se
     with in_precision(precision, seed):
         got = run(over(n, to_device), shape, "channel", "full")
     del got["saved"]
-    assert apart(got, expected(n, shape, "channel", "full", rounded.Rounding(precision))) < 4 * rounded.UNIT[precision]
+    assert (
+        rounded.apart(got, expected(n, shape, "channel", "full", rounded.Rounding(precision)))
+        < 4 * rounded.UNIT[precision]
+    )
 
 
 @pytest.mark.parametrize("missing", rounded.BLOCK_ROUNDINGS)
@@ -167,7 +143,7 @@ def test_a_missing_rounding_is_seen(missing: str) -> None:
     n = cast(numbers(SHAPE), np.float32)
     for kind in KINDS[:4]:
         whole, less = (expected(n, SHAPE, *kind, rounded.Rounding("bf16", one)) for one in ("", missing))
-        assert apart(less, whole) > 20 * SUMS
+        assert rounded.apart(less, whole) > 20 * rounded.SUMS
 
 
 def test_states_and_layer_are_kept_in_half_the_memory() -> None:
@@ -234,7 +210,7 @@ def test_arrays_that_are_only_aligned_to_their_numbers() -> None:
         with kernels_of(changed):
             got = run(n, SHAPE, "channel", "full", keep=True)
     del want["saved"], got["saved"]
-    assert apart(got, want) < 4 * rounded.UNIT["bf16"]  # sums have another order
+    assert rounded.apart(got, want) < 4 * rounded.UNIT["bf16"]  # sums have another order
 
 
 @pytest.mark.parametrize("shape", [Shape(2, 0, 8, 3), Shape(0, 3, 8, 3)], ids=["no steps", "no sequences"])
@@ -263,7 +239,7 @@ def test_exact_transitions() -> None:
         there = over(n, to_device)
         y, hT, _ = linear_layer(there["system"], there["x"], there["h0"], exact=turn)
     assert hT.dtype == np.complex128
-    assert apart({"y": to_host(y), "hT": to_host(hT)}, {"y": want.y, "hT": want.hT}) < SUMS
+    assert rounded.apart({"y": to_host(y), "hT": to_host(hT)}, {"y": want.y, "hT": want.hT}) < rounded.SUMS
 
 
 def test_what_is_refused() -> None:
@@ -296,7 +272,7 @@ def test_products(precision: str) -> None:
         y, grads = dense(to_device(x), to_device(w)), dense_backward(*map(to_device, (dy, x, w)))
         got = {"y": to_host(y), "dx": to_host(grads.dx), "dw": to_host(grads.dw), "dbias": to_host(grads.dbias)}
     want = {"y": ox @ ow.T, "dx": ody @ ow, "dw": ody.T @ ox, "dbias": dy.sum(0, dtype=float)}
-    assert apart(got, want) < 10 * 2.0**-24
+    assert rounded.apart(got, want) < 10 * 2.0**-24
 
 
 # ---- recurrences and attention ----
@@ -329,8 +305,8 @@ def test_recurrences(cell: str, precision: str) -> None:
         missing = {} if G == 4 else {"dc0": None}
         back = kernel("rnn_backward", precision, backward, {**given, **how, **missing})
         results.append((back, backward))
-        distances.append(max(apart(*pair) for pair in results))
-    assert_near(distances, precision)
+        distances.append(max(rounded.apart(*pair) for pair in results))
+    rounded.assert_near(distances, precision)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -345,10 +321,10 @@ def test_the_scalar_memory(precision: str) -> None:
             got = scalar_memory(*map(to_device, arrays))
         with rotrnn.precision(precision):
             want = scalar_memory(*arrays)
-        distances.append(apart(got, want))
-        far.append(apart(got, scalar_memory(*arrays)))
-    assert_near(distances, precision)
-    assert min(far) > 20 * SUMS, far
+        distances.append(rounded.apart(got, want))
+        far.append(rounded.apart(got, scalar_memory(*arrays)))
+    rounded.assert_near(distances, precision)
+    assert min(far) > 20 * rounded.SUMS, far
 
 
 def scalar_memory(w: Any, x: Any, dh: Any) -> dict[str, Any]:
@@ -380,8 +356,8 @@ def test_attention(precision: str) -> None:
         saved = (one.astype(float) for one in got.values())
         grads = rounded.attention_backward(dy.astype(float), *wide, *saved, r)
         back = kernel("attention_backward", precision, grads, {**inputs, "dy": dy, **got})
-        distances.append(max(apart(got, {"y": y, "norm": norm}), apart(back, grads)))
-    assert_near(distances, precision)
+        distances.append(max(rounded.apart(got, {"y": y, "norm": norm}), rounded.apart(back, grads)))
+    rounded.assert_near(distances, precision)
 
 
 @pytest.mark.parametrize("missing", ["q", "k", "v", "p", "dy", "ds"])
@@ -392,7 +368,7 @@ def test_a_missing_rounding_of_attention_is_seen(missing: str) -> None:
     for r in (rounded.Rounding("bf16"), rounded.Rounding("bf16", missing)):
         y, norm = rounded.attention_forward(q, k, v, r)
         results.append({"y": y, **rounded.attention_backward(dy, q, k, v, y, norm, r)})
-    assert apart(results[1], results[0]) > 20 * SUMS
+    assert rounded.apart(results[1], results[0]) > 20 * rounded.SUMS
 
 
 @pytest.mark.parametrize("missing", ["w", "h", "dz"])
@@ -403,4 +379,4 @@ def test_a_missing_rounding_of_a_recurrence_is_seen(missing: str) -> None:
     for r in (rounded.Rounding("bf16"), rounded.Rounding("bf16", missing)):
         saved = rounded.rnn_forward(n, r)
         results.append({**saved, **rounded.rnn_backward(n, r, saved, dh, state, state)})
-    assert apart(results[1], results[0]) > 20 * SUMS
+    assert rounded.apart(results[1], results[0]) > 20 * rounded.SUMS

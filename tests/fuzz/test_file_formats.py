@@ -28,6 +28,7 @@ from tests.fuzz.formats import FORMATS, Format
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_few_hundred_files_of_every_format():
     """The seed is fixed: what fails here fails again."""
     command = [sys.executable, "-m", "tests.fuzz.files", "--count", "200", "--seed", "17"]

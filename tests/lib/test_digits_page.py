@@ -18,10 +18,15 @@ from librotrnn import ROOT, Array
 from tests.lib.chromium import Page, chromium
 from tests.lib.test_examples_in_c import FOLDER, file_of, run
 
-pytestmark = pytest.mark.skipif(
-    not ((ROOT / "csrc").exists() and chromium() and all(map(shutil.which, ("make", "clang", "wasm-ld", "llvm-ar")))),
-    reason="needs the sources, Chromium, and clang, lld, llvm and wasi-libc for WebAssembly",
-)
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(
+        not (
+            (ROOT / "csrc").exists() and chromium() and all(map(shutil.which, ("make", "clang", "wasm-ld", "llvm-ar")))
+        ),
+        reason="needs the sources, Chromium, and clang, lld, llvm and wasi-libc for WebAssembly",
+    ),
+]
 
 
 def arc(x: float, y: float, width: float, height: float, first: float, last: float) -> list[tuple[float, float]]:

@@ -63,6 +63,8 @@ def test_models_are_small(name: str) -> None:
     assert file_of(name).stat().st_size <= 200_000
 
 
+@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("name", NAMES)
 def test_the_script_makes_a_model_of_that_form(name: str, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
@@ -293,6 +295,7 @@ def test_files_that_the_effect_cannot_read_or_write(tmp_path: Path) -> None:
 # ---- digits ----
 
 
+@pytest.mark.slow
 def test_digits_are_those_of_the_python_stream(tmp_path: Path) -> None:
     """All images of the test split, as they are: pixels from 0 to 16. Six decimals are printed."""
     model, params = rotrnn.load(file_of("digits"))

@@ -863,6 +863,7 @@ def test_threads_share_a_model(tmp_path: Path) -> None:
             assert np.array_equal(got, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["base", "avx2"])
 def test_other_instruction_sets(isa: str, tmp_path: Path) -> None:
     """Each is in a library of its own; results are those of the fastest set to rounding. The bound is that of the
@@ -933,6 +934,7 @@ def test_a_push_neither_allocates_nor_calls_the_system(tmp_path: Path) -> None:
         assert run([str(program), str(tmp_path / "model.safetensors"), "120"]) == "ok\n", name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the linker's --wrap")
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the sanitizer has its own allocator")
 def test_whichever_allocation_fails_there_is_no_memory_and_none_is_lost(tmp_path: Path) -> None:
@@ -973,6 +975,7 @@ def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
     assert np.array_equal(got.astype(np.float32), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake")
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the programs have no sanitizer")
 def test_cmake_finds_the_package(tmp_path: Path) -> None:
@@ -1005,6 +1008,7 @@ def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
     assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
     reason="needs gcc for aarch64, and qemu",

@@ -59,6 +59,7 @@ def prepared(model: SequenceModel) -> Params:
     return astype(model.init(np.random.default_rng(0)), np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "features", "settings"),
     [

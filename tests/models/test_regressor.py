@@ -62,6 +62,7 @@ def loop_loss(predictions: Any, targets: Any, objective: str, quantiles: tuple[f
     return float(np.mean(terms)), float(np.mean(zeros))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["regressor", "step_regressor"])
 @pytest.mark.parametrize("settings", OBJECTIVES, ids=lambda one: one.get("objective", "mse"))
 def test_losses_equal_a_loop_and_gradients_central_differences(head: str, settings: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ from rotrnn.nn.layer import Array, Context, Params, astype, flatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
-from small_models import sizes_of
+from small_models import check_slope, exact
 
 EPS = np.finfo(np.float64).eps
 B, T, D = 2, 9, 8
@@ -102,31 +102,8 @@ def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
 @pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
 @pytest.mark.parametrize("name", LAYERS)
 def test_over_every_layer(name: str) -> None:
-    """The gradient along a random direction of parameters, input and state is the slope, by central differences of
-    steps s and s / 2, extrapolated: they err by s^4 and eps / s, and by the tolerance of fixed points."""
-    own = sizes_of(name)
-    if hasattr(LAYERS[name], "tol"):
-        own |= {"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000}
-    layer = Griffin(6, make_layer(name, 8, own), 3)
-    rng = np.random.default_rng(5)
-    params = astype(layer.init(rng), np.float64)
-    x = normal(rng, (2, 7, 6))
-    ctx = Context(np.array([7, 4]))
-    y, saved = layer.forward(params, x, ctx)
-    dy = normal(rng, y.shape)
-    dx, dparams, _ = layer.backward(params, saved, dy)
-    assert dparams.keys() == params.keys() == layer.shapes.keys()
-    v = {key: normal(rng, value.shape) for key, value in params.items()}
-    vx = normal(rng, x.shape)
-
-    def f(s: float) -> float:
-        moved = {key: value + s * v[key] for key, value in params.items()}
-        return float(np.sum(dy * layer.forward(moved, x + s * vx, ctx)[0]))
-
-    wide, narrow = ((f(s) - f(-s)) / (2 * s) for s in (1e-5, 5e-6))
-    slope = (4 * narrow - wide) / 3
-    terms = [np.sum(dx * vx), *(np.sum(dparams[key] * v[key]) for key in params)]
-    assert abs(slope - sum(terms)) <= 1e-6 * max(1.0, *map(abs, terms))
+    layer = Griffin(6, make_layer(name, 8, exact(name)), 3)
+    check_slope(layer, Context(np.array([7, 4])))
 
 
 @pytest.mark.parametrize("engine", ["c", "python"])
@@ -195,6 +172,8 @@ def test_what_is_said_of_the_recurrence_is_that_of_the_layer() -> None:
     assert both.forward(both.init(np.random.default_rng(0)), np.ones((1, 3, D), np.float32))[0].shape == (1, 3, D)
 
 
+@pytest.mark.slow
+@pytest.mark.whole
 def test_its_recipe_learns_digits(tmp_path: Path) -> None:
     """A fifth of its steps; guessing is 10 %."""
     recipe = load_recipe("digits-griffin", ["training.steps=120", "training.eval_every=60"])

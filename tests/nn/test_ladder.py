@@ -79,6 +79,7 @@ def test_lemma_3_2(form: str) -> None:
     np.testing.assert_allclose(lam, same, rtol=0, atol=8 * np.finfo(np.float32).eps)
 
 
+@pytest.mark.slow
 def test_theorem_3_1_glorot_matrices_have_the_spectrum_of_the_disc() -> None:
     """The share of eigenvalues within radius r is r^2 but for: real ones, sqrt(2 N / pi) of them; those beyond the
     edge, sqrt(N / 2 pi); and fluctuations of a disc's count, of variance below sqrt(N), taken three times. LRU(0, 1)

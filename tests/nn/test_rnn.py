@@ -101,6 +101,7 @@ def test_a_sequence_is_the_same_bits_in_any_batch(op: str) -> None:
             np.testing.assert_array_equal(whole[b : b + 1], alone)
 
 
+@pytest.mark.slow
 def test_glorot_fills_the_disc_and_orthogonal_the_circle() -> None:
     """Theorem 3.1, at N = 400. The count in half the radius r has a standard deviation of some sqrt(2 r sqrt(N / pi)) =
     3.4 (twice a complex Ginibre matrix's variance: eigenvalues come in pairs), the radius of some sqrt(log N / 4N)."""

@@ -17,7 +17,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.history_attention import history_attention
 from rotrnn.ops.memory import history_weights_backward, wrope_angle
 from rotrnn.ops.scan import diagonal_scan
-from small_models import sizes_of
+from small_models import check_slope, exact
 
 EPS = np.finfo(np.float64).eps
 B, T, D, P = 2, 23, 6, 3
@@ -136,31 +136,9 @@ def test_a_query_finds_content_and_content_at_an_age() -> None:
 @pytest.mark.parametrize("read", ["sum", "ages", "content"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_over_every_layer(name: str, read: str) -> None:
-    """The gradient along a random direction of parameters and input is the slope, by central differences of steps s and
-    s / 2, extrapolated: they err by s^4 and eps / s, some 1e-9 at s = 1e-5, and by the tolerance of fixed points."""
-    own = sizes_of(name)
-    if hasattr(LAYERS[name], "tol"):
-        own |= {"gradient": "implicit", "tol": 1e-12, "max_iterations": 2000}
-    layer = make_layer(name, 8, {**own, "history": {"length": 4, "read": read, "window": 5}})
+    layer = make_layer(name, 8, {**exact(name), "history": {"length": 4, "read": read, "window": 5}})
     assert isinstance(layer, StoredHistory)
-    rng = np.random.default_rng(5)
-    params = astype(layer.init(rng), np.float64)
-    x = normal(rng, (2, 7, 8))
-    y, saved = layer.forward(params, x)
-    dy = normal(rng, y.shape)
-    dx, dparams, _ = layer.backward(params, saved, dy)
-    assert dparams.keys() == params.keys() == layer.shapes.keys()
-    v = {key: normal(rng, value.shape) for key, value in params.items()}
-    vx = normal(rng, x.shape)
-
-    def f(s: float) -> float:
-        moved = {key: value + s * v[key] for key, value in params.items()}
-        return float(np.sum(dy * layer.forward(moved, x + s * vx)[0]))
-
-    wide, narrow = ((f(s) - f(-s)) / (2 * s) for s in (1e-5, 5e-6))
-    slope = (4 * narrow - wide) / 3  # without the error that falls as s^2, which unit vectors of small keys make large
-    terms = [np.sum(dx * vx), *(np.sum(dparams[key] * v[key]) for key in params)]
-    assert abs(slope - sum(terms)) <= 1e-6 * max(1.0, *map(abs, terms))
+    check_slope(layer, Context())
 
 
 def test_it_is_part_of_models_files_and_streams(tmp_path: Path) -> None:

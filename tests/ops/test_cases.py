@@ -14,8 +14,10 @@ from rotrnn import _cpu
 from rotrnn.testing import adjoint_identity, central_differences
 
 
-def over(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+def over(cases: list[Case], slow: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Parametrizes by cases; those whose names begin with one of `slow` have that mark."""
+    rows = [(case, [pytest.mark.slow] * case.name.startswith(slow)) for case in cases]
+    return pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks) for case, marks in rows])
 
 
 cases = over(CASES)
@@ -63,7 +65,7 @@ def test_forward_equals_reference(case: Case) -> None:
         np.testing.assert_allclose(out, expected, rtol=0, atol=4 * case.terms * EPS * scale)
 
 
-@cases
+@over(CASES, slow=("Bedouin", "FPMamba"))
 def test_backward_equals_central_differences(case: Case) -> None:
     """Each argument on its own. Padding too: forward does not depend on it, so its gradient is zero."""
     rng = rng_of(case)

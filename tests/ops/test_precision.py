@@ -250,31 +250,6 @@ def test_float64_is_not_rounded(precision: str) -> None:
 
 # ---- blocks ----
 
-SUMS = 200 * 2.0**-24
-"""The error of float32: sums of some hundred terms follow each other."""
-
-
-def apart(got: Arrays, want: Arrays) -> float:
-    """The largest distance of two arrays of one name, relative to the second one's norm."""
-    assert got.keys() == want.keys()
-    distances = []
-    for name, one in want.items():
-        assert got[name].shape == one.shape, name
-        distances.append(np.linalg.norm((got[name] - one).ravel()) / max(float(np.linalg.norm(one.ravel())), 1e-30))
-    return float(max(distances))
-
-
-def assert_near(distances: list[float], precision: str) -> None:
-    """Holds results of several draws of the inputs against references with the same roundings.
-
-    Where the errors of float32 carry a number across a tie between two neighbours, a rounding goes to the other one: at
-    most two units (`rounded.UNIT`) of the number, and some units of a result. That is rare: a number is within 2^-22 of
-    a tie in one of 2^14 cases in bf16, in one of 2^11 in tf32, and a draw has some 2^11 that count. So some draw has
-    none, and is as near as float32 allows. A rounding that is missing moves every draw.
-    """
-    assert max(distances) < 4 * rounded.UNIT[precision], distances
-    assert min(distances) < SUMS, distances
-
 
 def numbers(B: int, T: int, D: int, N: int, K: int, seed: int) -> Arrays:
     """The arrays of a block in float32, of size about one."""
@@ -352,8 +327,8 @@ def test_blocks(norm: str, form: str, precision: str, way: tuple[str, str]) -> N
         n = numbers(2, 20, 8 if draw else 7, 3, 1 + draw % 2, draw)
         with computing(precision, way):
             got = block(n, (20, 9), norm, form, keep=draw % 2 == 0)
-        distances.append(apart(got, expected(n, (20, 9), norm, form, precision)))
-    assert_near(distances, precision)
+        distances.append(rounded.apart(got, expected(n, (20, 9), norm, form, precision)))
+    rounded.assert_near(distances, precision)
 
 
 @ways
@@ -380,8 +355,8 @@ def test_tiles_of_other_sizes_round_the_same(form: str, monkeypatch: pytest.Monk
             monkeypatch.setitem(vars(HOST), "tile", tile)
             with rotrnn.precision("bf16"):
                 found.append(block(n, (40, 30), "row", form))
-        distances.append(apart(*found))
-    assert_near(distances, "bf16")
+        distances.append(rounded.apart(*found))
+    rounded.assert_near(distances, "bf16")
 
 
 def test_blocks_of_any_number_of_threads() -> None:
@@ -444,8 +419,8 @@ def test_recurrences(cell: str, precision: str, way: tuple[str, str]) -> None:
             reference = {name: None if one is None else wide(one) for name, one in saved.items()}
             back = rounded.rnn_backward(n, r, reference, *map(wide, (dh, dhT, dcT)))
             found = call("rnn_backward", back, {**given, **saved, "dh": dh, "dhT": dhT, "dcT": dcT})
-        distances.append(max(apart(got, want), apart(found, back)))
-    assert_near(distances, precision)
+        distances.append(max(rounded.apart(got, want), rounded.apart(found, back)))
+    rounded.assert_near(distances, precision)
 
 
 MISSING = {"rnn_forward": ("c", "cT", "gates"), "rnn_backward": ("dc0",)}
@@ -466,8 +441,8 @@ def test_attention(precision: str, way: tuple[str, str]) -> None:
             grads = rotrnn.ops.attention_backward(dy, q, k, v, got, got_norm, heads=1)
         back = rounded.attention_backward(*map(wide, (dy, q, k, v, got, got_norm)), r)
         found = {"y": got, "norm": got_norm, **grads._asdict()}
-        distances.append(apart(found, {"y": y, "norm": norm, **back}))
-    assert_near(distances, precision)
+        distances.append(rounded.apart(found, {"y": y, "norm": norm, **back}))
+    rounded.assert_near(distances, precision)
 
 
 @ways

@@ -123,6 +123,7 @@ def test_long_sequences_of_whole_numbers_are_exact(dtype: Any, reverse: bool) ->
     np.testing.assert_array_equal(grads.dh0[0], a.conj() * g[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 def test_long_sequences_on_the_unit_circle(reverse: bool) -> None:
     """|a| = 1: nothing decays, so every rounding of a step stays, at most 2 eps of the state it is made on (a complex
@@ -366,6 +367,7 @@ assert os.waitpid(child, 0)[1] == 0
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_the_environment_picks_the_instruction_set() -> None:
     plain, *bf16 = _cpu.BF16_BY_AVAILABLE
     wanted = [(simd, simd, plain) for simd in _cpu.SIMD_AVAILABLE] + [(by, "avx512", by) for by in bf16]

@@ -59,6 +59,7 @@ def window_sum(a: Any, x: Any, L: int) -> Any:
     return total
 
 
+@pytest.mark.slow
 def test_float32_at_unit_modulus_errs_no_more_after_a_million_steps() -> None:
     """u the unit roundoff, |a| <= 1 + u, so that factors of at most 2L steps stay below 1.01.
 

@@ -20,8 +20,8 @@ from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
+from benchmarks.record import record, text_of
 from rotrnn import _cpu
-from rotrnn._support.json import to_json
 from rotrnn.cli import _parser
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall
@@ -29,9 +29,12 @@ from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
-)
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(
+        not _cpu.KEEPS_MEMORY, reason="peers run under a limit of memory, in which a sanitizer's shadow finds no room"
+    ),
+]
 
 
 def files() -> dict[Path, bytes]:
@@ -39,6 +42,15 @@ def files() -> dict[Path, bytes]:
     results = [path for path in (ROOT / "benchmarks" / "results").rglob("*") if path.is_file()]
     pages = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
     return {path: path.read_bytes() for path in (*pages, *results)}
+
+
+def quick_rows(module: str) -> list[dict[str, Any]]:
+    """The rows of a quick run of a benchmark, which records nothing."""
+    before = files()
+    command = [sys.executable, "-m", module, "--quick", "--json"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert files() == before
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +81,23 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
     assert {one.stem for one in found} == {one.stem for one in training.FOLDER.glob("*.md")}
     for path in found:
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        assert path.read_text(encoding="utf-8") == to_json(recorded, indent=1) + "\n", (
-            path
-        )  # no NaN, which JSON does not have
         assert path.with_suffix(".md").read_text(encoding="utf-8") == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
+
+
+def test_every_record_has_the_form_that_record_writes() -> None:
+    for path in (ROOT / "benchmarks" / "results").rglob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        assert text == text_of(json.loads(text)), path  # no NaN either, which JSON does not have
+
+
+def test_a_record_has_a_line_for_each_entry_and_for_each_object_of_a_list(tmp_path: Path) -> None:
+    value = {"machine": {"cores": 2}, "rows": [{"each": [1 / 3, 1e10 / 3], "of": {"B": 1}}, {"each": []}], "empty": {}}
+    kept = record(tmp_path / "kept.json", value)
+    text = (tmp_path / "kept.json").read_text(encoding="utf-8")
+    rows = '{"each":[0.3333333,3333333000.0],"of":{"B":1}},\n{"each":[]}'
+    assert text == f'{{\n"machine":{{\n"cores":2\n}},\n"rows":[\n{rows}\n],\n"empty":{{}}\n}}\n'
+    assert kept == json.loads(text)
 
 
 def test_the_majority_is_that_of_longer_sequences_too() -> None:
@@ -148,11 +172,7 @@ def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_quick_run_of_pathfinder() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.pathfinder", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.pathfinder")
     assert [row["resolution"] for row in rows] == [32, 64, 128, 256]
     for row in rows:
         assert row["threads"] == 1
@@ -184,7 +204,7 @@ def test_quick_run_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert row["iterations"] <= row["most"]
     tiles.write(rows)
     assert (tmp_path / "tiles.md").read_text(encoding="utf-8").count("\n| initial | ") == len(rows) == 12
-    assert json.loads((tmp_path / "tiles.json").read_text(encoding="utf-8"))["results"] == rows
+    assert json.loads((tmp_path / "tiles.json").read_text(encoding="utf-8"))["results"] == json.loads(text_of(rows))
     assert (tmp_path / "tiles.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -219,11 +239,7 @@ def test_quick_run_of_a_convolutional_network() -> None:
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
     """Returns the rows of a quick run of all benchmarks."""
-    before = files()
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    return [json.loads(line) for line in out.splitlines()]
+    return quick_rows("benchmarks")
 
 
 def test_quick_run_goes_through_every_subject(rows: list[dict[str, Any]]) -> None:
@@ -356,22 +372,14 @@ def test_functions_take_turns_and_the_least_time_counts() -> None:
 
 
 def test_quick_run_of_loading() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.loading", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.loading")
     assert [row["task"] for row in rows] == list(SIZES)
     for row in rows:
         assert row["ratio"] == row["seconds"] / row["limit_seconds"] > 0
 
 
 def test_quick_run_beside_other_work() -> None:
-    before = files()
-    command = [sys.executable, "-m", "benchmarks.busy", "--quick", "--json"]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert files() == before
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = quick_rows("benchmarks.busy")
     assert len(rows) == 2 * len(busy.SPINS) * (len(busy.LAYERS) + 1)
     for row in rows:
         ours = {"name": row["name"], "way": "rotrnn", "loops": row["loops"]}

@@ -188,6 +188,7 @@ def run_guarded(code: list[str], **more: str) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *code], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is protected by mprotect")
 @pytest.mark.skipif(not _cpu.KEEPS_MEMORY, reason="a sanitizer has guards of its own")
 @pytest.mark.parametrize(
@@ -206,6 +207,7 @@ def test_the_fuzzer_of_these_checks_reads_every_row_of_the_list() -> None:
     assert {door.call_of(bytes([i]))[0].name for i in range(len(door.KERNELS))} == set(KERNELS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator is preloaded, and is glibc's")
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="the sanitizer has its own allocator")
 def test_whichever_allocation_fails_there_is_a_memory_error_and_all_is_as_before(tmp_path: Path) -> None:

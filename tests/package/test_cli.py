@@ -24,6 +24,8 @@ from rotrnn.training.recipe import load_recipe, shipped
 from rotrnn.training.run import Run
 from rotrnn.training.state import initial_state
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def recipe(tmp_path):

@@ -282,7 +282,7 @@ CHANGED = [
     ("python/rotrnn/nn/registry.py", "\n\n", "from rotrnn.nn.layers.leaky import Leaky as Leaky\n"),
     ("python/rotrnn/nn/registry.py", '"baselines": {\n', '        "leaky": Leaky,\n'),
     ("docs/layers.md", "| **baselines** | |\n", "| [`leaky`](layers/leaky.md) | a leaky integrator |\n"),
-    ("docs/README.md", "what the print has wrong: ", "[Leaky](layers/leaky.md), "),
+    ("docs/README.md", "errors in the paper's print: ", "[Leaky](layers/leaky.md), "),
     ("tests/package/test_public_names.py", 'NN = """\n', "Leaky\n"),
 ]
 """What is put into files: behind a text, or at the end."""
@@ -300,6 +300,7 @@ def test_the_text_names_every_file() -> None:
     assert not [path for path in paths if path.replace("tests/cases/NAME.py", "`tests/cases/`") not in text]
 
 
+@pytest.mark.whole
 def test_an_op_and_a_layer_are_added(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(

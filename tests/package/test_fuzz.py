@@ -136,6 +136,7 @@ def test_methods_in_the_same_wrapper_are_recorded_by_their_own_names() -> None:
     assert [call.name for call in found] == ["DeltaNet.eigenvalues", "DeltaNet.forward"]
 
 
+@pytest.mark.slow
 def test_the_first_calls_have_no_fault() -> None:
     """In a process of its own, whose memory is limited."""
     command = [sys.executable, "-m", "fuzz.calls", "--count", "300", "--processes", "1"]

@@ -10,6 +10,8 @@ import pytest
 
 from rotrnn.nn.layer import Params
 
+pytestmark = pytest.mark.whole
+
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lru_figures.py"))
 
 

@@ -13,6 +13,8 @@ import pytest
 import notebooks
 import rotrnn
 
+pytestmark = pytest.mark.whole
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 STORED = [*NOTEBOOKS, *sorted((Path(__file__).parents[2] / "examples" / "pytorch").glob("*.ipynb"))]
 """Those with outputs: with the notebooks that tests/pytorch runs."""

@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks import pictures, training
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

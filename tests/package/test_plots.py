@@ -32,6 +32,8 @@ from rotrnn.training.recipe import load_recipe
 from rotrnn.training.results import distinguishing
 from rotrnn.training.run import Run
 
+pytestmark = pytest.mark.whole
+
 
 def lines(axes: Any) -> dict[str, np.ndarray]:
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}

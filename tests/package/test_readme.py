@@ -54,6 +54,7 @@ def test_the_readmes_example_learns() -> None:
     assert np.mean((y - names["target"]) ** 2) < before
 
 
+@pytest.mark.whole
 def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its assertions are in it."""
     monkeypatch.chdir(tmp_path)
@@ -132,6 +133,7 @@ def test_every_python_example_is_run() -> None:
     }
 
 
+@pytest.mark.whole
 def test_a_layer_and_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As printed, from the module to the table; every command is a process of its own, and so are the sweep's runs."""
     page = DOCS / "own-layers.md"
@@ -160,6 +162,7 @@ def test_a_layer_and_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert "test, best parameters: loss" in told[2]
 
 
+@pytest.mark.whole
 def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of the page as printed; the recipe for a few steps."""
     monkeypatch.chdir(tmp_path)

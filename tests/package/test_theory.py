@@ -504,12 +504,14 @@ def test_the_page_has_every_picture_and_names_tests_that_are_there() -> None:
     assert not named - there
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", theory.PICTURES)
 def test_every_picture_is_drawn(name: str, tmp_path: Path) -> None:
     theory.PICTURES[name]().savefig(tmp_path / "picture.png", dpi=50)
     assert (tmp_path / "picture.png").stat().st_size > 5000
 
 
+@pytest.mark.whole
 def test_the_command_draws_what_it_is_asked_for(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "theory.py"), "--out", str(tmp_path / "out")]
     done = subprocess.run([*command, "rotrnn-norms"], capture_output=True, text=True, check=True)

@@ -14,6 +14,8 @@ import pytest
 import rotrnn
 from package.test_readme import DOCS, README, ROOT, blocks
 
+pytestmark = pytest.mark.whole
+
 PAGES = [README, *(DOCS / f"{name}.md" for name in ("guide", "coming-from", "data", "models", "own-layers"))]
 
 RIGHT = """

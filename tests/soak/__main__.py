@@ -13,13 +13,14 @@ uninterrupted run. What fails is printed with its seed; --seed repeats it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from benchmarks.record import record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for toy.py
 
@@ -94,7 +95,7 @@ def main() -> int:
         args.out.with_suffix(".md").write_text(markdown(done), encoding="utf-8")
         machine = {key: value for key, value in session().items() if key != "command"}  # it has paths
         facts = {"session": machine, "seed": args.seed, "rows": [vars(row) for row in done]}
-        args.out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        record(args.out.with_suffix(".json"), facts)
     failed = [row for row in done if row.failures]
     for row in failed:
         print(f"FAILED: {row.check}, {row.case}, seed {row.seed}: {'; '.join(row.failures)}", file=sys.stderr)

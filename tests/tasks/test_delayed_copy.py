@@ -94,6 +94,7 @@ def test_the_command_knows_it(tmp_path, capsys):
     assert "\n  delay = 7\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_learns_it_and_is_drawn(tmp_path):
     """With two bits over three steps, all are right in the end; the confusion matrix has the classes zero and one."""
     recipe = read_recipe(

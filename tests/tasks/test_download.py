@@ -281,6 +281,7 @@ def test_no_such_folder(tmp_path):
         unpack(tmp_path / "a.tar.gz", "top/on", tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_an_incomplete_folder_of_a_killed_process_is_not_used(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(tar_gz(FILES))
     script = (

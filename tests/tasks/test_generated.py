@@ -99,6 +99,7 @@ print(*(here.digest(split) for case in here.CASES.values() for split in here.spl
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_same_examples_for_any_number_of_threads(threads):
     expected = [digest(split) for case in CASES.values() for split in splits(case.load()).values()]

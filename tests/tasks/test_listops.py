@@ -221,6 +221,7 @@ def digest(expressions):
     return hashlib.sha256(b"".join(array.tobytes() for array in expressions)).hexdigest()
 
 
+@pytest.mark.slow
 def test_same_expressions_for_any_number_of_threads_and_seeds_differ():
     expected = digest(generate(3000, seed=4))
     for threads in (1, 2, 7):
@@ -236,6 +237,7 @@ def test_fewer_are_the_beginning_of_more(sample):
     np.testing.assert_array_equal(few.tokens, sample.tokens[: few.offsets[-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "settings", "found"),
     [

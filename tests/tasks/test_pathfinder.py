@@ -51,6 +51,7 @@ def path_x():
 # ---- single images ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "images", "fewest"),
     [
@@ -109,6 +110,7 @@ def digest():
     return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
+@pytest.mark.slow
 def test_same_bytes_for_any_number_of_threads_and_instruction_set():
     """The bytes are also compared with a recorded hash, so that image i of a seed never changes."""
     threads, simd = _cpu.threads(), _cpu.simd()
@@ -145,6 +147,7 @@ ROUNDED = (0.5, 0.05, 0.05, 0.05, 0.0005, 0.0005)
 IMAGES = {32: 300, 128: 24}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resolution", "distractors"), MEASURED)
 def test_statistics_of_the_original(small, path_x, resolution, distractors):
     """Each is within three standard errors of both samples combined, plus the rounding of the printed values.
@@ -169,6 +172,7 @@ def test_statistics_of_the_original(small, path_x, resolution, distractors):
         assert abs(ours - theirs) <= 3 * error + rounded
 
 
+@pytest.mark.slow
 def test_where_contours_start(small, path_x):
     """At 32 between bands of 14 pixels; at 128, of 40, anywhere between: less than the least paddle needs of them."""
     starts = small[10].paddles[:, 0, 1:]
@@ -230,6 +234,7 @@ def disc(radius):
     return np.hypot(*np.mgrid[-radius : radius + 1, -radius : radius + 1]) <= radius
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resolution", "core", "least"), [(64, 1, 20), (128, 2, 60), (256, 4, 80)])
 def test_labels_by_the_image_alone(resolution, core, least):
     """Nothing is used but pixels and the published margin. Without distractors, gaps within a contour close when all
@@ -248,6 +253,7 @@ def test_labels_by_the_image_alone(resolution, core, least):
     assert told >= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resolution", [16, 32, 64, 128, 256])
 def test_labels_by_tracing_the_contours(resolution):
     """Contours are traced along their paddles' ends, paddle by paddle: from each to the next it is no further than the

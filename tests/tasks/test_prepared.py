@@ -125,6 +125,7 @@ def test_an_error_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == [".lock"]
 
 
+@pytest.mark.slow
 def test_incomplete_data_of_a_killed_process_are_not_used(tmp_path):
     script = (
         "import os, signal, sys; from rotrnn.tasks.prepared import prepared\n"
@@ -140,6 +141,7 @@ def test_incomplete_data_of_a_killed_process_are_not_used(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".lock", "data"]
 
 
+@pytest.mark.slow
 def test_a_second_process_waits_for_the_first(tmp_path):
     """A process that starts while another makes the arrays maps the result of the other: both print the id of the
     maker."""

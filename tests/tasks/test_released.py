@@ -131,6 +131,7 @@ def test_where_the_data_cannot_be_written_to(data, monkeypatch, tmp_path, name):
     assert same(kind(data_dir=str(folder)).load(), beside)  # prepared data are only read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_incomplete_data_of_a_killed_process_are_prepared_again(data, name):
     folder, kind = data(name), KINDS[name]

@@ -67,6 +67,7 @@ def determinant(p):
     return round(np.linalg.det(np.eye(len(p))[list(p)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["S12", "A12", "Z2147483647", "A4xZ5xS9", "S1xA1xZ1"])
 def test_the_largest_groups(name):
     """These groups are too large for lists: tests the identity, inverses as powers, and associativity."""

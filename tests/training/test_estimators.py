@@ -22,6 +22,8 @@ from rotrnn.nn.layer import astype
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"width": 8, "depth": 1, "epochs": 30, "learning_rate": 0.02}
 QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
 CHECKED: dict[str, Any] = {**SMALL, "batch_size": 16, "patience": None, "validation_fraction": 0.0, "width": 16}
@@ -41,6 +43,7 @@ reported."""
 OTHER = {SequenceClassifier: "regressor", SequenceRegressor: "classifier"}
 
 
+@pytest.mark.whole
 @parametrize_with_checks(
     [SequenceClassifier("min_gru", **CHECKED), SequenceRegressor("min_gru", **CHECKED)],
     expected_failed_checks=lambda estimator: {

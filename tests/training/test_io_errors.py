@@ -20,6 +20,8 @@ from rotrnn.training.loop import train
 from rotrnn.training.recipe import Recipe, load_recipe
 from toy import contents
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("open", "write", "fsync", "replace", "read")
 
 

@@ -26,6 +26,8 @@ from rotrnn.training.slurm import check_options, script
 from rotrnn.training.sweep import plan
 from toy import contents, wait_for_step
 
+pytestmark = pytest.mark.whole
+
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SLOW = toy.RECIPE.replace('name = "toy"', 'name = "toy"\ndelay = 0.1')
 VARIANTS = """

@@ -41,6 +41,8 @@ from rotrnn.training.state import initial_state
 from rotrnn.training.step import Stepper
 from worlds import among
 
+pytestmark = pytest.mark.whole
+
 EPS = 2.0**-52
 
 

@@ -19,6 +19,8 @@ from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.results import collect
 from rotrnn.training.run import Run
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 [task]
 name = "arrays"

@@ -525,6 +525,7 @@ def test_arguments_of_grids_and_lengths():
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("processes", "time"), [(2, 2), (4, 4), (4, 2)])
 def test_processes_of_mpi_equal_one(processes, time):
     """A model forward, backward and one more exchange; the script compares with one process itself."""
@@ -535,6 +536,7 @@ def test_processes_of_mpi_equal_one(processes, time):
     assert done.stdout == f"{processes} processes, {time} pieces: equal\n"
 
 
+@pytest.mark.whole
 def test_processes_of_mpi_run_the_documented_examples(tmp_path):
     """Those of docs/processes.md, one after the other; each gives the gradients of one process."""
     page = Path(__file__).parents[2] / "docs" / "processes.md"
@@ -572,6 +574,7 @@ if everyone.first:
 """
 
 
+@pytest.mark.whole
 def test_a_process_of_mpi_that_fails_does_not_hang_the_others(tmp_path):
     command = [MPIEXEC, "-n", "4", sys.executable, split_by_mpi.__file__, "2", tmp_path]
     env = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

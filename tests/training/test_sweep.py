@@ -26,6 +26,8 @@ from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, run_sweep
 from toy import contents, wait_for_step
 
+pytestmark = pytest.mark.whole
+
 SWEEP = """
 [sweep]
 seeds = [0, 1]

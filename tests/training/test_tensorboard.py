@@ -76,6 +76,7 @@ def test_what_cannot_be_written_warns_and_ends_no_training(tmp_path):
     assert contents(run.folder) == contents(tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_warns(tmp_path):
     code = f"""
 from pathlib import Path

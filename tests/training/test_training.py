@@ -483,6 +483,7 @@ def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):
     assert keys == [(True, 0, k) for k in range(9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["digits-rotrnn", "digits-lru"])
 def test_same_bits_for_any_number_of_threads(tmp_path, recipe):
     """Fifty steps of a real model that is large enough for its kernels to use threads."""
@@ -514,6 +515,7 @@ def start(*arguments, hold=""):
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     """Three kills at random moments: in a step, an evaluation, or while writing a file."""
     recipe = toy_recipe(tmp_path, "task.delay=0.004", "training.eval_every=3", "training.steps=120")
@@ -536,6 +538,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bytes(tmp_path):
     assert sorted(os.listdir(folder)) == sorted(os.listdir(tmp_path / "straight"))
 
 
+@pytest.mark.slow
 def test_a_real_model_killed_resumes_to_the_same_bytes(tmp_path):
     """Batch norm's buffers, dropout, accumulation, and a checkpoint every second step."""
     settings = ["model.dropout=0.1", "training.accumulate=2", "training.checkpoint_every=2", "training.steps=40"]
@@ -604,6 +607,7 @@ def test_a_log_line_cut_short_is_dropped(tmp_path):
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_resumes(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=0.02", "training.eval_every=1000")
     (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
@@ -756,6 +760,7 @@ def test_a_bar_that_cannot_be_shown_disappears():
     assert bar.disable
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_aborts(tmp_path):
     recipe = toy_recipe(tmp_path, "task.delay=3600")  # a step, in which both come however busy the machine is
     (tmp_path / "run.toml").write_text(recipe.text(), encoding="utf-8")
@@ -906,6 +911,7 @@ def limited(kibibytes, *arguments):
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_with_one_line_and_keeps_the_checkpoint(tmp_path):
     """The limit on file sizes allows the first checkpoints; later the log or a checkpoint exceeds it."""
     recipe = toy_recipe(tmp_path, "training.steps=100", "training.eval_every=5")

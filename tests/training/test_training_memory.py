@@ -154,6 +154,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.whole  # sanitizers hold freed memory back
 @pytest.mark.skipif(sys.platform != "linux", reason="counts memory as Linux does")
 @pytest.mark.parametrize("most", [0, 12 << 20, 1 << 40])
 def test_a_step_takes_no_more_than_it_may(most: int) -> None:
