@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
+from rotrnn.ops.declared import complex_of, planes
 from rotrnn.ops.device import einsum, empty_like
-from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+from rotrnn.ops.linear_layer import check_precision
 from rotrnn.ops.pointwise import flip
 from rotrnn.ops.window import ages
 
@@ -99,7 +100,7 @@ def diagonal_bank(
     aa, ac, askip = _coefficients(args, a, c, skip)
     L, reverse = args.window(window), args.flag("reverse", reverse)
     args.check_size(f"the state with window={L}", (L or 0, *aa.shape), aa.dtype)
-    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
+    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B L-1 D")
     steps = args.lengths(lengths)
     dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
     au = args.layout(au, dtype)
@@ -168,8 +169,8 @@ def diagonal_bank_backward(
     L, reverse = args.window(saved.window), args.flag("reverse", reverse)
     au = args.array("saved.u", saved.u, "B T D")
     if L is not None:
-        args.optional("saved.before", saved.before, "B W D")
-        end = args.optional("dhT", dhT, "B W D")
+        args.optional("saved.before", saved.before, "B L-1 D")
+        end = args.optional("dhT", dhT, "B L-1 D")
         checked = saved._replace(u=au, lengths=args.lengths(saved.lengths))
         return _window_backward(ady, *_common(au.dtype, aa, ac, askip), checked, end, reverse)
     zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
@@ -308,7 +309,7 @@ def _window_backward(
     assert L is not None
     dy, v = (flip(one, lengths) if reverse else one for one in (dy.astype(u.dtype, copy=False), u))
     end = None if dhT is None else dhT.astype(u.dtype, copy=False)
-    conv = causal_conv_backward(dy, v, bank_response(a, c, skip, L), before, dfinal=end, lengths=lengths)
+    conv = causal_conv_backward(dy, v, bank_response(a, c, skip, L), before, dhT=end, lengths=lengths)
     da, dc, dskip = bank_response_backward(conv.dw, a, c)
     du = flip(conv.dx, lengths) if reverse else conv.dx
     return BankGrads(da, dc, dskip, du, conv.dstate)

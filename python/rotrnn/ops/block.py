@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.declared import complex_of, planes
 from rotrnn.ops.device import device_of, empty_like, is_array
 from rotrnn.ops.linear_layer import (
     BF16,
@@ -27,12 +28,10 @@ from rotrnn.ops.linear_layer import (
     check_carries,
     check_precision,
     checked_system,
-    complex_of,
     exact_system,
     kept,
     layout_kept,
     new_states,
-    planes,
     rounds,
     system_gradients,
 )

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from rotrnn._cpu import DPLR_TILE as TILE
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.declared import complex_of, planes
 from rotrnn.ops.device import empty_like
-from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+from rotrnn.ops.linear_layer import check_precision
 
 __all__ = ["DplrBankGrads", "DplrSystem", "dplr_bank", "dplr_bank_backward", "dplr_bank_step"]
 

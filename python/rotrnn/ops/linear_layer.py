@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.declared import complex_of as complex_of
+from rotrnn.ops.declared import planes
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.pointwise import mask_padding
@@ -238,11 +240,6 @@ def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any
     """Checks that an array saved by forward has the precision of the arguments of backward."""
     if saved.real.dtype != dtype:
         raise TypeError(f"{args.op}: {name} has dtype {saved.dtype}, expected the precision of the others, {dtype}")
-
-
-def planes(z: Array) -> Array:
-    """Views complex numbers as (re, im) pairs, as the kernels of real variants take them."""
-    return z.view(z.real.dtype)
 
 
 NO_NORM = {"norm": NORM["none"], "center": None, "gain": None, "offset": None, "eps": 0.0}
@@ -520,8 +517,3 @@ def linear_step(
         z_next, state = tiir_scan(a, z_next[:, None], state, window=window, power=power)
         z_next = z_next[:, 0]
     return dense(z_next.view(dtype), w_out[0]) + skip * au, state
-
-
-def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the complex dtype with the precision of a real dtype."""
-    return np.result_type(dtype, np.complex64)

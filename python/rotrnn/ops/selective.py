@@ -209,7 +209,7 @@ def selective_scan_backward(
     ady = args.array("dy", dy, "B T D")
     L, reverse, negative = args.window(window), args.flag("reverse", reverse), args.flag("negative", negative)
     given = _arrays(args, x, delta, A, B, C, skip, h0, L)
-    adhT = args.optional("dhT", dhT, "B D S" if L is None else "B W D S")
+    adhT = args.optional("dhT", dhT, "B D S" if L is None else "B L-1 D S")
     steps = args.lengths(lengths)
     *arrays, ady, adhT = args.common(*given, ady, adhT)
     if L is not None:
@@ -348,7 +348,7 @@ def _arrays(
         args.array("B", B, "B T S"),
         args.array("C", C, "B T S"),
         args.optional("skip", skip, "D"),
-        args.optional("h0", h0, "B D S" if window is None else "B W D S"),
+        args.optional("h0", h0, "B D S" if window is None else "B L-1 D S"),
     ]
 
 
