@@ -167,9 +167,13 @@ class Boundary:
         """What `take` has checked, by name."""
         self._derived: Mapping[str, Any] = {}
 
-    def take(self, declared: Declared, *, lengths: npt.ArrayLike | None = None, **arrays: Any) -> dict[str, Any]:
+    def take(
+        self, declared: Declared, part_of: str = "", /, *, lengths: npt.ArrayLike | None = None, **arrays: Any
+    ) -> dict[str, Any]:
         """Checks arrays of an op, and lengths, against what is declared of them, and binds letters in this order.
-        Returns them, and keeps them for `run`: in their common dtype, as `common` does; optional ones may be None."""
+        Returns them, and keeps them for `run`: in their common dtype, as `common` does; optional ones may be None.
+
+        `part_of` says which are parts of other arguments, for errors: "system: a c; saved: u"."""
         self.declared, ready = declared, True
         shapes: list[Any] = []
         for name, value in arrays.items():
@@ -193,7 +197,7 @@ class Boundary:
         if plan is None:
             if len(declared.plans) >= MOST_PLANS:
                 declared.plans.clear()
-            plan = declared.plans[key] = self._plan(arrays)
+            plan = declared.plans[key] = self._plan(arrays, part_of)
         self.plan, self.size, self._source, self.given = plan, plan.size.copy(), plan.source.copy(), arrays
         if not ready or plan.mixed:
             for name, array in arrays.items():
@@ -203,13 +207,15 @@ class Boundary:
         arrays["lengths"] = None if lengths is None else self.lengths(lengths)
         return arrays
 
-    def _plan(self, arrays: dict[str, Any]) -> Plan:
+    def _plan(self, arrays: dict[str, Any], part_of: str) -> Plan:
         """Checks arrays against what is declared. Returns what follows from their shapes and dtypes."""
         self._derived, dtypes = self.declared.derived, []
+        wholes = [one.split(": ") for one in part_of.split("; ") if one]
+        called = {part: f"{whole}.{part}" for whole, parts in wholes for part in parts.split()}
         for name, array in arrays.items():
             shapes, kinds, optional, pairs = self.declared.forms[name]
             if array is not None or not optional:
-                self.array(name, array, *shapes, kinds=kinds)
+                self.array(called.get(name, name), array, *shapes, kinds=kinds)
                 dtypes.append(array.real.dtype if pairs else array.dtype)
         dtype = np.result_type(*dtypes)
         return Plan(self.size, self._source, dtype, any(one != dtype for one in dtypes), {})
@@ -311,7 +317,10 @@ class Boundary:
             expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
             raise ValueError(f"{self.op}: {name} has shape {shape}, expected {expected}")
         sizes = self.size
-        for letter, size in zip(letters, shape, strict=True):
+        axes: Iterable[tuple[str, int]] = zip(letters, shape, strict=True)
+        if self._derived:
+            axes = sorted(axes, key=lambda axis: axis[0] in self._derived)
+        for letter, size in axes:
             known = sizes.get(letter)
             if known is None and letter in self._derived:
                 known = self._size(letter)

@@ -58,15 +58,15 @@ class Declared:
     >>> args.take(CONV, x=x, w=w, bias=bias, state=state, lengths=lengths)
     >>> y, hT = args.run("conv_forward", hT=return_state).values()
 
-    `names` are the op's for arrays (and their gradients) and sizes of the list, or the number that a size always is. An
-    array whose last axis is a real and an imaginary part is complex in Python, without that axis. A size that is a
-    number, or follows from one letter (K-1, P+1, 4*P, tiles), need not be bound.
+    `names` are the op's for arrays (and their gradients) and sizes of the list, and for other parts of its shapes, or
+    the number that a size always is. `forms` are of all arrays that a kernel takes or writes; one that is optional for
+    some kernel is so for the op. An array whose last axis is a real and an imaginary part is complex in Python, without
+    that axis. A size that is a number, or follows from one letter (K-1, P+1, 4*P, tiles), need not be bound.
     """
 
     def __init__(self, *kernels: str, **names: str | int) -> None:
         self._names = names
         self.forms: dict[str, Form] = {}
-        self._maybe: set[str] = set()  # optional results, which a later kernel's call may lack, too
         self.derived: dict[str, tuple[str, Callable[[int], int], str]] = {}
         """Sizes that follow from a letter: that one, how, and what errors say of it."""
         self.kernels = {one: self._kernel(*_cpu.LIST[one]) for one in kernels}
@@ -80,14 +80,14 @@ class Declared:
             if kind == "int" and name in letters:
                 kernel.sizes.append((name, self._names.get(name, name)))
             shapes, pairs = self._shapes(text)
+            if kind in ("read", "write") and of_call:
+                kinds = COMPLEX if pairs else REAL + COMPLEX if lane else REAL
+                maybe = optional or (own in self.forms and self.forms[own].optional)
+                self.forms[own] = Form(shapes, kinds, maybe, pairs)
             if kind == "write" and of_call:
                 kernel.results.append((name, own, optional, pairs, shapes[-1].split()))
-                self._maybe |= {own} if optional else set()
             if kind == "read":
                 kernel.arrays.append((name, own, pairs))
-                if of_call:
-                    kinds = COMPLEX if pairs else REAL + COMPLEX if lane else REAL
-                    self.forms[own] = Form(shapes, kinds, optional or own in self._maybe, pairs)
                 if varying := _VARYING.fullmatch(text):
                     kernel.varying.append((varying[1], own, len(shapes[1].split())))
         return kernel
@@ -99,6 +99,8 @@ class Declared:
 
     def _shapes(self, text: str) -> tuple[tuple[str, ...], bool]:
         """Returns the shapes that the list says in C, and whether the numbers are pairs."""
+        for part, own in self._names.items():
+            text = text if part.isidentifier() else text.replace(part, str(own))
         text = re.sub(r"[A-Za-z_]\w*", lambda word: str(self._names.get(word[0], word[0])), text)
         varying = _VARYING.fullmatch(text)
         *parts, last = (self._part(one) for one in _PARTS.split(varying[2] if varying else text))
