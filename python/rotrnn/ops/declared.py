@@ -61,7 +61,7 @@ class Declared:
     `names` are the op's for arrays (and their gradients) and sizes of the list, and for other parts of its shapes, or
     the number that a size always is. `forms` are of all arrays that a kernel takes or writes; one that is optional for
     some kernel is so for the op. An array whose last axis is a real and an imaginary part is complex in Python, without
-    that axis. A size that is a number, or follows from one letter (K-1, P+1, 4*P, tiles), need not be bound.
+    that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles), need not be bound.
     """
 
     def __init__(self, *kernels: str, **names: str | int) -> None:
@@ -112,13 +112,14 @@ class Declared:
         """Returns the letter of a part of a shape, and notes how it follows from another one."""
         text = text.replace(" ", "")
         if tiles := re.fullmatch(r"tiles\((\w+),(\w+)\)", text):
-            tile = int(getattr(_cpu, tiles[2], tiles[2]))
-            self.derived["tiles"] = tiles[1], lambda size: -(-size // tile), f" in tiles of {tile} steps"
-            return "tiles"
+            tile, text = int(getattr(_cpu, tiles[2], tiles[2])), "chunks" if "CHUNK" in tiles[2] else "tiles"
+            self.derived[text] = tiles[1], lambda size: -(-size // tile), f" in {text} of {tile} steps"
+            return text
         if text.isdigit():
             self.derived[text] = "", lambda _: int(text), ""
         elif one := re.fullmatch(r"(\w+)([+-]\d+)", text):
             self.derived[text] = one[1], int(one[2]).__add__, ""
         elif one := re.fullmatch(r"(\d+)\*(\w+)", text):
+            text = one[1] + one[2]
             self.derived[text] = one[2], int(one[1]).__mul__, ""
         return text
