@@ -253,19 +253,19 @@ class Boundary:
         results = []
         for argument, own, optional, pairs, letters in kernel.results:
             like = given.get(own[1:]) if own[0] == "d" else None
-            shape = like.shape if like is not None else tuple([self._size(letter) for letter in letters])
+            shape = tuple(map(self._size, letters)) if like is None else like.shape
             dtype = complex_of(self.plan.dtype) if pairs else self.plan.dtype
-            there, large = not optional or like is not None, is_too_large(shape, dtype)
+            there, large = not optional or like is not None, None in shape or is_too_large(shape, dtype)
             results.append((argument, own, there, shape, dtype, pairs, large))
         self.plan.calls[name] = numbers, [one for one in kernel.arrays if one[1] in given], results
         return self.plan.calls[name]
 
-    def _size(self, letter: str) -> int:
-        """Returns the size of a letter that is bound, or that follows from another one which is."""
-        if letter not in self.size:
+    def _size(self, letter: str) -> Any:
+        """Returns the size of a letter that is bound, or that follows from another one which is; else None."""
+        if letter not in self.size and letter in self.declared.derived:
             base, size, how = self.declared.derived[letter]
             self.bind(letter, size(self.size[base] if base else 0), self._source.get(base, "") + how)
-        return self.size[letter]
+        return self.size.get(letter)
 
     @property
     def kernels(self) -> Kernels:
