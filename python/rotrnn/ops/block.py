@@ -200,14 +200,7 @@ def residual_block(
     shapes = kept_shapes(ax.shape, ready, gating.form)
     others = {name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep}
     saved = BlockSaved(ax, z0, steps, carries, **others)
-    results: dict[str, Any] = {
-        "y": y,
-        "hT": planes(hT),
-        "mean": mean,
-        "var": var,
-        **kept(*saved[3:]),
-    }
-    args.kernels.block_forward(**results, **arguments)
+    args.kernels.block_forward(y=y, hT=planes(hT), mean=mean, var=var, **kept(*saved[3:]), **arguments)
     hT = carried(hT, turn, given, z0, steps, ax.shape[1])
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, saved)
@@ -345,17 +338,8 @@ def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | N
     ady, y, center, slope, shift = args.common(ady, *_checked_later(args, later))
     full: Array = empty_like(ady)
     steps = args.lengths(lengths)
-    args.kernels.channel_adjoint(
-        dx=full,
-        dy=ady,
-        x=y,
-        center=center,
-        gain=np.ones_like(slope),
-        slope=slope,
-        offset=shift,
-        lengths=steps,
-        **args.sizes("B T D"),
-    )
+    given: dict[str, Any] = {"x": y, "center": center, "slope": slope, "offset": shift, "lengths": steps}
+    args.kernels.channel_adjoint(dx=full, dy=ady, gain=np.ones_like(slope), **given, **args.sizes("B T D"))
     return full
 
 

@@ -157,14 +157,8 @@ def linear_layer(
     if fused and L is None:
         y = empty_like(au)
         hT, carries = new_states(ready, au)
-        results: dict[str, Any] = {
-            "y": y,
-            "hT": planes(hT),
-            "mean": None,
-            "var": None,
-            **kept(carries),
-        }
-        args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps, exact=turn))
+        arguments = block_arguments(au, ready, z0, steps, exact=turn)
+        args.kernels.block_forward(y=y, hT=planes(hT), mean=None, var=None, **kept(carries), **arguments)
         hT = carried(hT, turn, given, z0, steps, au.shape[1])
         return y, hT, LinearLayerSaved(au, z0, steps, carries, split is not None)
     au = mask_padding(au, steps)
@@ -416,15 +410,8 @@ def linear_layer_backward(
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
     nothing: dict[str, Any] = dict.fromkeys(("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS)))
-    args.kernels.block_backward(
-        **system_gradients(dsystem, du, dh0),
-        **nothing,
-        **NO_LATER,
-        dy=dy,
-        **kept(carries),
-        dhT=None if dhT is None else planes(dhT),
-        **block_arguments(u, ready, z0, steps),
-    )
+    grads, inputs = system_gradients(dsystem, du, dh0), block_arguments(u, ready, z0, steps)
+    args.kernels.block_backward(**grads, **nothing, **NO_LATER, dy=dy, **kept(carries), dhT=planes(dhT), **inputs)
     return LinearLayerGrads(dsystem, du, dh0)
 
 

@@ -114,10 +114,8 @@ def diagonal_scan(
     kernels, which = _kernels(args, window)
     reverse = args.flag("reverse", reverse)
     return_state = args.flag("return_state", return_state)
-    given = args.take(kernels, x=x, a=a, h0=h0, lengths=lengths)
-    like = given["x"]
-    where = out is None or args.out("out", out, like.shape, like.dtype, a, x, h0, *given.values())
-    h, hT = args.run(f"{which}_forward", h=where, hT=return_state, reverse=reverse).values()
+    args.take(kernels, x=x, a=a, h0=h0, lengths=lengths)
+    h, hT = args.run(f"{which}_forward", h=args.into(out, "x", a, x, h0), hT=return_state, reverse=reverse).values()
     return h if hT is None else (h, hT)
 
 
