@@ -45,6 +45,9 @@ BF16_BY_AVAILABLE: tuple[str, ...]
 OPENMP: int
 COMPILER: str
 KEEPS_MEMORY: int
+LIST: Mapping[str, tuple[bool, tuple[tuple[str, str, str, bool, bool], ...]]]
+"""Of each kernel whether it takes complex dtypes, and its arguments: kind, name, shape, whether an array has the dtype
+of the call, whether it may be None."""
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, /) -> npt.NDArray[Any]: ...
 def release_memory() -> int: ...
@@ -338,7 +341,8 @@ def table(listing: Listing) -> str:
             lines.append(f'    {{"{one.name}", "{shape}", {place}, {kind}, {dtype}, {limits}}},')
         parts.append(f"static const rot_argument arguments_{name}[] = {{\n" + "\n".join(lines) + "\n};")
         names = ", ".join(of if what[-1] else "NULL" for of, what in functions.items())
-        rows.append(f'    {{"{name}", arguments_{name}, {len(arguments)}, {names}, sizeof({name}_args)}},')
+        rest = f"{len(arguments)}, {names}, sizeof({name}_args), {str(kernel.kind == 'lane').lower()}"
+        rows.append(f'    {{"{name}", arguments_{name}, {rest}}},')
         structs.append(f"    {name}_args {name};")
     parts.append("const rot_kernel ROT_LIST[ROT_KERNELS] = {\n" + "\n".join(rows) + "\n};")
     parts.append("union any_args {\n" + "\n".join(structs) + "\n};")

@@ -337,6 +337,37 @@ int add_numbers(PyObject *module) {
     return 0;
 }
 
+/* A kernel's row for Python; NULL with an exception set. */
+static PyObject *row_of(const rot_kernel *kernel) {
+    static const char *const KINDS[] = {
+        [ROT_READ] = "read", [ROT_WRITE] = "write", [ROT_INT] = "int", [ROT_FLOAT] = "float"};
+    PyObject *const arguments = PyTuple_New(kernel->count);
+    for (int i = 0; arguments && i < kernel->count; i++) {
+        const rot_argument *const one = &kernel->arguments[i];
+        PyObject *const row = Py_BuildValue("(sssNN)", KINDS[one->kind], one->name, one->shape,
+                                            PyBool_FromLong(one->dtype == ROT_CALLS), PyBool_FromLong(one->optional));
+        if (!row) {
+            Py_DECREF(arguments);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(arguments, i, row);
+    }
+    return arguments ? Py_BuildValue("(NN)", PyBool_FromLong(kernel->lane), arguments) : NULL;
+}
+
+int add_list(PyObject *module) {
+    PyObject *const list = PyDict_New();
+    int status = list ? 0 : -1;
+    for (int i = 0; i < ROT_KERNELS && status == 0; i++) {
+        PyObject *const row = row_of(&ROT_LIST[i]);
+        status = row ? PyDict_SetItemString(list, ROT_LIST[i].name, row) : -1;
+        Py_XDECREF(row);
+    }
+    if (status == 0) status = PyModule_AddObjectRef(module, "LIST", list);
+    Py_XDECREF(list);
+    return status;
+}
+
 static const char *const PRECISION_NAMES[PRECISIONS] = {
     [PRECISION_FLOAT32] = "float32", [PRECISION_TF32] = "tf32", [PRECISION_BF16] = "bf16"};
 

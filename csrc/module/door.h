@@ -55,6 +55,9 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
 int add_kernels(PyObject *module);
 int add_numbers(PyObject *module);
 
+/* Adds LIST, the list for Python (_cpu.pyi says what it holds). */
+int add_list(PyObject *module);
+
 /* precision() and use_precision(name) of either module. The second one sets the calling thread's (precision.h) by name,
  * and returns the name before. */
 #define USE_PRECISION_DOC                                                                                              \

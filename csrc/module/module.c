@@ -395,7 +395,7 @@ static int exec_module(PyObject *module) {
     if (PyErr_Occurred()) return -1;
     state->handler = PyCapsule_New(&POOL_HANDLER, "mem_handler", NULL);
     if (!state->handler) return -1;
-    if (add_kernels(module) < 0 || add_numbers(module) < 0 || add_stream(module) < 0) return -1;
+    if (add_kernels(module) < 0 || add_numbers(module) < 0 || add_list(module) < 0 || add_stream(module) < 0) return -1;
     const int level = add_names(module, "SIMD_AVAILABLE", SIMD_COUNT, simd_name, simd_supported);
     const int way = level < 0 ? -1 : add_names(module, "BF16_BY_AVAILABLE", BF16_WAYS, bf16_name, bf16_supported);
     if (way < 0) return -1;

@@ -34,6 +34,7 @@ typedef struct {
     void (*ranges)(rot_range *ranges, const void *args); /* the range of each array that has one, or NULL */
     const char *(*broken)(const void *args);             /* the first condition that does not hold, or NULL; or NULL */
     size_t bytes;
+    bool lane; /* compiled for complex dtypes, too */
 } rot_kernel;
 
 /* A constant, or one value of an enumeration. */

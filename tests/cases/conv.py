@@ -38,9 +38,7 @@ def conv_case(B: int, T: int, D: int, K: int, *, lengths: Any = None) -> Case:
         return result
 
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        grads = causal_conv_backward(
-            doutputs[0], args["x"], args["w"], args["state"], dfinal=doutputs[1], lengths=lengths
-        )
+        grads = causal_conv_backward(doutputs[0], args["x"], args["w"], args["state"], dhT=doutputs[1], lengths=lengths)
         return {name: getattr(grads, f"d{name}") for name in args}
 
     return Case(

@@ -276,7 +276,7 @@ def test_convolution(T: int, D: int, lengths: Any, taps: int, dtype: Any) -> Non
 
     def adjoint(dy: Any, x: Any, w: Any, *more: Any) -> Any:
         state, dfinal = more or (None, None)
-        return causal_conv_backward(dy, x, w, state, dfinal=dfinal, lengths=lengths)
+        return causal_conv_backward(dy, x, w, state, dhT=dfinal, lengths=lengths)
 
     assert_equals_the_cpu(adjoint, dy, x, w, state, dfinal, terms=B * T // 4 + 4 * taps)
     assert_equals_the_cpu(adjoint, dy, x, w, terms=B * T // 4 + 4 * taps)

@@ -221,7 +221,7 @@ def test_bad_input_of_the_rule(change: dict[str, Any], error: type[Exception], m
 
 
 def test_bad_carries() -> None:
-    with pytest.raises(ValueError, match=r"carries has shape .*, expected .*tiles=3.* dy in tiles of 16 tokens"):
+    with pytest.raises(ValueError, match=r"carries has shape .*, expected .*tiles=3.* dy in tiles of 16 steps"):
         delta_rule_backward(np.ones((B, T, H, V)), **arguments(), carries=np.ones((B, H, 2, K, V)))
 
 

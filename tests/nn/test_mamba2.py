@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cases.ssd import ssd_loop
+from rotrnn._cpu import SSD_CHUNK as CHUNK
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.ops.pointwise import softplus
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
-from rotrnn.ops.ssd import CHUNK, ssd_scan, ssd_scan_backward
+from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 
 EPS, EPS32 = np.finfo(np.float64).eps, float(np.finfo(np.float32).eps)
 B, T, H, P, G, N = 2, 2 * CHUNK + 9, 4, 3, 2, 5

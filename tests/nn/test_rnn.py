@@ -344,10 +344,10 @@ X = np.zeros((2, 3, 4))
         (lambda: rnn(np.eye(4), X, activation="gelu"), "rnn: activation is 'gelu', expected one of"),
         (lambda: rnn(np.eye(3), X), r"rnn: A has shape \(3, 3\), expected \(N=4, N=4\), with N from x"),
         (lambda: rnn(np.zeros((4, 3)), X), r"rnn: A has shape \(4, 3\)"),
-        (lambda: lstm(np.zeros((4, 2)), X), r"lstm: w has shape \(4, 2\), expected \(4N, N\)"),
+        (lambda: lstm(np.zeros((4, 2)), X), r"lstm: w has shape \(4, 2\), expected \(4N=8, N\)"),
         (
             lambda: lstm(np.zeros((8, 2)), X),
-            r"lstm: x has shape \(2, 3, 4\), expected \(B, T, G=8\), with G from w",
+            r"lstm: x has shape \(2, 3, 4\), expected \(B, T, 4N=8\), with 4N from w",
         ),
         (
             lambda: attention(X, X, X, heads=3),

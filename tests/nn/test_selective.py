@@ -140,7 +140,7 @@ def test_convolution_of_an_impulse_is_its_taps() -> None:
             "carries has shape",
         ),
         (lambda a: selective_scan(**(a | {"h0": None}), window=0), ValueError, "window=0, expected a positive integer"),
-        (lambda a: selective_scan(**a, window=2), ValueError, "h0 has shape .2, 5, 3., expected .B, W, D, S."),
+        (lambda a: selective_scan(**a, window=2), ValueError, "h0 has shape .2, 5, 3., expected .B, L-1, D, S."),
         (
             lambda a: selective_scan(**(a | {"h0": None}), window=2, return_carries=True),
             ValueError,

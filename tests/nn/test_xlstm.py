@@ -278,7 +278,7 @@ def test_a_long_float32_sequence_of_the_scalar_memory() -> None:
     ("call", "error", "message"),
     [
         (lambda w, x: slstm(w, x[:, :, :3]), ValueError, r"^slstm: x has shape .*, expected \(B, T, 4, H, P\)"),
-        (lambda w, x: slstm(w[:, :-1], x), ValueError, r"^slstm: w has shape .*, expected \(H=2, 12, P=3\)"),
+        (lambda w, x: slstm(w[:, :-1], x), ValueError, r"^slstm: w has shape .*, expected \(H=2, 4P=12, P=3\)"),
         (lambda w, x: slstm(w[:1], x), ValueError, "w has shape .*, expected .*H=2"),
         (lambda w, x: slstm(w, x, np.ones((B, H))), ValueError, "h0 has shape"),
         (lambda w, x: slstm(w, x, None, None, np.ones((1, H, P))), ValueError, "n0 has shape .*B=2"),

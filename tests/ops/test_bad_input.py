@@ -119,7 +119,7 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("no array", lambda _: diagonal_scan(np.ones(4), [[[1.0], [1.0, 2.0]]]), ValueError,
      "diagonal_scan: x is a list that is no array: "),
     ("gradient None", lambda _: ops.householder_mix_backward(None, X[0], np.ones(3), X), TypeError,  # type: ignore[arg-type]
-     "householder_mix_backward: dy is None, expected the gradient of y"),
+     "householder_mix_backward: dy is None, expected an array of float32 or float64"),
     ("saved of another op", lambda _: ops.linear_layer_backward(X, SYSTEM, None), TypeError,  # type: ignore[arg-type]
      "linear_layer_backward: saved is a NoneType, expected a LinearLayerSaved or a LinearLayerStates"),
     ("saved of another op", lambda _: ops.diagonal_bank_backward(X, *BANK, ops.linear_layer(SYSTEM, X)[2]),

@@ -229,12 +229,12 @@ def test_a_windowed_layer_is_the_layer_until_the_window_is_full() -> None:
         (
             lambda: diagonal_scan(np.ones(4), X, X[:, 0], window=3),
             ValueError,
-            r"h0 has shape \(2, 4\), expected \(B, W, N\)",
+            r"h0 has shape \(2, 4\), expected \(B, L-1, N\)",
         ),
         (
             lambda: diagonal_scan(np.ones(4), X, X, window=3),
             ValueError,
-            r"h0 has shape \(2, 3, 4\), expected \(B=2, W=2, N=4\), with W from window=3",
+            r"h0 has shape \(2, 3, 4\), expected \(B=2, L-1=2, N=4\), with L-1 from window=3",
         ),
         (
             lambda: diagonal_scan_backward(X, np.ones(4), X, window=3),

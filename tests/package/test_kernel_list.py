@@ -250,3 +250,11 @@ def test_a_wrong_extent_ends_the_process_on_guarded_arrays(common, tmp_path, ext
     ]
     assert codes[1] == 0
     assert (codes[0] in (-signal.SIGSEGV, -signal.SIGBUS)) if ends else codes[0] == 0
+
+
+def test_python_is_told_the_list():
+    """What ops check follows from it."""
+    assert set(_cpu.LIST) == {one.name for one in listing().kernels}
+    for kernel in listing().kernels:
+        told = [(one.kind, one.name, ", ".join(one.shape or ()), not one.dtype, one.optional) for one in kernel.every()]
+        assert _cpu.LIST[kernel.name] == (kernel.kind == "lane", tuple(told))

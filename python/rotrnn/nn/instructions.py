@@ -425,7 +425,7 @@ class Conv(Instruction):
             return dy, None, None
         past = None if call.state is None else call.state[0]
         dafter = None if call.dafter is None else call.dafter[0]
-        grads = causal_conv_backward(dy, x, w, past, dfinal=dafter, lengths=call.lengths)
+        grads = causal_conv_backward(dy, x, w, past, dhT=dafter, lengths=call.lengths)
         call.dbefore = (grads.dstate,)
         return grads.dx, grads.dw, grads.dbias
 

@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
-from rotrnn.devices.device import empty_like
 from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
 __all__ = ["AttentionGrads", "attention", "attention_backward", "rotary", "rotary_backward"]
+
+ATTENTION = Declared("attention_forward", "attention_backward")
 
 
 class AttentionGrads(NamedTuple):
@@ -31,27 +33,29 @@ def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
         raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
 
 
-class _Sight:
-    """Checked lengths, past and window of `attention` and its adjoint: which keys each query attends to."""
-
-    def __init__(
-        self, args: Boundary, heads: int, lengths: npt.ArrayLike | None, past: npt.ArrayLike | None, window: int | None
-    ) -> None:
-        size = args.size
-        _check_heads(args, heads)
-        seen = args.window(window)
-        self.lengths = args.lengths(lengths)
-        self.past = None if past is None else args.positions("past", past)
-        steps = size["T"] if self.lengths is None or recording() is not None else self.lengths
-        needed = np.broadcast_to(steps + (0 if self.past is None else self.past), size["B"])
-        if (needed > size["S"]).any():
-            at = int(np.argmax(needed > size["S"]))
-            raise ValueError(
-                f"{args.op}: sequence {at} needs {plural(needed[at], 'key')}, past and present, got S={size['S']}"
-            )
-        there = None if self.past is None else args.device.asarray(self.past)
-        self.arguments: dict[str, Any] = {"lengths": self.lengths, "past": there, **args.sizes("B T S D")}
-        self.arguments |= {"H": heads, "window": 0 if seen is None else min(seen, MOST_STEPS)}
+def _take(
+    args: Boundary,
+    heads: int,
+    lengths: npt.ArrayLike | None,
+    past: npt.ArrayLike | None,
+    window: int | None,
+    **arrays: npt.ArrayLike,
+) -> dict[str, Any]:
+    """Takes the arguments of `attention` or its adjoint. Returns those of a kernel that say what queries attend to."""
+    args.bind("H", args.integer("heads", heads, 1), "heads")
+    seen = args.window(window)
+    lengths = args.take(ATTENTION, **arrays, lengths=lengths)["lengths"]
+    _check_heads(args, heads)
+    size, own = args.size, None if past is None else args.positions("past", past)
+    steps: Any = size["T"] if lengths is None or recording() is not None else lengths
+    needed = np.broadcast_to(steps + (0 if own is None else own), size["B"])
+    if (needed > size["S"]).any():
+        at = int(np.argmax(needed > size["S"]))
+        raise ValueError(
+            f"{args.op}: sequence {at} needs {plural(needed[at], 'key')}, past and present, got S={size['S']}"
+        )
+    there = None if own is None else args.device.asarray(own)
+    return {"past": there, "window": 0 if seen is None else min(seen, MOST_STEPS)}
 
 
 def attention(
@@ -100,14 +104,8 @@ def attention(
         Shapes disagree, a number is out of range, a sequence has too few keys, or a size product overflows.
     """
     args = Boundary("attention")
-    aq = args.array("q", q, "B T D")
-    ak = args.array("k", k, "B S D")
-    av = args.array("v", v, "B S D")
-    sight = _Sight(args, heads, lengths, past, window)
-    aq, ak, av = args.common(aq, ak, av)
-    B, T, _ = aq.shape
-    y, norm = args.empty(aq.shape, aq.dtype), args.empty((B, heads, T), aq.dtype)
-    args.kernels.attention_forward(y=y, norm=norm, q=aq, k=ak, v=av, **sight.arguments)
+    how = _take(args, heads, lengths, past, window, q=q, k=k, v=v)
+    y, norm = args.run("attention_forward", **how).values()
     return y, norm
 
 
@@ -149,19 +147,8 @@ def attention_backward(
         As `attention`.
     """
     args = Boundary("attention_backward")
-    ady = args.array("dy", dy, "B T D")
-    aq = args.array("q", q, "B T D")
-    ak = args.array("k", k, "B S D")
-    av = args.array("v", v, "B S D")
-    ay = args.array("y", y, "B T D")
-    anorm = args.array("norm", norm, "B H T")
-    sight = _Sight(args, heads, lengths, past, window)
-    if args.size["H"] != heads:
-        raise ValueError(f"attention_backward: norm has shape {anorm.shape}, expected (B, H={heads}, T)")
-    ady, aq, ak, av, ay, anorm = args.common(ady, aq, ak, av, ay, anorm)
-    dq, dk, dv = empty_like(aq), empty_like(ak), empty_like(av)
-    args.kernels.attention_backward(dq=dq, dk=dk, dv=dv, dy=ady, q=aq, k=ak, v=av, y=ay, norm=anorm, **sight.arguments)
-    return AttentionGrads(dq, dk, dv)
+    how = _take(args, heads, lengths, past, window, dy=dy, q=q, k=k, v=v, y=y, norm=norm)
+    return AttentionGrads(**args.run("attention_backward", **how))
 
 
 def _turn(

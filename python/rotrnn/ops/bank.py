@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.devices.device import einsum, empty_like
+from rotrnn.devices.device import einsum
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
-from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+from rotrnn.ops.declared import Declared, complex_of
+from rotrnn.ops.linear_layer import check_precision
 from rotrnn.ops.pointwise import flip
 from rotrnn.ops.window import ages
 
@@ -43,6 +44,8 @@ class BankGrads(NamedTuple):
 
 TILE = 64
 """Number of steps in a tile of the kernel, as in csrc/kernels/bank.c."""
+BANK = Declared("bank_forward", "bank_backward", tile=TILE)
+WINDOWED = Declared("bank_forward", "bank_backward", tile=TILE, **{"B, D, N, 2": "B, L-1, D"})
 
 
 def diagonal_bank(
@@ -95,33 +98,14 @@ def diagonal_bank(
         Wrong dtype, mismatched shapes, or a length out of range.
     """
     args = Boundary("diagonal_bank")
-    au = args.array("u", u, "B T D")
-    aa, ac, askip = _coefficients(args, a, c, skip)
-    L, reverse = args.window(window), args.flag("reverse", reverse)
-    args.check_size(f"the state with window={L}", (L or 0, *aa.shape), aa.dtype)
-    z0 = args.optional("h0", h0, "B D N", kinds=COMPLEX) if L is None else args.optional("h0", h0, "B W D")
-    steps = args.lengths(lengths)
-    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z0) if one is not None))
-    au = args.layout(au, dtype)
+    reverse = args.flag("reverse", reverse)
+    L = args.window(window)
+    inputs: dict[str, Any] = {"u": u, "a": a, "c": c, "skip": skip, "h0": h0}
     if L is not None:
-        return _window_forward(*_common(dtype, aa, ac, askip), au, z0, L, reverse, steps)
-    B, T, D, N = (args.size[letter] for letter in "BTDN")
-    y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
-    carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
-    pa, pc, start = _planes(args, dtype, aa, ac, z0)
-    gain = args.layout(askip, dtype)
-    inputs: dict[str, Any] = {
-        "a": pa,
-        "c": pc,
-        "skip": gain,
-        "u": au,
-        "h0": start,
-        "lengths": steps,
-        "tile": TILE,
-        "reverse": reverse,
-    }
-    args.kernels.bank_forward(y=y, hT=planes(hT), carries=carries, **inputs, **args.sizes("B T D N"))
-    return y, hT, BankSaved(au, steps, carries)
+        return _window_forward(args, L, reverse, lengths, **inputs)
+    given = args.take(BANK, **inputs, lengths=lengths)
+    y, hT, carries = args.run("bank_forward", reverse=reverse).values()
+    return y, hT, BankSaved(given["u"], given["lengths"], carries)
 
 
 def diagonal_bank_backward(
@@ -163,52 +147,14 @@ def diagonal_bank_backward(
     """
     args = Boundary("diagonal_bank_backward")
     args.one_of("saved", saved, BankSaved)
-    ady = args.array("dy", dy, "B T D")
-    aa, ac, askip = _coefficients(args, a, c, skip)
-    L, reverse = args.window(saved.window), args.flag("reverse", reverse)
-    au = args.array("saved.u", saved.u, "B T D")
-    if L is not None:
-        args.optional("saved.before", saved.before, "B W D")
-        end = args.optional("dhT", dhT, "B W D")
-        checked = saved._replace(u=au, lengths=args.lengths(saved.lengths))
-        return _window_backward(ady, *_common(au.dtype, aa, ac, askip), checked, end, reverse)
-    zT = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
-    steps = args.lengths(saved.lengths)
-    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, ady, zT) if one is not None))
-    B, T, D, N = (args.size[letter] for letter in "BTDN")
-    args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
-    args.bind("2", 2, "real and imaginary parts")
-    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")  # type: ignore[arg-type]  # not None here
-    check_precision(args, "saved.u", au, dtype)
-    check_precision(args, "saved.carries", carries, dtype)
-    ady, au, carries = (args.layout(one, dtype) for one in (ady, au, carries))
-    du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
-    da, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(2))
-    gain = args.layout(askip, dtype)
-    dskip = np.empty_like(gain)
-    pa, pc, end = _planes(args, dtype, aa, ac, zT)
-    inputs: dict[str, Any] = {
-        "a": pa,
-        "c": pc,
-        "skip": gain,
-        "u": au,
-        "lengths": steps,
-        "tile": TILE,
-        "reverse": reverse,
-    }
-    args.kernels.bank_backward(
-        du=du,
-        da=planes(da),
-        dc=planes(dc),
-        dskip=dskip,
-        dh0=planes(dh0),
-        dy=ady,
-        dhT=end,
-        carries=carries,
-        **inputs,
-        **args.sizes("B T D N"),
-    )
-    return BankGrads(da, dc, dskip, du, dh0)
+    reverse = args.flag("reverse", reverse)
+    inputs: dict[str, Any] = {"dy": dy, "a": a, "c": c, "skip": skip, "u": saved.u, "dhT": dhT}
+    if args.window(saved.window) is not None:
+        return _window_backward(args, saved, reverse, **inputs)
+    args.take(BANK, "saved: u carries", **inputs, carries=saved.carries, lengths=saved.lengths)
+    check_precision(args, "saved.u", saved.u, args.plan.dtype)
+    check_precision(args, "saved.carries", saved.carries, args.plan.dtype)  # type: ignore[arg-type]  # not None here
+    return BankGrads(**args.run("bank_backward", reverse=reverse))
 
 
 def bank_step(
@@ -255,11 +201,6 @@ def _coefficients(
     )
 
 
-def _planes(args: Boundary, dtype: np.dtype[Any], *arrays: Array | None) -> list[Any]:
-    """Returns complex arrays in the precision of a real dtype, viewed as (re, im) pairs for the kernel."""
-    return [None if one is None else planes(args.layout(one, complex_of(dtype))) for one in arrays]
-
-
 def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:
     """Returns the impulse response (D, L): ``Re sum_n c_n a_n^k`` at lag k, plus skip at lag 0; oldest lag first.
 
@@ -286,29 +227,24 @@ def _powers(a: Array, L: int) -> Array:
     return ages(a.ravel(), L).reshape(L, *a.shape)
 
 
-def _common(dtype: np.dtype[Any], a: Array, c: Array, skip: Array) -> tuple[Array, Array, Array]:
-    """Returns the coefficients in the precision of a real dtype."""
-    kind = complex_of(dtype)
-    return a.astype(kind, copy=False), c.astype(kind, copy=False), skip.astype(dtype, copy=False)
-
-
 def _window_forward(
-    a: Array, c: Array, skip: Array, u: Array, h0: Array | None, L: int, reverse: bool, lengths: Any
+    args: Boundary, L: int, reverse: bool, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike | None
 ) -> tuple[Array, Array, BankSaved]:
     """Filters the last L inputs, including those of h0 before the first step. With `reverse`, u is flipped in time."""
-    v = flip(u, lengths) if reverse else u
-    y, hT = causal_conv(v, bank_response(a, c, skip, L), None, h0, lengths=lengths, return_state=True)
-    return flip(y, lengths) if reverse else y, hT, BankSaved(u, lengths, None, L, h0)
+    given = args.take(WINDOWED, **arrays, lengths=lengths)
+    u, a, c, skip, h0, steps = given.values()
+    args.check_size(f"the state with window={L}", (L, *a.shape), a.dtype)
+    v = flip(u, steps) if reverse else u
+    y, hT = causal_conv(v, bank_response(a, c, skip, L), None, h0, lengths=steps, return_state=True)
+    return flip(y, steps) if reverse else y, hT, BankSaved(u, steps, None, L, h0)
 
 
-def _window_backward(
-    dy: Array, a: Array, c: Array, skip: Array, saved: BankSaved, dhT: Array | None, reverse: bool
-) -> BankGrads:
-    u, lengths, _, L, before = saved
-    assert L is not None
-    dy, v = (flip(one, lengths) if reverse else one for one in (dy.astype(u.dtype, copy=False), u))
-    end = None if dhT is None else dhT.astype(u.dtype, copy=False)
-    conv = causal_conv_backward(dy, v, bank_response(a, c, skip, L), before, dfinal=end, lengths=lengths)
+def _window_backward(args: Boundary, saved: BankSaved, reverse: bool, **arrays: npt.ArrayLike | None) -> BankGrads:
+    given = args.take(WINDOWED, "saved: u", **arrays, lengths=saved.lengths)
+    dy, a, c, skip, u, end, lengths = given.values()
+    dy, v = (flip(one, lengths) if reverse else one for one in (dy, u))
+    taps = bank_response(a, c, skip, args.size["L-1"] + 1)
+    conv = causal_conv_backward(dy, v, taps, saved.before, dhT=end, lengths=lengths)
     da, dc, dskip = bank_response_backward(conv.dw, a, c)
     du = flip(conv.dx, lengths) if reverse else conv.dx
     return BankGrads(da, dc, dskip, du, conv.dstate)

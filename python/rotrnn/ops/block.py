@@ -17,6 +17,7 @@ from rotrnn._cpu import GATE, NORM
 from rotrnn.devices.device import device_of, empty_like, is_array
 from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.declared import complex_of, planes
 from rotrnn.ops.linear_layer import (
     BF16,
     NO_DROPOUT,
@@ -28,12 +29,10 @@ from rotrnn.ops.linear_layer import (
     check_carries,
     check_precision,
     checked_system,
-    complex_of,
     exact_system,
     kept,
     layout_kept,
     new_states,
-    planes,
     rounds,
     system_gradients,
 )
@@ -201,14 +200,7 @@ def residual_block(
     shapes = kept_shapes(ax.shape, ready, gating.form)
     others = {name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep}
     saved = BlockSaved(ax, z0, steps, carries, **others)
-    results: dict[str, Any] = {
-        "y": y,
-        "hT": planes(hT),
-        "mean": mean,
-        "var": var,
-        **kept(*saved[3:]),
-    }
-    args.kernels.block_forward(**results, **arguments)
+    args.kernels.block_forward(y=y, hT=planes(hT), mean=mean, var=var, **kept(*saved[3:]), **arguments)
     hT = carried(hT, turn, given, z0, steps, ax.shape[1])
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, saved)
@@ -346,17 +338,8 @@ def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | N
     ady, y, center, slope, shift = args.common(ady, *_checked_later(args, later))
     full: Array = empty_like(ady)
     steps = args.lengths(lengths)
-    args.kernels.channel_adjoint(
-        dx=full,
-        dy=ady,
-        x=y,
-        center=center,
-        gain=np.ones_like(slope),
-        slope=slope,
-        offset=shift,
-        lengths=steps,
-        **args.sizes("B T D"),
-    )
+    given: dict[str, Any] = {"x": y, "center": center, "slope": slope, "offset": shift, "lengths": steps}
+    args.kernels.channel_adjoint(dx=full, dy=ady, gain=np.ones_like(slope), **given, **args.sizes("B T D"))
     return full
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,17 @@ from rotrnn._support.settings import Unfit, fit
 from rotrnn.devices.device import HOST, Device, device_of, is_array, is_plain, is_writeable
 from rotrnn.devices.device import Array as Array
 from rotrnn.devices.recording import RecordedLengths
+from rotrnn.ops.declared import COMPLEX as COMPLEX
+from rotrnn.ops.declared import REAL as REAL
+from rotrnn.ops.declared import Declared, complex_of, planes
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
 
-REAL = (np.dtype(np.float32), np.dtype(np.float64))
-COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """Integer dtypes that convert to int64 without loss."""
+MOST_PLANS = 1000
+"""Of an op. A model's arrays have few shapes; another program's may always have new ones."""
 _INTEGER = (int, np.integer)
 
 
@@ -88,6 +91,12 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
         raise kind(f"{op}: {name} is a {type(value).__name__} that is no array: {error}") from error
 
 
+def asked(first: Array, *more: Array | None) -> Any:
+    """Returns a result, or a tuple of it and of those that were asked for."""
+    there = [one for one in more if one is not None]
+    return (first, *there) if there else first
+
+
 def rename(error: Exception, inner: str, outer: str) -> None:
     """Raises an error whose message begins with `inner` again, with `outer` instead: so a call names an argument that
     an inner op has refused."""
@@ -105,9 +114,27 @@ def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDA
     return rest if fits is None else CheckedLengths.of(rest, *fits)
 
 
+def is_too_large(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Returns whether an array of this shape is too large to address, counting empty axes as size one."""
+    numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
+    return numbers * dtype.itemsize > MOST_NUMBERS
+
+
 @functools.cache
 def _letters(form: str) -> tuple[str, ...]:
     return tuple(form.split())
+
+
+class Plan(NamedTuple):
+    """What follows from names, shapes and dtypes of a call's arrays, and so is found out once for all such calls."""
+
+    size: dict[str, int]
+    source: dict[str, str]
+    dtype: np.dtype[Any]
+    mixed: bool
+    """Whether the arrays have several dtypes."""
+    calls: dict[str, Any]
+    """Where the arguments of kernels come from (`Boundary._call`)."""
 
 
 class Boundary:
@@ -117,6 +144,11 @@ class Boundary:
     >>> a = args.array("a", a, "N", "B T N")          # binds N, or B, T and N
     >>> x = args.array("x", x, "B T N")               # must agree with the bound sizes
     >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
+
+    What csrc/kernels.list declares (`Declared`), `take` checks as a whole, and `run` calls a kernel with it:
+
+    >>> args.take(SCAN, x=x, a=a, h0=h0, lengths=lengths)
+    >>> h, hT = args.run("scan_forward", hT=True, reverse=False).values()
 
     All arrays of a call must be on one device. `device` is that of the first array; `kernels` are the kernels of this
     device, and `empty` and `zeros` return arrays on it.
@@ -131,6 +163,109 @@ class Boundary:
         self._source: dict[str, str] = {}
         self.device = HOST
         self._first: str | None = None
+        self.given: dict[str, Any] = {}
+        """What `take` has checked, by name."""
+        self._derived: Mapping[str, Any] = {}
+
+    def take(
+        self, declared: Declared, part_of: str = "", /, *, lengths: npt.ArrayLike | None = None, **arrays: Any
+    ) -> dict[str, Any]:
+        """Checks arrays of an op, and lengths, against what is declared of them, and binds letters in this order.
+        Returns them, and keeps them for `run`: in their common dtype, as `common` does; optional ones may be None.
+
+        `part_of` says which are parts of other arguments, for errors: "system: a c; saved: u"."""
+        self.declared, ready = declared, True
+        shapes: list[Any] = []
+        for name, value in arrays.items():
+            if value is None:
+                shapes.append(None)
+                continue
+            if type(value) is np.ndarray and self.device is HOST:
+                array: Array = value
+                self._first = self._first or name
+            else:
+                array = self._on_device(name, value)
+            if not array.dtype.isnative:
+                array = array.astype(array.dtype.newbyteorder("="))
+            arrays[name] = array
+            flags = array.flags
+            if not (flags.c_contiguous and (self.device is not HOST or flags.aligned)):
+                ready = False
+            shapes.append((array.shape, array.dtype))
+        key = *arrays, *shapes, *self.size.items()
+        plan = declared.plans.get(key)
+        if plan is None:
+            if len(declared.plans) >= MOST_PLANS:
+                declared.plans.clear()
+            plan = declared.plans[key] = self._plan(arrays, part_of)
+        self.plan, self.size, self._source, self.given = plan, plan.size.copy(), plan.source.copy(), arrays
+        if not ready or plan.mixed:
+            for name, array in arrays.items():
+                if array is not None:
+                    pairs = declared.forms[name].pairs
+                    arrays[name] = self.layout(array, complex_of(plan.dtype) if pairs else plan.dtype)
+        arrays["lengths"] = None if lengths is None else self.lengths(lengths)
+        return arrays
+
+    def _plan(self, arrays: dict[str, Any], part_of: str) -> Plan:
+        """Checks arrays against what is declared. Returns what follows from their shapes and dtypes."""
+        self._derived, dtypes = self.declared.derived, []
+        wholes = [one.split(": ") for one in part_of.split("; ") if one]
+        called = {part: f"{whole}.{part}" for whole, parts in wholes for part in parts.split()}
+        for name, array in arrays.items():
+            shapes, kinds, optional, pairs = self.declared.forms[name]
+            if array is not None or not optional:
+                self.array(called.get(name, name), array, *shapes, kinds=kinds)
+                dtypes.append(array.real.dtype if pairs else array.dtype)
+        dtype = np.result_type(*dtypes)
+        return Plan(self.size, self._source, dtype, any(one != dtype for one in dtypes), {})
+
+    def run(self, name: str, **more: Any) -> dict[str, Any]:
+        """Calls a declared kernel with what was taken, the bound sizes, and `more`. Returns its results by name.
+
+        A result is a new array, or what `more` has: an array; True for a new one; False for none. A gradient that the
+        list marks as optional is there if its array is; other optional results are there if `more` asks for them.
+        """
+        numbers, arrays, results = self.plan.calls.get(name) or self._call(name)
+        call, given, made = numbers.copy(), self.given, {}
+        for argument, own, pairs in arrays:
+            call[argument] = planes(given[own]) if pairs else given[own]
+        for argument, own, there, shape, dtype, pairs, large in results:
+            result = more.pop(own, there)
+            if result is True:
+                if large:
+                    self.check_size(own, shape, dtype)
+                result = self.device.empty(shape, dtype)
+            elif result is False:
+                result = None
+            made[own] = result
+            call[argument] = planes(result) if pairs else result
+        call.update(more)
+        getattr(self.device.kernels, name)(**call)
+        return made
+
+    def _call(self, name: str) -> Any:
+        """Returns, and keeps in the plan, where a kernel's arguments come from: numbers, arrays, and results."""
+        kernel, given, size = self.declared.kernels[name], self.given, self.size
+        numbers: dict[str, Any] = dict.fromkeys(kernel.arguments)
+        numbers |= {argument: size.get(letter, letter) for argument, letter in kernel.sizes}
+        numbers |= {flag: given[own].ndim == rank for flag, own, rank in kernel.varying}
+        results = []
+        for argument, own, optional, pairs, letters in kernel.results:
+            like = given.get(own[1:]) if own[0] == "d" else None
+            shape = tuple(map(self._size, letters)) if like is None else like.shape
+            dtype = complex_of(self.plan.dtype) if pairs else self.plan.dtype
+            there, large = not optional or like is not None, None in shape or is_too_large(shape, dtype)
+            results.append((argument, own, there, shape, dtype, pairs, large))
+        self.plan.calls[name] = numbers, [one for one in kernel.arrays if one[1] in given], results
+        return self.plan.calls[name]
+
+    def _size(self, letter: str) -> Any:
+        """Returns the size of a letter that is bound, or that follows from another one which is; else None."""
+        if letter not in self.size and letter in self.declared.derived:
+            base, size, how = self.declared.derived[letter]
+            self.bind(letter, size(self.size[base] if base else 0), self._source.get(base, "") + how)
+        return self.size.get(letter)
 
     @property
     def kernels(self) -> Kernels:
@@ -182,8 +317,13 @@ class Boundary:
             expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
             raise ValueError(f"{self.op}: {name} has shape {shape}, expected {expected}")
         sizes = self.size
-        for letter, size in zip(letters, shape, strict=True):
+        axes: Iterable[tuple[str, int]] = zip(letters, shape, strict=True)
+        if self._derived:
+            axes = sorted(axes, key=lambda axis: axis[0] in self._derived)
+        for letter, size in axes:
             known = sizes.get(letter)
+            if known is None and letter in self._derived:
+                known = self._size(letter)
             if known is None:
                 sizes[letter], self._source[letter] = size, name
             elif known != size:
@@ -208,9 +348,8 @@ class Boundary:
         known = [one for one in letters if one in self.size and not one.isdigit()]
         known = [one for one in known if one == letter or self._source[one] != name]  # others are the array's own
         wanted = ", ".join(f"{one}={self.size[one]}" if one in known else one for one in letters)
-        raise ValueError(
-            f"{self.op}: {name} has shape {shape}, expected ({wanted}), with {letter} from {self._source[letter]}"
-        )
+        source = f", with {letter} from {self._source[letter]}" if self._source[letter] else ""
+        raise ValueError(f"{self.op}: {name} has shape {shape}, expected ({wanted}){source}")
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
         """Returns `value` as an array on the call's device, without other checks."""
@@ -250,13 +389,12 @@ class Boundary:
         return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
     def check_size(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Raises ValueError if an array of this shape is too large to address, counting empty axes as size one.
+        """Raises ValueError if an array of this shape is too large to address.
 
         This ensures that no product of sizes overflows in C: the workspace of a kernel is at most a few thousand times
         the size of an array.
         """
-        numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
-        if numbers * dtype.itemsize > MOST_NUMBERS:
+        if is_too_large(shape, dtype):
             raise ValueError(
                 f"{self.op}: {name} has shape {tuple(shape)} and dtype {dtype}, which is too large to address"
             )
@@ -359,21 +497,22 @@ class Boundary:
             raise TypeError(f"{self.op}: {name} is a {type(value).__name__}, expected {expected}")
 
     def window(self, window: int | None) -> int | None:
-        """Returns the number of steps of a window: None, or an integer of at least 1. Binds W, the number of steps in
-        the window before the current one."""
+        """Returns the number of steps of a window: None, or an integer of at least 1. Binds L-1, the number
+        of steps in the window before the current one."""
         if window is None:
             return None
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
             raise ValueError(f"{self.op}: window={window!r}, expected a positive integer or None")
-        self.bind("W", int(window) - 1, f"window={window}")
+        self.bind("L-1", int(window) - 1, f"window={window}")
         return int(window)
 
-    def state(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Returns a new array for a state (B, N), or for the W inputs of a window, (B, W, N)."""
-        B, N = shape
-        full = (B, self.size["W"], N) if "W" in self.size else shape
-        self.check_size("the state", full, dtype)
-        return self.empty(full, dtype)
+    def into(self, out: Array | None, like: str, *inputs: Any) -> Any:
+        """Returns for `run` a caller's `out`, which must fit in place of an array that was taken and overlap no input;
+        True for a new array."""
+        if out is None:
+            return True
+        array, taken = self.given[like], [one for name, one in self.given.items() if name != "lengths"]
+        return self.out("out", out, array.shape, array.dtype, *inputs, *taken)
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """Returns a new array for a result, or the caller's `out` if it has the right shape and dtype, is writeable and

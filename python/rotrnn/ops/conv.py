@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal, NamedTuple, overload
 
 import numpy.typing as npt
 
-from rotrnn.devices.device import empty_like
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, asked
+from rotrnn.ops.declared import Declared
 
 __all__ = ["CausalConvGrads", "causal_conv", "causal_conv_backward"]
+
+CONV = Declared("conv_forward", "conv_backward", taps="K", final="hT")
 
 
 class CausalConvGrads(NamedTuple):
@@ -68,7 +71,7 @@ def causal_conv(
     Returns
     -------
     y : (B, T, D)
-    final : (B, K-1, D)
+    hT : (B, K-1, D)
         Only with `return_state`: the last K-1 valid inputs, including those of `state` if there are fewer steps.
 
     Raises
@@ -80,18 +83,8 @@ def causal_conv(
     """
     args = Boundary("causal_conv")
     return_state = args.flag("return_state", return_state)
-    ax, aw = args.array("x", x, "B T D"), _taps(args, w)
-    abias = args.optional("bias", bias, "D")
-    astate = args.optional("state", state, "B K-1 D")
-    steps = args.lengths(lengths)
-    ax, aw, abias, astate = args.common(ax, aw, abias, astate)
-    B, T, D, K = (args.size[letter] for letter in "BTDK")
-    y = empty_like(ax)
-    final = args.empty((B, K - 1, D), ax.dtype) if return_state else None
-    args.kernels.conv_forward(
-        y=y, final=final, x=ax, w=aw, bias=abias, state=astate, lengths=steps, B=B, T=T, D=D, taps=K
-    )
-    return y if final is None else (y, final)
+    _take(args, lengths, x=x, w=w, bias=bias, state=state)
+    return asked(*args.run("conv_forward", hT=return_state).values())  # type: ignore[no-any-return]
 
 
 def causal_conv_backward(
@@ -100,13 +93,14 @@ def causal_conv_backward(
     w: npt.ArrayLike,
     state: npt.ArrayLike | None = None,
     *,
-    dfinal: npt.ArrayLike | None = None,
+    dhT: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
+    dfinal: npt.ArrayLike | None = None,
 ) -> CausalConvGrads:
     """Adjoint of `causal_conv`.
 
     Let z be the inputs with `state` first, so that y_t uses ``z_t .. z_{t+K-1}``. Then
-    ``dz_i = sum_k w[:, k] * dy_{i-k}``, plus `dfinal` at the last K-1; ``dw[:, k] = sum dy_t * z_{t+k}``,
+    ``dz_i = sum_k w[:, k] * dy_{i-k}``, plus `dhT` at the last K-1; ``dw[:, k] = sum dy_t * z_{t+k}``,
     ``dbias = sum dy_t``.
 
     Parameters
@@ -115,8 +109,10 @@ def causal_conv_backward(
         Gradient of `y`; padding beyond `lengths` is never read.
     x, w, state, lengths
         As given to `causal_conv`.
-    dfinal : (B, K-1, D), optional
+    dhT : (B, K-1, D), optional
         Gradient of the final state.
+    dfinal
+        The old name of dhT, until the next version.
 
     Returns
     -------
@@ -129,37 +125,14 @@ def causal_conv_backward(
         As `causal_conv`.
     """
     args = Boundary("causal_conv_backward")
-    ady = args.array("dy", dy, "B T D")
-    ax, aw = args.array("x", x, "B T D"), _taps(args, w)
-    astate = args.optional("state", state, "B K-1 D")
-    adfinal = args.optional("dfinal", dfinal, "B K-1 D")
-    steps = args.lengths(lengths)
-    ady, ax, aw, astate, adfinal = args.common(ady, ax, aw, astate, adfinal)
-    B, T, D, K = (args.size[letter] for letter in "BTDK")
-    dx, dw = empty_like(ax), empty_like(aw)
-    dbias, dstate = args.empty((D,), ax.dtype), args.empty((B, K - 1, D), ax.dtype)
-    args.kernels.conv_backward(
-        dx=dx,
-        dw=dw,
-        dbias=dbias,
-        dstate=dstate,
-        dy=ady,
-        dfinal=adfinal,
-        x=ax,
-        w=aw,
-        state=astate,
-        lengths=steps,
-        B=B,
-        T=T,
-        D=D,
-        taps=K,
-    )
-    return CausalConvGrads(dx, dw, dbias, dstate)
+    if dfinal is not None:
+        warnings.warn("causal_conv_backward: dfinal is now called dhT", DeprecationWarning, stacklevel=2)
+        dhT = dfinal
+    _take(args, lengths, dy=dy, x=x, w=w, state=state, dhT=dhT)
+    return CausalConvGrads(**args.run("conv_backward"))
 
 
-def _taps(args: Boundary, w: npt.ArrayLike) -> Array:
-    taps = args.array("w", w, "D K")
-    if not taps.shape[1]:
-        raise ValueError(f"{args.op}: w has shape {taps.shape}, expected (D, K) with K of at least 1")
-    args.bind("K-1", taps.shape[1] - 1, "w, without the current one")
-    return taps
+def _take(args: Boundary, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike | None) -> None:
+    args.take(CONV, **arrays, lengths=lengths)
+    if not args.size["K"]:
+        raise ValueError(f"{args.op}: w has shape {args.given['w'].shape}, expected (D, K) with K of at least 1")

@@ -6,11 +6,12 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy.typing as npt
 
-from rotrnn._cpu import DELTA_TILE as TILE
-from rotrnn.devices.device import empty_like
-from rotrnn.ops.boundary import Along, Array, Boundary
+from rotrnn.ops.boundary import Along, Array, Boundary, asked
+from rotrnn.ops.declared import Declared
 
 __all__ = ["DeltaRuleGrads", "delta_rule", "delta_rule_backward"]
+
+DELTA = Declared("delta_forward", "delta_backward", keys="K", values="V")
 
 
 class DeltaRuleGrads(NamedTuple):
@@ -122,15 +123,9 @@ def delta_rule(
     args = Boundary("delta_rule")
     reverse = args.flag("reverse", reverse)
     return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
-    arrays = args.common(*_arrays(args, q, k, v, beta, decay, h0))
-    steps = args.lengths(lengths)
-    dtype = arrays[0].dtype
-    y = args.out("y", None, tuple(args.size[letter] for letter in "BTHV"), dtype)
-    hT = args.out("the state", None, _state_shape(args), dtype) if return_state else None
-    carries = args.out("carries", None, _carries_shape(args), dtype) if return_carries else None
-    args.kernels.delta_forward(y=y, hT=hT, carries=carries, **_inputs(args, arrays, steps, reverse))
-    more = tuple(one for one in (hT, carries) if one is not None)
-    return (y, *more) if more else y
+    _take(args, lengths, q=q, k=k, v=v, beta=beta, decay=decay, h0=h0)
+    results = args.run("delta_forward", y=True, hT=return_state, carries=return_carries, reverse=reverse)
+    return asked(*results.values())  # type: ignore[no-any-return]
 
 
 def delta_rule_backward(
@@ -177,59 +172,14 @@ def delta_rule_backward(
     """
     args = Boundary("delta_rule_backward")
     reverse = args.flag("reverse", reverse)
-    ady = args.array("dy", dy, "B T H V")
-    given = _arrays(args, q, k, v, beta, decay, h0)
-    adhT = args.optional("dhT", dhT, "B H K V")
-    steps = args.lengths(lengths)
-    *arrays, ady, adhT = args.common(*given, ady, adhT)
-    inputs = _inputs(args, arrays, steps, reverse)
+    given = _take(args, lengths, dy=dy, q=q, k=k, v=v, beta=beta, decay=decay, h0=h0, dhT=dhT, carries=carries)
     if carries is None:
-        carries = args.out("carries", None, _carries_shape(args), ady.dtype)
-        args.kernels.delta_forward(y=None, hT=None, carries=carries, **inputs)
-    else:
-        args.bind("tiles", _carries_shape(args)[2], f"dy in tiles of {TILE} tokens")
-        carries = args.layout(args.array("carries", carries, "B H tiles K V"), ady.dtype)
-    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
-    result = DeltaRuleGrads(*[*grads, args.out("the state", None, _state_shape(args), ady.dtype)])
-    del inputs["h0"]
-    args.kernels.delta_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
-    return result
+        given["carries"] = args.run("delta_forward", carries=True, reverse=reverse)["carries"]
+    return DeltaRuleGrads(**args.run("delta_backward", reverse=reverse))
 
 
-def _arrays(
-    args: Boundary,
-    q: npt.ArrayLike,
-    k: npt.ArrayLike,
-    v: npt.ArrayLike,
-    beta: npt.ArrayLike,
-    decay: npt.ArrayLike | None,
-    h0: npt.ArrayLike | None,
-) -> list[Array | None]:
-    """Returns the arguments of a delta rule, with checked shapes."""
-    arrays = [
-        args.array("q", q, "B T H K"),
-        args.array("k", k, "B T R H K"),
-        args.array("v", v, "B T R H V"),
-        args.array("beta", beta, "B T R H"),
-        args.optional("decay", decay, "B T H"),
-        args.optional("h0", h0, "B H K V"),
-    ]
+def _take(args: Boundary, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike | None) -> dict[str, Any]:
+    given = args.take(DELTA, **arrays, lengths=lengths)
     if not args.size["R"]:
         raise ValueError(f"{args.op}: k has R=0 steps for each token, expected at least 1")
-    return arrays
-
-
-def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool) -> dict[str, Any]:
-    """Returns the keyword arguments that both kernels share."""
-    named = dict(zip(("q", "k", "v", "beta", "decay", "h0"), arrays, strict=True))
-    sizes = {**args.sizes("B T R H"), "keys": args.size["K"], "values": args.size["V"]}
-    return {**named, "lengths": steps, **sizes, "reverse": reverse}
-
-
-def _state_shape(args: Boundary) -> tuple[int, ...]:
-    return tuple(args.size[letter] for letter in "BHKV")
-
-
-def _carries_shape(args: Boundary) -> tuple[int, ...]:
-    B, H, K, V = _state_shape(args)
-    return B, H, -(-args.size["T"] // TILE), K, V
+    return given

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import DPLR_TILE as TILE
-from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
-from rotrnn.ops.linear_layer import check_precision, complex_of, planes
+from rotrnn.ops.declared import Declared, complex_of
+from rotrnn.ops.linear_layer import check_precision
 
 __all__ = ["DplrBankGrads", "DplrSystem", "dplr_bank", "dplr_bank_backward", "dplr_bank_step"]
+
+DPLR = Declared("dplr_bank_forward", "dplr_bank_backward")
+SYSTEM = "system: a p q gain c skip"
 
 
 class DplrSystem(NamedTuple):
@@ -90,23 +92,10 @@ def dplr_bank(
     """
     args = Boundary("dplr_bank")
     reverse = args.flag("reverse", reverse)
-    au = args.array("u", u, "B T D")
-    given = _system(args, system)
-    start = args.optional("h0", h0, "B D N", kinds=COMPLEX)
-    steps = args.lengths(lengths)
-    dtype = _common_dtype(*given, au, start)
-    au = args.layout(au, dtype)
-    B, T, D, N = (args.size[letter] for letter in "BTDN")
-    y, hT = empty_like(au), args.empty((B, D, N), complex_of(dtype))
-    carries = args.empty((B, -(-T // TILE), N, 2, D), dtype)
-    args.kernels.dplr_bank_forward(
-        y=y,
-        hT=planes(hT),
-        carries=carries,
-        h0=_planes(args, start, dtype),
-        **_inputs(args, given, au, steps, reverse),
-    )
-    return y, hT, DplrBankSaved(au, steps, carries)
+    args.one_of("system", system, DplrSystem)
+    given = args.take(DPLR, SYSTEM, u=u, **system._asdict(), h0=h0, lengths=lengths)
+    y, hT, carries = args.run("dplr_bank_forward", reverse=reverse).values()
+    return y, hT, DplrBankSaved(given["u"], given["lengths"], carries)
 
 
 def dplr_bank_backward(
@@ -149,37 +138,13 @@ def dplr_bank_backward(
     args = Boundary("dplr_bank_backward")
     reverse = args.flag("reverse", reverse)
     args.one_of("saved", saved, DplrBankSaved)
-    ady = args.array("dy", dy, "B T D")
-    given = _system(args, system)
-    au = args.array("saved.u", saved.u, "B T D")
-    end = args.optional("dhT", dhT, "B D N", kinds=COMPLEX)
-    steps = args.lengths(saved.lengths)
-    dtype = _common_dtype(*given, au, ady, end)
-    B, T, D, N = (args.size[letter] for letter in "BTDN")
-    args.bind("tiles", -(-T // TILE), f"dy in tiles of {TILE} steps")
-    args.bind("2", 2, "real and imaginary parts")
-    carries = args.array("saved.carries", saved.carries, "B tiles N 2 D")
-    check_precision(args, "saved.u", au, dtype)
-    check_precision(args, "saved.carries", carries, dtype)
-    ady, au, carries = (args.layout(one, dtype) for one in (ady, au, carries))
-    du, dh0 = empty_like(au), args.empty((B, D, N), complex_of(dtype))
-    da, dp, dq, dgain, dc = (args.empty((D, N), complex_of(dtype)) for _ in range(5))
-    dskip = args.empty((D,), dtype)
-    args.kernels.dplr_bank_backward(
-        du=du,
-        da=planes(da),
-        dp=planes(dp),
-        dq=planes(dq),
-        dgain=planes(dgain),
-        dc=planes(dc),
-        dskip=dskip,
-        dh0=planes(dh0),
-        dy=ady,
-        dhT=_planes(args, end, dtype),
-        carries=carries,
-        **_inputs(args, given, au, steps, reverse),
-    )
-    return DplrBankGrads(DplrSystem(da, dp, dq, dgain, dc, dskip), du, dh0)
+    args.one_of("system", system, DplrSystem)
+    inputs: dict[str, Any] = {"dy": dy, **system._asdict(), **saved._asdict(), "dhT": dhT}
+    args.take(DPLR, f"{SYSTEM}; saved: u carries", **inputs)
+    check_precision(args, "saved.u", saved.u, args.plan.dtype)
+    check_precision(args, "saved.carries", saved.carries, args.plan.dtype)
+    grads = args.run("dplr_bank_backward", reverse=reverse)
+    return DplrBankGrads(DplrSystem(*[grads[f"d{name}"] for name in DplrSystem._fields]), grads["du"], grads["dh0"])
 
 
 def dplr_bank_step(system: DplrSystem, state: npt.ArrayLike | None, u_t: npt.ArrayLike) -> tuple[Array, Array]:
@@ -207,38 +172,11 @@ def dplr_bank_step(system: DplrSystem, state: npt.ArrayLike | None, u_t: npt.Arr
     """
     args = Boundary("dplr_bank_step")
     au = args.array("u_t", u_t, "B D")
-    given = _system(args, system)
+    args.one_of("system", system, DplrSystem)
+    a, p, q, gain, c, skip, _ = args.take(DPLR, SYSTEM, **system._asdict()).values()
     before = args.optional("state", state, "B D N", kinds=COMPLEX)
-    dtype = _common_dtype(*given, au, before)
-    a, p, q, gain, c, skip = given
+    dtype = np.result_type(args.plan.dtype, au.dtype, au.dtype if before is None else before.real.dtype)
     h = gain * au[..., None].astype(dtype)
     if before is not None:
         h = h + a * before + p * (q * before).real.sum(-1, dtype=dtype, keepdims=True)
     return (c * h).real.sum(-1, dtype=dtype) + skip * au, h.astype(complex_of(dtype), copy=False)
-
-
-def _system(args: Boundary, system: DplrSystem) -> DplrSystem:
-    """Returns the coefficients, with checked shapes."""
-    args.one_of("system", system, DplrSystem)
-    *pairs, skip = system
-    a, p, q, gain, c = (
-        args.array(f"system.{name}", one, "D N", kinds=COMPLEX)
-        for name, one in zip(DplrSystem._fields[:5], pairs, strict=True)
-    )
-    return DplrSystem(a, p, q, gain, c, args.array("system.skip", skip, "D"))
-
-
-def _common_dtype(*arrays: Array | None) -> np.dtype[Any]:
-    return np.result_type(*(one.real.dtype for one in arrays if one is not None))
-
-
-def _planes(args: Boundary, array: Array | None, dtype: np.dtype[Any]) -> Array | None:
-    """Returns a complex array in the precision of a real dtype, viewed as (re, im) pairs for the kernel."""
-    return None if array is None else planes(args.layout(array, complex_of(dtype)))
-
-
-def _inputs(args: Boundary, system: DplrSystem, u: Array, steps: Array | None, reverse: bool) -> dict[str, Any]:
-    """Returns the keyword arguments that both kernels share, in the precision of u."""
-    pairs = {name: _planes(args, one, u.dtype) for name, one in system._asdict().items() if name != "skip"}
-    rest = {"skip": args.layout(system.skip, u.dtype), "u": u, "lengths": steps, "reverse": reverse}
-    return pairs | rest | args.sizes("B T D N")

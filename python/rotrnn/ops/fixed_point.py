@@ -57,19 +57,9 @@ def relax(
     steps = args.lengths(lengths)
     each_step = args.flag("each_step", each_step)
     args.out("y", y, ay.shape, ay.dtype, f, s)
-    B, T, D = ay.shape
-    residual = args.empty((B,), ay.dtype)
-    args.kernels.relax(
-        residual=residual,
-        y=y,
-        f=args.layout(af, ay.dtype),
-        s=args.layout(step, ay.dtype),
-        lengths=steps,
-        B=B,
-        T=T,
-        D=D,
-        each_step=each_step,
-    )
+    residual = args.empty(ay.shape[:1], ay.dtype)
+    af, step = args.layout(af, ay.dtype), args.layout(step, ay.dtype)
+    args.kernels.relax(residual=residual, y=y, f=af, s=step, lengths=steps, **args.sizes("B T D"), each_step=each_step)
     return residual
 
 

@@ -12,7 +12,9 @@ from rotrnn._cpu import LAGGED
 from rotrnn._support.text import plural
 from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
+DECLARED = Declared("lagged_forward", "lagged_product", "lagged_backward", columns="K")
 FUNCTIONS = tuple(LAGGED)
 
 
@@ -73,29 +75,13 @@ def lagged_maps(
         Wrong dtype, mismatched shapes or widths, an unknown function, or a length out of range.
     """
     args = Boundary("lagged_maps")
-    inputs = _inputs(args, base, late, first, columns)
-    steps = args.lengths(lengths)
-    eps = args.number("eps", eps)
-    abase, alate, afirst = args.common(*inputs)
-    B, T, K = (args.size[letter] for letter in "BTK")
-    outs, lo = [], 0
+    like = _take(args, columns, base=base, late=late, first=first, lengths=lengths)["base"]
+    how: dict[str, Any] = {"eps": args.number("eps", eps), "lo": 0}
+    outs = []
     for width, function in columns:
-        outs.append(args.empty((B, T, width), abase.dtype))
-        args.kernels.lagged_forward(
-            out=outs[-1],
-            base=abase,
-            late=alate,
-            first=afirst,
-            lengths=steps,
-            B=B,
-            T=T,
-            columns=K,
-            lo=lo,
-            n=width,
-            function=LAGGED[function],
-            eps=eps,
-        )
-        lo += width
+        out = args.empty((*like.shape[:2], width), like.dtype)
+        outs.append(args.run("lagged_forward", out=out, n=width, function=LAGGED[function], **how)["out"])
+        how["lo"] += width
     return outs
 
 
@@ -129,33 +115,15 @@ def lagged_products(
         As `lagged_maps`.
     """
     args = Boundary("lagged_products")
-    abase, _, afirst = _inputs(args, base, None, first, columns)
-    ay, av = args.array("y", y, "B T E"), args.array("v", v, "K E")
-    steps = args.lengths(lengths)
-    eps = args.number("eps", eps)
-    abase, ay, av, afirst = args.common(abase, ay, av, afirst)
-    B, T, K, E = (args.size[letter] for letter in "BTKE")
+    _take(args, columns, base=base, first=first, y=y, v=v, lengths=lengths)
     widths = np.array([width for width, _ in columns], np.int64)
     functions = np.array([LAGGED[function] for _, function in columns], np.int64)
-    out = args.empty((B * T * K,), abase.dtype)  # one range after the other
     ranges: dict[str, Any] = {"widths": args.device.asarray(widths), "functions": args.device.asarray(functions)}
-    args.kernels.lagged_product(
-        out=out,
-        base=abase,
-        y=ay,
-        v=av,
-        first=afirst,
-        lengths=steps,
-        **ranges,
-        ranges=len(columns),
-        B=B,
-        T=T,
-        columns=K,
-        E=E,
-        eps=eps,
-    )
-    ends = [int(end) for end in B * T * np.cumsum(widths)]
-    return [part.reshape(B, T, n) for part, n in zip(np.split(out, ends)[: len(widths)], widths, strict=True)]
+    out = args.run("lagged_product", **ranges, ranges=len(columns), eps=args.number("eps", eps))["out"]
+    B, T, K = out.shape
+    ends = [int(end) for end in B * T * np.cumsum(widths)]  # one range after the other
+    parts = np.split(out.reshape(B * T * K), ends)[: len(widths)]
+    return [part.reshape(B, T, n) for part, n in zip(parts, widths, strict=True)]
 
 
 def lagged_maps_backward(
@@ -188,7 +156,7 @@ def lagged_maps_backward(
         As `lagged_maps`.
     """
     args = Boundary("lagged_maps_backward")
-    inputs = _inputs(args, base, late, first, columns)
+    given = _take(args, columns, base=base, late=late, first=first, lengths=lengths)
     if not isinstance(douts, list | tuple):
         raise TypeError(f"{args.op}: douts is a {type(douts).__name__}, expected a list of arrays")
     if len(douts) != len(columns):
@@ -199,48 +167,19 @@ def lagged_maps_backward(
     for i, (dout, (width, _)) in enumerate(zip(douts, columns, strict=True)):
         args.bind(f"N{i}", width, "columns")
         cotangents.append(args.array(f"douts[{i}]", dout, f"B T N{i}"))
-    steps = args.lengths(lengths)
-    eps = args.number("eps", eps)
-    abase, alate, afirst, *cotangents = args.common(*inputs, *cotangents)
-    grads = LaggedMapsGrads(
-        empty_like(abase),
-        None if alate is None else empty_like(alate),
-        None if afirst is None else np.empty_like(afirst),
-    )
-    B, T, K = (args.size[letter] for letter in "BTK")
-    lo = 0
-    for dout, (width, function) in zip(cotangents, columns, strict=True):
-        args.kernels.lagged_backward(
-            **grads._asdict(),
-            dout=dout,
-            base=abase,
-            late=alate,
-            first=afirst,
-            lengths=steps,
-            B=B,
-            T=T,
-            columns=K,
-            lo=lo,
-            n=width,
-            function=LAGGED[function],
-            eps=eps,
-        )
-        lo += width
-    return grads
+    names = "base", "late", "first"
+    (*arrays,) = args.common(*(given[name] for name in names), *cotangents)
+    given.update(zip(names, arrays[:3], strict=True))
+    grads = {f"d{name}": None if given[name] is None else empty_like(given[name]) for name in names}
+    how: dict[str, Any] = {**grads, "eps": args.number("eps", eps), "lo": 0}
+    for dout, (width, function) in zip(arrays[3:], columns, strict=True):
+        args.run("lagged_backward", dout=dout, n=width, function=LAGGED[function], **how)
+        how["lo"] += width
+    return LaggedMapsGrads(**grads)  # type: ignore[arg-type]
 
 
-def _inputs(
-    args: Boundary,
-    base: npt.ArrayLike,
-    late: npt.ArrayLike | None,
-    first: npt.ArrayLike | None,
-    columns: Sequence[Columns],
-) -> list[Array | None]:
-    inputs = [
-        args.array("base", base, "B T K"),
-        args.optional("late", late, "B T K"),
-        args.optional("first", first, "B K"),
-    ]
+def _take(args: Boundary, columns: Sequence[Columns], **arrays: Any) -> dict[str, Any]:
+    given = args.take(DECLARED, **arrays)
     if not isinstance(columns, list | tuple) or not all(isinstance(one, Columns) for one in columns):
         raise TypeError(f"{args.op}: columns is {columns!r}, expected a list of Columns")
     for _, function in columns:
@@ -250,4 +189,4 @@ def _inputs(
     if total != args.size["K"] or any(width < 0 for width, _ in columns):
         widths = ", ".join(str(width) for width, _ in columns)
         raise ValueError(f"{args.op}: columns has widths {widths}, expected a sum of K={args.size['K']} from base")
-    return inputs
+    return given

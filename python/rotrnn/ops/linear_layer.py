@@ -16,6 +16,8 @@ import numpy.typing as npt
 from rotrnn._cpu import GATE, NORM
 from rotrnn.devices.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.declared import complex_of as complex_of
+from rotrnn.ops.declared import planes
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -155,14 +157,8 @@ def linear_layer(
     if fused and L is None:
         y = empty_like(au)
         hT, carries = new_states(ready, au)
-        results: dict[str, Any] = {
-            "y": y,
-            "hT": planes(hT),
-            "mean": None,
-            "var": None,
-            **kept(carries),
-        }
-        args.kernels.block_forward(**results, **block_arguments(au, ready, z0, steps, exact=turn))
+        arguments = block_arguments(au, ready, z0, steps, exact=turn)
+        args.kernels.block_forward(y=y, hT=planes(hT), mean=None, var=None, **kept(carries), **arguments)
         hT = carried(hT, turn, given, z0, steps, au.shape[1])
         return y, hT, LinearLayerSaved(au, z0, steps, carries, split is not None)
     au = mask_padding(au, steps)
@@ -238,11 +234,6 @@ def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any
     """Checks that an array saved by forward has the precision of the arguments of backward."""
     if saved.real.dtype != dtype:
         raise TypeError(f"{args.op}: {name} has dtype {saved.dtype}, expected the precision of the others, {dtype}")
-
-
-def planes(z: Array) -> Array:
-    """Views complex numbers as (re, im) pairs, as the kernels of real variants take them."""
-    return z.view(z.real.dtype)
 
 
 NO_NORM = {"norm": NORM["none"], "center": None, "gain": None, "offset": None, "eps": 0.0}
@@ -419,15 +410,8 @@ def linear_layer_backward(
     dsystem, du = System(*map(empty_like, ready)), empty_like(u)
     dh0, _ = new_states(ready, u)
     nothing: dict[str, Any] = dict.fromkeys(("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS)))
-    args.kernels.block_backward(
-        **system_gradients(dsystem, du, dh0),
-        **nothing,
-        **NO_LATER,
-        dy=dy,
-        **kept(carries),
-        dhT=None if dhT is None else planes(dhT),
-        **block_arguments(u, ready, z0, steps),
-    )
+    grads, inputs = system_gradients(dsystem, du, dh0), block_arguments(u, ready, z0, steps)
+    args.kernels.block_backward(**grads, **nothing, **NO_LATER, dy=dy, **kept(carries), dhT=planes(dhT), **inputs)
     return LinearLayerGrads(dsystem, du, dh0)
 
 
@@ -520,8 +504,3 @@ def linear_step(
         z_next, state = tiir_scan(a, z_next[:, None], state, window=window, power=power)
         z_next = z_next[:, 0]
     return dense(z_next.view(dtype), w_out[0]) + skip * au, state
-
-
-def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the complex dtype with the precision of a real dtype."""
-    return np.result_type(dtype, np.complex64)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER, MIXER_MOST_STEPS
 from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -36,6 +36,9 @@ HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "
 KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
 """Forms with vectors u (R, D) and a gain for each; the others are made of triangles."""
+U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
+OF_VECTORS = Declared("mix_forward", "mix_backward", **{U: "R, D", ALPHA: "R"})
+OF_TRIANGLES = Declared("mix_forward", "mix_backward", **{U: "N", ALPHA: "G"})
 
 
 class MixGrads(NamedTuple):
@@ -452,6 +455,12 @@ def checked_parts(
     vectors. Binds R."""
     if form in VECTORS:
         return args.array("u", u, "R D", "B T R D"), args.array("alpha", alpha, "R", "B T R")
+    _bind_triangles(args, form, rows)
+    return args.array("u", u, "N", "B T N"), args.array("alpha", alpha, "G", "B T G")
+
+
+def _bind_triangles(args: Boundary, form: int, rows: int | None) -> None:
+    """Binds the sizes of a mixer without vectors for tokens of D channels."""
     D = args.size["D"]
     a = D if form == GRAM else args.integer("rows", 0 if rows is None else rows, 1)
     if not a or D % a:
@@ -464,82 +473,36 @@ def checked_parts(
     else:
         args.bind("N", b * a * (a + 1) // 2, f"{b} triangles of {a} rows")
         args.bind("G", b, "blocks")
-    return args.array("u", u, "N", "B T N"), args.array("alpha", alpha, "G", "B T G")
-
-
-class _Arguments(NamedTuple):
-    """Checked arguments of a mixer's op in their common dtype; `inputs` are keyword arguments of the kernels."""
-
-    kernels: Kernels
-    dy: Array | None
-    out: Array
-    inputs: dict[str, Any]
-
-
-def _arguments(
-    op: str,
-    form: int,
-    dy: npt.ArrayLike | None,
-    u: npt.ArrayLike,
-    alpha: npt.ArrayLike,
-    x: npt.ArrayLike,
-    origin: npt.ArrayLike | None,
-    lengths: npt.ArrayLike | None,
-    out: Array | None,
-    rows: int | None,
-) -> _Arguments:
-    args = Boundary(op)
-    ady = args.optional("dy", dy, "B T D")
-    ax = args.array("x", x, "B T D")
-    aorigin = args.optional("origin", origin, "B T D")
-    au, aalpha = checked_parts(args, form, u, alpha, rows)
-    steps = args.lengths(lengths)
-    ady, au, aalpha, ax, aorigin = args.common(ady, au, aalpha, ax, aorigin)
-    result = args.out("out", out, ax.shape, ax.dtype, dy, u, alpha, x, origin, ady, au, aalpha, ax, aorigin)
-    numbers = {
-        **args.sizes("B T D"),
-        "R": args.size["R"],
-        "u_varying": au.ndim == (4 if form in VECTORS else 3),
-        "alpha_varying": aalpha.ndim == 3,
-        "form": form,
-    }
-    inputs = {"u": au, "alpha": aalpha, "x": ax, "origin": aorigin, "lengths": steps, **numbers}
-    return _Arguments(args.kernels, ady, result, inputs)
 
 
 def _mix(
     op: str,
     form: int,
-    u: npt.ArrayLike,
-    alpha: npt.ArrayLike,
-    x: npt.ArrayLike,
-    origin: npt.ArrayLike | None,
-    lengths: npt.ArrayLike | None,
+    u: Any,
+    alpha: Any,
+    x: Any,
+    origin: Any,
+    lengths: Any,
     out: Array | None,
     rows: int | None = None,
 ) -> Array:
-    a = _arguments(op, form, None, u, alpha, x, origin, lengths, out, rows)
-    a.kernels.mix_forward(y=a.out, **a.inputs)
-    return a.out
+    y: Array = _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
+    return y
 
 
 def _mix_backward(
-    op: str,
-    form: int,
-    dy: npt.ArrayLike,
-    u: npt.ArrayLike,
-    alpha: npt.ArrayLike,
-    x: npt.ArrayLike,
-    origin: npt.ArrayLike | None,
-    lengths: npt.ArrayLike | None,
-    out: Array | None,
-    rows: int | None = None,
+    op: str, form: int, dy: Any, u: Any, alpha: Any, x: Any, origin: Any, lengths: Any, out: Any, rows: Any = None
 ) -> MixGrads:
-    if dy is None:
-        raise TypeError(f"{op}: dy is None, expected the gradient of y")
-    a = _arguments(op, form, dy, u, alpha, x, origin, lengths, out, rows)
-    du, dalpha = empty_like(a.inputs["u"]), np.empty_like(a.inputs["alpha"])
-    dorigin = None if a.inputs["origin"] is None else empty_like(a.out)
-    assert a.dy is not None
-    a.kernels.mix_backward(dx=a.out, du=du, dalpha=dalpha, dorigin=dorigin, dy=a.dy, **a.inputs)
-    return MixGrads(du, dalpha, a.out, dorigin)
+    inputs = {"dy": dy, "x": x, "origin": origin, "u": u, "alpha": alpha, "lengths": lengths}
+    return MixGrads(**_call(op, "dx", form, out, rows, **inputs))
+
+
+def _call(op: str, result: str, form: int, out: Array | None, rows: int | None, **arrays: Any) -> dict[str, Any]:
+    """Calls the kernel of a mixer or its adjoint, whose `result` goes to `out`. Returns all results."""
+    args = Boundary(op)
+    if form not in VECTORS:
+        args.array("x", arrays["x"], "B T D")
+        _bind_triangles(args, form, rows)
+    args.take(OF_VECTORS if form in VECTORS else OF_TRIANGLES, **arrays)
+    kernel = "mix_forward" if result == "y" else "mix_backward"
+    return args.run(kernel, **{result: args.into(out, "x", *arrays.values())}, form=form)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy.typing as npt
 
-from rotrnn._cpu import SSD_CHUNK as CHUNK
-from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
 __all__ = ["MlstmGrads", "MlstmResult", "mlstm", "mlstm_backward"]
+
+MLSTM = Declared("mlstm_forward", "mlstm_backward", batch="B")
 
 
 class MlstmResult(NamedTuple):
@@ -92,19 +93,8 @@ def mlstm(
         Shapes disagree, a length is out of range, or a size product overflows.
     """
     args = Boundary("mlstm")
-    arrays = _arrays(args, q, k, v, log_i, log_f)
-    state = args.optional("c0", c0, "B H P N"), args.optional("n0", n0, "B H N"), args.optional("m0", m0, "B H")
-    *arrays, ac0, an0, am0 = args.common(*arrays, *state)
-    inputs = _inputs(args, arrays, args.lengths(lengths))
-    shapes = _state_shapes(args)
-    carries, levels = _saved_shapes(args)
-    result = MlstmResult(
-        empty_like(arrays[2]),
-        *(args.empty(shape, arrays[0].dtype) for shape in shapes),
-        *(args.empty(shape, arrays[0].dtype) for shape in (arrays[3].shape, carries, levels)),
-    )
-    args.kernels.mlstm_forward(**result._asdict(), c0=ac0, n0=an0, m0=am0, **inputs)
-    return result
+    args.take(MLSTM, q=q, k=k, v=v, log_i=log_i, log_f=log_f, c0=c0, n0=n0, m0=m0, lengths=lengths)
+    return MlstmResult(**args.run("mlstm_forward"))
 
 
 def mlstm_backward(
@@ -155,55 +145,7 @@ def mlstm_backward(
     """
     args = Boundary("mlstm_backward")
     args.one_of("result", result, MlstmResult)
-    ady = args.array("dy", dy, "B T H P")
-    arrays = _arrays(args, q, k, v, log_i, log_f)
-    args.bind("chunks", _saved_shapes(args)[0][1], f"dy in chunks of {CHUNK} steps")
-    args.bind("R", args.size["P"] + 1, "the P + 1 rows of a state")
-    final = (
-        args.optional("dcT", dcT, "B H P N"),
-        args.optional("dnT", dnT, "B H N"),
-        args.optional("dmT", dmT, "B H"),
-    )
-    saved = (
-        args.array("y", result.y, "B T H P"),
-        args.array("den", result.den, "B T H"),
-        args.array("carries", result.carries, "B chunks H R N"),
-        args.array("levels", result.levels, "B chunks H"),
-    )
-    *arrays, ady, adcT, adnT, admT, y, den, carries, levels = args.common(*arrays, ady, *final, *saved)
-    inputs = _inputs(args, arrays, args.lengths(lengths))
-    grads = MlstmGrads(*map(empty_like, arrays), *(args.empty(shape, ady.dtype) for shape in _state_shapes(args)))
-    given = {"dy": ady, "y": y, "den": den, "carries": carries, "levels": levels}
-    args.kernels.mlstm_backward(**grads._asdict(), **given, dcT=adcT, dnT=adnT, dmT=admT, **inputs)
-    return grads
-
-
-def _arrays(args: Boundary, q: Any, k: Any, v: Any, log_i: Any, log_f: Any) -> list[Array]:
-    """Returns the inputs of all steps, with checked shapes."""
-    return [
-        args.array("q", q, "B T H N"),
-        args.array("k", k, "B T H N"),
-        args.array("v", v, "B T H P"),
-        args.array("log_i", log_i, "B T H"),
-        args.array("log_f", log_f, "B T H"),
-    ]
-
-
-def _inputs(args: Boundary, arrays: list[Any], steps: Array | None) -> dict[str, Any]:
-    """Returns the keyword arguments that both kernels share."""
-    args.check_size("the state", _saved_shapes(args)[0], arrays[0].dtype)
-    named = dict(zip(("q", "k", "v", "log_i", "log_f"), arrays, strict=True))
-    return {**named, "lengths": steps, "batch": args.size["B"], **args.sizes("T H P N")}
-
-
-def _state_shapes(args: Boundary) -> tuple[tuple[int, ...], ...]:
-    """Returns the shapes of c, n and m."""
-    B, H, P, N = (args.size[letter] for letter in "BHPN")
-    return (B, H, P, N), (B, H, N), (B, H)
-
-
-def _saved_shapes(args: Boundary) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the shapes of carries and levels."""
-    B, T, H, P, N = (args.size[letter] for letter in "BTHPN")
-    chunks = -(-T // CHUNK)
-    return (B, chunks, H, P + 1, N), (B, chunks, H)
+    inputs = {"dy": dy, "q": q, "k": k, "v": v, "log_i": log_i, "log_f": log_f, "dcT": dcT, "dnT": dnT, "dmT": dmT}
+    saved = {name: getattr(result, name) for name in ("y", "den", "carries", "levels")}
+    args.take(MLSTM, **inputs, **saved, lengths=lengths)
+    return MlstmGrads(**args.run("mlstm_backward"))

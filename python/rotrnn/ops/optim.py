@@ -149,22 +149,9 @@ def adamw_groups(
     for name, array in (("param", param), ("m", m), ("v", v)):
         args.array(name, array, "N")
         args.out(name, array, g.shape, g.dtype)
-    args.kernels.adamw_groups(
-        p=param,
-        m=m,
-        v=v,
-        norms=norms,
-        grad=g,
-        ends=ends,
-        rules=rules,
-        loss=loss,
-        n=g.size,
-        groups=ends.size,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        clip=clip,
-    )
+    arrays: dict[str, Any] = {"p": param, "m": m, "v": v, "grad": g, "ends": ends, "rules": rules, "loss": loss}
+    how: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "eps": eps, "clip": clip}
+    args.kernels.adamw_groups(norms=norms, **arrays, **how, n=g.size, groups=ends.size)
 
 
 def norms_of(arrays: Sequence[Array]) -> list[float]:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import FUNCTION, MOST_NUMBERS
+from rotrnn._cpu import FUNCTION, LIST, MOST_NUMBERS
 from rotrnn.devices.device import HOST, beside, empty_like, full
 from rotrnn.devices.recording import RecordedLengths, recording
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
+from rotrnn.ops.declared import Declared
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -65,8 +66,20 @@ __all__ = [
     "tanh_backward",
 ]
 
+BATCH_NORM = Declared(
+    *("channel_moments", "channel_gain", "channel_affine", "channel_sums", "channel_adjoint"),
+    "channel_statistics_adjoint",
+    center="mean",
+    offset="bias",
+)
+LAYER_NORM = Declared("layer_norm_forward", "layer_norm_backward")
+RMS_NORM = Declared("rms_norm_forward", "rms_norm_backward")
+EMBEDDING = Declared("embedding_forward", "embedding_backward")
+MEAN_POOL = Declared("mean_pool_forward", "mean_pool_backward")
+RESULTS = {name: [one[1] for one in arguments if one[0] == "write"] for name, (_, arguments) in LIST.items()}
 
-def _elementwise(
+
+def _same(
     op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
 ) -> tuple[Kernels, dict[str, Any], dict[str, Any]]:
     """Checks arrays of one shape: (B, T, D) with `lengths`, any shape without. Returns the kernels, the arrays by name,
@@ -81,17 +94,24 @@ def _elementwise(
     return args.kernels, checked, {"lengths": args.lengths(lengths), **args.sizes("B T D")}
 
 
+def _elementwise(
+    op: str, kernel: str, lengths: npt.ArrayLike | None, function: str | None = None, **arrays: npt.ArrayLike
+) -> list[Any]:
+    """Calls a kernel whose arrays are all of one shape. Returns its results."""
+    kernels, given, sizes = _same(op, lengths, **arrays)
+    results = {argument: empty_like(next(iter(given.values()))) for argument in RESULTS[kernel]}
+    of: dict[str, Any] = {} if function is None else {"function": FUNCTION[function]}
+    getattr(kernels, kernel)(**results, **given, **sizes, **of)
+    return list(results.values())
+
+
 def _unary(function: str, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
-    kernels, arrays, sizes = _elementwise(function, lengths, x=x)
-    y: Array = empty_like(arrays["x"])
-    kernels.elementwise(y=y, **arrays, **sizes, function=FUNCTION[function])
+    y: Array = _elementwise(function, "elementwise", lengths, function, x=x)[0]
     return y
 
 
 def _unary_backward(function: str, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
-    kernels, arrays, sizes = _elementwise(f"{function}_backward", lengths, dy=dy, x=x)
-    dx: Array = empty_like(arrays["x"])
-    kernels.elementwise_backward(dx=dx, **arrays, **sizes, function=FUNCTION[function])
+    dx: Array = _elementwise(f"{function}_backward", "elementwise_backward", lengths, function, dy=dy, x=x)[0]
     return dx
 
 
@@ -108,8 +128,7 @@ def exp(x: npt.ArrayLike) -> Array:
 
 def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y``, with y as returned by `exp`."""
-    _, arrays, _ = _elementwise("exp_backward", None, dy=dy, y=y)
-    ady, ay = arrays["dy"], arrays["y"]
+    ady, ay = _same("exp_backward", None, dy=dy, y=y)[1].values()
     dx: Array = ady * ay
     return dx
 
@@ -122,8 +141,7 @@ def sigmoid(x: npt.ArrayLike) -> Array:
 
 def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y (1 - y)``, with y as returned by `sigmoid`."""
-    _, arrays, _ = _elementwise("sigmoid_backward", None, dy=dy, y=y)
-    ady, ay = arrays["dy"], arrays["y"]
+    ady, ay = _same("sigmoid_backward", None, dy=dy, y=y)[1].values()
     dx: Array = ady * ay * (1 - ay)
     return dx
 
@@ -135,8 +153,7 @@ def tanh(x: npt.ArrayLike) -> Array:
 
 def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy (1 - y^2)``, with y as returned by `tanh`."""
-    _, arrays, _ = _elementwise("tanh_backward", None, dy=dy, y=y)
-    ady, ay = arrays["dy"], arrays["y"]
+    ady, ay = _same("tanh_backward", None, dy=dy, y=y)[1].values()
     dx: Array = ady * (1 - ay) * (1 + ay)
     return dx
 
@@ -224,9 +241,7 @@ def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | N
     -------
     y : shape of value
     """
-    kernels, arrays, sizes = _elementwise("glu", lengths, value=value, gate=gate)
-    y: Array = empty_like(arrays["value"])
-    kernels.glu_forward(y=y, **arrays, **sizes)
+    y: Array = _elementwise("glu", "glu_forward", lengths, value=value, gate=gate)[0]
     return y
 
 
@@ -234,10 +249,7 @@ def glu_backward(
     dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
 ) -> GluGrads:
     """``dvalue = dy s(gate)``, ``dgate = dy value s(gate) s(-gate)``; arguments as in `glu`."""
-    kernels, arrays, sizes = _elementwise("glu_backward", lengths, dy=dy, value=value, gate=gate)
-    grads = GluGrads(empty_like(arrays["value"]), empty_like(arrays["gate"]))
-    kernels.glu_backward(**grads._asdict(), **arrays, **sizes)
-    return grads
+    return GluGrads(*_elementwise("glu_backward", "glu_backward", lengths, dy=dy, value=value, gate=gate))
 
 
 def swiglu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -253,9 +265,7 @@ def swiglu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike 
     -------
     y : shape of value
     """
-    kernels, arrays, sizes = _elementwise("swiglu", lengths, value=value, gate=gate)
-    y: Array = empty_like(arrays["value"])
-    kernels.swiglu_forward(y=y, **arrays, **sizes)
+    y: Array = _elementwise("swiglu", "swiglu_forward", lengths, value=value, gate=gate)[0]
     return y
 
 
@@ -263,10 +273,7 @@ def swiglu_backward(
     dy: npt.ArrayLike, value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None
 ) -> GluGrads:
     """``dvalue = dy SiLU(gate)``, ``dgate = dy value s(gate) (1 + gate s(-gate))``; arguments as in `swiglu`."""
-    kernels, arrays, sizes = _elementwise("swiglu_backward", lengths, dy=dy, value=value, gate=gate)
-    grads = GluGrads(empty_like(arrays["value"]), empty_like(arrays["gate"]))
-    kernels.swiglu_backward(**grads._asdict(), **arrays, **sizes)
-    return grads
+    return GluGrads(*_elementwise("swiglu_backward", "swiglu_backward", lengths, dy=dy, value=value, gate=gate))
 
 
 def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
@@ -274,12 +281,10 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
 
     This function is its own adjoint.
     """
-    kernels, arrays, sizes = _elementwise("mask_padding", lengths, x=x)
-    ax: Array = arrays["x"]
     if lengths is None:
+        ax: Array = _same("mask_padding", None, x=x)[1]["x"]
         return ax
-    y = np.empty_like(ax)
-    kernels.mask_padding(y=y, x=ax, **sizes)
+    y: Array = _elementwise("mask_padding", "mask_padding", lengths, x=x)[0]
     return y
 
 
@@ -416,11 +421,18 @@ def _valid_steps(args: Boundary, steps: npt.NDArray[np.int64] | None) -> Any:
     return count
 
 
-def _moments(args: Boundary, x: Array, steps: npt.NDArray[np.int64] | None) -> tuple[Array, Array]:
-    _valid_steps(args, steps)
-    mean, var = args.empty(x.shape[2:], x.dtype), args.empty(x.shape[2:], x.dtype)
-    args.kernels.channel_moments(mean=mean, var=var, x=x, lengths=steps, **args.sizes("B T D"))
+def _moments(args: Boundary) -> tuple[Array, Array]:
+    _valid_steps(args, args.given["lengths"])
+    mean, var = args.run("channel_moments").values()
+    args.given.update(mean=mean, var=var)
     return mean, var
+
+
+def _affine(args: Boundary, eps: float) -> Array:
+    """Returns ``scale (x - mean) / sqrt(var + eps) + bias`` for each channel."""
+    args.given.update(args.run("channel_gain", eps=eps))
+    y: Array = args.run("channel_affine")["y"]
+    return y
 
 
 def batch_norm_statistics(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> tuple[Array, Array]:
@@ -432,8 +444,8 @@ def batch_norm_statistics(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = N
         Also if no step is valid.
     """
     args = Boundary("batch_norm_statistics")
-    (ax,) = args.common(args.array("x", x, "B T D"))
-    return _moments(args, ax, args.lengths(lengths))
+    args.take(BATCH_NORM, x=x, lengths=lengths)
+    return _moments(args)
 
 
 def batch_norm(
@@ -467,20 +479,9 @@ def batch_norm(
     """
     args = Boundary("batch_norm")
     eps = args.number("eps", eps)
-    ax = args.array("x", x, "B T D")
-    ascale = args.array("scale", scale, "D")
-    abias = args.array("bias", bias, "D")
-    steps = args.lengths(lengths)
-    ax, ascale, abias = args.common(ax, ascale, abias)
-    mean, var = _moments(args, ax, steps)
-    return _affine(args, ax, mean, channel_gain(ascale, var, eps), abias, steps), mean, var
-
-
-def _affine(args: Boundary, x: Array, center: Array, gain: Array, offset: Array, steps: Array | None) -> Array:
-    """Returns ``gain (x - center) + offset`` for each channel."""
-    y: Array = np.empty_like(x)
-    args.kernels.channel_affine(y=y, x=x, center=center, gain=gain, offset=offset, lengths=steps, **args.sizes("B T D"))
-    return y
+    args.take(BATCH_NORM, x=x, scale=scale, bias=bias, lengths=lengths)
+    mean, var = _moments(args)
+    return _affine(args, eps), mean, var
 
 
 def batch_norm_backward(
@@ -508,48 +509,29 @@ def batch_norm_backward(
         As returned by `batch_norm`.
     """
     args = Boundary("batch_norm_backward")
-    return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=True)
+    return _batch_norm_backward(args, eps, True, dy=dy, x=x, scale=scale, mean=mean, var=var, lengths=lengths)
 
 
-def _batch_norm_backward(
-    args: Boundary,
-    dy: npt.ArrayLike,
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
-    mean: npt.ArrayLike,
-    var: npt.ArrayLike,
-    eps: float,
-    lengths: npt.ArrayLike | None,
-    through_statistics: bool,
-) -> NormGrads:
+def _batch_norm_backward(args: Boundary, eps: float, through_statistics: bool, **arrays: Any) -> NormGrads:
     eps = args.number("eps", eps)
-    ady = args.array("dy", dy, "B T D")
-    ax = args.array("x", x, "B T D")
-    channels = {"scale": scale, "mean": mean, "var": var}
-    ady, ax, ascale, amean, avar = args.common(
-        ady, ax, *[args.array(name, value, "D") for name, value in channels.items()]
-    )
-    steps = args.lengths(lengths)
-    rstd = 1 / np.sqrt(avar + eps)
-    dbias, product = np.empty_like(amean), np.empty_like(amean)
-    given: dict[str, Any] = {"dy": ady, "x": ax, "center": amean, "lengths": steps, **args.sizes("B T D")}
-    args.kernels.channel_sums(sum=dbias, product=product, **given)
+    given = args.take(BATCH_NORM, **arrays)
+    scale, var, steps = given["scale"], given["var"], given["lengths"]
+    rstd = 1 / np.sqrt(var + eps)
+    dbias, product = args.run("channel_sums").values()
     dscale = product * rstd
-    slope = offset = np.zeros_like(amean)
+    slope = offset = np.zeros_like(var)
     if through_statistics:
         _valid_steps(args, steps)
-        slope, offset = statistics_adjoint(ascale, avar, eps, dscale, dbias, ax.shape, steps)
-    dx: Array = np.empty_like(ax)
-    args.kernels.channel_adjoint(dx=dx, **given, gain=ascale * rstd, slope=slope, offset=offset)
+        slope, offset = statistics_adjoint(scale, var, eps, dscale, dbias, given["x"].shape, steps)
+    dx: Array = args.run("channel_adjoint", gain=scale * rstd, slope=slope, offset=offset)["dx"]
     return NormGrads(dx, dscale, dbias)
 
 
 def channel_gain(scale: Array, var: Array, eps: float) -> Array:
     """Returns ``scale / sqrt(var + eps)``, all (D,)."""
     args = Boundary("channel_gain")
-    scale, var = args.common(args.array("scale", scale, "D"), args.array("var", var, "D"))
-    gain = empty_like(var)
-    args.kernels.channel_gain(gain=gain, scale=scale, var=var, **args.sizes("D"), eps=eps)
+    args.take(BATCH_NORM, scale=scale, var=var)
+    gain: Array = args.run("channel_gain", eps=eps)["gain"]
     return gain
 
 
@@ -583,14 +565,9 @@ def statistics_adjoint(
     float64, of a batch that is distributed over processes.
     """
     args = Boundary("statistics_adjoint")
-    given = {"scale": scale, "var": var, "dscale": dscale, "dbias": dbias}
-    ready = args.common(*(args.array(name, one, "D") for name, one in given.items()))
-    arrays = dict(zip(given, ready, strict=True))
-    slope, shift = empty_like(ready[0]), empty_like(ready[0])
-    lengths = None if steps is not None else lengths
-    args.kernels.channel_statistics_adjoint(
-        slope=slope, shift=shift, **arrays, lengths=lengths, steps=steps, B=shape[0], T=shape[1], D=shape[2], eps=eps
-    )
+    args.take(BATCH_NORM, scale=scale, var=var, dscale=dscale, dbias=dbias)
+    given: dict[str, Any] = {"lengths": None if steps is not None else lengths, "steps": steps, "eps": eps}
+    slope, shift = args.run("channel_statistics_adjoint", **given, B=shape[0], T=shape[1]).values()
     return slope, shift
 
 
@@ -617,12 +594,8 @@ def batch_norm_inference(
     """
     args = Boundary("batch_norm_inference")
     eps = args.number("eps", eps)
-    ax = args.array("x", x, "B T D")
-    channels = {"scale": scale, "bias": bias, "mean": mean, "var": var}
-    ax, ascale, abias, amean, avar = args.common(
-        ax, *[args.array(name, value, "D") for name, value in channels.items()]
-    )
-    return _affine(args, ax, amean, channel_gain(ascale, avar, eps), abias, args.lengths(lengths))
+    args.take(BATCH_NORM, x=x, scale=scale, bias=bias, mean=mean, var=var, lengths=lengths)
+    return _affine(args, eps)
 
 
 def batch_norm_inference_backward(
@@ -638,7 +611,7 @@ def batch_norm_inference_backward(
     """Adjoint of `batch_norm_inference`: as `batch_norm_backward`, but mean and var are constants, so
     ``dx = scale r dy``."""
     args = Boundary("batch_norm_inference_backward")
-    return _batch_norm_backward(args, dy, x, scale, mean, var, eps, lengths, through_statistics=False)
+    return _batch_norm_backward(args, eps, False, dy=dy, x=x, scale=scale, mean=mean, var=var, lengths=lengths)
 
 
 def layer_norm(
@@ -666,15 +639,8 @@ def layer_norm(
     """
     args = Boundary("layer_norm")
     eps = args.number("eps", eps)
-    ax, ascale, abias = args.common(
-        args.array("x", x, "B T D"), args.array("scale", scale, "D"), args.array("bias", bias, "D")
-    )
-    B, T, D = ax.shape
-    y: Array = np.empty_like(ax)
-    mean, rstd = args.empty((B, T), ax.dtype), args.empty((B, T), ax.dtype)
-    args.kernels.layer_norm_forward(
-        y=y, mean=mean, rstd=rstd, x=ax, scale=ascale, bias=abias, lengths=args.lengths(lengths), B=B, T=T, D=D, eps=eps
-    )
+    args.take(LAYER_NORM, x=x, scale=scale, bias=bias, lengths=lengths)
+    y, mean, rstd = args.run("layer_norm_forward", eps=eps).values()
     return y, mean, rstd
 
 
@@ -702,24 +668,8 @@ def layer_norm_backward(
         As returned by `layer_norm`.
     """
     args = Boundary("layer_norm_backward")
-    ady, ax, ascale, amean, arstd = args.common(
-        args.array("dy", dy, "B T D"),
-        args.array("x", x, "B T D"),
-        args.array("scale", scale, "D"),
-        args.array("mean", mean, "B T"),
-        args.array("rstd", rstd, "B T"),
-    )
-    grads = NormGrads(np.empty_like(ax), np.empty_like(ascale), np.empty_like(ascale))
-    given: dict[str, Any] = {
-        "dy": ady,
-        "x": ax,
-        "scale": ascale,
-        "mean": amean,
-        "rstd": arstd,
-        "lengths": args.lengths(lengths),
-    }
-    args.kernels.layer_norm_backward(**grads._asdict(), **given, **args.sizes("B T D"))
-    return grads
+    args.take(LAYER_NORM, dy=dy, x=x, scale=scale, mean=mean, rstd=rstd, lengths=lengths)
+    return NormGrads(**args.run("layer_norm_backward"))
 
 
 class RmsNormGrads(NamedTuple):
@@ -751,11 +701,8 @@ def rms_norm(
     """
     args = Boundary("rms_norm")
     eps = args.number("eps", eps)
-    ax, ascale = args.common(args.array("x", x, "B T D"), args.array("scale", scale, "D"))
-    y: Array = np.empty_like(ax)
-    rstd = args.empty(ax.shape[:2], ax.dtype)
-    steps = args.lengths(lengths)
-    args.kernels.rms_norm_forward(y=y, rstd=rstd, x=ax, scale=ascale, lengths=steps, **args.sizes("B T D"), eps=eps)
+    args.take(RMS_NORM, x=x, scale=scale, lengths=lengths)
+    y, rstd = args.run("rms_norm_forward", eps=eps).values()
     return y, rstd
 
 
@@ -782,15 +729,8 @@ def rms_norm_backward(
         As returned by `rms_norm`.
     """
     args = Boundary("rms_norm_backward")
-    arrays = {"dy": dy, "x": x, "scale": scale, "rstd": rstd}
-    forms = ("B T D", "B T D", "D", "B T")
-    checked = args.common(
-        *(args.array(name, one, form) for (name, one), form in zip(arrays.items(), forms, strict=True))
-    )
-    given = dict(zip(arrays, checked, strict=True))
-    grads = RmsNormGrads(np.empty_like(given["x"]), np.empty_like(given["scale"]))
-    args.kernels.rms_norm_backward(**grads._asdict(), **given, lengths=args.lengths(lengths), **args.sizes("B T D"))
-    return grads
+    args.take(RMS_NORM, dy=dy, x=x, scale=scale, rstd=rstd, lengths=lengths)
+    return RmsNormGrads(**args.run("rms_norm_backward"))
 
 
 # --------------------------------------------------------------------------------------------------- embedding
@@ -810,16 +750,13 @@ def check_indices(args: Boundary, name: str, array: Array, bound: int, padding: 
         raise ValueError(f"{args.op}: {name}[{place}] is {array[at]}, expected {expected}{or_else}")
 
 
-def _ids(
-    args: Boundary, ids: npt.ArrayLike, lengths: npt.ArrayLike | None, vocab: int
-) -> tuple[Array, npt.NDArray[np.int64] | None]:
-    aids = args.integers("ids", ids, "B T")
-    steps = args.lengths(lengths)
-    padding = None
+def _valid_ids(args: Boundary, ids: Array, vocab: int) -> Array:
+    """Checks ids. Returns them with zeros in padding, because kernels refuse others there, too."""
+    steps, padding = args.given["lengths"], None
     if steps is not None and recording() is None:  # recorded ids are zero in padding
-        padding = args.device.asarray(np.arange(aids.shape[1]) >= steps[:, None])
-    check_indices(args, "ids", aids, vocab, padding)
-    return aids if padding is None else np.where(padding, 0, aids), steps  # kernels refuse others, in padding too
+        padding = args.device.asarray(np.arange(ids.shape[1]) >= steps[:, None])
+    check_indices(args, "ids", ids, vocab, padding)
+    return ids if padding is None else np.where(padding, 0, ids)
 
 
 def embedding(
@@ -844,13 +781,9 @@ def embedding(
         Also if an id is out of range; the message names its position.
     """
     args = Boundary("embedding")
-    atable = args.array("table", table, "V D")
-    abias = args.optional("bias", bias, "D")
-    aids, steps = _ids(args, ids, lengths, len(atable))
-    atable, abias = args.common(atable, abias)
-    B, T = aids.shape
-    y = args.out("y", None, (B, T, atable.shape[1]), atable.dtype)
-    args.kernels.embedding_forward(y=y, ids=aids, table=atable, bias=abias, lengths=steps, **args.sizes("B T D V"))
+    aids = args.integers("ids", ids, "B T")
+    args.take(EMBEDDING, table=table, bias=bias, lengths=lengths)
+    y: Array = args.run("embedding_forward", ids=_valid_ids(args, aids, args.size["V"]))["y"]
     return y
 
 
@@ -878,13 +811,11 @@ def embedding_backward(
         V, the number of rows of the table.
     """
     args = Boundary("embedding_backward")
-    vocab = args.integer("vocab", vocab)
-    ady = args.array("dy", dy, "B T D")
-    aids, steps = _ids(args, ids, lengths, vocab)
-    (ady,) = args.common(ady)
-    B, T, D = ady.shape
-    dtable = args.out(f"dtable with vocab={vocab}", None, (vocab, D), ady.dtype)
-    args.kernels.embedding_backward(dtable=dtable, dy=ady, ids=aids, lengths=steps, B=B, T=T, D=D, V=vocab)
+    args.bind("V", args.integer("vocab", vocab), f"vocab={vocab}")
+    ady = args.take(EMBEDDING, dy=dy, lengths=lengths)["dy"]
+    args.check_size(f"dtable with vocab={vocab}", (vocab, ady.shape[2]), ady.dtype)
+    aids = args.integers("ids", ids, "B T")
+    dtable = args.run("embedding_backward", ids=_valid_ids(args, aids, vocab))["dtable"]
     return EmbeddingGrads(dtable, dtable.sum(axis=0))
 
 
@@ -894,21 +825,17 @@ def embedding_backward(
 def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Mean over the valid steps of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("mean_pool")
-    (ax,) = args.common(args.array("x", x, "B T D"))
-    B, T, D = ax.shape
-    y = args.empty((B, D), ax.dtype)
-    args.kernels.mean_pool_forward(y=y, x=ax, lengths=args.lengths(lengths), B=B, T=T, D=D)
+    args.take(MEAN_POOL, x=x, lengths=lengths)
+    y: Array = args.run("mean_pool_forward")["y"]
     return y
 
 
 def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Adjoint of `mean_pool`: (B, T = seq_len, D) with dy (B, D) over the number of valid steps, at each of them."""
     args = Boundary("mean_pool_backward")
-    (ady,) = args.common(args.array("dy", dy, "B D"))
-    args.bind("T", args.integer("seq_len", seq_len, 0, MOST_NUMBERS), "seq_len")
-    B, D = ady.shape
-    dx = args.out(f"dx with seq_len={seq_len}", None, (B, seq_len, D), ady.dtype)
-    args.kernels.mean_pool_backward(dx=dx, dy=ady, lengths=args.lengths(lengths), B=B, T=seq_len, D=D)
+    args.bind("T", args.integer("seq_len", seq_len, 0, MOST_NUMBERS), f"seq_len={seq_len}")
+    args.take(MEAN_POOL, dy=dy, lengths=lengths)
+    dx: Array = args.run("mean_pool_backward")["dx"]
     return dx
 
 

@@ -13,9 +13,13 @@ import numpy.typing as npt
 from rotrnn._cpu import CELL
 from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
 __all__ = ["LstmGrads", "LstmResult", "RnnGrads", "lstm", "lstm_backward", "rnn", "rnn_backward"]
 
+RNN = Declared("rnn_forward", "rnn_backward", **{"w": "A", "gates_of(cell), N": "N"})
+LSTM = Declared("rnn_forward", "rnn_backward", **{"gates_of(cell), N": "4*N"})
+LSTM.forms |= {name: LSTM.forms[name]._replace(optional=False) for name in ("c", "gates")}
 ACTIVATIONS = tuple(name for name in CELL if name != "lstm")
 
 
@@ -95,33 +99,9 @@ def rnn(
         Shapes disagree, a length is out of range, the activation is unknown, or a size product overflows.
     """
     args = Boundary("rnn")
-    reverse = args.flag("reverse", reverse)
-    ax = args.array("x", x, "B T N")
-    aA = args.array("A", A, "N N")
-    ah0 = args.optional("h0", h0, "B N")
-    steps = args.lengths(lengths)
-    cell = _cell(args, activation)
-    ax, aA, ah0 = args.common(ax, aA, ah0)
-    B, T, N = ax.shape
-    h, hT = empty_like(ax), args.empty((B, N), ax.dtype)
-    args.kernels.rnn_forward(
-        h=h,
-        hT=hT,
-        c=None,
-        cT=None,
-        gates=None,
-        c0=None,
-        w=aA,
-        x=ax,
-        h0=ah0,
-        lengths=steps,
-        cell=cell,
-        reverse=reverse,
-        B=B,
-        T=T,
-        N=N,
-    )
-    return h, hT
+    args.take(RNN, x=x, A=A, h0=h0, lengths=lengths)
+    results = args.run("rnn_forward", cell=_cell(args, activation), reverse=args.flag("reverse", reverse))
+    return results["h"], results["hT"]
 
 
 def rnn_backward(
@@ -164,32 +144,10 @@ def rnn_backward(
     """
     args = Boundary("rnn_backward")
     reverse = args.flag("reverse", reverse)
-    adh = args.array("dh", dh, "B T N")
-    aA = args.array("A", A, "N N")
-    ah = args.array("h", h, "B T N")
-    ah0 = args.optional("h0", h0, "B N")
-    adhT = args.optional("dhT", dhT, "B N")
-    steps = args.lengths(lengths)
-    cell = _cell(args, activation)
-    adh, aA, ah, ah0, adhT = args.common(adh, aA, ah, ah0, adhT)
-    B, T, N = adh.shape
-    dx, dh0 = empty_like(adh), args.empty((B, N), adh.dtype)
-    args.kernels.rnn_backward(
-        dx=dx,
-        dh0=dh0,
-        dh=adh,
-        dhT=adhT,
-        w=aA,
-        h=ah,
-        lengths=steps,
-        **dict.fromkeys(("dc0", "dcT", "c", "gates", "c0")),
-        B=B,
-        T=T,
-        N=N,
-        cell=cell,
-        reverse=reverse,
-    )
-    return RnnGrads(recurrent_weight_grad(args, aA, dx, ah, ah0, steps, reverse), dx, dh0)
+    given = args.take(RNN, dh=dh, A=A, h=h, h0=h0, dhT=dhT, lengths=lengths)
+    grads = args.run("rnn_backward", cell=_cell(args, activation), reverse=reverse)
+    dA = recurrent_weight_grad(args, given["A"], grads["dx"], given["h"], given["h0"], given["lengths"], reverse)
+    return RnnGrads(dA, grads["dx"], grads["dh0"])
 
 
 class LstmResult(NamedTuple):
@@ -209,14 +167,6 @@ class LstmGrads(NamedTuple):
     dx: Array
     dh0: Array
     dc0: Array
-
-
-def _lstm_weights(args: Boundary, w: npt.ArrayLike) -> Array:
-    """Returns the checked w, with N rows for each of the four gates. Binds N and G = 4N."""
-    array = args.array("w", w, "G N")
-    if args.size["G"] != 4 * args.size["N"]:
-        raise ValueError(f"{args.op}: w has shape {array.shape}, expected (4N, N)")
-    return array
 
 
 def lstm(
@@ -256,19 +206,8 @@ def lstm(
         As `rnn`.
     """
     args = Boundary("lstm")
-    aw = _lstm_weights(args, w)
-    ax = args.array("x", x, "B T G")
-    ah0 = args.optional("h0", h0, "B N")
-    ac0 = args.optional("c0", c0, "B N")
-    steps = args.lengths(lengths)
-    aw, ax, ah0, ac0 = args.common(aw, ax, ah0, ac0)
-    B, T, N = (args.size[letter] for letter in "BTN")
-    h, c = args.empty((B, T, N), ax.dtype), args.empty((B, T, N), ax.dtype)
-    result = LstmResult(h, c, empty_like(ax), args.empty((B, N), ax.dtype), args.empty((B, N), ax.dtype))
-    args.kernels.rnn_forward(
-        **result._asdict(), w=aw, x=ax, h0=ah0, c0=ac0, lengths=steps, B=B, T=T, N=N, cell=CELL["lstm"], reverse=False
-    )
-    return result
+    args.take(LSTM, w=w, x=x, h0=h0, c0=c0, lengths=lengths)
+    return LstmResult(**args.run("rnn_forward", c=True, cT=True, gates=True, cell=CELL["lstm"], reverse=False))
 
 
 def lstm_backward(
@@ -313,34 +252,7 @@ def lstm_backward(
         As `lstm`.
     """
     args = Boundary("lstm_backward")
-    aw = _lstm_weights(args, w)
-    adh = args.array("dh", dh, "B T N")
-    ah = args.array("h", h, "B T N")
-    ac = args.array("c", c, "B T N")
-    agates = args.array("gates", gates, "B T G")
-    ah0, ac0 = args.optional("h0", h0, "B N"), args.optional("c0", c0, "B N")
-    adhT, adcT = args.optional("dhT", dhT, "B N"), args.optional("dcT", dcT, "B N")
-    steps = args.lengths(lengths)
-    aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT = args.common(aw, adh, ah, ac, agates, ah0, ac0, adhT, adcT)
-    B, T, N = adh.shape
-    dx, dh0, dc0 = empty_like(agates), args.empty((B, N), adh.dtype), args.empty((B, N), adh.dtype)
-    args.kernels.rnn_backward(
-        dx=dx,
-        dh0=dh0,
-        dc0=dc0,
-        dh=adh,
-        dhT=adhT,
-        dcT=adcT,
-        w=aw,
-        h=ah,
-        c=ac,
-        gates=agates,
-        c0=ac0,
-        lengths=steps,
-        B=B,
-        T=T,
-        N=N,
-        cell=CELL["lstm"],
-        reverse=False,
-    )
-    return LstmGrads(recurrent_weight_grad(args, aw, dx, ah, ah0, steps, False), dx, dh0, dc0)
+    given = args.take(LSTM, w=w, dh=dh, h=h, c=c, gates=gates, h0=h0, c0=c0, dhT=dhT, dcT=dcT, lengths=lengths)
+    grads = args.run("rnn_backward", dc0=True, cell=CELL["lstm"], reverse=False)
+    dw = recurrent_weight_grad(args, given["w"], grads["dx"], given["h"], given["h0"], given["lengths"], False)
+    return LstmGrads(dw, **grads)

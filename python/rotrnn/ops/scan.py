@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn.devices.device import device_of, empty
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, Windowed
+from rotrnn.ops.declared import Declared
 
 __all__ = [
     "DiagonalScanGrads",
@@ -20,6 +21,8 @@ __all__ = [
     "rotation_scan_backward",
 ]
 
+SCAN = Declared("scan_forward", "scan_backward")
+WINDOW = Declared("window_forward", "window_backward", past="h0", last="hT")
 LANES = REAL + COMPLEX
 
 
@@ -108,21 +111,11 @@ def diagonal_scan(
         overflows.
     """
     args = Boundary("diagonal_scan")
-    ax = args.array("x", x, "B T N", kinds=LANES)
-    aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    L, reverse = args.window(window), args.flag("reverse", reverse)
+    kernels, which = _kernels(args, window)
+    reverse = args.flag("reverse", reverse)
     return_state = args.flag("return_state", return_state)
-    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
-    steps = args.lengths(lengths)
-    ax, aa, ah0 = args.common(ax, aa, ah0)
-    h = args.out("out", out, ax.shape, ax.dtype, a, x, h0, aa, ax, ah0)
-    B, T, N = ax.shape
-    hT = args.state((B, N), ax.dtype) if return_state else None
-    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
-    if L is None:
-        args.kernels.scan_forward(h=h, hT=hT, a=aa, x=ax, h0=ah0, **how)
-    else:
-        args.kernels.window_forward(h=h, last=hT, a=aa, x=ax, past=ah0, L=min(L, MOST_NUMBERS), **how)
+    args.take(kernels, x=x, a=a, h0=h0, lengths=lengths)
+    h, hT = args.run(f"{which}_forward", h=args.into(out, "x", a, x, h0), hT=return_state, reverse=reverse).values()
     return h if hT is None else (h, hT)
 
 
@@ -177,29 +170,25 @@ def diagonal_scan_backward(
         As `diagonal_scan`.
     """
     args = Boundary("diagonal_scan_backward")
-    adh = args.array("dh", dh, "B T N", kinds=LANES)
-    aa = args.array("a", a, "N", "B T N", kinds=LANES)
-    L, reverse = args.window(window), args.flag("reverse", reverse)
-    name, kept = ("h", h) if L is None else ("x", x)
+    kernels, which = _kernels(args, window)
+    reverse = args.flag("reverse", reverse)
+    name, kept = ("h", h) if window is None else ("x", x)
     if kept is None:
-        raise ValueError(f"diagonal_scan_backward: {name} is None, expected (B, T, N) with window={window}")
-    akept = args.array(name, kept, "B T N", kinds=LANES)
-    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N", kinds=LANES)
-    adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N", kinds=LANES)
-    steps = args.lengths(lengths)
-    adh, aa, akept, ah0, adhT = args.common(adh, aa, akept, ah0, adhT)
-    B, T, N = adh.shape
-    dx = args.out("out", out, adh.shape, adh.dtype, dh, a, kept, h0, dhT, adh, akept)
-    da = np.empty_like(aa)
-    dh0 = args.state((B, N), adh.dtype)
-    how: dict[str, Any] = {"lengths": steps, "B": B, "T": T, "N": N, "varying": aa.ndim == 3, "reverse": reverse}
+        raise ValueError(f"{args.op}: {name} is None, expected (B, T, N) with window={window}")
+    given = args.take(kernels, dh=dh, a=a, **{name: kept}, h0=h0, dhT=dhT, lengths=lengths)
+    where = out is None or args.out(
+        "out", out, given["dh"].shape, args.plan.dtype, dh, a, kept, h0, dhT, *given.values()
+    )
+    return DiagonalScanGrads(**args.run(f"{which}_backward", dx=where, dh0=True, reverse=reverse))
+
+
+def _kernels(args: Boundary, window: int | None) -> tuple[Declared, str]:
+    """Returns the kernels of scans, or of those with a window, whose size it binds; and how their names begin."""
+    L = args.window(window)
     if L is None:
-        args.kernels.scan_backward(dx=dx, da=da, dh0=dh0, dh=adh, dhT=adhT, a=aa, h=akept, h0=ah0, **how)
-    else:
-        args.kernels.window_backward(
-            dx=dx, da=da, dpast=dh0, dh=adh, dlast=adhT, a=aa, x=akept, past=ah0, L=min(L, MOST_NUMBERS), **how
-        )
-    return DiagonalScanGrads(da, dx, dh0)
+        return SCAN, "scan"
+    args.bind("L", min(L, MOST_NUMBERS), f"window={window}")
+    return WINDOW, "window"
 
 
 class RotationScanGrads(NamedTuple):
@@ -339,7 +328,7 @@ def rotation_scan(
     args = Boundary("rotation_scan")
     reverse, return_state = args.flag("reverse", reverse), args.flag("return_state", return_state)
     ax = args.array("x", x, "B T N")
-    ah0 = args.optional("h0", h0, "B N" if args.window(window) is None else "B W N")
+    ah0 = args.optional("h0", h0, "B N" if args.window(window) is None else "B L-1 N")
     planes = Planes(args, theta, gamma, ax.shape[-1], lengths)
     dtype = np.result_type(*(one for one in (ax, ah0, planes.theta, planes.gamma) if one is not None))
     _, a = planes.transition(dtype)
@@ -399,8 +388,8 @@ def rotation_scan_backward(
     if kept is None:
         raise ValueError(f"{args.op}: {needed} is None, expected (B, T, N) with window={window}")
     ah, ax = args.optional("h", h, "B T N"), args.optional("x", x, "B T N")
-    ah0 = args.optional("h0", h0, "B N" if L is None else "B W N")
-    adhT = args.optional("dhT", dhT, "B N" if L is None else "B W N")
+    ah0 = args.optional("h0", h0, "B N" if L is None else "B L-1 N")
+    adhT = args.optional("dhT", dhT, "B N" if L is None else "B L-1 N")
     planes = Planes(args, theta, gamma, adh.shape[-1], lengths)
     given = [adh, ah, ax, ah0, adhT]
     dtype = np.result_type(*(one for one in (*given, planes.theta, planes.gamma) if one is not None))

@@ -8,14 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
-from rotrnn._cpu import SELECTIVE_TILE as TILE
-from rotrnn.devices.device import einsum, empty_like
-from rotrnn.ops.boundary import Array, Boundary, Windowed
+from rotrnn.devices.device import einsum
+from rotrnn.ops.boundary import Array, Boundary, Windowed, asked
+from rotrnn.ops.declared import Declared
 from rotrnn.ops.mixer import VECTORS
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
+
+SELECTIVE = Declared("selective_forward", "selective_backward", batch="B")
+SOLVE = Declared("selective_solve", columns="K")
+WINDOWED = Declared("selective_forward", "selective_backward", **{"batch, D, S": "B, L-1, D, S", "batch": "B"})
 
 
 class SelectiveScanGrads(NamedTuple):
@@ -138,23 +142,16 @@ def selective_scan(
         Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
     """
     args = Boundary("selective_scan")
-    L, reverse, negative = args.window(window), args.flag("reverse", reverse), args.flag("negative", negative)
-    return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
-    given = _arrays(args, x, delta, A, B, C, skip, h0, L)
-    steps = args.lengths(lengths)
-    arrays = args.common(*given)
-    if L is not None:
+    how = {"reverse": args.flag("reverse", reverse), "negative": args.flag("negative", negative)}
+    wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
+    declared = SELECTIVE if args.window(window) is None else WINDOWED
+    args.take(declared, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
+    if window is not None:
         if return_carries:
             raise ValueError(f"selective_scan: return_carries=True with window={window}, expected one of the two")
-        windowed = _window_forward(arrays, {"window": L, "reverse": reverse, "lengths": steps}, negative)
+        windowed = _window_forward(args.given, window, **how)
         return (windowed.y, windowed.hT) if return_state else windowed.y
-    y = empty_like(arrays[0])
-    hT = args.empty(_state_shape(args), y.dtype) if return_state else None
-    carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
-    inputs = _inputs(args, arrays, steps, reverse, negative)
-    args.kernels.selective_forward(y=y, hT=hT, carries=carries, **inputs)
-    more = tuple(one for one in (hT, carries) if one is not None)
-    return (y, *more) if more else y
+    return asked(*args.run("selective_forward", y=True, **wanted, **how).values())  # type: ignore[no-any-return]
 
 
 def selective_scan_backward(
@@ -206,28 +203,15 @@ def selective_scan_backward(
         As `selective_scan`.
     """
     args = Boundary("selective_scan_backward")
-    ady = args.array("dy", dy, "B T D")
-    L, reverse, negative = args.window(window), args.flag("reverse", reverse), args.flag("negative", negative)
-    given = _arrays(args, x, delta, A, B, C, skip, h0, L)
-    adhT = args.optional("dhT", dhT, "B D S" if L is None else "B W D S")
-    steps = args.lengths(lengths)
-    *arrays, ady, adhT = args.common(*given, ady, adhT)
-    if L is not None:
-        return _window_backward(ady, arrays, adhT, {"window": L, "reverse": reverse, "lengths": steps}, negative)
-    inputs = _inputs(args, arrays, steps, reverse, negative)
+    how = {"reverse": args.flag("reverse", reverse), "negative": args.flag("negative", negative)}
+    declared = SELECTIVE if args.window(window) is None else WINDOWED
+    inputs: dict[str, Any] = {"dy": dy, "x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0}
+    given = args.take(declared, **inputs, dhT=dhT, carries=None if window else carries, lengths=lengths)
+    if window is not None:
+        return _window_backward(given, window, **how)
     if carries is None:
-        carries = args.empty(_carries_shape(args), ady.dtype)
-        args.kernels.selective_forward(y=None, hT=None, carries=carries, **inputs)
-    else:
-        args.bind("tiles", _carries_shape(args)[1], f"dy in tiles of {TILE} steps")
-        carries = args.array("carries", carries, "B tiles S D")
-        carries = args.layout(carries, ady.dtype)
-    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
-    grads.append(args.empty(_state_shape(args), ady.dtype))
-    result = SelectiveScanGrads(*grads)
-    del inputs["h0"]
-    args.kernels.selective_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
-    return result
+        given["carries"] = args.run("selective_forward", carries=True, **how)["carries"]
+    return SelectiveScanGrads(**args.run("selective_backward", **how))
 
 
 class SelectiveSolution(NamedTuple):
@@ -300,77 +284,18 @@ def selective_solve(
         Wrong dtype, mismatched shapes, an unknown form or one without a direct solution, or a length out of range.
     """
     args = Boundary("selective_solve")
-    ax, adelta = args.array("x", x, "B T E"), args.array("delta", delta, "B T E")
-    arrays = [
-        *(ax, adelta, args.array("A", A, "E S"), args.array("h0", h0, "B E S")),
-        *(args.array("base", base, "B T K"), args.array("v", v, "K E"), args.array("first", first, "B K")),
-    ]
+    args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, lengths=lengths)
     if args.integer("form", form, 0, len(MIXER) - 1) not in VECTORS:
         raise ValueError(f"selective_solve: form={form!r}, expected a form with vectors")
     (B, T, E, S, K), R = (args.size[letter] for letter in "BTESK"), args.integer("rank", rank)
     if K != R * E + R + 2 * S:
         raise ValueError(f"selective_solve: base has {K} columns, expected {R * E + R + 2 * S} for R={R}, E={E}, S={S}")
-    unit, negative, steps = args.flag("unit", unit), args.flag("negative", negative), args.lengths(lengths)
-    ax, adelta, aA, ah0, abase, av, afirst = args.common(*arrays)
-
-    def new(*shape: int) -> Array:
-        return args.empty(shape, ax.dtype)
-
-    y, mixed, late, out = new(B, T, E), new(B, T, E), new(B, T, K), new(B * T * K)
-    hT, carries = new(B, E, S), new(B, -(-T // TILE), S, E)
-    args.kernels.selective_solve(
-        y=y, mixed=mixed, hT=hT, carries=carries, late=late, out=out.reshape(B, T, K),
-        x=ax, delta=adelta, base=abase, v=av, first=afirst, A=aA, h0=ah0, lengths=steps,
-        B=B, T=T, E=E, S=S, R=R, columns=K, form=form, largest=float(largest), unit=unit, negative=negative,
-    )  # fmt: skip
-    widths = R * E, R, S, S
+    how: dict[str, Any] = {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}
+    results = args.run("selective_solve", R=R, form=form, largest=float(largest), **how)
+    out, widths = results.pop("out").reshape(B * T * K), (R * E, R, S, S)
     parts = np.split(out, [B * T * sum(widths[: i + 1]) for i in range(3)])
     u, alpha, b, c = (part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
-    return SelectiveSolution(y, mixed, hT, carries, late, (u, alpha, b, c))
-
-
-def _arrays(
-    args: Boundary,
-    x: npt.ArrayLike,
-    delta: npt.ArrayLike,
-    A: npt.ArrayLike,
-    B: npt.ArrayLike,
-    C: npt.ArrayLike,
-    skip: npt.ArrayLike | None,
-    h0: npt.ArrayLike | None,
-    window: int | None,
-) -> list[Array | None]:
-    """Returns the arguments of a selective scan, with checked shapes."""
-    return [
-        args.array("x", x, "B T D"),
-        args.array("delta", delta, "B T D"),
-        args.array("A", A, "D S"),
-        args.array("B", B, "B T S"),
-        args.array("C", C, "B T S"),
-        args.optional("skip", skip, "D"),
-        args.optional("h0", h0, "B D S" if window is None else "B W D S"),
-    ]
-
-
-def _inputs(args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool, negative: bool) -> dict[str, Any]:
-    """Returns the keyword arguments that both kernels share."""
-    named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
-    sizes = {"batch": args.size["B"], **args.sizes("T D S")}
-    return {**named, "lengths": steps, **sizes, "reverse": reverse, "negative": negative}
-
-
-def _sizes(args: Boundary) -> tuple[int, ...]:
-    return tuple(args.size[letter] for letter in "BTDS")
-
-
-def _state_shape(args: Boundary) -> tuple[int, int, int]:
-    B, _, D, S = _sizes(args)
-    return B, D, S
-
-
-def _carries_shape(args: Boundary) -> tuple[int, int, int, int]:
-    B, T, D, S = _sizes(args)
-    return B, -(-T // TILE), S, D
+    return SelectiveSolution(**results, maps=(u, alpha, b, c))
 
 
 class _Windowed(NamedTuple):
@@ -394,23 +319,23 @@ def _flat(state: Any) -> Any:
     return None if state is None else state.reshape(*state.shape[:-2], state.shape[-2] * state.shape[-1])
 
 
-def _window_forward(arrays: list[Any], how: dict[str, Any], negative: bool) -> _Windowed:
-    x, delta, A, B, C, skip, h0 = arrays
-    x, delta, B, C = (mask_padding(one, how["lengths"]) for one in (x, delta, B, C))
+def _window_forward(given: dict[str, Any], window: int, reverse: bool, negative: bool) -> _Windowed:
+    A, skip, h0, lengths = (given[name] for name in ("A", "skip", "h0", "lengths"))
+    x, delta, B, C = (mask_padding(given[name], lengths) for name in ("x", "delta", "B", "C"))
     e, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
     a, slope = (2 * e - 1, 2 * e) if negative else (e, e)
+    how: Windowed = {"window": window, "reverse": reverse, "lengths": lengths}
     h, hT = diagonal_scan(_flat(a), _flat(v), _flat(h0), return_state=True, **how)
     h, hT = h.reshape(v.shape), hT.reshape(*hT.shape[:-1], *A.shape)
     y = einsum("btds,bts->btd", h, C)
     return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, slope, v, h)
 
 
-def _window_backward(
-    dy: Array, arrays: list[Any], dhT: Array | None, how: dict[str, Any], negative: bool
-) -> SelectiveScanGrads:
-    _, _, A, _, _, skip, h0 = arrays
-    _, hT, x, delta, B, C, a, slope, v, h = _window_forward(arrays, how, negative)
-    dy = mask_padding(dy, how["lengths"])
+def _window_backward(given: dict[str, Any], window: int, reverse: bool, negative: bool) -> SelectiveScanGrads:
+    A, skip, h0, dhT, lengths = (given[name] for name in ("A", "skip", "h0", "dhT", "lengths"))
+    _, hT, x, delta, B, C, a, slope, v, h = _window_forward(given, window, reverse, negative)
+    dy = mask_padding(given["dy"], lengths)
+    how: Windowed = {"window": window, "reverse": reverse, "lengths": lengths}
     dh = _flat(dy[..., None] * C[:, :, None])
     scan = diagonal_scan_backward(dh, _flat(a), None, _flat(h0), x=_flat(v), dhT=_flat(dhT), **how)
     dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * slope

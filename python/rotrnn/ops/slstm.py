@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy.typing as npt
 
 from rotrnn.devices.device import contiguous, empty_like
 from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 from rotrnn.ops.rnn import recurrent_weight_grad
 
 __all__ = ["SlstmGrads", "SlstmResult", "slstm", "slstm_backward"]
 
 FORGET_GATES = ("sigmoid", "exp")
 """Functions of the forget gate in the xLSTM paper."""
-STATE = "h0", "c0", "n0", "m0"
-FINAL = "dhT", "dcT", "dnT", "dmT"
+SLSTM = Declared("slstm_forward", "slstm_backward")
 
 
 class SlstmResult(NamedTuple):
@@ -93,16 +93,9 @@ def slstm(
         Shapes disagree, `forget` is unknown, a length is out of range, or a size product overflows.
     """
     args = Boundary("slstm")
+    args.take(SLSTM, x=x, w=w, h0=h0, c0=c0, n0=n0, m0=m0, lengths=lengths)
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
-    aw, ax = _inputs(args, w, x)
-    aw, ax, *before = args.common(aw, ax, *_optional(args, STATE, (h0, c0, n0, m0)))
-    h, c, n, m = (args.empty(_shape(args, "BTHP"), ax.dtype) for _ in range(4))
-    hT, cT, nT, mT = (args.empty(_shape(args, "BHP"), ax.dtype) for _ in range(4))
-    result = SlstmResult(h, c, n, m, empty_like(ax), hT, cT, nT, mT)
-    given: dict[str, Any] = dict(zip(STATE, before, strict=True))
-    given |= {"w": aw, "x": ax, "lengths": args.lengths(lengths), **args.sizes("B T H P")}
-    args.kernels.slstm_forward(**result._asdict(), **given, exponential=exponential)
-    return result
+    return SlstmResult(**args.run("slstm_forward", exponential=exponential))
 
 
 def slstm_backward(
@@ -153,49 +146,16 @@ def slstm_backward(
     args = Boundary("slstm_backward")
     args.one_of("result", result, SlstmResult)
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
-    adh = args.array("dh", dh, "B T H P")
-    aw, agates = _inputs(args, w, result.gates, "gates")
-    steps = [args.array(name, getattr(result, name), "B T H P") for name in "hcnm"]
-    before = _optional(args, STATE, (h0, c0, n0, m0))
-    after = _optional(args, FINAL, (dhT, dcT, dnT, dmT))
-    adh, aw, agates, h, *saved = args.common(adh, aw, agates, *steps, *before, *after)
-    ah0, count, P = saved[3], args.lengths(lengths), args.size["P"]
-    dx, d0 = empty_like(agates), [args.empty(_shape(args, "BHP"), adh.dtype) for _ in STATE]
-    names = ("c", "n", "m", *STATE, *FINAL)
-    given: dict[str, Any] = dict(zip(names, saved, strict=True)) | {"dh": adh, "w": aw, "gates": agates}
-    del given["h0"]
-    given |= zip(("dh0", "dc0", "dn0", "dm0"), d0, strict=True)
-    args.kernels.slstm_backward(
-        dx=dx,
-        **given,
-        lengths=count,
-        exponential=exponential,
-        **args.sizes("B T H P"),
-    )
+    before = {"h0": h0, "c0": c0, "n0": n0, "m0": m0}
+    after = {"dhT": dhT, "dcT": dcT, "dnT": dnT, "dmT": dmT}
+    steps = {name: getattr(result, name) for name in ("gates", "h", "c", "n", "m")}
+    given = args.take(SLSTM, dh=dh, w=w, **steps, **before, **after, lengths=lengths)
+    grads = args.run("slstm_backward", exponential=exponential)
+    dx, aw, h, first = grads["dx"], given["w"], given["h"], given["h0"]
     dw = empty_like(aw)
     for head in range(args.size["H"]):
-        dz = contiguous(dx[:, :, :, head]).reshape(*dx.shape[:2], 4 * P)
-        first = None if ah0 is None else contiguous(ah0[:, head])
-        dw[head] = recurrent_weight_grad(args, aw[head], dz, contiguous(h[:, :, head]), first, count, False)
-    return SlstmGrads(dw, dx, *d0)
-
-
-def _optional(args: Boundary, names: tuple[str, ...], values: tuple[npt.ArrayLike | None, ...]) -> list[Array | None]:
-    """Returns what there is of a state or of its gradient, with checked shapes."""
-    return [args.optional(name, one, "B H P") for name, one in zip(names, values, strict=True)]
-
-
-def _shape(args: Boundary, letters: str) -> tuple[int, ...]:
-    return tuple(args.size[letter] for letter in letters)
-
-
-def _inputs(args: Boundary, w: npt.ArrayLike, x: npt.ArrayLike, name: str = "x") -> tuple[Array, Array]:
-    """Returns the checked weights and what has the gates of all steps. Binds B, T, H and P."""
-    gates = args.array(name, x, "B T four H P")
-    weights = args.array("w", w, "H G P")
-    H, P = args.size["H"], args.size["P"]
-    if args.size["four"] != 4:
-        raise ValueError(f"{args.op}: {name} has shape {gates.shape}, expected (B, T, 4, H, P)")
-    if args.size["G"] != 4 * P:
-        raise ValueError(f"{args.op}: w has shape {weights.shape}, expected (H={H}, {4 * P}, P={P})")
-    return weights, gates
+        dz = contiguous(dx[:, :, :, head]).reshape(*dx.shape[:2], aw.shape[1])
+        before_head = None if first is None else contiguous(first[:, head])
+        states = contiguous(h[:, :, head])
+        dw[head] = recurrent_weight_grad(args, aw[head], dz, states, before_head, given["lengths"], False)
+    return SlstmGrads(dw, **grads)

@@ -7,12 +7,13 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import SSD_CHUNK as CHUNK
-from rotrnn.devices.device import empty_like
-from rotrnn.ops.boundary import Along, Array, Boundary
+from rotrnn.ops.boundary import Along, Array, Boundary, asked
+from rotrnn.ops.declared import Declared
 from rotrnn.ops.pointwise import mask_padding
 
 __all__ = ["SsdScanGrads", "ssd_scan", "ssd_scan_backward"]
+
+SSD = Declared("ssd_forward", "ssd_backward", batch="B")
 
 
 class SsdScanGrads(NamedTuple):
@@ -134,18 +135,13 @@ def ssd_scan(
     """
     args = Boundary("ssd_scan")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
-    return_state, return_carries = args.flag("return_state", return_state), args.flag("return_carries", return_carries)
-    arrays = args.common(*_arrays(args, x, delta, A, B, C, skip, h0))
-    inputs, signs = _inputs(args, arrays, args.lengths(lengths), reverse, negative)
-    y = empty_like(arrays[0])
-    hT = args.empty(_state_shape(args), y.dtype) if return_state else None
-    carries = args.empty(_carries_shape(args), y.dtype) if return_carries else None
-    args.kernels.ssd_forward(y=y, hT=hT, carries=carries, **inputs)
+    wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
+    signs = _take(args, reverse, negative, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
+    y, hT, carries = args.run("ssd_forward", y=True, **wanted, reverse=reverse, negative=negative).values()
     if signs is not None:
         y *= signs.steps
         hT = hT if hT is None else hT * signs.whole
-    more = tuple(one for one in (hT, carries) if one is not None)
-    return (y, *more) if more else y
+    return asked(y, hT, carries)  # type: ignore[no-any-return]
 
 
 def ssd_scan_backward(
@@ -197,52 +193,18 @@ def ssd_scan_backward(
     """
     args = Boundary("ssd_scan_backward")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
-    ady = args.array("dy", dy, "B T H P")
-    given = _arrays(args, x, delta, A, B, C, skip, h0)
-    *arrays, ady, adhT = args.common(*given, ady, args.optional("dhT", dhT, "B H P N"))
-    inputs, signs = _inputs(args, arrays, args.lengths(lengths), reverse, negative)
+    saved = {"carries": carries, "lengths": lengths}
+    signs = _take(args, reverse, negative, dy=dy, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, dhT=dhT, **saved)
+    given, how = args.given, {"reverse": reverse, "negative": negative}
     if signs is not None:
-        ady, adhT = ady * signs.steps, adhT if adhT is None else adhT * signs.whole
+        given["dy"] = given["dy"] * signs.steps
+        given["dhT"] = None if dhT is None else given["dhT"] * signs.whole
     if carries is None:
-        carries = args.empty(_carries_shape(args), ady.dtype)
-        args.kernels.ssd_forward(y=None, hT=None, carries=carries, **inputs)
-    else:
-        args.bind("chunks", _carries_shape(args)[1], f"dy in chunks of {CHUNK} steps")
-        carries = args.layout(args.array("carries", carries, "B chunks H P N"), ady.dtype)
-    grads: list[Any] = [None if one is None else empty_like(one) for one in arrays[:-1]]
-    grads.append(args.empty(_state_shape(args), ady.dtype))
-    result = SsdScanGrads(*grads)
-    del inputs["h0"]
-    args.kernels.ssd_backward(**result._asdict(), dy=ady, dhT=adhT, carries=carries, **inputs)
+        given["carries"] = args.run("ssd_forward", carries=True, **how)["carries"]
+    result = SsdScanGrads(**args.run("ssd_backward", **how))
     if signs is not None:
         result.dx[...] *= signs.steps
     return result
-
-
-def _arrays(
-    args: Boundary,
-    x: npt.ArrayLike,
-    delta: npt.ArrayLike,
-    A: npt.ArrayLike,
-    B: npt.ArrayLike,
-    C: npt.ArrayLike,
-    skip: npt.ArrayLike | None,
-    h0: npt.ArrayLike | None,
-) -> list[Array | None]:
-    """Returns the arguments of the scan, with checked shapes."""
-    arrays = [
-        args.array("x", x, "B T H P"),
-        args.array("delta", delta, "B T H"),
-        args.array("A", A, "H"),
-        args.array("B", B, "B T G N"),
-        args.array("C", C, "B T G N"),
-        args.optional("skip", skip, "H"),
-        args.optional("h0", h0, "B H P N"),
-    ]
-    H, G = args.size["H"], args.size["G"]
-    if not G or H % G:
-        raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
-    return arrays
 
 
 class _Signs(NamedTuple):
@@ -262,23 +224,14 @@ def _signs(delta: Array, A: Array, lengths: Array | None, reverse: bool) -> _Sig
     return _Signs(steps[..., None], signs.prod(1)[..., None, None])
 
 
-def _inputs(
-    args: Boundary, arrays: list[Any], steps: Array | None, reverse: bool, negative: bool
-) -> tuple[dict[str, Any], _Signs | None]:
-    """Returns the keyword arguments that both kernels share, and the signs of transitions if there are any."""
-    args.check_size("the state", _state_shape(args), arrays[0].dtype)
-    named = dict(zip(("x", "delta", "A", "B", "C", "skip", "h0"), arrays, strict=True))
-    signs = _signs(named["delta"], named["A"], steps, reverse) if negative else None
-    if signs is not None:
-        named["x"] = named["x"] * signs.steps
-    sizes = {"batch": args.size["B"], **args.sizes("T H P G N")}
-    return {**named, "lengths": steps, **sizes, "reverse": reverse, "negative": negative}, signs
-
-
-def _state_shape(args: Boundary) -> tuple[int, ...]:
-    return tuple(args.size[letter] for letter in "BHPN")
-
-
-def _carries_shape(args: Boundary) -> tuple[int, ...]:
-    B, *state = _state_shape(args)
-    return B, -(-args.size["T"] // CHUNK), *state
+def _take(args: Boundary, reverse: bool, negative: bool, **arrays: Any) -> _Signs | None:
+    """Takes the arguments. With `negative`, returns the signs, with which x is multiplied."""
+    given = args.take(SSD, **arrays)
+    H, G = args.size["H"], args.size["G"]
+    if not G or H % G:
+        raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
+    if not negative:
+        return None
+    signs = _signs(given["delta"], given["A"], given["lengths"], reverse)
+    given["x"] = given["x"] * signs.steps
+    return signs

@@ -101,19 +101,9 @@ def tiir_scan(
     for name, array in (("x", ax), ("a", aa), ("power", apower)):
         if np.may_share_memory(delay, array):
             raise ValueError(f"tiir_scan: state.delay, which is updated in place, overlaps {name}")
+    there = args.device.asarray(position)
     args.kernels.tiir(
-        h=h,
-        delay=delay,
-        sums=sums,
-        position=args.device.asarray(position),
-        a=aa,
-        power=apower,
-        x=ax,
-        B=B,
-        T=T,
-        N=N,
-        L=L,
-        resets=resets,
+        h=h, delay=delay, sums=sums, position=there, a=aa, power=apower, x=ax, B=B, T=T, N=N, L=L, resets=resets
     )
     return h, WindowState(delay, sums, position + T)
 

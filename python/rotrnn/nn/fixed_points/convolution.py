@@ -71,5 +71,5 @@ def convolve_backward(
     """Returns the gradients of v, the parameters and `tail`, for those of u and of the last inputs after it."""
     weight, bias = conv_names(of)
     dout = silu_backward(du, saved.out)
-    conv = causal_conv_backward(dout, saved.v, params[weight], saved.tail, dfinal=dafter, lengths=lengths)
+    conv = causal_conv_backward(dout, saved.v, params[weight], saved.tail, dhT=dafter, lengths=lengths)
     return conv.dx, {weight: conv.dw, bias: conv.dbias}, conv.dstate

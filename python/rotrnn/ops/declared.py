@@ -1,0 +1,125 @@
+"""Ops as csrc/kernels.list declares them: arrays, sizes and results that C and Python share are said there alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rotrnn import _cpu
+
+REAL = (np.dtype(np.float32), np.dtype(np.float64))
+COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
+
+_PARTS = re.compile(r", (?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
+_VARYING = re.compile(r"(\w+) \? B : 1, \1 \? T : 1, (.+)")
+
+
+def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the complex dtype whose real and imaginary parts have this dtype, or that itself."""
+    return np.result_type(dtype, np.complex64)
+
+
+def planes(z: Any) -> Any:
+    """Views complex numbers as (re, im) pairs, as the kernels of real variants take them."""
+    return None if z is None else z.view(z.real.dtype)
+
+
+class Form(NamedTuple):
+    """An array that an op takes."""
+
+    shapes: tuple[str, ...]
+    """In dimension letters ("B T N"), one for each rank."""
+    kinds: tuple[np.dtype[Any], ...]
+    optional: bool
+    pairs: bool
+    """Whether its complex numbers are pairs of real ones for the kernel."""
+
+
+class Kernel(NamedTuple):
+    """Where a kernel's arguments come from; each with its name in the list, then that in Python."""
+
+    arguments: list[str]
+    arrays: list[tuple[str, str, bool]]
+    sizes: list[tuple[str, Any]]
+    varying: list[tuple[str, str, int]]
+    """Flags that are set if an array has this rank."""
+    results: list[tuple[str, str, bool, bool, list[str]]]
+    """Whether one is optional, whether it is of pairs, and its letters."""
+
+
+class Declared:
+    """The kernels of an op: which arrays they take and write, of which shapes and dtypes.
+
+    >>> CONV = Declared("conv_forward", "conv_backward", taps="K", final="hT")
+    >>> args = Boundary("causal_conv")
+    >>> args.take(CONV, x=x, w=w, bias=bias, state=state, lengths=lengths)
+    >>> y, hT = args.run("conv_forward", hT=return_state).values()
+
+    `names` are the op's for arrays (and their gradients) and sizes of the list, and for other parts of its shapes, or
+    the number that a size always is. `forms` are of all arrays that a kernel takes or writes; one that is optional for
+    some kernel is so for the op. An array whose last axis is a real and an imaginary part is complex in Python, without
+    that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles), need not be bound.
+    """
+
+    def __init__(self, *kernels: str, **names: str | int) -> None:
+        self._names = names
+        self.forms: dict[str, Form] = {}
+        self.derived: dict[str, tuple[str, Callable[[int], int], str]] = {}
+        """Sizes that follow from a letter: that one, how, and what errors say of it."""
+        self.kernels = {one: self._kernel(*_cpu.LIST[one]) for one in kernels}
+        self.plans: dict[Any, Any] = {}  # what a Boundary found out of calls
+
+    def _kernel(self, lane: bool, arguments: tuple[tuple[str, str, str, bool, bool], ...]) -> Kernel:
+        kernel = Kernel([one[1] for one in arguments], [], [], [], [])
+        letters = {word for _, _, shape, *_ in arguments for word in re.findall(r"\w+", shape)}
+        for kind, name, text, of_call, optional in arguments:
+            own = self._name(name)
+            if kind == "int" and name in letters:
+                kernel.sizes.append((name, self._names.get(name, name)))
+            shapes, pairs = self._shapes(text)
+            if kind in ("read", "write") and of_call:
+                kinds = COMPLEX if pairs else REAL + COMPLEX if lane else REAL
+                maybe = optional or (own in self.forms and self.forms[own].optional)
+                self.forms[own] = Form(shapes, kinds, maybe, pairs)
+            if kind == "write" and of_call:
+                kernel.results.append((name, own, optional, pairs, shapes[-1].split()))
+            if kind == "read":
+                kernel.arrays.append((name, own, pairs))
+                if varying := _VARYING.fullmatch(text):
+                    kernel.varying.append((varying[1], own, len(shapes[1].split())))
+        return kernel
+
+    def _name(self, name: str) -> str:
+        """The op's name of an array."""
+        gradient = name[0] == "d" and name[1:] in self._names
+        return f"d{self._names[name[1:]]}" if gradient else str(self._names.get(name, name))
+
+    def _shapes(self, text: str) -> tuple[tuple[str, ...], bool]:
+        """Returns the shapes that the list says in C, and whether the numbers are pairs."""
+        for part, own in self._names.items():
+            text = text if part.isidentifier() else text.replace(part, str(own))
+        text = re.sub(r"[A-Za-z_]\w*", lambda word: str(self._names.get(word[0], word[0])), text)
+        varying = _VARYING.fullmatch(text)
+        *parts, last = (self._part(one) for one in _PARTS.split(varying[2] if varying else text))
+        pairs = last == "2"
+        shape = " ".join(parts if pairs else [*parts, last])
+        return ((shape, f"B T {shape}") if varying else (shape,)), pairs
+
+    def _part(self, text: str) -> str:
+        """Returns the letter of a part of a shape, and notes how it follows from another one."""
+        text = text.replace(" ", "")
+        if tiles := re.fullmatch(r"tiles\((\w+),(\w+)\)", text):
+            tile, text = int(getattr(_cpu, tiles[2], tiles[2])), "chunks" if "CHUNK" in tiles[2] else "tiles"
+            self.derived[text] = tiles[1], lambda size: -(-size // tile), f" in {text} of {tile} steps"
+            return text
+        if text.isdigit():
+            self.derived[text] = "", lambda _: int(text), ""
+        elif one := re.fullmatch(r"(\w+)([+-]\d+)", text):
+            self.derived[text] = one[1], int(one[2]).__add__, ""
+        elif one := re.fullmatch(r"(\d+)\*(\w+)", text):
+            text = one[1] + one[2]
+            self.derived[text] = one[2], int(one[1]).__mul__, ""
+        return text
