@@ -9,7 +9,7 @@
 static inline int64_t tiles(int64_t T, int64_t tile) { return tile > 0 ? pieces_of(T, tile) : -1; }
 
 /* Number of gates of a cell, whose weights are (gates N, N). */
-static inline int64_t gates_of(int64_t cell) { return cell == CELL_LSTM ? 4 : 1; }
+static inline int64_t gates_of(int64_t cell) { return cell == CELL_LSTM ? 4 : cell == CELL_GRU ? 3 : 1; }
 
 /* Whether a string of so many letters has room for a question and its answer (csrc/data/string_copy.c). */
 static inline bool copy_fits(int64_t length, int64_t variant, int64_t gram, int64_t answer) {

@@ -177,6 +177,39 @@ ROT_INLINE lstm_parts lstm_adjoint(lstm_gates at, real c, real c_prev, real dh, 
     return d;
 }
 
+/* GRU (Cho et al. 2014) with PyTorch's reset, behind the product: x of its gates r, z, n, and u = U h_{t-1} + b of
+ * them:
+ *
+ *   r, z = s(x_r + u_r), s(x_z + u_z)   n = tanh(x_n + r u_n)   h_t = (1 - z) n + z h_{t-1}
+ *
+ * `u` is u_n. Adjoint, with dh the total gradient of h_t: of x, in `u` that of u_n, and in `h` that of h_{t-1} but for
+ * the product:
+ *
+ *   dz = dh (h_{t-1} - n)   dn = dh (1 - z)   dx_n = dn (1 - n^2)   du_n = dx_n r   dr = dx_n u_n   dh z */
+typedef struct {
+    real r, z, n, u;
+} gru_gates;
+
+ROT_INLINE gru_gates gru_gates_of(real r, real z, real n, real u) {
+    const real reset = sigmoid(r);
+    const gru_gates gates = {reset, sigmoid(z), vmath_tanh(n + reset * u), u};
+    return gates;
+}
+ROT_INLINE real gru_output(gru_gates at, real h_prev) { return (1 - at.z) * at.n + at.z * h_prev; }
+
+typedef struct {
+    gru_gates dx;
+    real h;
+} gru_parts;
+
+ROT_INLINE gru_parts gru_adjoint(gru_gates at, real h_prev, real dh) {
+    const real dn = tanh_adjoint(dh * (1 - at.z), at.n);
+    const gru_parts d = {
+        {sigmoid_adjoint_by_y(dn * at.u, at.r), sigmoid_adjoint_by_y(dh * (h_prev - at.n), at.z), dn, dn * at.r},
+        dh * at.z};
+    return d;
+}
+
 #define number   real
 #define OF(name) name
 #include "number_steps.h"

@@ -1,4 +1,4 @@
-/* Dense recurrences, the simple recurrent network and the LSTM, and their adjoints.
+/* Dense recurrences, the simple recurrent network, the LSTM and the GRU, and their adjoints.
  *
  * Sequential in time. The sequences of a block advance together, so that a step is a matrix product (gemm_tile.h) of
  * their states with packed weights; threads work on blocks (abreast.h). A sequence's result does not depend on the
@@ -6,7 +6,8 @@
  *
  * The products round w and the states, in backward dz, as the call's precision says; states stay float32.
  *
- * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)) or 4 (the LSTM's gates).
+ * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)), 4 (the LSTM's gates) or 3: of the GRU, whose reset gate
+ * comes between x_t and w h_{t-1} + bias, z_t is the latter (steps.h).
  */
 #include <string.h>
 
@@ -67,8 +68,31 @@ static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *
     }
 }
 
+/* gates (4,N) <- r, z, n, u of the GRU, from x and z (3,N); advances h by one step */
+static void gru_step(real *restrict h, real *restrict gates, const real *restrict x, const real *restrict z,
+                     int64_t N) {
+    for (int64_t j = 0; j < N; j++) {
+        const gru_gates at = gru_gates_of(x[j] + z[j], x[N + j] + z[N + j], x[2 * N + j], z[2 * N + j]);
+        gates[j] = at.r, gates[N + j] = at.z, gates[2 * N + j] = at.n, gates[3 * N + j] = at.u;
+        h[j] = gru_output(at, h[j]);
+    }
+}
+
+/* dz (3,N), the gradient of w h_{t-1} + bias, and dx (3,N), that of x_t; dh is the total gradient of h_t, and becomes
+ * the part of that of h_{t-1} that does not come through the product. */
+static void gru_step_adjoint(real *restrict dz, real *restrict dx, real *restrict dh, const real *restrict gates,
+                             const real *restrict h_prev, int64_t N) {
+    for (int64_t j = 0; j < N; j++) {
+        const gru_gates at = {gates[j], gates[N + j], gates[2 * N + j], gates[3 * N + j]};
+        const gru_parts d = gru_adjoint(at, h_prev ? h_prev[j] : 0, dh[j]);
+        dx[j] = dz[j] = d.dx.r, dx[N + j] = dz[N + j] = d.dx.z, dx[2 * N + j] = d.dx.n, dz[2 * N + j] = d.dx.u;
+        dh[j] = d.h;
+    }
+}
+
 /* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Only for the LSTM, else NULL: c (B,T,N), cT (B,N),
- * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o. */
+ * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o; of the GRU r, z, n,
+ * and the u_n of steps.h, with bias (3N). */
 KERNEL(rnn_forward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(G * N), N);
@@ -92,14 +116,17 @@ KERNEL(rnn_forward) {
         }
         for (int64_t k = 0; k < s.steps[0] && !(k % STOP_STEPS == 0 && stopped(stop)); k++) {
             const int64_t n = active_at(&s, k);
-            for (int64_t r = 0; r < n; r++) copy_row(z + r * G * N, x + place_of(&s, r, k, T, reverse) * G * N, G * N);
+            for (int64_t r = 0; r < n; r++)
+                copy_row(z + r * G * N, cell == CELL_GRU ? bias : x + place_of(&s, r, k, T, reverse) * G * N, G * N);
             product(z, G * N, z, G * N, (gemm_view){state, N, 1}, packed, n, N, G * N, how);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
                 if (cell == CELL_LSTM) {
                     lstm_step(state + r * N, memory + r * N, gates + at * 4 * N, z + r * 4 * N, N);
                     copy_row(c + at * N, memory + r * N, N);
-                } else
+                } else if (cell == CELL_GRU)
+                    gru_step(state + r * N, gates + at * 4 * N, x + at * 3 * N, z + r * 3 * N, N);
+                else
                     activate(state + r * N, z + r * N, N, cell);
                 copy_row(h + at * N, state + r * N, N);
             }
@@ -109,7 +136,8 @@ KERNEL(rnn_forward) {
             if (cell == CELL_LSTM) copy_row(cT + s.b[r] * N, memory + r * N, N);
         }
         zero_padding_of(h, &s, T, N);
-        if (cell == CELL_LSTM) zero_padding_of(c, &s, T, N), zero_padding_of(gates, &s, T, 4 * N);
+        if (cell == CELL_LSTM) zero_padding_of(c, &s, T, N);
+        if (cell == CELL_LSTM || cell == CELL_GRU) zero_padding_of(gates, &s, T, 4 * N);
     }
     pool_give(packed);
     pool_give(room);
@@ -117,12 +145,13 @@ KERNEL(rnn_forward) {
 }
 
 /* dx (B,T,G N), dh0 (B,N), overwritten; dh (B,T,N), dhT (B,N) or NULL; w, c0, lengths as in forward; h, c, gates as it
- * wrote them. Only for the LSTM, else NULL: dc0, dcT (or NULL), c, gates, c0.
+ * wrote them. Only for the LSTM, else NULL: dc0, dcT (or NULL), c, gates, c0. For the GRU: gates, and c0 is h0.
  *
  *   g_t = dh_t + w^T dz_{t+1}   with boundary  g_{T-1} = dh_{T-1} + dhT
  *   dx_t = dz_t, the cell's adjoint of g_t,   dh0 = w^T dz_0   (dhT if there is no step)
  *
- * The caller computes dw = sum dz_t h_{t-1}^T by matmul_weight_grad. */
+ * The caller computes dw = sum dz_t h_{t-1}^T by matmul_weight_grad. For the GRU g_t also has what h_{t+1} takes of
+ * h_t, and dx_t and dz_t differ by the reset gate. */
 KERNEL(rnn_backward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(N), G * N);
@@ -149,8 +178,14 @@ KERNEL(rnn_backward) {
             product(g, N, g, N, (gemm_view){dz, G * N, 1}, packed, later, G * N, N, how);
             for (int64_t r = 0; r < n; r++) {
                 const int64_t at = place_of(&s, r, k, T, reverse);
+                const real *const before = c0 ? c0 + s.b[r] * N : NULL;
+                if (cell == CELL_GRU) {
+                    const real *const h_prev = k ? h + place_of(&s, r, k - 1, T, reverse) * N : before;
+                    add_row(dc + r * N, g + r * N, N);
+                    gru_step_adjoint(dz + r * 3 * N, dx + at * 3 * N, dc + r * N, gates + at * 4 * N, h_prev, N);
+                    continue;
+                }
                 if (cell == CELL_LSTM) {
-                    const real *const before = c0 ? c0 + s.b[r] * N : NULL;
                     const real *const c_prev = k ? c + place_of(&s, r, k - 1, T, reverse) * N : before;
                     lstm_step_adjoint(dz + r * 4 * N, dc + r * N, g + r * N, gates + at * 4 * N, c + at * N, c_prev, N);
                 } else
@@ -161,6 +196,7 @@ KERNEL(rnn_backward) {
         const int64_t n = active_at(&s, 0);
         product(g, N, NULL, 0, (gemm_view){dz, G * N, 1}, packed, n, G * N, N, how);
         for (int64_t r = 0; r < s.count; r++) {
+            if (cell == CELL_GRU && r < n) add_row(g + r * N, dc + r * N, N);
             copy_or_zero_row(dh0 + s.b[r] * N, r < n ? g + r * N : dhT ? dhT + s.b[r] * N : NULL, N);
             if (cell == CELL_LSTM) copy_row(dc0 + s.b[r] * N, dc + r * N, N);
         }

@@ -344,6 +344,7 @@ static const struct {
     {"Wrope", read_wrope, 1, 1},
     {"Elman", read_elman, 2, 2},
     {"LSTMCells", read_lstm, 2, 2},
+    {"GRUCells", read_gru, 3, 3},
     {"SelectiveScan", read_selective, 6, 6},
 #if LIB_S4
     {"DplrBank", read_dplr_bank, 3, 3},

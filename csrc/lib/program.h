@@ -52,6 +52,7 @@ typedef enum {
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
+    OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */
     OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
     OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */

@@ -316,6 +316,21 @@ void read_lstm(reader *r) {
     give_back(r, gates);
 }
 
+void read_gru(reader *r) {
+    const value *const x = steps(r, 0, 1), *const w = fixed(r, 1, 2), *const bias = fixed(r, 2, 1);
+    const int64_t N = w->shape[1];
+    if (!expect(r, N <= INT32_MAX && is(w, 0, 3 * N) && is(x, 0, 3 * N) && is(bias, 0, 3 * N))) return;
+    const rows h = make(r, N), gates = copied(r, 0), u = rows_for(r, N);
+    op *const o = emit(r->b, OP_GRU, h, gates);
+    o->z = u;
+    o->w[0] = packed_of(r->b, w->numbers, 2 * N, N);
+    o->w[1] = packed_of(r->b, from_row(w->numbers, 2 * N, N), N, N);
+    o->w[2] = stored(r->b, doubles(r, bias), 3 * N);
+    o->state = state_for(r, N);
+    give_back(r, gates);
+    give_back(r, u);
+}
+
 #if LIB_MATRIX_STATES
 void read_ssd(reader *r) {
     const value *const x = steps(r, 0, 2), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 1);

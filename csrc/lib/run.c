@@ -445,6 +445,28 @@ static void run_lstm(const op *o, const frame *f) {
     }
 }
 
+static void gru_row(real *restrict h, real *restrict y, const real *restrict x, const real *restrict u,
+                    const real *restrict b, int64_t N) {
+    EACH(j, N) {
+        const gru_gates at = gru_gates_of(x[j] + b[j], x[N + j] + b[N + j], x[2 * N + j], u[j] + b[2 * N + j]);
+        y[j] = h[j] = gru_output(at, h[j]);
+    }
+}
+
+static void run_gru(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    for (int64_t t = 0; t < f->n; t++) {
+        for (int64_t b = 0; b < f->B; b++) zero_row(rows_of(f, o->z) + (b * f->n + t) * N, N);
+        add_recurrence(f, o->x, 0, 2 * N, t, o->w[0], o->state, N);
+        add_recurrence(f, o->z, 0, N, t, o->w[1], o->state, N);
+        for (int64_t b = 0; b < f->B; b++) {
+            const int64_t at = b * f->n + t;
+            gru_row(state_of(f, b, o->state), rows_of(f, o->y) + at * N, rows_of(f, o->x) + at * 3 * N,
+                    rows_of(f, o->z) + at * N, o->w[2], N);
+        }
+    }
+}
+
 /* The state holds the last count-1 inputs, oldest first. */
 static void run_conv(const op *o, const frame *f) {
     const int64_t D = o->y.width, taps = o->count, past = taps - 1;
@@ -650,6 +672,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_RNN] = run_rnn,
     [OP_REAL_SCAN] = run_real_scan,
     [OP_LSTM] = run_lstm,
+    [OP_GRU] = run_gru,
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
     [OP_ROTARY] = run_rotary,

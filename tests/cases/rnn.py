@@ -10,10 +10,11 @@ from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
 from cases.table import Arrays, Case, normal, padding, pointwise_case, valid_steps
 from rotrnn.nn.layers.attention import Attention
+from rotrnn.nn.layers.gru import GRU
 from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
-from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
+from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 
 ACTIVATIONS = {"identity": lambda z: z, "tanh": np.tanh, "relu": lambda z: np.maximum(z, 0)}
 
@@ -98,6 +99,44 @@ def lstm_case(B: int, T: int, N: int, lengths: Any = None) -> Case:
         backward,
         lambda args: lstm_loop(**args, lengths=lengths),
         terms=(4 * N + 20) * (T + 1) + B * T,
+        ragged=padding(lengths, "x", "out0"),
+        lengths=lengths,
+    )
+
+
+def gru_loop(w: Any, x: Any, bias: Any, h0: Any, lengths: Any = None) -> tuple[Any, Any]:
+    """The four equations, one step after the other; (h, hT)."""
+    h, hT = np.zeros((*x.shape[:2], w.shape[1])), np.array(h0)
+    for b in range(len(x)):
+        for t in steps_of(x, b, lengths):
+            (x_r, x_z, x_n), (u_r, u_z, u_n) = np.split(x[b, t], 3), np.split(w @ hT[b] + bias, 3)
+            z = sigmoid_formula(x_z + u_z)
+            n = np.tanh(x_n + sigmoid_formula(x_r + u_r) * u_n)
+            hT[b] = h[b, t] = (1 - z) * n + z * hT[b]
+    return h, hT
+
+
+def gru_case(B: int, T: int, N: int, lengths: Any = None) -> Case:
+    def make(rng: np.random.Generator) -> Arrays:
+        w = normal(rng, (3 * N, N)) / max(N, 1) ** 0.5
+        return {"w": w, "x": normal(rng, (B, T, 3 * N)), "bias": normal(rng, (3 * N,)), "h0": normal(rng, (B, N))}
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        result = gru(**args, lengths=lengths)
+        return result.h, result.hT
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        h, gates, _ = gru(**args, lengths=lengths)
+        grads = gru_backward(doutputs[0], args["w"], h, gates, args["h0"], dhT=doutputs[1], lengths=lengths)
+        return {"w": grads.dw, "x": grads.dx, "bias": grads.dbias, "h0": grads.dh0}
+
+    return Case(
+        f"gru{' ragged' * (lengths is not None)} {B}x{T}x{N}",
+        make,
+        forward,
+        backward,
+        lambda args: gru_loop(**args, lengths=lengths),
+        terms=(3 * N + 20) * (T + 1) + B * T,
         ragged=padding(lengths, "x", "out0"),
         lengths=lengths,
     )
@@ -199,6 +238,11 @@ OPS = [
     lstm_case(1, 1, 18),  # edges of the matrix kernel
     lstm_case(2, 0, 3),
     lstm_case(0, 4, 3),
+    gru_case(2, 13, 3),
+    gru_case(5, 9, 4, (9, 0, 4, 1, 8)),
+    gru_case(1, 1, 18),  # edges of the matrix kernel
+    gru_case(2, 0, 3),
+    gru_case(0, 4, 3),
     attention_case(2, 9, 4, 2),
     attention_case(3, 70, 6, 2, lengths=(70, 0, 65)),  # more than one tile
     attention_case(2, 5, 4, 1, S=80, lengths=(5, 3), past=(75, 66)),
@@ -217,6 +261,7 @@ OPS = [
 OPS_LARGE = [
     rnn_case(9, 60, 50, "tanh", lengths=(60, 0, 59, 3, 60, 7, 60, 60, 1)),
     lstm_case(3, 40, 40),
+    gru_case(3, 40, 40),
     attention_case(2, 300, 40, 2, lengths=(300, 299)),
     attention_case(5, 130, 80, 40, S=200, past=(70, 0, 3, 69, 1)),  # more heads than rooms
 ]
@@ -242,6 +287,13 @@ def lstm_reference(layer: LSTM, params: Arrays, x: Any, state: Any, lengths: Any
     z = x @ params["weight_ih"].T + params["bias"]
     h, hT, cT = lstm_loop(params["weight_hh"], z, h0, c0, lengths)
     return zero_padding(h @ params["C"].T if layer.projection else h, lengths), (hT, cT)
+
+
+def gru_reference(layer: GRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    h0 = np.zeros((len(x), layer.d_state)) if state is None else state
+    z = x @ params["weight_ih"].T + params["bias_ih"]
+    h, hT = gru_loop(params["weight_hh"], z, params["bias_hh"], h0, lengths)
+    return zero_padding(h @ params["C"].T if layer.projection else h, lengths), hT
 
 
 def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
@@ -294,6 +346,14 @@ LAYERS = [
             linear=(("C",),) if layer.projection else (),
         )
         for name, layer in (("projection", LSTM(3, 5)), ("", LSTM(4, 4, projection=False, forget_bias=0.5)))
+        for B, T, lengths in SHAPES
+    ),
+    *(
+        LayerRow(
+            name, layer, B, T, lengths, gru_reference, terms=(3 * layer.d_state + 20) * (T + 6),
+            linear=(("C",),) if layer.projection else (),
+        )
+        for name, layer in (("projection", GRU(3, 5)), ("", GRU(4, 4, projection=False)))
         for B, T, lengths in SHAPES
     ),
     *(

@@ -269,27 +269,30 @@ def test_dense_recurrences(
     cell: str, B: int, T: int, N: int, lengths: Any, reverse: bool, dtype: Any, optional: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(B * T + N)
-    G, lstm = (4, True) if cell == "lstm" else (1, False)
+    G, lstm, gates = {"lstm": (4, True, ("gates",)), "gru": (3, False, ("gates",))}.get(cell, (1, False, ()))
     w = (0.9 * np.linalg.qr(rng.standard_normal((G * N, N)))[0]).astype(dtype)
     sizes = {"B": B, "T": T, "N": N, "cell": CELL[cell], "reverse": reverse, "lengths": lengths_of(lengths)}
 
     def state() -> Any:
         return some(rng, B, N, dtype=dtype) if optional else None
 
-    c0 = state() if lstm else None
+    c0, bias = state() if lstm else None, some(rng, G * N, dtype=dtype) if cell == "gru" else None
     inputs = {"w": w, "x": some(rng, B, T, G * N, lengths=lengths, dtype=dtype), "h0": state(), "c0": c0, **sizes}
+    inputs["bias"] = bias
     cells = {"c": (B, T, N), "cT": (B, N), "gates": (B, T, 4 * N)}
-    shapes = {"h": (B, T, N), "hT": (B, N), **(cells if lstm else {})}
+    there = (*(cells if lstm else gates), "h")
+    shapes = {"h": (B, T, N), "hT": (B, N), **{key: cells[key] for key in there if key in cells}}
     terms = (G * N + 20) * (T + 1)
-    saved = compare("rnn_forward", shapes, {**({} if lstm else dict.fromkeys(cells)), **inputs}, terms, seed)
+    saved = compare("rnn_forward", shapes, {**{key: None for key in cells if key not in there}, **inputs}, terms, seed)
     shapes = {"dx": (B, T, G * N), "dh0": (B, N), **({"dc0": (B, N)} if lstm else {})}
-    for key in ("h", *(("c", "gates") if lstm else ())):
+    c0 = inputs["h0"] if cell == "gru" else c0
+    for key in ("h", *(("c",) if lstm else ()), *gates):
         saved[key] = padded(saved[key], lengths)  # backward does not read it either
     more = {
         "dh": some(rng, B, T, N, lengths=lengths, dtype=dtype),
         "dhT": state(),
         "dcT": state() if lstm else None,
-        **{key: saved[key] if lstm or key == "h" else None for key in ("h", "c", "gates")},
+        **{key: saved.get(key) if key in there else None for key in ("h", "c", "gates")},
         **({} if lstm else {"dc0": None}),
     }
     compare("rnn_backward", shapes, {"w": w, "c0": c0, **sizes, **more}, terms, seed)

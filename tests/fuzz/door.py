@@ -64,7 +64,7 @@ FUNCTIONS |= {
     "mixer_ready": mixer_ready,
     "tiles": lambda T, tile: -(-T // tile) if tile > 0 else -1,
     "pathfinder_bars": lambda contour, n, each: 2 * contour + n * each,
-    "gates_of": lambda cell: 4 if cell == _cpu.CELL["lstm"] else 1,
+    "gates_of": lambda cell: {_cpu.CELL["lstm"]: 4, _cpu.CELL["gru"]: 3}.get(cell, 1),
     "SELECTIVE_TILE": _cpu.SELECTIVE_TILE,
     "SSD_CHUNK": _cpu.SSD_CHUNK,
     "DELTA_TILE": _cpu.DELTA_TILE,

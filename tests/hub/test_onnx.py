@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlstm": ("mlstm", {**N, "heads": 2}),
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),
+    "gru": ("gru", N),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

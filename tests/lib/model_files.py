@@ -40,6 +40,7 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("mlstm", {"d_state": 3, "heads": 2, "bias": True}),
     ("slstm", {"d_state": 4, "heads": 2}),
     ("lstm", {"d_state": 3}),
+    ("gru", {"d_state": 3}),
     ("min_gru", {"d_state": 3, "negative": True}),
     ("rnn", {"d_state": 3, "activation": "tanh"}),
     ("attention", {"heads": 2}),

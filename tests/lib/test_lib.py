@@ -94,6 +94,8 @@ CASES = {
     "rnn, relu": Case("rnn", {**LINEAR, "activation": "relu"}),
     "lstm": Case("lstm", LINEAR),
     "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
+    "gru": Case("gru", LINEAR),
+    "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
     "min_gru": Case("min_gru", LINEAR),
     "min_gru, negative": Case("min_gru", {**LINEAR, "negative": True}),
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),

@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlstm": ({**N, "heads": 2, "bias": True}, {"norm": "layer"}),
     "slstm": ({**N, "heads": 2, "forget": "exp"}, {"norm": "rms"}),
     "lstm": (N, {"glu": "half1"}),
+    "gru": (N, {"glu": "half2"}),
     "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),
 }
 

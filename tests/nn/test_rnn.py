@@ -11,6 +11,7 @@ from rotrnn.nn.layer import Context, Recurrent, astype, flatten_state
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
+from rotrnn.nn.layers.gru import GRU
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
@@ -23,6 +24,7 @@ from rotrnn.ops import (
     attention_backward,
     diagonal_scan,
     diagonal_scan_backward,
+    gru,
     lstm,
     rnn,
     rnn_backward,
@@ -137,6 +139,34 @@ def test_lstm_is_pytorchs() -> None:
     # a dozen operations a step on numbers below 4
     np.testing.assert_allclose(y[0, :, :2], h, rtol=0, atol=100 * EPS)
     np.testing.assert_allclose(saved.state[1], [[0.2560277220698224, -0.7964319447611817]], rtol=0, atol=100 * EPS)
+
+
+def test_gru_is_pytorchs() -> None:
+    """What torch.nn.GRU(3, 2) of PyTorch 2.13 gives in float64."""
+
+    def fill(*shape: int, start: float) -> Any:
+        return np.sin(np.arange(np.prod(shape)) + start).reshape(shape)
+
+    params = {
+        "weight_ih": fill(6, 3, start=0),
+        "weight_hh": fill(6, 2, start=100),
+        "bias_ih": fill(6, start=200),
+        "bias_hh": fill(6, start=300),
+        "C": np.eye(3, 2),
+    }
+    y, saved = GRU(3, 2).forward(params, fill(1, 2, 3, start=400), state=fill(1, 2, start=500))
+    h = [[-0.38630254598778446, -0.963445036978301], [-0.35070792401888123, -0.9005897121587492]]
+    np.testing.assert_allclose(y[0, :, :2], h, rtol=0, atol=100 * EPS)  # a dozen operations on numbers below 4
+    np.testing.assert_allclose(saved.state, h[1:], rtol=0, atol=100 * EPS)
+
+
+def test_an_update_gate_that_is_one_keeps_the_bits_of_a_state() -> None:
+    """At 50 the sigmoid is 1 to the last bit."""
+    rng = np.random.default_rng(0)
+    h0, x = rng.standard_normal((2, 3)), rng.standard_normal((2, 500, 9))
+    x[..., 3:6] = 50
+    result = gru(np.zeros((9, 3)), x, np.zeros(9), h0)
+    np.testing.assert_array_equal(result.hT, h0)
 
 
 def test_a_cell_that_forgets_nothing_and_takes_nothing_in_keeps_its_bits() -> None:
@@ -334,6 +364,7 @@ X = np.zeros((2, 3, 4))
         (lambda: RNN(4, 2, initialisation="zero"), "RNN: initialisation='zero', expected one of glorot, ortho"),
         (lambda: RNN(4, True), "RNN: d_state=True, expected an integer"),
         (lambda: LSTM(4, 2, projection=False), "LSTM: d_state=2, expected d_model=4, or projection=True"),
+        (lambda: GRU(4, 2, projection=False), "GRU: d_state=2, expected d_model=4, or projection=True"),
         (lambda: LSTM(4, 2, forget_bias=np.nan), "LSTM: forget_bias=nan, expected a finite number"),
         (lambda: Attention(4, heads=3), "Attention: heads=3, expected a divisor of d_model=4"),
         (lambda: Attention(6, heads=2), "Attention: heads=2 of width 3, expected an even one"),

@@ -403,7 +403,7 @@ def test_recurrences(cell: str, precision: str, way: tuple[str, str]) -> None:
         want = rounded.rnn_forward(n, r)
         of_lstm = ("c0", "dcT", "c", "gates", "cT", "dc0")
         given = {"w": w, "lengths": np.array(lengths, np.int64), "c0": c0, "B": B, "T": T, "N": N, "cell": CELL[cell]}
-        given["reverse"] = n.reverse
+        given |= {"reverse": n.reverse, "bias": None}
 
         def call(name: str, like: Arrays, inputs: Arrays, none: tuple[str, ...] = of_lstm if G == 1 else ()) -> Arrays:
             outputs = {key: np.empty(one.shape, np.float32) for key, one in like.items()}

@@ -162,6 +162,22 @@ def _lstm(g: Graph, line: Line, x: str, w: Array) -> str:
     return g.scan(step, _sizes(line), [x])[0]
 
 
+def _gru(g: Graph, line: Line, x: str, w: Array, bias: Array) -> str:
+    N = w.shape[1]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        def parts(z: str) -> Names:
+            return [body.op("Slice", z, body.axes(k * N), body.axes(k * N + N), body.axes(1)) for k in range(3)]
+
+        (x_r, x_z, x_n), (u_r, u_z, u_n) = parts(now[0]), parts(body.dense(states[0], w, bias))
+        r, z = (body.op("Sigmoid", body.op("Add", *pair)) for pair in ((x_r, u_r), (x_z, u_z)))
+        n = body.op("Tanh", body.op("Add", x_n, body.op("Mul", r, u_n)))
+        h = body.op("Add", n, body.op("Mul", z, body.op("Sub", states[0], n)))
+        return [h], [h]
+
+    return g.scan(step, _sizes(line), [x])[0]
+
+
 def _selective(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
     _no_window(line)
 
@@ -301,6 +317,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Scan": _scan,
     "Elman": _elman,
     "LSTMCells": _lstm,
+    "GRUCells": _gru,
     "SelectiveScan": _selective,
     "SsdScan": _ssd,
     "DeltaRule": _delta,

@@ -43,7 +43,7 @@ from rotrnn.ops.pointwise import (
     swiglu,
     swiglu_backward,
 )
-from rotrnn.ops.rnn import lstm, lstm_backward, rnn, rnn_backward
+from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 from rotrnn.ops.slstm import slstm, slstm_backward
@@ -644,6 +644,33 @@ class LSTMCells(Instruction):
         grads = lstm_backward(dy, w, call.y, *call.kept, *(call.state or ()), **after, lengths=call.lengths)
         call.dbefore = grads.dh0, grads.dc0
         return grads.dx, grads.dw
+
+
+@dataclass(frozen=True)
+class GRUCells(Instruction):
+    """The cells of a GRU: inputs x (3 N,) of the gates, w (3 N, N), bias (3 N,) (`rotrnn.ops.gru`)."""
+
+    reads = ("y",)
+    parameters = ("w", "bias")
+
+    def shapes(self, x: Any, w: Any, bias: Any) -> tuple[Shape, ...]:
+        if len(w) != 2 or w[0] != 3 * w[1] or x != w[:1] or bias != w[:1]:
+            raise ValueError("expected x (3N,), w (3N, N) and bias (3N,)")
+        return (w[1:],)
+
+    def state(self, x: Any, w: Any, bias: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", w[1:]),)
+
+    def forward(self, call: Call, x: Array, w: Array, bias: Array) -> Array:
+        found = gru(w, x, bias, *(call.state or ()), lengths=call.lengths)
+        call.after, call.kept = (found.hT,), found.gates
+        return found.h
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array, bias: Array) -> tuple[Array, Array, Array]:
+        (dhT,) = call.dafter or (None,)
+        grads = gru_backward(dy, w, call.y, call.kept, *(call.state or ()), dhT=dhT, lengths=call.lengths)
+        call.dbefore = (grads.dh0,)
+        return grads.dx, grads.dw, grads.dbias
 
 
 @dataclass(frozen=True)

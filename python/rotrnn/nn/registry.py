@@ -6,6 +6,7 @@ from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
+from rotrnn.nn.layers.gru import GRU as GRU
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.lstm import LSTM as LSTM
@@ -52,6 +53,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
     "baselines": {
         "rnn": RNN,
         "lstm": LSTM,
+        "gru": GRU,
         "slstm": SLSTM,
         "attention": Attention,
     },

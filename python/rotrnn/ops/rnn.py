@@ -1,4 +1,4 @@
-"""Recurrences with a dense matrix, simple and LSTM, and their adjoints (csrc/kernels/rnn.c).
+"""Recurrences with a dense matrix, simple, LSTM and GRU, and their adjoints (csrc/kernels/rnn.c).
 
 The products of inputs and weights are not part of them; compute these first by one `dense` over all steps.
 """
@@ -11,16 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import CELL
-from rotrnn.devices.device import empty_like
+from rotrnn.devices.device import empty, empty_like
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 
-__all__ = ["LstmGrads", "LstmResult", "RnnGrads", "lstm", "lstm_backward", "rnn", "rnn_backward"]
+__all__ = [
+    *("GruGrads", "GruResult", "LstmGrads", "LstmResult", "RnnGrads"),
+    *("gru", "gru_backward", "lstm", "lstm_backward", "rnn", "rnn_backward"),
+]
 
 RNN = Declared("rnn_forward", "rnn_backward", **{"w": "A", "gates_of(cell), N": "N"})
 LSTM = Declared("rnn_forward", "rnn_backward", **{"gates_of(cell), N": "4*N"})
 LSTM.forms |= {name: LSTM.forms[name]._replace(optional=False) for name in ("c", "gates")}
-ACTIVATIONS = tuple(name for name in CELL if name != "lstm")
+GRU = Declared("rnn_forward", "rnn_backward", **{"gates_of(cell), N": "3*N"})
+GRU.forms |= {name: GRU.forms[name]._replace(optional=False) for name in ("bias", "gates")}
+ACTIVATIONS = tuple(name for name in CELL if name not in ("lstm", "gru"))
 
 
 def _cell(args: Boundary, activation: str) -> int:
@@ -28,9 +33,17 @@ def _cell(args: Boundary, activation: str) -> int:
 
 
 def recurrent_weight_grad(
-    args: Boundary, w: Array, dz: Array, h: Array, h0: Array | None, steps: npt.NDArray[np.int64] | None, reverse: bool
+    args: Boundary,
+    w: Array,
+    dz: Array,
+    h: Array,
+    h0: Array | None,
+    steps: npt.NDArray[np.int64] | None,
+    reverse: bool,
+    dbias: Array | None = None,
 ) -> Array:
-    """Returns ``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N)."""
+    """Returns ``dw = sum dz_t h_{t-1}^T`` over sequences and time, for w (G N, N), dz (B, T, G N), h (B, T, N); dbias
+    (G N,), if given, becomes ``sum dz_t``."""
     B, T, N = h.shape
     before = empty_like(h)  # h_{t-1}; any finite numbers at padding, where dz is zero
     if T:
@@ -43,7 +56,7 @@ def recurrent_weight_grad(
             rows, first = map(args.device.asarray, (some, count[some] - 1 if reverse else np.zeros_like(some)))
             before[rows, first] = h0[rows]
     dw = np.empty_like(w)
-    args.kernels.matmul_weight_grad(dw=dw, dbias=None, x=before, dy=dz, M=B * T, d_in=N, d_out=len(w))
+    args.kernels.matmul_weight_grad(dw=dw, dbias=dbias, x=before, dy=dz, M=B * T, d_in=N, d_out=len(w))
     return dw
 
 
@@ -256,3 +269,114 @@ def lstm_backward(
     grads = args.run("rnn_backward", dc0=True, cell=CELL["lstm"], reverse=False)
     dw = recurrent_weight_grad(args, given["w"], grads["dx"], given["h"], given["h0"], given["lengths"], False)
     return LstmGrads(dw, **grads)
+
+
+class GruResult(NamedTuple):
+    """Results of `gru`: states h (B, T, N), the gates r, z, n and ``w_n h_{t-1} + b_n`` (B, T, 4N) that `gru_backward`
+    needs, and the final state hT (B, N)."""
+
+    h: Array
+    gates: Array
+    hT: Array
+
+
+class GruGrads(NamedTuple):
+    """Gradients of `gru`: of w (3N, N), x (B, T, 3N), bias (3N,) and h0 (B, N)."""
+
+    dw: Array
+    dx: Array
+    dbias: Array
+    dh0: Array
+
+
+def gru(
+    w: npt.ArrayLike,
+    x: npt.ArrayLike,
+    bias: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    lengths: npt.ArrayLike | None = None,
+) -> GruResult:
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate of PyTorch and cuDNN, behind the product.
+
+    ``u_t = w h_{t-1} + bias``, and x_t and u_t are split into three parts of N in PyTorch's order:
+    ``r = s(x_r + u_r)``, ``z = s(x_z + u_z)`` with the sigmoid s, ``n = tanh(x_n + r u_n)``. Then
+    ``h_t = (1 - z) n + z h_{t-1}``.
+
+    Parameters
+    ----------
+    w : (3N, N)
+        Recurrent weights, PyTorch's `weight_hh`.
+    x : (B, T, 3N)
+        Inputs of the gates, ``weight_ih u_t + bias_ih``, any T >= 0. All arrays are float32 or float64, and are
+        promoted to their common dtype.
+    bias : (3N,)
+        PyTorch's `bias_hh`. Its last part is multiplied by the reset gate.
+    h0 : (B, N), optional
+        Initial state. Default: zero.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `h` and
+        `gates`.
+
+    Returns
+    -------
+    GruResult
+        ``(h, gates, hT)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `rnn`.
+    """
+    args = Boundary("gru")
+    args.take(GRU, w=w, x=x, bias=bias, h0=h0, lengths=lengths)
+    found = args.run("rnn_forward", gates=True, cell=CELL["gru"], reverse=False)
+    return GruResult(found["h"], found["gates"], found["hT"])
+
+
+def gru_backward(
+    dh: npt.ArrayLike,
+    w: npt.ArrayLike,
+    h: npt.ArrayLike,
+    gates: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+) -> GruGrads:
+    """Adjoint of `gru`, for gradients of the states h and of the final state.
+
+    With ``g_t = dh_t + w^T du_{t+1} + z_{t+1} g_{t+1}`` the total gradient of h_t:
+    ``dx_z = g (h_{t-1} - n) z (1 - z)``, ``dx_n = g (1 - z) (1 - n^2)``, ``dx_r = dx_n u_n r (1 - r)``;
+    ``du = (dx_r, dx_z, r dx_n)``, ``dw = sum du_t h_{t-1}^T``, ``dbias = sum du_t``, ``dh0 = w^T du_0 + z_0 g_0``.
+
+    Parameters
+    ----------
+    dh : (B, T, N)
+        Gradient of `h`; padding beyond `lengths` is never read.
+    w, h0, lengths
+        As given to `gru`.
+    h, gates
+        As returned by `gru`.
+    dhT : (B, N), optional
+        Gradient of the final state.
+
+    Returns
+    -------
+    GruGrads
+        ``(dw, dx, dbias, dh0)``, all new arrays; `dx` is zero beyond `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gru`.
+    """
+    args = Boundary("gru_backward")
+    given = args.take(GRU, w=w, dh=dh, h=h, gates=gates, h0=h0, c0=h0, dhT=dhT, lengths=lengths)
+    grads = args.run("rnn_backward", cell=CELL["gru"], reverse=False)
+    dx, N = grads["dx"], given["h"].shape[2]
+    du = dx.copy()
+    du[..., 2 * N :] *= given["gates"][..., :N]
+    dbias = empty((3 * N,), dx.dtype, like=dx)
+    dw = recurrent_weight_grad(args, given["w"], du, given["h"], given["h0"], given["lengths"], False, dbias)
+    return GruGrads(dw, dx, dbias, grads["dh0"])
