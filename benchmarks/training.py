@@ -32,7 +32,8 @@ from rotrnn.training.run import Run
 FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
-DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name != "digits-rings")
+ALONE = ("digits-rings", "digits-gru")
+DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name not in ALONE)
 NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "griffin", "min_gru")
 LATER = tuple(f"digits-{name}" for name in NEIGHBOURS)
 """Recipes of `DIGITS` for what the papers compare with, on pages of their own."""
@@ -59,6 +60,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits": tuple(f"{name} --seeds 0..2" for name in DIGITS if name not in LATER),
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
     "digits-rings": ("digits-rings",),
+    "digits-gru": ("digits-gru --seeds 0..2",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-2048": (f"listops-rotrnn {LONG}",),
     "listops-2048-lru": (f"listops-lru {LONG} --set layer.d_state=128",),
