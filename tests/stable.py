@@ -270,7 +270,7 @@ def counted(report: Path) -> dict[str, Any]:
         for case in suite.iter("testcase"):
             for kind in ("failure", "error"):
                 if (one := case.find(kind)) is not None:
-                    why = one.get("message", "").strip().partition("\n")[0]
+                    why = one.get("message", "").strip().partition("\n")[0].replace(f"{ROOT}/", "")
                     found["failures"].append((f"{case.get('classname')}::{case.get('name')}", why[:200]))
     return found
 
