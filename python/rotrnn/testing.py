@@ -147,7 +147,7 @@ def central_differences(
     Returns
     -------
     dict of str to float
-        Errors, relative to the scales.
+        Errors, relative to the scales; to a thousandth of |f| (of 1, if that is less) where a gradient is about zero.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def central_differences(
         f = [_total(doutputs, forward({**arguments, key: x + k * step * v})) for k in (-2, -1, 1, 2)]
         slope, along = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step), _inner(grad, v)
         size = float(np.linalg.norm(grad) * np.linalg.norm(v)) / max(1.0, np.sqrt(np.size(v)))
-        scale = max(size, abs(slope))
-        if not abs(slope - along) <= 1e-6 * scale + 1e-9 * min(1.0, summed):
+        scale = max(size, abs(slope), 1e-3 * min(1.0, summed))
+        if not abs(slope - along) <= 1e-6 * max(size, abs(slope)) + 1e-9 * min(1.0, summed):
             raise AssertionError(
                 f"{name}: the gradient of {key} is {along:.9g} along a random direction, expected {slope:.9g} by "
                 "central differences"

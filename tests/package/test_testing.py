@@ -181,3 +181,10 @@ def test_what_a_pair_may_return() -> None:
         gradcheck(rotrnn.LRU(d_model=2, d_state=2), stat=3)
     with pytest.raises(TypeError, match="gradcheck: dense: missing a required argument: 'x'"):
         gradcheck(rotrnn.ops.dense)
+
+
+def test_a_gradient_that_is_zero_has_a_small_error() -> None:
+    """The slope of what does not depend on x is rounding alone: a few roundings of size one over a step of 1e-4."""
+    x, y = np.linspace(0.1, 1, 7), np.linspace(-1, 1, 7)
+    errors = gradcheck((lambda x, y: y * y + (x - x), lambda dy, x, y: (np.zeros_like(x), 2 * y * dy)), x, y)
+    assert errors["x"] < 1e-6
