@@ -506,11 +506,8 @@ class Boundary:
         self.bind("L-1", int(window) - 1, f"window={window}")
         return int(window)
 
-    def into(self, out: Array | None, like: str, *inputs: Any) -> Any:
-        """Returns for `run` a caller's `out`, which must fit in place of an array that was taken and overlap no input;
-        True for a new array."""
-        if out is None:
-            return True
+    def into(self, out: Array, like: str, *inputs: Any) -> Array:
+        """Returns for `run` a caller's `out`, which must fit like an array that was taken, and overlap no input."""
         array, taken = self.given[like], [one for name, one in self.given.items() if name != "lengths"]
         return self.out("out", out, array.shape, array.dtype, *inputs, *taken)
 
