@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks.layers import both
 from benchmarks.measure import arguments, products, row, seconds_in_turn, show
 from benchmarks.model import LISTOPS, QUICK
+from rotrnn._cpu import SSD_CHUNK as CHUNK
 from rotrnn.nn.layers.mamba2 import Mamba2
-from rotrnn.ops.ssd import CHUNK, ssd_scan, ssd_scan_backward
+from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 
 SIZES = ("B", "T", "D")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rotrnn.ops.recording import RecordedLengths
 
 from rotrnn.ops import boundary
 from rotrnn.ops.boundary import Boundary, asked
@@ -95,3 +96,15 @@ def test_the_old_name_of_a_final_states_gradient() -> None:
         old = causal_conv_backward(X, X, W, dfinal=final)
     for one, other in zip(old, causal_conv_backward(X, X, W, dhT=final), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_callers_out_fits_an_array_that_was_taken() -> None:
+    """Also where lengths are recorded, which nobody may look at."""
+    args = Boundary("op")
+    args.take(CONV, x=X, w=W)
+    args.given["lengths"] = RecordedLengths(np.array([3, 2]), 3)
+    out = np.empty_like(X)
+    assert args.into(out, "x", X) is out
+    for bad, message in ((out[:1], "out has shape .1, 3, 4., expected .2, 3, 4."), (X, "out overlaps an input")):
+        with pytest.raises(ValueError, match=f"op: {message}"):
+            args.into(bad, "x")

@@ -86,9 +86,12 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
 
 __all__ = ["GainGrads", "gain", "gain_backward"]
+
+GAIN = Declared("gain_forward", "gain_backward")
 
 
 class GainGrads(NamedTuple):
@@ -101,10 +104,8 @@ class GainGrads(NamedTuple):
 def gain(x: npt.ArrayLike, a: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """Returns ``y_t = a x_t`` (B, T, N) for x (B, T, N) and a (N,), real or complex; zero beyond the lengths."""
     args = Boundary("gain")
-    ax, aa = args.array("x", x, "B T N", kinds=REAL + COMPLEX), args.array("a", a, "N", kinds=REAL + COMPLEX)
-    ax, aa = args.common(ax, aa)
-    y = args.empty(ax.shape, ax.dtype)
-    args.kernels.gain_forward(y=y, x=ax, a=aa, lengths=args.lengths(lengths), **args.sizes("B T N"))
+    args.take(GAIN, x=x, a=a, lengths=lengths)
+    y: Array = args.run("gain_forward")["y"]
     return y
 
 
@@ -113,12 +114,8 @@ def gain_backward(
 ) -> GainGrads:
     """Returns the gradients of `gain` for dy (B, T, N), that of a summed over B and T."""
     args = Boundary("gain_backward")
-    ax, aa = args.array("x", x, "B T N", kinds=REAL + COMPLEX), args.array("a", a, "N", kinds=REAL + COMPLEX)
-    ady = args.array("dy", dy, "B T N", kinds=REAL + COMPLEX)
-    ax, aa, ady = args.common(ax, aa, ady)
-    dx, da = args.empty(ax.shape, ax.dtype), args.empty(aa.shape, ax.dtype)
-    args.kernels.gain_backward(dx=dx, da=da, dy=ady, x=ax, a=aa, lengths=args.lengths(lengths), **args.sizes("B T N"))
-    return GainGrads(dx, da)
+    args.take(GAIN, dy=dy, x=x, a=a, lengths=lengths)
+    return GainGrads(**args.run("gain_backward"))
 '''
 LAYER = '''"""A leaky integrator of each channel."""
 

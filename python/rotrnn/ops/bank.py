@@ -184,21 +184,11 @@ def bank_step(
     """
     args = Boundary("bank_step")
     au = args.array("u_t", u_t, "B D")
-    aa, ac, askip = _coefficients(args, a, c, skip)
+    aa, ac, askip, _ = args.take(BANK, a=a, c=c, skip=skip).values()
     z = args.optional("state", state, "B D N", kinds=COMPLEX)
-    dtype = np.result_type(*(one.real.dtype for one in (aa, ac, askip, au, z) if one is not None))
+    dtype = np.result_type(args.plan.dtype, au.dtype, au.dtype if z is None else z.real.dtype)
     h = au[..., None].astype(dtype) + (np.zeros_like(aa) if z is None else aa * z)
     return (ac * h).real.sum(-1, dtype=dtype) + askip * au, h.astype(complex_of(dtype), copy=False)
-
-
-def _coefficients(
-    args: Boundary, a: npt.ArrayLike, c: npt.ArrayLike, skip: npt.ArrayLike
-) -> tuple[Array, Array, Array]:
-    return (
-        args.array("a", a, "D N", kinds=COMPLEX),
-        args.array("c", c, "D N", kinds=COMPLEX),
-        args.array("skip", skip, "D"),
-    )
 
 
 def bank_response(a: Array, c: Array, skip: Array, L: int) -> Array:

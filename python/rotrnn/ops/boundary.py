@@ -506,13 +506,10 @@ class Boundary:
         self.bind("L-1", int(window) - 1, f"window={window}")
         return int(window)
 
-    def into(self, out: Array | None, like: str, *inputs: Any) -> Any:
-        """Returns for `run` a caller's `out`, which must fit in place of an array that was taken and overlap no input;
-        True for a new array."""
-        if out is None:
-            return True
-        array, taken = self.given[like], [one for name, one in self.given.items() if name != "lengths"]
-        return self.out("out", out, array.shape, array.dtype, *inputs, *taken)
+    def into(self, out: Array, like: str, *inputs: Any) -> Array:
+        """Returns for `run` a caller's `out`, which must fit like an array that was taken, and overlap no input."""
+        array = self.given[like]
+        return self.out("out", out, array.shape, array.dtype, *inputs, *self.given.values())
 
     def out(self, name: str, out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Any) -> Array:
         """Returns a new array for a result, or the caller's `out` if it has the right shape and dtype, is writeable and

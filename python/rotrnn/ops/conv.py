@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, overload
 
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import Array, Boundary, asked
+from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 
 __all__ = ["CausalConvGrads", "causal_conv", "causal_conv_backward"]
@@ -84,7 +84,8 @@ def causal_conv(
     args = Boundary("causal_conv")
     return_state = args.flag("return_state", return_state)
     _take(args, lengths, x=x, w=w, bias=bias, state=state)
-    return asked(*args.run("conv_forward", hT=return_state).values())  # type: ignore[no-any-return]
+    y, hT = args.run("conv_forward", hT=return_state).values()
+    return y if hT is None else (y, hT)
 
 
 def causal_conv_backward(

@@ -418,15 +418,7 @@ def mixer_gains_backward(
 
 
 def _gains_arguments(
-    op: str,
-    form: int,
-    rank: int,
-    width: int,
-    eps: float,
-    steps: int,
-    u: npt.ArrayLike,
-    alpha: npt.ArrayLike,
-    dgains: npt.ArrayLike | None = None,
+    op: str, form: int, rank: int, width: int, eps: float, steps: int, u: Any, alpha: Any, dgains: Any = None
 ) -> tuple[Kernels, dict[str, Any]]:
     args = Boundary(op)
     args.integer("form", form, 0, len(MIXER) - 1)
@@ -505,4 +497,5 @@ def _call(op: str, result: str, form: int, out: Array | None, rows: int | None, 
         _bind_triangles(args, form, rows)
     args.take(OF_VECTORS if form in VECTORS else OF_TRIANGLES, **arrays)
     kernel = "mix_forward" if result == "y" else "mix_backward"
-    return args.run(kernel, **{result: args.into(out, "x", *arrays.values())}, form=form)
+    where = out is None or args.into(out, "x", *arrays.values())
+    return args.run(kernel, **{result: where}, form=form)

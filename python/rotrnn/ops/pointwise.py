@@ -322,14 +322,7 @@ def check_dropout(
 
 
 def _dropout(
-    op: str,
-    name: str,
-    x: npt.ArrayLike,
-    rate: float,
-    key: tuple[int, int, int],
-    over_time: bool,
-    places: npt.ArrayLike | None,
-    lengths: npt.ArrayLike | None,
+    op: str, name: str, x: Any, rate: float, key: tuple[int, int, int], over_time: bool, places: Any, lengths: Any
 ) -> Array:
     args = Boundary(op)
     (ax,) = args.common(args.array(name, x, "B T D"))
@@ -946,15 +939,9 @@ def cross_entropy(
     alabels = args.integers("labels", labels, "B" if len(lead) == 1 else "B T")
     counted, count = _counted(args, alabels, C, ignored)
     losses, dlogits = args.empty(tuple(lead), alogits.dtype), np.empty_like(alogits)
-    args.kernels.cross_entropy(
-        loss=losses,
-        dlogits=dlogits,
-        logits=alogits,
-        labels=alabels if counted is None else np.where(counted, alabels, -1),
-        count=None if counted is None else count.reshape(1),
-        B=losses.size,
-        C=C,
-    )
+    given: dict[str, Any] = {"labels": alabels if counted is None else np.where(counted, alabels, -1)}
+    given |= {"count": None if counted is None else count.reshape(1), "B": losses.size, "C": C}
+    args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, **given)
     if of_class is not None:
         weight = of_class[alabels if counted is None else np.where(counted, alabels, 0)]
         losses, dlogits = losses * weight, dlogits * weight[..., None]

@@ -115,7 +115,8 @@ def diagonal_scan(
     reverse = args.flag("reverse", reverse)
     return_state = args.flag("return_state", return_state)
     args.take(kernels, x=x, a=a, h0=h0, lengths=lengths)
-    h, hT = args.run(f"{which}_forward", h=args.into(out, "x", a, x, h0), hT=return_state, reverse=reverse).values()
+    where = out is None or args.into(out, "x", a, x, h0)
+    h, hT = args.run(f"{which}_forward", h=where, hT=return_state, reverse=reverse).values()
     return h if hT is None else (h, hT)
 
 
@@ -184,10 +185,10 @@ def diagonal_scan_backward(
 
 def _kernels(args: Boundary, window: int | None) -> tuple[Declared, str]:
     """Returns the kernels of scans, or of those with a window, whose size it binds; and how their names begin."""
-    L = args.window(window)
-    if L is None:
+    if window is None:
         return SCAN, "scan"
-    args.bind("L", min(L, MOST_NUMBERS), f"window={window}")
+    args.window(window)
+    args.bind("L", min(window, MOST_NUMBERS), f"window={window}")
     return WINDOW, "window"
 
 
