@@ -45,7 +45,7 @@ from rotrnn.nn.layer import (
     StateForm,
     trusted,
 )
-from rotrnn.nn.listing import Listing
+from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -467,7 +467,14 @@ class Programmed(Recurrent):
         values[0] = x
         for line in program.lines:
             found = line.instruction.emit(to, line, *_given(line.inputs, values))
-            for place, value in zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            registers = found if isinstance(found, tuple) else (found,)
+            if len(registers) != len(line.outputs) or not all(isinstance(one, int) for one in registers):
+                count = len(line.outputs)
+                raise Unlisted(
+                    f"{type(line.instruction).__name__}.emit returned {found!r}, expected "
+                    + ("the register of its output" if count == 1 else f"a tuple of {count} registers")
+                )
+            for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
         y: int = values[program.y]
         return y
