@@ -134,6 +134,22 @@ def test_an_instruction_that_says_its_lines_streams_in_c(
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13 * np.abs(expected).max())  # as above
 
 
+def test_a_variant_of_an_instruction_does_not_inherit_its_lines(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: to("Product", x, to("Product", x, x)))
+
+    @dataclass(frozen=True)
+    class Fourth(Cube):
+        def forward(self, call: Call, x: Array) -> Array:
+            y: Array = x**4
+            return y
+
+    monkeypatch.setitem(globals(), "Cube", Fourth)
+    model, params = own(cubed=True)
+    assert model.stream(params, 3).engine == "python"
+
+
 def test_lines_without_a_register_are_refused(own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: None)
     model, params = own(cubed=True)

@@ -46,6 +46,7 @@ from rotrnn.nn.layer import (
     trusted,
 )
 from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.module import nearer
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -103,6 +104,11 @@ class Instruction:
     """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
     backward: Any
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if nearer(cls, "forward", "emit"):
+            cls.emit = Instruction.emit  # type: ignore[method-assign]  # lines of a base would compute something else
 
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
         """Returns the shapes of its outputs without (B, T), from those of its inputs; parameters have all their axes.
