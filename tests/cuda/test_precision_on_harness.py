@@ -294,7 +294,7 @@ def test_recurrences(cell: str, precision: str) -> None:
         given = {"w": w, "lengths": np.array(lengths, np.int64), "c0": c0 if G == 4 else None}
         how = {"B": B, "T": T, "N": N, "cell": CELL[cell], "reverse": n.reverse}
         missing = {} if G == 4 else dict.fromkeys(("c", "cT", "gates"))
-        got = kernel("rnn_forward", precision, forward, {**given, "x": x, "h0": h0, **how, **missing})
+        got = kernel("rnn_forward", precision, forward, {**given, "x": x, "h0": h0, "bias": None, **how, **missing})
         results = [(got, forward)]
         saved = {name: got[name].astype(float) for name in ("h", "c", "gates") if name in got}
         backward = rounded.rnn_backward(

@@ -13,7 +13,7 @@ import pytest
 
 import librotrnn
 from librotrnn import LibraryError, Model
-from rotrnn import LAYERS, LRU, ModelSettings, build_model
+from rotrnn import LAYERS, LRU, S5, ModelSettings, RopeMemory, RotRNN, build_model
 from rotrnn.models.files import contents, described
 from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import EVALUATION, Array, astype, flatten
@@ -134,6 +134,29 @@ def test_an_instruction_that_says_its_lines_streams_in_c(
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13 * np.abs(expected).max())  # as above
 
 
+def test_a_variant_of_an_instruction_does_not_inherit_its_lines(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: to("Product", x, to("Product", x, x)))
+
+    @dataclass(frozen=True)
+    class Fourth(Cube):
+        def forward(self, call: Call, x: Array) -> Array:
+            y: Array = x**4
+            return y
+
+    monkeypatch.setitem(globals(), "Cube", Fourth)
+    model, params = own(cubed=True)
+    assert model.stream(params, 3).engine == "python"
+
+
+def test_lines_without_a_register_are_refused(own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: None)
+    model, params = own(cubed=True)
+    with pytest.raises(ValueError, match=r"but Cube.emit returned None, expected the register of its output: expected"):
+        model.stream(params, 3, engine="c")
+
+
 def test_a_layer_that_is_no_program_streams_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It would inherit the lines of its base class, which compute something else."""
 
@@ -150,6 +173,51 @@ def test_a_layer_that_is_no_program_streams_in_python(monkeypatch: pytest.Monkey
     model.save(tmp_path / "m.safetensors", params)
     with pytest.raises(LibraryError, match="the model has a Louder, which has no program"):
         Model((tmp_path / "m.safetensors").read_bytes())
+
+
+class Twice:
+    """Beside a layer as a base: its forward, and not the layer's lines, is what counts."""
+
+    def forward(self, params: Any, x: Array, ctx: Any = EVALUATION, state: Any = None) -> Any:
+        y, kept = super().forward(params, x, ctx, state)  # type: ignore[misc]
+        return 2 * y, kept
+
+
+def test_forward_of_another_base_has_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind: Any = dataclass(frozen=True)(type("Louder", (Twice, LRU), {"__doc__": "LRU, twice as loud."}))
+    monkeypatch.setitem(LAYERS, "louder", kind)
+    model = build_model(ModelSettings("louder", D, 1), {"d_state": 3}, n_classes=3, n_features=2)
+    assert model.stream(model.init(np.random.default_rng(0))).engine == "python"
+
+
+class Folds:
+    """Its fold reads the input with other weights."""
+
+    def fold(self, params: Any) -> Any:
+        folded = super().fold(params)  # type: ignore[misc]
+        return folded._replace(weights=folded.weights._replace(w_in=3 * folded.weights.w_in))
+
+
+@pytest.mark.parametrize(
+    ("base", "settings"),
+    [
+        (LRU, {"d_state": 3}),
+        (LRU, {"d_state": 3, "window": 4}),
+        (S5, {"d_state": 4}),
+        (RotRNN, {"d_state": 4}),
+        (RopeMemory, {"d_state": 3, "length": 16}),
+    ],
+)
+def test_another_fold_streams_in_c(base: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its system is that of forward, and not of the base. Both round sums of some ten numbers of size one."""
+    kind: Any = dataclass(frozen=True)(type("Variant", (Folds, base), {"__doc__": "Another fold."}))
+    monkeypatch.setitem(LAYERS, "variant", kind)
+    model = build_model(ModelSettings("variant", D, 1), settings, head="tagger", n_classes=3, n_features=2)
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    x = drawn()
+    expected, _ = model.forward(params, x)
+    got = model.stream(params, 3, engine="c").push(x)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 def refused(model: Any, params: Any, change: Callable[[Any], Any]) -> LibraryError:

@@ -403,7 +403,7 @@ def test_recurrences(cell: str, precision: str, way: tuple[str, str]) -> None:
         want = rounded.rnn_forward(n, r)
         of_lstm = ("c0", "dcT", "c", "gates", "cT", "dc0")
         given = {"w": w, "lengths": np.array(lengths, np.int64), "c0": c0, "B": B, "T": T, "N": N, "cell": CELL[cell]}
-        given |= {"reverse": n.reverse, "bias": None}
+        given["reverse"] = n.reverse
 
         def call(name: str, like: Arrays, inputs: Arrays, none: tuple[str, ...] = of_lstm if G == 1 else ()) -> Arrays:
             outputs = {key: np.empty(one.shape, np.float32) for key, one in like.items()}
@@ -414,7 +414,7 @@ def test_recurrences(cell: str, precision: str, way: tuple[str, str]) -> None:
             return outputs
 
         with computing(precision, way):
-            got = call("rnn_forward", want, {**given, "x": x, "h0": h0})
+            got = call("rnn_forward", want, {**given, "x": x, "h0": h0, "bias": None})
             saved = {name: got.get(name) for name in ("h", "c", "gates")}
             reference = {name: None if one is None else wide(one) for name, one in saved.items()}
             back = rounded.rnn_backward(n, r, reference, *map(wide, (dh, dhT, dcT)))

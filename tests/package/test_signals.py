@@ -46,7 +46,7 @@ def rnn(h: Any) -> None:
     B, T, N = h.shape
     sizes = {"B": B, "T": T, "N": N}
     arrays = {"w": zeros(N, N), "x": zeros(B, T, N), "hT": zeros(B, N)}
-    nothing = dict.fromkeys(("c", "cT", "gates", "h0", "c0", "lengths"))
+    nothing = dict.fromkeys(("c", "cT", "gates", "bias", "h0", "c0", "lengths"))
     _cpu.kernels.rnn_forward(h=h, **arrays, **nothing, **sizes, cell=_cpu.CELL["tanh"], reverse=False)
 
 

@@ -142,6 +142,12 @@ class StateArray:
 StateForm = StateArray | tuple[StateArray, ...]
 
 
+def nearer(kind: type, name: str, other: str) -> bool:
+    """Returns whether a class has an attribute from a nearer one of its bases than another attribute."""
+    has = [name in vars(base) for base in kind.__mro__]
+    return any(has) and not any(other in vars(base) for base in kind.__mro__[: has.index(True) + 1])
+
+
 class Module(Summarised):
     """Base class for functions with parameters, whose calls are checked.
 
@@ -163,7 +169,7 @@ class Module(Summarised):
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method))
-        if not {"forward", "step"}.isdisjoint(vars(cls)) and "emit" not in vars(cls):
+        if nearer(cls, "forward", "emit") or nearer(cls, "step", "emit"):
             cls.emit = Module.emit  # type: ignore[method-assign]  # lines of a base class would compute something else
         if "__repr__" not in vars(cls):
             cls.__repr__ = Module.__repr__  # type: ignore[method-assign]  # or a dataclass writes its own

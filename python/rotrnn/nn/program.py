@@ -45,7 +45,8 @@ from rotrnn.nn.layer import (
     StateForm,
     trusted,
 )
-from rotrnn.nn.listing import Listing
+from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.module import nearer
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -103,6 +104,11 @@ class Instruction:
     """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
     backward: Any
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if nearer(cls, "forward", "emit"):
+            cls.emit = Instruction.emit  # type: ignore[method-assign]  # lines of a base would compute something else
 
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
         """Returns the shapes of its outputs without (B, T), from those of its inputs; parameters have all their axes.
@@ -467,7 +473,14 @@ class Programmed(Recurrent):
         values[0] = x
         for line in program.lines:
             found = line.instruction.emit(to, line, *_given(line.inputs, values))
-            for place, value in zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            registers = found if isinstance(found, tuple) else (found,)
+            if len(registers) != len(line.outputs) or not all(isinstance(one, int) for one in registers):
+                count = len(line.outputs)
+                raise Unlisted(
+                    f"{type(line.instruction).__name__}.emit returned {found!r}, expected "
+                    + ("the register of its output" if count == 1 else f"a tuple of {count} registers")
+                )
+            for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
         y: int = values[program.y]
         return y

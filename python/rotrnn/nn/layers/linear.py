@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rotrnn.nn.layer import (
     trusted,
 )
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.module import Module, nearer
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.linear_layer import (
     LinearLayerSaved,
@@ -96,6 +97,11 @@ class LinearRecurrence(Recurrent):
                 f"{args.op}: {type(self).__name__} has window={self.window}, expected None: sequences are split over "
                 "processes, and windows are not supported there"
             )
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if nearer(cls, "fold", "emit") and cls.emit is not Module.emit:
+            cls.emit = LinearRecurrence.emit  # type: ignore[method-assign]  # that of a base may not read its fold
 
     @property
     def state_form(self) -> StateForm:
