@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotrnn.ops.recording import RecordedLengths
 
+from rotrnn.devices.recording import RecordedLengths
 from rotrnn.ops import boundary
 from rotrnn.ops.boundary import Boundary, asked
 from rotrnn.ops.conv import CONV, causal_conv, causal_conv_backward

@@ -16,8 +16,17 @@ from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 
 __all__ = [
-    *("GruGrads", "GruResult", "LstmGrads", "LstmResult", "RnnGrads"),
-    *("gru", "gru_backward", "lstm", "lstm_backward", "rnn", "rnn_backward"),
+    "GruGrads",
+    "GruResult",
+    "LstmGrads",
+    "LstmResult",
+    "RnnGrads",
+    "gru",
+    "gru_backward",
+    "lstm",
+    "lstm_backward",
+    "rnn",
+    "rnn_backward",
 ]
 
 RNN = Declared("rnn_forward", "rnn_backward", **{"w": "A", "gates_of(cell), N": "N"})
