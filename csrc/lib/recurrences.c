@@ -97,7 +97,7 @@ void read_turning_scan(reader *r) {
     const value *const v = steps(r, 0, 1), *const angles = steps(r, 1, 1), *const a = fixed(r, 2, 2);
     const int64_t N = a->shape[1];
     if (!expect(r, N > 0 && is(a, 0, 2) && is(angles, 0, N) && v->shape[0] / 2 == N && v->shape[0] % 2 == 0)) return;
-    const bool decays = r->in[3] || r->in[4] || r->in[5];
+    const bool decays = r->in[3] || r->in[4] || r->in[5], bounded = flag_of(r->b, &r->p, "bounded");
     const int64_t H = decays ? steps(r, 3, 1)->shape[0] : 1;
     if (!expect(r, N % H == 0) || (decays && !expect(r, is(fixed(r, 4, 1), 0, H) && is(fixed(r, 5, 1), 0, H)))) return;
     const rows h = make_copy(r, 0);
@@ -108,6 +108,7 @@ void read_turning_scan(reader *r) {
     if (!decays) return;
     scan->z = r->in[3]->rows;
     scan->count = H;
+    scan->choice = bounded;
     scan->w[1] = stored(r->b, doubles(r, r->in[4]), H);
     scan->w[2] = stored(r->b, doubles(r, r->in[5]), H);
 }

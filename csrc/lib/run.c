@@ -171,15 +171,17 @@ static void run_window_scan(const op *o, const frame *f) {
     }
 }
 
-/* The decay of a head and the gain of its input, from the mean's logarithm and what the input adds to it. */
+/* The decay gamma of a head, from the mean's logarithm and what the input adds to it, and the gain of its input:
+ * `scale` times sqrt(1 - gamma^2), or times 1 - gamma (`bounded`). */
 typedef struct {
     real modulus, gain;
 } decay;
 
-static decay decay_of(real gamma_log, real added, real scale) {
+static decay decay_of(real gamma_log, real added, real scale, bool bounded) {
     const real x = vmath_exp(gamma_log + added), above = x < (real)SLOWEST_DECAY ? (real)SLOWEST_DECAY : x;
     const real varying = above > (real)FASTEST_DECAY ? (real)FASTEST_DECAY : above;
-    return (decay){vmath_exp(-varying), scale * (real)sqrt(-expm1(-2 * (double)varying))};
+    const double rate = varying, gain = bounded ? -expm1(-rate) : sqrt(-expm1(-2 * rate));
+    return (decay){vmath_exp(-varying), scale * (real)gain};
 }
 
 static void run_turning_scan(const op *o, const frame *f) {
@@ -191,7 +193,7 @@ static void run_turning_scan(const op *o, const frame *f) {
         const real *const angles = rows_of(f, o->x) + row * N, *const added = rows_of(f, o->z) + row * H;
         for (int64_t i = 0; i < N; i++) {
             const int64_t head = i / (N / H);
-            const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head]) : (decay){1, 1};
+            const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head], o->choice) : (decay){1, 1};
             const real angle = angles[i];
             const cplx turn = {(real)cos((double)angle) * d.modulus, (real)sin((double)angle) * d.modulus};
             const cplx none = {0, 0}, constant = {a[i], a[N + i]}, x = {d.gain * y[i], d.gain * y[N + i]};

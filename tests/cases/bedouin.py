@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 
 from cases.layer_row import LayerRow
 from cases.mixers import layer_mixer, unit_rows
-from cases.table import Arrays
+from cases.table import Arrays, rotation_of
 from rotrnn.nn.layer import zero_state
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
@@ -32,7 +31,7 @@ def silu(z: Any) -> Any:
 def mixer_of(layer: Any, parts: Arrays) -> Any:
     """Returns Q of one token as a matrix."""
     if layer.mixer == "orthogonal":
-        return scipy.linalg.expm(parts["M"] - parts["M"].T)
+        return rotation_of(parts["M"] - parts["M"].T)
     return layer_mixer(layer, parts, layer.width)
 
 

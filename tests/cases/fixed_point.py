@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from cases.layer_row import LayerRow
 from cases.mixers import layer_mixer
-from cases.table import Arrays
+from cases.table import Arrays, rotation_of
 from rotrnn.nn.fixed_points.mixer import CONTRACTION
 from rotrnn.nn.layer import zero_state
 from rotrnn.nn.layers.fixed_point import FixedPointRNN
@@ -40,7 +39,7 @@ def mixer_matrix(layer: FixedPointRNN, parts: Arrays) -> Any:
     if layer.mixer == "orthogonal":
         S = parts["M"] - parts["M"].T
         largest = 2 * np.arcsin(CONTRACTION / 2) / (1 + np.linalg.norm(S) / np.sqrt(2)) if layer.contractive else 1
-        return scipy.linalg.expm(largest * S)
+        return rotation_of(largest * S)
     bounds = {
         "kronecker": (CONTRACTION / (2 * np.sqrt(N))) ** 0.5,
         "monarch": CONTRACTION / np.sqrt(rank),

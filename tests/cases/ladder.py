@@ -103,6 +103,8 @@ LADDER = [
     linear_row("alpha", RotRNN(4, 6, heads=2, normalise="alpha"), 2, 8, None, rotrnn_loop),
     linear_row("c 3", RotRNN(3, 4, heads=2, c=3.0), 3, 7, (7, 0, 3), rotrnn_loop),
     linear_row("alpha c 1/2", RotRNN(3, 5, normalise="alpha", c=0.5, bidirectional=True), 2, 6, None, rotrnn_loop),
+    linear_row("bounded", RotRNN(4, 6, heads=2, normalise="bounded", c=2.0), 3, 7, (7, 0, 3), rotrnn_loop),
+    linear_row("bounded", RotRNN(2, 5, normalise="bounded", bidirectional=True), 2, 6, None, rotrnn_loop),
     linear_row("zoh", S5(3, 8, blocks=2), 2, 9, None, s5_loop),
     linear_row("zoh", S5(3, 8, blocks=2), 1, 0, None, s5_loop),
     linear_row("bilinear", S5(3, 4, discretisation="bilinear", c_init="lecun_normal"), 3, 8, (8, 0, 3), s5_loop),

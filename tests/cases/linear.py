@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, scan_loop
+from cases.table import Arrays, rotation_of, scan_loop
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.layers.lru import LRU
@@ -49,6 +48,12 @@ def lru_loop(layer: LRU, params: Arrays, x: Any, state: Any, lengths: Any) -> tu
     return y, hT
 
 
+def schatten_norm(B: Any) -> Any:
+    """Returns the bound of |B| that RotRNN uses: (sum of s^(2 p))^(1 / 2p) over the singular values s, p = 2^12."""
+    s = np.linalg.svd(B, compute_uv=False)
+    return s[0] * np.sum((s / s[0]) ** 2**13) ** (1 / 2**13)
+
+
 def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """The dense recurrence as published: x_t = gamma P R P^T x_{t-1} + xi B u_t, y_t = C x_t + D u_t, head by head.
 
@@ -59,7 +64,7 @@ def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any)
     gamma = np.exp(-np.exp(params["gamma_log"]))
     heads, finals = [[], []], []
     for i in range(H):
-        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
+        P = rotation_of(params["M"][i] - params["M"][i].T)
         R = np.eye(W)
         for p, angle in enumerate(params["theta"][i]):
             c, s = np.cos(angle), np.sin(angle)
@@ -67,6 +72,9 @@ def rotrnn_loop(layer: RotRNN, params: Arrays, x: Any, state: Any, lengths: Any)
         trace = np.trace(params["B"][i].T @ params["B"][i])
         if layer.normalise == "input":
             xi, modulus = np.sqrt(layer.c * (1 - gamma[i] ** 2) / trace), gamma[i]
+        elif layer.normalise == "bounded":
+            leak, modulus = -np.expm1(-np.exp(params["gamma_log"][i])), gamma[i]
+            xi = np.sqrt(layer.c) * leak / schatten_norm(params["B"][i])
         else:
             xi = np.sqrt(layer.c / (layer.c * gamma[i] ** 2 + trace))  # alpha
             modulus = xi * gamma[i]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from cases.layer_row import LayerRow
-from cases.table import Arrays, Case, normal, padding
+from cases.linear import schatten_norm
+from cases.table import Arrays, Case, normal, padding, rotation_of
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
@@ -212,7 +212,7 @@ def selective_rotrnn_loop(
     y = np.zeros_like(x)
     drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
     for i in range(H):
-        P = scipy.linalg.expm(params["M"][i] - params["M"][i].T)
+        P = rotation_of(params["M"][i] - params["M"][i].T)
         C = params["C"][:, i * W : (i + 1) * W]
         for b in range(B):
             h = lanes[b, :, i, :W] @ P.T
@@ -224,6 +224,8 @@ def selective_rotrnn_loop(
                 e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
                 gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
                 xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
+                if layer.normalise == "bounded":
+                    xi = -np.expm1(-np.exp(params["gamma_log"][i] + e)) / schatten_norm(params["B"][i])
                 aged = h @ (gamma * P @ R @ P.T).T
                 h = np.concatenate([aged, (xi * params["B"][i] @ x[b, t])[None]])
                 y[b, t] += C @ h.sum(0)
@@ -272,6 +274,7 @@ LAYERS = [
     rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),
+    rotation_row("bounded", SelectiveRotRNN(3, 6, heads=2, gamma="input", normalise="bounded"), 2, 9),
     rotation_row("random gamma", SelectiveRotRNN(3, 4, heads=2, gamma="random", site=3), 3, 9, (9, 0, 2)),
 ]
 

@@ -115,6 +115,8 @@ static void say_line(writer *w, input *in, int *next) {
             second & 1 ? "[1,0.5,0.25,0.5]" : "null", first);
     else if (!strcmp(OPS[op].name, "Bank"))
         say(w, ",\"window\":%s", first & 1 ? "3" : "null");
+    else if (!strcmp(OPS[op].name, "TurningScan"))
+        say(w, ",\"bounded\":%s", first & 1 ? "true" : "false");
     else if (!strcmp(OPS[op].name, "DplrBank"))
         say(w, ",\"drives\":%d", first % 4);
     else if (!strcmp(OPS[op].name, "Products"))

@@ -10,7 +10,7 @@ from typing import Any
 from rotrnn._support.text import plural
 from rotrnn.devices.device import is_array
 
-BUFFERS = frozenset({"running_mean", "running_var"})
+BUFFERS = frozenset({"running_mean", "running_var", "running_spectrum"})
 """Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode."""
 
 

@@ -28,7 +28,7 @@ from rotrnn.ops.block import (
     residual_block_backward,
 )
 from rotrnn.ops.linear_layer import System
-from rotrnn.ops.pointwise import channel_gain, count_steps
+from rotrnn.ops.pointwise import channel_gain, count_steps, layer_norm
 
 
 class Parts(NamedTuple):
@@ -69,7 +69,7 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts 
         and isinstance(norm, BatchNorm | LayerNorm)
         and type(norm) in (BatchNorm, LayerNorm)
         and isinstance(layer, LinearRecurrence)
-        and layer.window is None
+        and layer.fusible(ctx)
         and type(layer).forward is LinearRecurrence.forward
         and type(layer).backward is LinearRecurrence.backward
         and isinstance(gate, Gate)
@@ -142,7 +142,6 @@ def forward(
 ) -> tuple[Array, FusedSaved, Moments | None]:
     """Like `ResidualBlock.forward_in_stack`."""
     norm, layer, gate = parts
-    folded = layer.fold(params["layer"])
     scale, bias = params["norm"]["scale"], params["norm"]["bias"]
     statistics = None
     part: ChannelNorm | RowNorm
@@ -151,6 +150,7 @@ def forward(
         part = ChannelNorm(mean, channel_gain(scale, var, norm.eps), bias)
     else:
         part = RowNorm(scale, bias, norm.eps)
+    folded = layer.fold_call(params["layer"], _normed(part, x, ctx) if layer.measures and ctx.train else x, ctx)
     gating = gate.gating(params["gate"], ctx)
     start = None if state is None else state[None]
     if recording() is None:  # a process may have no valid step of a distributed batch
@@ -163,6 +163,14 @@ def forward(
     kept, key = gating._replace(seed=0, step=0), key_of(gating.seed, gating.step)
     saved = FusedSaved(parts, part, folded, kept, key, result.saved, statistics, ctx.train, is_spread(ctx), after)
     return result.y, saved, result.moments
+
+
+def _normed(norm: ChannelNorm | RowNorm, x: Array, ctx: Context) -> Array:
+    """Returns the input of the layer, which the fused op does not return."""
+    if isinstance(norm, RowNorm):
+        return layer_norm(x, norm.scale, norm.bias, eps=norm.eps, lengths=ctx.lengths)[0]
+    normed: Array = norm.gain * (x - norm.center) + norm.offset
+    return normed
 
 
 def backward(

@@ -92,11 +92,12 @@ class LinearRecurrence(Recurrent):
     def check_split(self, args: Boundary) -> None:
         if type(self).forward is not LinearRecurrence.forward or type(self).backward is not LinearRecurrence.backward:
             super().check_split(args)  # which refuses
-        if self.window is not None:
-            raise ValueError(
-                f"{args.op}: {type(self).__name__} has window={self.window}, expected None: sequences are split over "
-                "processes, and windows are not supported there"
-            )
+        for name, has, expected in (("window", self.window, None), ("measures", self.measures, False)):
+            if has:
+                raise ValueError(
+                    f"{args.op}: {type(self).__name__} has {name}={has}, expected {expected}: sequences are split over "
+                    "processes, where this is not supported"
+                )
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -123,11 +124,31 @@ class LinearRecurrence(Recurrent):
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         """Adjoint of `fold`: returns the gradients of the parameters."""
 
+    @property
+    def measures(self) -> bool:
+        """Whether `fold_call` reads the input in training."""
+        return False
+
+    def fusible(self, ctx: Context) -> bool:
+        """Whether the fused block (`rotrnn.ops.residual_block`) computes this call."""
+        return self.window is None
+
+    def fold_call(self, params: Params, x: Array, ctx: Context) -> Folded[System]:
+        """Returns the folded system of a call with the input x (B, T, D). It may depend on x in training, and update
+        buffers."""
+        return self.fold(params)
+
+    def fold_call_backward(
+        self, params: Params, folded: Folded[System], dsystem: System
+    ) -> tuple[Params, Array | None]:
+        """Adjoint of `fold_call`: returns the gradients of the parameters, and of x (None: zero)."""
+        return self.fold_backward(params, folded, dsystem), None
+
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        folded = self.fold(params)
+        folded = self.fold_call(params, x, ctx)
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
         start = None if state is None else state[None]
@@ -154,8 +175,8 @@ class LinearRecurrence(Recurrent):
             return self._backward_window(params, saved, dy, dstate, dh)
         dhT = None if dstate is None else dstate[None]
         grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT, dh=dh, split=split_by(gather))
-        dparams = self.fold_backward(params, saved.folded, grads.system)
-        return grads.du, dparams, None if self.bidirectional else grads.dh0[0]
+        dparams, du = self.fold_call_backward(params, saved.folded, grads.system)
+        return _plus(grads.du, du), dparams, None if self.bidirectional else grads.dh0[0]
 
     def _forward_window(
         self, window: int, folded: Folded[System], x: Array, ctx: Context, state: State
@@ -192,13 +213,14 @@ class LinearRecurrence(Recurrent):
             dend = drecent[None]
         grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dend, dh=dh)
         dsystem = grads.system if da is None else grads.system._replace(a=grads.system.a + da)
-        dparams = self.fold_backward(params, saved.folded, dsystem)
+        dparams, du = self.fold_call_backward(params, saved.folded, dsystem)
+        du = _plus(grads.du, du)
         if saved.before is None:
-            return grads.du, dparams, None
+            return du, dparams, None
         ddelay = np.empty_like(grads.dh0[0])
         np.put_along_axis(ddelay, beside(ring_rows(saved.before, ddelay.shape[1]), ddelay), grads.dh0[0], 1)
         dsums = np.zeros((ddelay.shape[0], 2, ddelay.shape[2]), ddelay.dtype, like=ddelay)
-        return grads.du, dparams, WindowState(ddelay, dsums, np.zeros(saved.before.shape))
+        return du, dparams, WindowState(ddelay, dsums, np.zeros(saved.before.shape))
 
     def prepare(self, params: Params) -> tuple[System, Array | None]:
         """Returns the system and, with a window, a^L."""
@@ -249,6 +271,10 @@ class LinearRecurrence(Recurrent):
         """Returns the transition a (N,), complex: one eigenvalue per plane (the other one is its conjugate)."""
         self.check_params(params)
         return self.fold(params).weights.a
+
+
+def _plus(x: Array, y: Array | None) -> Array:
+    return x if y is None else x + y
 
 
 def planes_apart(w: Array) -> Array:

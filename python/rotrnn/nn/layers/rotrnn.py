@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.devices.device import contiguous, einsum, full
+from rotrnn.devices.device import contiguous, einsum, full, is_writeable
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence, ring
 from rotrnn.nn.scaling import bounded_exp, exponents, times_power
+from rotrnn.nn.spectrum import Measured, NormBound, measure, measure_backward, norm_bound
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.linear_layer import System, complex_of
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
+NORMALISATIONS = ("input", "alpha", "spectrum", "bounded")
+MOMENTUM = 0.9
+"""Of the running spectrum, as that of batch norm's statistics."""
+
 
 class Folding(NamedTuple):
-    """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), and the
-    exponent e of B = 2^e B'."""
+    """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), the
+    energy V, and the exponent e of B = 2^e B'. With "bounded" also the bound of |B'|. If gradients pass through the
+    spectrum of a batch, what was measured."""
 
     P: Array
     PtB: Array
@@ -28,7 +35,10 @@ class Folding(NamedTuple):
     gamma: Array
     modulus: Array
     trace: Array
+    energy: Array
     exponent: npt.NDArray[np.int32]
+    bound: NormBound | None = None
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,18 @@ class RotRNN(LinearRecurrence):
     with numerator 1 instead of c (Lemma 3), and therefore xi^2 with numerator ``1 - c gamma^2`` (eq. 11). Both formulas
     preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper.
 
+    White input is not what models see: for other inputs E|x_t|^2 is off by any factor up to (1 + gamma) / (1 - gamma).
+    Two more choices of `normalise` hold for real inputs:
+
+    - "spectrum": ``xi = sqrt(c (1 - gamma^2) / V)``, where V is measured (`rotrnn.nn.spectrum`): E|x_t|^2 = c per head
+      for every stationary input with the spectrum that was measured, after 1 / (1 - gamma) steps. In training the ratio
+      V / tr(B^T B) is measured from each batch, for which v_t = P^T B u_t is scanned once more. The first batch sets
+      `running_spectrum`, later ones update it with a momentum of 0.9, and it is used in training and evaluation as a
+      constant, without a gradient. With `through_spectrum`, training uses V of the batch itself, as batch norm does,
+      with its exact gradient; then a step depends on later ones of its batch.
+    - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: |x_t| is never above sqrt(c) times
+      the largest |u_s|, whatever the input. |B| is the Schatten norm of order 2^13, above it by at most 0.1 %.
+
     P does not enter the recurrence: ``W_in = xi P^T B`` and ``W_out = C P`` are computed once per call, and the
     recurrence runs on ``s_t = P^T x_t``, which has the same norm as x_t.
 
@@ -50,7 +72,8 @@ class RotRNN(LinearRecurrence):
 
     Parameters (dict of float32), for H heads with P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W),
     B (H, W, D), C (D, N), D (D,). A bidirectional layer also has C_reverse (D, N); the directions share the other
-    parameters (appendix B.2).
+    parameters (appendix B.2). With "spectrum" there is the buffer running_spectrum (H,), 0 before anything is measured,
+    when V is tr(B^T B).
 
     Initial values (appendix C): theta ~ U[0, theta_max], gamma on the ring `gamma_init`, M ~ N(0, 1),
     B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1).
@@ -66,6 +89,7 @@ class RotRNN(LinearRecurrence):
     theta_max: float = 2 * np.pi
     normalise: str = "input"
     c: float = 1.0
+    through_spectrum: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,8 +101,9 @@ class RotRNN(LinearRecurrence):
             raise ValueError(f"RotRNN: gamma_init={self.gamma_init}, expected 0 < low <= high < 1")
         if not self.theta_max >= 0:
             raise ValueError(f"RotRNN: theta_max={self.theta_max}, expected a nonnegative angle")
-        if self.normalise not in ("input", "alpha"):
-            raise ValueError(f"RotRNN: normalise={self.normalise!r}, expected input or alpha")
+        self.check_choice("normalise", NORMALISATIONS)
+        if self.through_spectrum and not self.measures:
+            raise ValueError(f"RotRNN: through_spectrum=True and normalise={self.normalise!r}, expected 'spectrum'")
         if not 0 < self.c < np.inf:
             raise ValueError(f"RotRNN: c={self.c}, expected a positive number")
 
@@ -95,6 +120,8 @@ class RotRNN(LinearRecurrence):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, N, H, W = self.d_model, self.d_state, self.heads, self.width
         inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}
+        if self.measures:
+            inside["running_spectrum"] = (H,)
         return {**inside, **dict.fromkeys(self._outputs(), (D, N)), "D": (D,)}
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -108,6 +135,8 @@ class RotRNN(LinearRecurrence):
         for name in self._outputs():
             params[name] = rng.standard_normal((D, N)) / np.sqrt(N)
         params["D"] = rng.standard_normal(D)
+        if self.measures:
+            params["running_spectrum"] = np.zeros(H)
         return astype(params, np.float32)
 
     conditioned: ClassVar[str | None] = "B"
@@ -120,35 +149,100 @@ class RotRNN(LinearRecurrence):
         head = int(np.argmin(np.abs(value).max((1, 2))))
         return f"of head {head} is zero, expected a nonzero matrix"
 
+    @property
+    def measures(self) -> bool:
+        return self.normalise == "spectrum"
+
+    def fusible(self, ctx: Context) -> bool:
+        return super().fusible(ctx) and not (ctx.train and self.through_spectrum)
+
     def fold(self, params: Params) -> Folded[System]:
+        return self._fold(params)
+
+    def fold_call(self, params: Params, x: Array, ctx: Context) -> Folded[System]:
+        return self._fold(params, x, ctx) if self.measures and ctx.train else self._fold(params)
+
+    def _fold(self, params: Params, x: Array | None = None, ctx: Context = EVALUATION) -> Folded[System]:
+        """With x, the spectrum is measured from it, and the running one updated."""
         exponent = exponents(params["B"])  # the squares of B may overflow or vanish; those of B' do not
         B = contiguous(times_power(params["B"], -exponent))  # NumPy's summation order depends on the layout
         P = orthogonal(params["M"])
         decay = bounded_exp(params["gamma_log"])
-        gamma = np.exp(-decay)
-        trace = einsum("hwd,hwd->h", B, B)
-        if self.normalise == "input":
-            xi = np.sqrt(self.c * -np.expm1(-2 * decay) / trace)
-            modulus = gamma
-        else:
+        gamma = modulus = np.exp(-decay)
+        units = self.units(params["theta"])
+        PtB = matmul(P.swapaxes(1, 2), B)
+        trace = energy = einsum("hwd,hwd->h", B, B)
+        bound = measured = None
+        if self.normalise == "alpha":
             root = np.sqrt(B.dtype.type(self.c))
             alpha = root / np.hypot(root * gamma, times_power(np.sqrt(trace), exponent))
             xi, modulus = times_power(alpha, exponent), alpha * gamma
-        PtB = matmul(P.swapaxes(1, 2), B)
-        a = modulus[:, None] * self.units(params["theta"])
+        elif self.normalise == "bounded":
+            bound = norm_bound(B)
+            xi = math.sqrt(self.c) * -np.expm1(-decay) / bound.bound
+        else:
+            if x is not None:
+                if self.through_spectrum and ctx.gather is not None:
+                    raise ValueError("RotRNN: through_spectrum=True, expected False: the batch is distributed")
+                w_in = self._even(PtB).reshape(-1, self.d_model)
+                a = (gamma[:, None] * units).ravel()
+                leak = -np.expm1(-2 * decay)
+                measured = measure(a, leak, w_in, x, ctx.lengths, 1 + self.bidirectional, ctx.gather)
+                self._update(params, measured.energy / trace)
+            if measured is not None and self.through_spectrum:
+                energy = np.where(measured.energy > 0, measured.energy, trace)
+            elif self.measures:
+                measured, ratio = None, params["running_spectrum"]
+                energy = trace * np.where(ratio > 0, ratio, 1)
+            xi = np.sqrt(self.c * -np.expm1(-2 * decay) / energy)
+        a = modulus[:, None] * units
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
-        return Folded(System(w_in, a.ravel(), w_out, params["D"]), Folding(P, PtB, xi, gamma, modulus, trace, exponent))
+        kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured)
+        return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
+
+    def _update(self, params: Params, batch: Array) -> None:
+        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before."""
+        running = params["running_spectrum"]
+        if not is_writeable(running):
+            raise ValueError("RotRNN: parameter running_spectrum is read-only, but training updates it")
+        after = np.where(running > 0, MOMENTUM * running + (1 - MOMENTUM) * batch, batch)
+        running[...] = np.where(batch > 0, after, running)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
+        return self.fold_call_backward(params, folded, dsystem)[0]
+
+    def fold_call_backward(
+        self, params: Params, folded: Folded[System], dsystem: System
+    ) -> tuple[Params, Array | None]:
         H, W = self.heads, self.width
-        P, PtB, xi, gamma, modulus, trace, exponent = folded.kept
+        P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured = folded.kept
         B = times_power(params["B"], -exponent)
         decay = bounded_exp(params["gamma_log"])
+        unit = self.units(params["theta"])
 
-        dW = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W]  # of xi P^T B
-        dxi = einsum("hwd,hwd->h", dW, PtB)
-        dPtB = xi[:, None, None] * dW
+        dW, da = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W], dsystem.a.reshape(H, -1)  # of xi P^T B, and of a
+        dxi, dPtB = einsum("hwd,hwd->h", dW, PtB), xi[:, None, None] * dW
+        dx = None
+        if measured is not None:
+            a = (gamma[:, None] * unit).ravel()
+            da_measured, dw_in, dx = measure_backward(-dxi * xi / (2 * energy), measured, a)
+            da = da + da_measured.reshape(H, -1)
+            dPtB += dw_in.reshape(H, -1, self.d_model)[:, :W]
+        dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
+        dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
+        if self.normalise == "alpha":  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
+            alpha = times_power(xi, -exponent)
+            dalpha = times_power(dxi, exponent) + dmodulus * gamma
+            dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
+            dB = (-dalpha * alpha * xi**2 / self.c)[:, None, None] * B
+        elif bound is not None:  # xi = sqrt(c) (1 - gamma) / bound
+            dgamma = dmodulus - dxi * math.sqrt(self.c) / bound.bound
+            dB = -(dxi * xi / bound.bound)[:, None, None] * bound.gradient
+        else:  # xi^2 = c (1 - gamma^2) / energy, where energy / trace is constant, or measured from this batch
+            dgamma = dmodulus - dxi * self.c * gamma / (xi * energy)
+            dB = 0 if measured is not None else (-dxi * xi / trace)[:, None, None] * B
+
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}
         for name, dw_out in zip(self._outputs(), dsystem.w_out, strict=True):
@@ -156,26 +250,14 @@ class RotRNN(LinearRecurrence):
             C = params[name].reshape(self.d_model, H, W).swapaxes(0, 1)
             dP += matmul(C.swapaxes(1, 2), dCP)
             dparams[name] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
-
-        unit, da = self.units(params["theta"]), dsystem.a.reshape(H, -1)
-        dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
-        dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
-        if self.normalise == "input":  # xi^2 = c (1 - gamma^2) / trace
-            dgamma = dmodulus - dxi * self.c * gamma / (xi * trace)
-            dtrace = -dxi * xi / (2 * trace)
-        else:  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
-            alpha = times_power(xi, -exponent)
-            dalpha = times_power(dxi, exponent) + dmodulus * gamma
-            dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
-            dtrace = -dalpha * alpha * xi**2 / (2 * self.c)
         return {
             "theta": dtheta[:, : W // 2],
             "gamma_log": -dgamma * gamma * decay,
             "M": orthogonal_backward(dP, params["M"]),
-            "B": times_power(matmul(P, dPtB) + 2 * dtrace[:, None, None] * B, -exponent),
+            "B": times_power(matmul(P, dPtB) + dB, -exponent),
             **dparams,
             "D": dsystem.skip,
-        }
+        }, dx
 
     def _outputs(self) -> tuple[str, ...]:
         return ("C", "C_reverse") if self.bidirectional else ("C",)

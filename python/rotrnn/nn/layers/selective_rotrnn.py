@@ -39,7 +39,7 @@ SLOWEST, FASTEST = 1e-30, 1e3
 
 
 class Decays(NamedTuple):
-    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the ratio of sqrt(1 - gamma_t^2) to sqrt(1 - gamma^2)."""
+    """-log gamma (H,), -log gamma_t (..., H), gamma_t, and the ratio of xi_t to xi."""
 
     mean: Array
     varying: Array
@@ -82,6 +82,9 @@ class SelectiveRotRNN(Recurrent):
     - "input": ``e_t = W_gamma u_t``. If it correlates with |B u_t|, E|x_t|^2 is not 1. The norm is then not guaranteed
       but reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
 
+    With ``normalise="bounded"``, ``xi_t = (1 - gamma_t) / |B|``, |B| the largest singular value: then |x_t| is never
+    above the largest |u_s|, for any input, any angles and any decays.
+
     `d_state` is N, the total number of real lanes of all heads, as in `RotRNN`.
 
     Parameters (dict of float32), for H heads of width W = d_state / H with P = W // 2 planes: those of RotRNN with the
@@ -105,6 +108,7 @@ class SelectiveRotRNN(Recurrent):
     gamma_spread: float = 0.5
     gamma_init: tuple[float, float] = (0.5, 0.999)
     theta_max: float = 2 * math.pi
+    normalise: str = "input"
     site: int = 0
     window: int | None = None
 
@@ -113,6 +117,7 @@ class SelectiveRotRNN(Recurrent):
         self.check_sizes("d_state", "heads", *(() if self.window is None else ("window",)))
         self.check_sizes("site", least=0)
         self.check_choice("gamma", GAMMAS)
+        self.check_choice("normalise", ("input", "bounded"))
         for name in ("selectivity", "gamma_spread"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a nonnegative number")
@@ -133,9 +138,8 @@ class SelectiveRotRNN(Recurrent):
     @property
     def base(self) -> RotRNN:
         """The layer with constant rotations and the same parameters."""
-        return RotRNN(
-            self.d_model, self.d_state, heads=self.heads, gamma_init=self.gamma_init, theta_max=self.theta_max
-        )
+        inherited = {name: getattr(self, name) for name in ("heads", "gamma_init", "theta_max", "normalise")}
+        return RotRNN(self.d_model, self.d_state, **inherited)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -212,8 +216,8 @@ class SelectiveRotRNN(Recurrent):
         decays: tuple[Any, ...] = (None, None, None)
         if self.gamma == "input":
             a, mean = self.base.units(wide["theta"]).ravel(), np.clip(np.exp(wide["gamma_log"]), SLOWEST, FASTEST)
-            decays = to("Dense", x, params["W_gamma"]), params["gamma_log"], np.sqrt(-1 / np.expm1(-2 * mean))
-        h = to("TurningScan", v, angles, np.stack([a.real, a.imag]), *decays)
+            decays = to("Dense", x, params["W_gamma"]), params["gamma_log"], 1 / self._gain(mean)
+        h = to("TurningScan", v, angles, np.stack([a.real, a.imag]), *decays, bounded=self.normalise == "bounded")
         y: int = to("Skip", x, skip, to("Dense", h, planes_apart(w_out[0])))
         return y
 
@@ -238,9 +242,9 @@ class SelectiveRotRNN(Recurrent):
         if decays is not None:
             dmodulus = self._heads(dpolar).real.sum(-1)
             dgain = (self._heads(dv).conj() * self._heads(v)).real.sum(-1)
-            # log gamma_t = -varying, d log sqrt(1 - e^{-2x}) = dx / (e^{2x} - 1), and x = e^{gamma_log + e}
-            de = dgain * _share(decays.varying) - dmodulus * decays.varying
-            dgamma_log = de - dgain * _share(decays.mean)
+            # log gamma_t = -varying, and varying = e^{gamma_log + e}
+            de = dgain * self._share(decays.varying) - dmodulus * decays.varying
+            dgamma_log = de - dgain * self._share(decays.mean)
             self._heads(dv)[...] *= decays.gain[..., None]
             if self.gamma == "input":
                 of_decay = dense_backward(de, u, params["W_gamma"])
@@ -289,8 +293,18 @@ class SelectiveRotRNN(Recurrent):
         gamma_log = params["gamma_log"]
         mean = np.clip(np.exp(gamma_log), SLOWEST, FASTEST)
         varying = np.clip(exp(gamma_log + e.astype(gamma_log.dtype)), SLOWEST, FASTEST)
-        gain = np.sqrt(np.expm1(-2 * varying) / np.expm1(-2 * mean))
-        return Decays(mean, varying, exp(-varying), gain)
+        return Decays(mean, varying, exp(-varying), self._gain(varying) / self._gain(mean))
+
+    def _gain(self, x: Array) -> Array:
+        """Returns ``sqrt(1 - gamma^2)``, or ``1 - gamma`` if bounded, for ``gamma = exp(-x)``."""
+        gain: Array = -np.expm1(-x) if self.normalise == "bounded" else np.sqrt(-np.expm1(-2 * x))
+        return gain
+
+    def _share(self, x: Array) -> Array:
+        """Returns the derivative of log `_gain` by log x: ``x / (e^(k x) - 1)``, k = 2, or 1 if bounded."""
+        k = 1 if self.normalise == "bounded" else 2
+        share: Array = x * np.exp(-k * x) / -np.expm1(-k * x)
+        return share
 
     def _angle_weights(self, params: Params) -> Array:
         """Returns W_theta as (planes, D); the rows of planes with the last lane of an odd head are zero."""
@@ -300,12 +314,6 @@ class SelectiveRotRNN(Recurrent):
     def _heads(self, z: Array) -> Array:
         """Returns (B, T, planes) as a view (B, T, H, planes of a head)."""
         return z.reshape(*z.shape[:2], self.heads, z.shape[2] // self.heads)
-
-
-def _share(x: Array) -> Array:
-    """Returns x / (e^{2x} - 1)."""
-    share: Array = x * np.exp(-2 * x) / -np.expm1(-2 * x)
-    return share
 
 
 def uniform(shape: tuple[int, int], ctx: Context, site: int) -> Array:

@@ -1,0 +1,231 @@
+"""RotRNN's gain for inputs that are not white: `normalise` "spectrum" and "bounded" (rotrnn.nn.spectrum)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rotrnn
+import theory_of_rotrnn as theory
+from rotrnn import Context, RotRNN, build_model
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
+
+EPS = np.finfo(np.float64).eps
+TRAIN = Context(train=True)
+
+
+def made(seed: int = 0, **settings: Any) -> tuple[RotRNN, Params]:
+    layer = RotRNN(3, 6, heads=2, **settings)
+    return layer, astype(layer.init(np.random.default_rng(seed)), np.float64)
+
+
+def inputs(name: str) -> Array:
+    return theory.INPUTS[name](np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("name", theory.INPUTS)
+def test_the_mean_norm_of_the_measured_inputs_is_what_is_promised(name: str) -> None:
+    """Of the inputs that were measured, mean |x_t|^2 is 1 - gamma^2 |s_T|^2 / (V T) exactly, whatever they are: s_T is
+    the last state before the gain. The sums have B T terms."""
+    layer, params = theory.coloured("spectrum")
+    x = inputs(name)
+    layer.forward(params, x, TRAIN)
+    gamma = np.exp(-np.exp(params["gamma_log"]))
+    norms = theory.squared_norms(layer, params, x)
+    B, T, _ = norms.shape
+    promised = 1 - gamma**2 * norms[:, -1].mean(0) / ((1 - gamma**2) * T)
+    np.testing.assert_allclose(norms.mean((0, 1)), promised, rtol=EPS * B * T / (1 - gamma.max()))
+    assert promised.min() > 0.8  # the rest is where the states begin from zero and end
+
+
+@pytest.mark.parametrize("name", ["AR(1) 0.9", "AR(1) -0.9", "AR(1) 0.99", "sinusoids"])
+def test_input_normalisation_misses_by_the_spectrum(name: str) -> None:
+    """White noise alone has E|x_t|^2 = 1 under "input": coloured inputs are off by factors."""
+    norms = theory.mean_norms("input", name)
+    assert max(norms.max(), 1 / norms.min()) > 3
+
+
+def test_the_energy_of_an_autoregression_is_the_poisson_kernel_at_the_angles() -> None:
+    """V = sum_p c_p R(0) c_p^H Pi_{gamma rho}(theta_p) for R(m) = rho^|m| R(0). The estimate errs by about
+    sqrt((1 + g^2) / ((1 - g^2) B T)), g the larger of gamma and rho; five times that is allowed."""
+    rng = np.random.default_rng(0)
+    B, T, gamma, theta = 64, 2000, 0.9, np.array([0.0, 0.3, 1.0, 3.0])
+    c = rng.standard_normal((4, 2)) + 1j * rng.standard_normal((4, 2))
+    w_in = np.stack([c.real, c.imag], 1).reshape(8, 2)
+    for rho in (0.0, 0.8, -0.8):
+        x = rng.standard_normal((B, T + 100, 2)) * np.sqrt(1 - rho**2)
+        for t in range(1, T + 100):
+            x[:, t] += rho * x[:, t - 1]
+        for i, angle in enumerate(theta):
+            a, g = gamma * np.exp(1j * theta[i : i + 1]), gamma * rho
+            found = measure(a, np.array([1 - gamma**2]), w_in[2 * i : 2 * i + 2], x[:, 100:], None, 1).energy
+            kernel = (1 - g**2) / (1 - 2 * g * np.cos(angle) + g**2)
+            assert found == pytest.approx(np.sum(abs(c[i]) ** 2) * kernel, rel=5 * np.sqrt(1.81 / (0.19 * B * T)))
+
+
+def test_the_energy_is_its_other_form_and_between_its_bounds() -> None:
+    """mean v . (2 s - v) equals the sum of squares that is computed, up to gamma's rounding and T terms."""
+    rng = np.random.default_rng(0)
+    for gamma in (0.5, 0.999):
+        v = rng.standard_normal((1, 40, 2)) * np.exp(rng.standard_normal((1, 40, 1)))
+        a = np.array([gamma * np.exp(0.7j)])
+        s = rotrnn.ops.diagonal_scan(a, v.view(complex)).view(float)
+        found = float(measure(a, np.array([1 - gamma**2]), np.eye(2), v, None, 1).energy[0])
+        power, least = float(np.mean(np.sum(v**2, -1))), (1 - gamma) / (1 + gamma)
+        assert found == pytest.approx(np.mean(np.sum(v * (2 * s - v), -1)), abs=40 * EPS * power / (1 - gamma))
+        assert least * power <= found <= power / least
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 4, 6), (2, 7, 2), (1, 64, 48)])
+def test_the_bound_of_the_norm(shape: tuple[int, ...]) -> None:
+    """At least the largest singular value, at most n^(1/2p) times it, and exactly the Schatten norm."""
+    B = np.random.default_rng(1).standard_normal(shape)
+    bound, gradient = norm_bound(B)
+    values = np.linalg.svd(B, compute_uv=False)
+    n, p = values.shape[1], 2**SQUARINGS
+    assert (bound >= values[:, 0] * (1 - 64 * n * EPS)).all()
+    assert (bound <= values[:, 0] * n ** (0.5 / p) * (1 + 64 * n * EPS)).all()
+    schatten = values[:, 0] * ((values / values[:, :1]) ** (2 * p)).sum(1) ** (0.5 / p)
+    np.testing.assert_allclose(bound, schatten, rtol=64 * n * EPS)
+    np.testing.assert_allclose((gradient * B).sum((1, 2)), bound, rtol=64 * n * EPS)  # Euler: it is of degree 1
+    assert (norm_bound(B.astype(np.float32)).bound >= values[:, 0] * (1 - n * np.finfo(np.float32).eps)).all()
+
+
+def test_bounded_states_never_exceed_the_largest_input() -> None:
+    """Also for the worst input, which turns with a plane and points along the largest singular vector."""
+    layer, params = made(normalise="bounded", gamma_init=(0.99, 0.99))
+    worst = RotRNN(1, 2, normalise="bounded", gamma_init=(0.9, 0.9), theta_max=0.0)
+    given = astype(worst.init(np.random.default_rng(0)), np.float64)
+    found = theory.squared_norms(worst, given, np.ones((1, 400, 1)))
+    assert 0.98 < found[0, -1, 0] <= 1  # sqrt(n^(1/2p)) below 1: the bound is reached
+    rng = np.random.default_rng(1)
+    for scale in (1e-3, 1.0, 1e4):
+        x = scale * rng.standard_normal((4, 500, 3)) * (rng.random((4, 500, 1)) < 0.1)
+        norms = np.sqrt(theory.squared_norms(layer, params, x))
+        assert norms.max() <= np.linalg.norm(x, axis=2).max()
+
+
+def test_the_running_spectrum_begins_with_the_first_batch_and_is_constant_in_evaluation() -> None:
+    layer, params = made(normalise="spectrum")
+    plain = RotRNN(3, 6, heads=2)
+    x = np.random.default_rng(1).standard_normal((2, 50, 3)).cumsum(1)
+    same = {name: value for name, value in params.items() if name != "running_spectrum"}
+    np.testing.assert_array_equal(layer.forward(params, x)[0], plain.forward(same, x)[0])  # nothing measured yet
+    assert not params["running_spectrum"].any()
+    layer.forward(params, x, TRAIN)
+    first = params["running_spectrum"].copy()
+    assert (first > 0).all()
+    layer.forward(params, 10 * x, TRAIN)
+    np.testing.assert_allclose(params["running_spectrum"], (0.9 + 0.1 * 100) * first, rtol=64 * EPS)
+    layer.forward(params, x, Context(train=True, lengths=np.array([0, 0])))  # nothing to measure
+    layer.forward(params, 0 * x, TRAIN)
+    np.testing.assert_allclose(params["running_spectrum"], (0.9 + 0.1 * 100) * first, rtol=64 * EPS)
+    params["running_spectrum"].flags.writeable = False
+    with pytest.raises(ValueError, match=r"RotRNN\.forward.*running_spectrum is read-only|RotRNN: .* read-only"):
+        layer.forward(params, x, TRAIN)
+
+
+def test_padding_is_not_measured() -> None:
+    layer, params = made(normalise="spectrum", bidirectional=True)
+    x = np.random.default_rng(1).standard_normal((2, 9, 3))
+    alone = {name: value.copy() for name, value in params.items()}
+    layer.forward(alone, x[:, :5], TRAIN)
+    x[:, 5:] = np.nan
+    layer.forward(params, x, Context(train=True, lengths=np.array([5, 5])))
+    np.testing.assert_array_equal(params["running_spectrum"], alone["running_spectrum"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalise": "spectrum"},
+        {"normalise": "spectrum", "through_spectrum": True},
+        {"normalise": "spectrum", "through_spectrum": True, "bidirectional": True},
+        {"normalise": "spectrum", "through_spectrum": True, "window": 3},
+    ],
+    ids=str,
+)
+def test_gradients_in_training(settings: dict[str, Any]) -> None:
+    """By central differences in a random direction of the parameters and of x. With the running spectrum, the measured
+    one is a constant: the difference is that of evaluation after the update."""
+    layer, params = made(**settings)
+    rng = np.random.default_rng(2)
+    x, lengths = rng.standard_normal((3, 7, 3)), np.array([7, 0, 4])
+    ctx = Context(train=True, lengths=lengths)
+    y, saved = layer.forward(params, x, ctx)
+    dy = rng.standard_normal(y.shape) * (np.arange(7)[:, None] < lengths[:, None, None])
+    dx, dparams, _ = layer.backward(params, saved, dy)
+    assert all(one.dtype == np.float64 for one in dparams.values())
+    assert dparams.keys() == params.keys() - {"running_spectrum"}
+    again = ctx if layer.through_spectrum else Context(lengths=lengths)
+
+    def loss(params: Params, x: Array) -> float:
+        copies = {name: value.copy() for name, value in params.items()}
+        return float(np.sum(layer.forward(copies, x, again)[0] * dy))
+
+    h = 1e-5  # of a central difference that errs by h^2 and by eps / h
+    for name in [*dparams, "x"]:
+        value, grad = (x, dx) if name == "x" else (params[name], dparams[name])
+        v = rng.standard_normal(value.shape)
+        ends = [
+            loss(params if name == "x" else params | {name: value + s * h * v}, x + s * h * v if name == "x" else x)
+            for s in (1, -1)
+        ]
+        expected = float(np.sum(grad * v))
+        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(expected, abs=1e-6 * max(1, abs(expected))), name
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_fused_blocks_measure_what_the_layer_reads(norm: str) -> None:
+    settings = rotrnn.ModelSettings(layer="rotrnn", d_model=4, n_layers=2, norm=norm)
+    model = build_model(settings, {"d_state": 8, "heads": 2, "normalise": "spectrum"}, vocab=5, n_classes=3)
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    tokens, lengths = np.random.default_rng(1).integers(5, size=(3, 20)), np.array([20, 7, 0])
+    results = []
+    for fused in (True, False):
+        mine = rotrnn.unflatten({name: value.copy() for name, value in rotrnn.flatten(params)})
+        y, saved = model.forward(mine, tokens, Context(train=True, lengths=lengths, fused=fused))
+        grads = model.backward(mine, saved, np.ones_like(y))
+        results.append({**dict(rotrnn.flatten(mine)), **dict(rotrnn.flatten(grads)), "y": y})
+    for name, one in results[0].items():
+        np.testing.assert_allclose(one, results[1][name], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_a_distributed_batch_has_one_spectrum() -> None:
+    """The parts of two processes, gathered, give the spectrum of the whole batch, to rounding of its sums."""
+    layer, params = made(normalise="spectrum")
+    x = np.random.default_rng(1).standard_normal((4, 30, 3)).cumsum(1)
+    whole = {name: value.copy() for name, value in params.items()}
+    layer.forward(whole, x, TRAIN)
+    rows: list[Array] = []
+    with pytest.raises(StopIteration):
+        layer.forward(dict(params), x[:1], Context(train=True, gather=lambda row: rows.append(row) or next(iter(()))))
+    layer.forward(params, x[1:], Context(train=True, gather=lambda row: [rows[0], row]))
+    np.testing.assert_allclose(params["running_spectrum"], whole["running_spectrum"], rtol=256 * EPS)
+    exact, params = made(normalise="spectrum", through_spectrum=True)
+    with pytest.raises(ValueError, match="through_spectrum=True, expected False: the batch is distributed"):
+        exact.forward(params, x, Context(train=True, gather=lambda row: [row]))
+
+
+def test_settings_that_are_refused() -> None:
+    with pytest.raises(ValueError, match="normalise='colour', expected one of input, alpha, spectrum, bounded"):
+        RotRNN(2, 4, normalise="colour")
+    with pytest.raises(ValueError, match="through_spectrum=True and normalise='input', expected 'spectrum'"):
+        RotRNN(2, 4, through_spectrum=True)
+
+
+@pytest.mark.parametrize("settings", [{}, {"through_spectrum": True, "bidirectional": True}], ids=str)
+def test_float32_stays_float32(settings: dict[str, Any]) -> None:
+    layer, params = made(normalise="spectrum", **settings)
+    narrow, x = astype(params, np.float32), np.random.default_rng(1).standard_normal((2, 40, 3), np.float32)
+    y, saved = layer.forward(narrow, x, TRAIN)
+    dx, dparams, _ = layer.backward(narrow, saved, y)
+    wide, saved = layer.forward(params, x.astype(float), TRAIN)
+    ex, expected, _ = layer.backward(params, saved, wide)
+    for one, other in [(y, wide), (dx, ex), *((dparams[name], expected[name]) for name in expected)]:
+        assert one.dtype == np.float32
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * np.abs(other).max())  # some 200 terms, some eps each
+    assert narrow["running_spectrum"].dtype == np.float32
