@@ -40,7 +40,7 @@ ROOMS = [
     ["devices"],
     ["ops"],
     ["tasks"],
-    ["nn.listing", "nn.summary", "nn.module", "nn.layer", "nn.folded", "nn.scaling", "nn.instructions", "nn.program"],
+    [f"nn.{name}" for name in "listing summary module layer folded scaling spectrum instructions program".split()],
     ["nn.fixed_points"],
     ["nn.layers"],
     ["nn.blocks"],

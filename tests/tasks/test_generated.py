@@ -15,8 +15,9 @@ from rotrnn import _cpu
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import Context
 from rotrnn.ops.random import philox
-from rotrnn.tasks import TASKS, Brackets, Copy, DelayedCopy, Recall, Regular, WordProblem, describe
+from rotrnn.tasks import MAD, MQAR, TASKS, Brackets, Copy, DelayedCopy, FlipFlop, Recall, Regular, WordProblem, describe
 from rotrnn.tasks.generated import WRITABLE, ByLength
+from rotrnn.tasks.mad import KINDS
 from rotrnn.tasks.task import FeatureSplit, Task, majority_baseline, shuffled
 
 CASES = {
@@ -33,6 +34,9 @@ CASES = {
     "delayed copy of many bits": DelayedCopy(bits=32, length=17, delay=0, train=50, val=20, test=3),
     "recall by age": Recall(max_age=9, length=40, test_length=50),
     "recall by content at an age": Recall(keys=3, max_age=9, length=40, test_length=50, val_each=2),
+    "mqar": MQAR(vocab=40, length=64, pairs=8, train=500, val=100, test=100, test_length=80),
+    **{kind: MAD(kind=kind, train=200, val=50, test=50) for kind in KINDS},
+    "flip-flop": FlipFlop(length=60, test_length=80, ignore=0.5, val=100, test=100),
     "brackets": Brackets(val=300, test=300),
     "brackets with *": Brackets(operators="+-*", modulus=3, max_length=80, val=100, test=100),
     **{name: Regular(language=name, test_each=1) for name in ("parity", "even_pairs", "cycle", "arithmetic")},

@@ -6,11 +6,14 @@ from rotrnn.tasks.brackets import Brackets
 from rotrnn.tasks.cifar import CIFAR
 from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
+from rotrnn.tasks.flip_flop import FlipFlop
 from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.listops import ListOps
+from rotrnn.tasks.mad import MAD
 from rotrnn.tasks.mnist import MNIST
+from rotrnn.tasks.mqar import MQAR
 from rotrnn.tasks.pathfinder import Pathfinder
 from rotrnn.tasks.recall import Recall
 from rotrnn.tasks.regular import Regular
@@ -36,6 +39,9 @@ TASKS: dict[str, type[Settings]] = {
     "brackets": Brackets,
     "regular": Regular,
     "recall": Recall,
+    "mqar": MQAR,
+    "mad": MAD,
+    "flip_flop": FlipFlop,
     "pathfinder": Pathfinder,
     "arrays": Arrays,
     "table": Table,
@@ -48,7 +54,9 @@ __all__ = [
     "AAN",
     "CIFAR",
     "IMDB",
+    "MAD",
     "MNIST",
+    "MQAR",
     "TASKS",
     "Arrays",
     "Batch",
@@ -56,6 +64,7 @@ __all__ = [
     "Copy",
     "DelayedCopy",
     "Digits",
+    "FlipFlop",
     "Folder",
     "Language",
     "ListOps",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, clear
+from rotrnn.ops.random import philox
 from rotrnn.tasks.task import Batch, Carry, Index, Split, Task
 
 ENDLESS = 2**40
@@ -64,6 +65,34 @@ class GeneratedSplit(Split):
         """Returns the examples at `index`; ids are int64 for every `dtype`."""
         index = np.ascontiguousarray(index, np.int64)
         return self.make(index, index + (PARTS[self.name] << 48))
+
+
+def words_of(streams: Index, count: int, seed: int) -> Index:
+    """Returns `count` random words of 32 bits of each Philox stream, (n, count) int64."""
+    blocks = -(-count // 4)
+    counter = np.zeros((len(streams), blocks, 4), np.int64)
+    counter[..., 0] = np.arange(blocks)
+    counter[..., 1], counter[..., 2] = (streams & 0xFFFFFFFF)[:, None], (streams >> 32)[:, None]
+    words: Index = philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), -1)[:, :count]
+    return words
+
+
+def below(words: Index, size: int | Index) -> Index:
+    """Returns integers below `size` for words of 32 bits: of 2^32 words a number has at most one more than another."""
+    numbers: Index = words * size >> 32
+    return numbers
+
+
+def chosen(words: Index, size: int) -> Index:
+    """Returns different integers below `size`, as many as words (n, k), in random order: all choices are alike."""
+    taken = np.empty((len(words), 0), np.int64)
+    k = words.shape[1]
+    found = np.empty((len(words), k), np.int64)
+    for i, rank in enumerate(below(words, size - np.arange(k)).T):
+        # of those that are left, the one of this rank: as many are taken below it as have no more left below them
+        found[:, i] = rank + (taken - np.arange(i) <= rank[:, None]).sum(1)
+        taken = np.sort(found[:, : i + 1], 1)
+    return found
 
 
 @dataclass(frozen=True)

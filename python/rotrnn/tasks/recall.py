@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.settings import settle
-from rotrnn.ops.random import philox
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, write_rows
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, below, check_ranges, words_of, write_rows
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 MAX_STEPS = 2**16
@@ -146,13 +145,9 @@ class Recall:
 
 
 def _draws(streams: Index, T: int, seed: int, sizes: tuple[int, int, int, int]) -> list[Index]:
-    """Returns four arrays (n, T) of integers, uniform below the sizes: step t of a stream uses Philox block t. Of 2^32
-    words one number has at most one more than another."""
-    counter = np.zeros((len(streams), T, 4), np.int64)
-    counter[..., 0] = np.arange(T)
-    counter[..., 1], counter[..., 2] = (streams & 0xFFFFFFFF)[:, None], (streams >> 32)[:, None]
-    words = philox(counter.reshape(-1, 4), seed).reshape(len(streams), T, 4)
-    return [words[..., i] * size >> 32 for i, size in enumerate(sizes)]
+    """Returns four arrays (n, T) of integers, uniform below the sizes: step t of a stream uses Philox block t."""
+    words = words_of(streams, 4 * T, seed).reshape(len(streams), T, 4)
+    return [below(words[..., i], size) for i, size in enumerate(sizes)]
 
 
 def _one_hot(index: Index, size: int) -> npt.NDArray[np.uint8]:
