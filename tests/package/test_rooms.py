@@ -40,7 +40,10 @@ ROOMS = [
     ["devices"],
     ["ops"],
     ["tasks"],
-    [f"nn.{name}" for name in "listing summary module layer folded scaling spectrum instructions program".split()],
+    [
+        *("nn.listing", "nn.summary", "nn.module", "nn.layer", "nn.folded", "nn.scaling", "nn.spectrum"),
+        *("nn.instructions", "nn.program"),
+    ],
     ["nn.fixed_points"],
     ["nn.layers"],
     ["nn.blocks"],
