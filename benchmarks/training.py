@@ -31,6 +31,7 @@ from rotrnn.training.run import Run
 
 FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
+NORMALISE = "--seeds 0..2 --grid layer.normalise=input,spectrum,bounded"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
 ALONE = ("digits-rings", "digits-gru")
 DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name not in ALONE)
@@ -61,6 +62,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
     "digits-rings": ("digits-rings",),
     "digits-gru": ("digits-gru --seeds 0..2",),
+    "digits-normalise": (f"digits-rotrnn {NORMALISE}",),
+    "listops-normalise": (f"listops-rotrnn-small {NORMALISE}",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-2048": (f"listops-rotrnn {LONG}",),
     "listops-2048-lru": (f"listops-lru {LONG} --set layer.d_state=128",),
