@@ -27,6 +27,7 @@ from cases import (
     selective,
     slstm,
     ssd,
+    turn,
     window,
 )
 from cases.layer_row import LayerRow
@@ -72,6 +73,7 @@ ON_DEVICES: list[Case] = [
     *selective.OPS,
     *conv.OPS,
     *ssd.OPS,
+    *turn.OPS,
     *delta.OPS,
     *mlstm.OPS,
     *slstm.OPS,
@@ -92,6 +94,7 @@ LARGE: list[Case] = [
     *selective.OPS_LARGE,
     *conv.OPS_LARGE,
     *ssd.OPS_LARGE,
+    *turn.OPS_LARGE,
     *delta.OPS_LARGE,
     *mlstm.OPS_LARGE,
     *slstm.OPS_LARGE,

@@ -43,6 +43,8 @@ from rotrnn.ops.split import *  # noqa: F403
 from rotrnn.ops.split import __all__ as _split
 from rotrnn.ops.ssd import *  # noqa: F403
 from rotrnn.ops.ssd import __all__ as _ssd
+from rotrnn.ops.turn import *  # noqa: F403
+from rotrnn.ops.turn import __all__ as _turn
 from rotrnn.ops.window import *  # noqa: F403
 from rotrnn.ops.window import __all__ as _window
 
@@ -67,6 +69,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_slstm,
         *_split,
         *_ssd,
+        *_turn,
         *_window,
     ]
 
