@@ -247,6 +247,31 @@ static void read_decay(reader *r) {
     emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, doubles(r, rates), x->shape[0]);
 }
 
+static void read_log_decay(reader *r) {
+    const value *const delta = steps(r, 0, 1), *const x = steps(r, 1, 1);
+    if (!expect(r, alike(delta, x))) return;
+    op *const o = emit(r->b, OP_LOG_DECAY, make_like(r, x), x->rows);
+    o->z = delta->rows;
+    o->choice = choice_of(r->b, &r->p, "rate", "softplus rational");
+    o->eps = number_of(r->b, &r->p, "least");
+}
+
+static void read_step_angles(reader *r) {
+    const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1);
+    if (!good(r->b)) return;
+    op *const o = emit(r->b, OP_STEP_ANGLES, make_matrix(r, delta->shape[0], x->shape[0]), x->rows);
+    o->z = delta->rows;
+}
+
+static void read_of_heads(reader *r) {
+    const value *const x = steps(r, 0, 2), *const b = fixed(r, 1, 2);
+    if (!expect(r, b->shape[0] % x->shape[0] == 0 && is(b, 1, x->shape[1]))) return;
+    op *const o = emit(r->b, OP_OF_HEADS, make_like(r, b), x->rows);
+    o->count = x->shape[0];
+    o->choice = x->shape[1];
+    o->w[0] = stored(r->b, doubles(r, b), numbers_of(b));
+}
+
 /* A function of the numbers of two registers. */
 static void read_pair(reader *r, op_kind kind) {
     const value *const x = steps(r, 0, 0), *const z = steps(r, 1, 0);
@@ -326,6 +351,10 @@ static const struct {
     {"Softplus", read_softplus, 1, 1},
     {"Affine", read_affine, 1, 1},
     {"Decay", read_decay, 2, 2},
+    {"LogDecay", read_log_decay, 2, 2},
+    {"StepAngles", read_step_angles, 2, 2},
+    {"OfHeads", read_of_heads, 2, 2},
+    {"Turn", read_turn, 2, 3},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
     {"GLU", read_glu, 2, 2},
@@ -352,6 +381,7 @@ static const struct {
 #endif
 #if LIB_MATRIX_STATES
     {"SsdScan", read_ssd, 6, 6},
+    {"TrapezoidScan", read_trapezoid, 7, 7},
     {"DeltaRule", read_delta, 5, 5},
 #endif
 #if LIB_XLSTM

@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba, other forms": ("mamba", {**N, "d_conv": 0, "bias": True}),
     "mamba, taps": ("mamba", {**N, "d_conv": 3, "conv_bias": False, "expand": 1, "negative": True}),
     "mamba2": ("mamba2", {**N, "d_head": 4, "groups": 2}),
+    "mamba3": ("mamba3", {"d_state": 6, "d_head": 4, "groups": 2, "rate": "rational"}),
     "delta_net": ("delta_net", {**N, "heads": 2, "steps": 2, "gate": True, "output_gate": True}),
     "mlstm": ("mlstm", {**N, "heads": 2}),
     "slstm": ("slstm", {**N, "heads": 2}),

@@ -105,6 +105,10 @@ CASES = {
     "mamba2": Case("mamba2", {"d_state": 5}, {"block": "plain"}),
     "mamba2, negative": Case("mamba2", {"d_state": 4, "d_head": 4, "negative": True}),
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
+    "mamba3": Case("mamba3", {"d_state": 5}, {"block": "plain"}),
+    "mamba3, other forms": Case(
+        "mamba3", {"d_state": 6, "d_head": 4, "groups": 3, "fraction": 1.0, "rate": "rational", "norm": True}
+    ),
     "mamba2, no convolution": Case("mamba2", {"d_state": 5, "d_conv": 0, "d_head": 1, "norm_eps": 0.1}),
     "delta_net": Case("delta_net", {"d_state": 5}, {"block": "plain"}),
     "delta_net, gated": Case("delta_net", {"d_state": 5, "heads": 2, "gate": True, "output_gate": True}),

@@ -11,8 +11,8 @@ from rotrnn.ops.turn import Turned, turn, turn_backward
 
 EPS = float(np.finfo(np.float32).eps)
 UNIT = 12 * EPS
-"""Of a number of a turned pair (1, 1), in units of EPS: c, up to pi, is rounded by 1 at most. The sine s and the cosine k
-of its half are sums of two terms of up to 1, whose products round two or three times by 1/2: each is wrong by 1.1 at
+"""Of a number of a turned pair (1, 1), in units of EPS: c, up to pi, is rounded by 1 at most. The sine s and the cosine
+k of its half are sums of two terms of up to 1, whose products round two or three times by 1/2: each is wrong by 1.1 at
 most, so 1 - 2 s^2 by 4.5 with the last rounding, as is 2 s k. Two such products are added: 2 (1 + 4.5) + 1."""
 
 
