@@ -193,6 +193,16 @@ static void read_affine(reader *r) {
     if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, shift);
 }
 
+/* y_i = base^{-i/P} x_i along the last axis, of P numbers. */
+static void read_frequencies(reader *r) {
+    const value *const x = steps(r, 0, 0);
+    const double base = number_of(r->b, &r->p, "base");
+    double *const scales = good(r->b) ? spare(r->b, numbers_of(x)) : NULL;
+    const int64_t P = scales ? x->shape[x->axes - 1] : 1;
+    for (int64_t i = 0; scales && i < numbers_of(x); i++) scales[i] = pow(base, -(double)(i % P) / (double)P);
+    if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, 0);
+}
+
 /* Numbers for each channel of a norm over the last axis: those of input i, or one number. */
 static const double *spread_of(reader *r, const value *x, int64_t i, double otherwise) {
     const int64_t count = good(r->b) ? numbers_of(x) : 1, width = good(r->b) ? x->shape[x->axes - 1] : 1;
@@ -351,6 +361,7 @@ static const struct {
     {"Softplus", read_softplus, 1, 1},
     {"Affine", read_affine, 1, 1},
     {"Decay", read_decay, 2, 2},
+    {"Frequencies", read_frequencies, 1, 1},
     {"LogDecay", read_log_decay, 2, 2},
     {"StepAngles", read_step_angles, 2, 2},
     {"OfHeads", read_of_heads, 2, 2},

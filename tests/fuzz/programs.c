@@ -16,15 +16,16 @@ static const struct {
     const char *name;
     int inputs;
 } OPS[] = {
-    {"Dense", 3},         {"Skip", 3},       {"RMSNorm", 2},    {"LayerNorm", 3},    {"SiLU", 1},
-    {"GELU", 1},          {"Sigmoid", 1},    {"LogSigmoid", 1}, {"Softplus", 1},     {"Affine", 1},
-    {"Decay", 2},         {"Product", 2},    {"Sum", 2},        {"GLU", 2},          {"SwiGLU", 2},
-    {"GeGLU", 2},         {"Split", 1},      {"Concat", 2},     {"Reshape", 1},      {"BatchNorm", 4},
-    {"Conv", 3},          {"Scan", 2},       {"Elman", 2},      {"LSTMCells", 2},    {"GRUCells", 3},
-    {"SelectiveScan", 6}, {"SsdScan", 6},    {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
-    {"System", 8},        {"Bank", 3},       {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
-    {"Rotary", 1},        {"Attention", 3},  {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
-    {"LogDecay", 2},      {"StepAngles", 2}, {"OfHeads", 2},    {"Turn", 3},         {"TrapezoidScan", 7},
+    {"Dense", 3},         {"Skip", 3},      {"RMSNorm", 2},    {"LayerNorm", 3},    {"SiLU", 1},
+    {"GELU", 1},          {"Sigmoid", 1},   {"LogSigmoid", 1}, {"Softplus", 1},     {"Affine", 1},
+    {"Decay", 2},         {"Product", 2},   {"Sum", 2},        {"GLU", 2},          {"SwiGLU", 2},
+    {"GeGLU", 2},         {"Split", 1},     {"Concat", 2},     {"Reshape", 1},      {"BatchNorm", 4},
+    {"Conv", 3},          {"Scan", 2},      {"Elman", 2},      {"LSTMCells", 2},    {"GRUCells", 3},
+    {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
+    {"System", 8},        {"Bank", 3},      {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
+    {"Rotary", 1},        {"Attention", 3}, {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
+    {"Frequencies", 1},   {"LogDecay", 2},  {"StepAngles", 2}, {"OfHeads", 2},      {"Turn", 3},
+    {"TrapezoidScan", 7},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 
@@ -111,6 +112,8 @@ static void say_line(writer *w, input *in, int *next) {
         say(w, ",\"window\":%s,\"negative\":false", first == 1 ? "3" : "null");
     else if (!strcmp(OPS[op].name, "SsdScan"))
         say(w, ",\"negative\":%s", first & 1 ? "true" : "false");
+    else if (!strcmp(OPS[op].name, "Frequencies"))
+        say(w, ",\"base\":%d", first);
     else if (!strcmp(OPS[op].name, "LogDecay"))
         say(w, ",\"rate\":\"%s\",\"least\":%d", first & 1 ? "softplus" : "rational", second);
     else if (!strcmp(OPS[op].name, "Turn"))

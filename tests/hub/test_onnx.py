@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba2": ("mamba2", {**N, "d_head": 4, "groups": 2}),
     "mamba3": ("mamba3", {"d_state": 6, "d_head": 4, "groups": 2, "rate": "rational"}),
     "delta_net": ("delta_net", {**N, "heads": 2, "steps": 2, "gate": True, "output_gate": True}),
+    "delta_net, selective rope": ("delta_net", {**N, "heads": 2, "rope_base": 50.0, "rope_bias": True}),
     "mlstm": ("mlstm", {**N, "heads": 2}),
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),

@@ -115,6 +115,9 @@ CASES = {
     "delta_net, steps": Case(
         "delta_net", {"d_state": 3, "heads": 3, "expand": 2, "steps": 2, "negative": True, "gate": True, "d_conv": 1}
     ),
+    "delta_net, selective rope": Case(
+        "delta_net", {"d_state": 6, "heads": 2, "rope_base": 50.0, "rope_rank": 5, "rope_bias": True, "gate": True}
+    ),
     "delta_net, no convolution": Case("delta_net", {"d_state": 5, "d_conv": 0, "steps": 3}),
     "mlstm": Case("mlstm", {"d_state": 5}, {"block": "plain"}),
     "mlstm, heads": Case("mlstm", {"d_state": 3, "heads": 4, "expand": 2}),

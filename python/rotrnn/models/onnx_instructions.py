@@ -279,6 +279,11 @@ def _step_angles(g: Graph, line: Line, x: str, delta: str) -> str:
     return g.op("Mul", g.op("Unsqueeze", delta, g.axes(-1)), g.op("Unsqueeze", angles, g.axes(2)))
 
 
+def _frequencies(g: Graph, line: Line, x: str) -> str:
+    P = line.shapes[0][-1]
+    return g.op("Mul", x, g.constant(line.settings["base"] ** (-np.arange(P) / P)))
+
+
 def _of_heads(g: Graph, line: Line, x: str, b: Array) -> str:
     (G, N), H = line.shapes[0], len(b)
     y = g.op("Add", g.op("Unsqueeze", x, g.axes(3)), g.constant(b.reshape(G, H // G, N)))
@@ -393,6 +398,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "SsdScan": _ssd,
     "TrapezoidScan": _trapezoid,
     "Turn": _turn,
+    "Frequencies": _frequencies,
     "LogDecay": _log_decay,
     "StepAngles": _step_angles,
     "OfHeads": _of_heads,

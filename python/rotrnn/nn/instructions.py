@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous, einsum, full
+from rotrnn.devices.device import beside, contiguous, einsum, full
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -221,6 +221,23 @@ class Affine(Instruction):
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         dx: Array = self.scale * dy
         return dx
+
+
+@dataclass(frozen=True)
+class Frequencies(Instruction):
+    """``y_i = x_i base^{-i/P}``, i from 0 to P - 1: x (..., P), as the frequencies of rotary positions fall."""
+
+    base: float
+    light = True
+    form = "... P -> ... P"
+
+    def forward(self, call: Call, x: Array) -> Array:
+        P = x.shape[-1]
+        y: Array = x * beside((self.base ** (-np.arange(P) / P)).astype(x.dtype), x)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return self.forward(call, dy)
 
 
 @dataclass(frozen=True)
@@ -678,8 +695,8 @@ class Turn(Instruction):
             lengths=call.lengths,
         )
         call.dbefore = (grads.dc0,)
-        found = (d.reshape(y.shape) for d, y in zip((grads.dx, grads.dz), turned, strict=False) if d is not None)
-        return grads.dtheta, *found
+        dx, *more = (d.reshape(y.shape) for d, y in zip((grads.dx, grads.dz), turned, strict=False) if d is not None)
+        return grads.dtheta, dx, more[0] if more else None
 
 
 def _vectors(x: Array) -> Array:
