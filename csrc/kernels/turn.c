@@ -106,12 +106,15 @@ static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, 
 static void turn_rows(real *restrict y, const real *restrict x, const real *re, const real *im, const plan *p,
                       int64_t vectors) {
     for (int64_t i = 0; i < vectors * p->H; i++) {
-        const int64_t angles = i % p->H * p->A, at = i * p->N;
-        copy_row(y + at, x + at, p->N);
-        if (p->halves)
-            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, p->N / 2, true);
-        else
+        const int64_t angles = i % p->H * p->A, at = i * p->N, half = p->N / 2;
+        if (p->halves) {
+            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, half, true);
+            copy_row(y + at + p->A, x + at + p->A, half - p->A);
+            copy_row(y + at + half + p->A, x + at + half + p->A, p->N - half - p->A);
+        } else {
             turn_pairs(y + at, x + at, re + angles, im + angles, p->A, 1, false);
+            copy_row(y + at + 2 * p->A, x + at + 2 * p->A, p->N - 2 * p->A);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.devices.device import beside, contiguous, einsum, full
+from rotrnn.devices.device import beside, contiguous, einsum, empty, full
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -315,8 +315,8 @@ class OfHeads(Instruction):
 
     def forward(self, call: Call, x: Array, b: Array) -> Array:
         size, T, G, N = x.shape
-        y: Array = (x[:, :, :, None] + b.reshape(G, len(b) // G, N)).reshape(size, T, *b.shape)
-        return y
+        y = empty((size, T, G, len(b) // G, N), x.dtype, x)
+        return np.add(x[:, :, :, None], b.reshape(y.shape[2:]), out=y).reshape(size, T, *b.shape)
 
     def backward(self, call: Call, dy: Array, x: Array, b: Array) -> tuple[Array, Array]:
         G, N = call.shapes[0]
