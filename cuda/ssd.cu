@@ -17,7 +17,7 @@ struct plan {
 };
 
 struct inputs {
-    const real *x, *delta, *A, *B, *C, *skip;
+    const real *x, *delta, *A, *B, *C, *skip, *log_a, *later;
 };
 
 /* The block's head. */
@@ -71,7 +71,9 @@ ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) 
     __syncthreads();
     if (threadIdx.x == 0) {
         double s = 0;
-        for (int64_t k = 0; k < w.steps; k++) d.s[k] = s += ssd_size(d.delta[k], in.A[at.head], p.negative);
+        for (int64_t k = 0; k < w.steps; k++)
+            d.s[k] = s += in.log_a ? ssd_exponent(in.log_a[one_at(p, at, w, k)], 1)
+                                   : ssd_size(d.delta[k], in.A[at.head], p.negative);
         d.whole = exp2_of((real)s);
     }
     __syncthreads();
@@ -81,6 +83,12 @@ ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) 
     });
 }
 ROT_DEVICE_ONLY real decay_of(const decays &d, int64_t k, int64_t j) { return exp2_of((real)(d.s[k] - d.s[j])); }
+
+/* The gain by which x_k reaches y_k beside the state, with B_k . C_k: as in csrc/kernels/ssd.c. */
+ROT_DEVICE_ONLY real direct_gain(plan p, inputs in, spot at, walk w, int64_t k, real product) {
+    const real skip = in.skip ? in.skip[at.head] : 0;
+    return in.later ? skip - in.later[one_at(p, at, w, k)] * product : skip;
+}
 
 /* Numbers of pairs of steps (k,j), j <= k; rows are padded, so that threads can read a column each. */
 typedef real square[CHUNK][CHUNK + 1];
@@ -118,7 +126,9 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carr
                 const real within = sum_of(0, k + 1, [&](int64_t j) {
                     return room.weights[k][j] * selective_input(d.delta[j], in.x[wide_at(p, at, w, j) + i]);
                 });
-                y[own] = d.since[k] * before + within + (in.skip ? in.skip[at.head] * in.x[own] : 0);
+                y[own] = d.since[k] * before + within;
+                if (in.skip || in.later) /* a step's own weight is B_k . C_k */
+                    y[own] += direct_gain(p, in, at, w, k, room.weights[k][k]) * in.x[own];
             });
         __syncthreads();
         share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
@@ -133,7 +143,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carr
 
 KERNEL(ssd_forward) {
     const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
-    const inputs in = {x, delta, A, B, C, skip};
+    const inputs in = {x, delta, A, B, C, skip, log_a, later};
     real *const states = hT ? hT : workspace_of<real>(batch, H, P, N);
     copy_or_zero(states, h0, batch * H * P * N);
     launch(run_forward, batch * H, THREADS, sizeof(forward_room), p, in, y, states, carries);
@@ -155,7 +165,7 @@ static_assert(sizeof(backward_room) <= MOST_SHARED, "too much shared memory");
 /* Gradients; g (batch,H,P,N), which becomes dh0; dA and dskip of each sequence, (batch,H); dB and dC of each head,
  * (batch,T,H,N). */
 struct gradients {
-    real *dx, *ddelta, *g, *dA, *dskip, *dB, *dC;
+    real *dx, *ddelta, *g, *dA, *dskip, *dB, *dC, *dlog_a, *dlater;
 };
 
 /* The gradient of delta_i A, in the decays of all that passes step i. */
@@ -171,7 +181,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
     backward_room &room = shared_memory<backward_room>();
     const decays &d = room.d;
     const spot at = spot_of(p);
-    const real skip = in.skip ? in.skip[at.head] : 0, A = in.A[at.head];
+    const real A = in.A ? in.A[at.head] : 0;
     real *const g = out.g + state_of(p, at.b, at.head);
     real sum_A = 0, sum_skip = 0; /* of the first thread */
     for (int64_t chunk = p.chunks - 1; chunk >= 0; chunk--) {
@@ -211,7 +221,19 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         __syncthreads();
         share(n, [&](int64_t i) {
             room.dlog[i] = exponent_adjoint(room, whole, i, n) * (real)ssd_slope(d.delta[i], A, p.negative);
+            if (in.log_a) out.dlog_a[one_at(p, at, w, i)] = room.dlog[i];
         });
+        __syncthreads();
+        share(n, [&](int64_t k) { /* the term of `later` is one of the step's own pair, whose decay is 1 */
+                                  const int64_t own = one_at(p, at, w, k), wide = wide_at(p, at, w, k);
+                                  room.since[k] =
+                                      sum_of(0, p.P, [&](int64_t i) { return dy[wide + i] * in.x[wide + i]; });
+                                  if (in.later) {
+                                      out.dlater[own] = -room.pairs[k][k] * room.since[k];
+                                      room.adjoint[k][k] -= in.later[own] * room.since[k];
+                                  }
+        });
+        __syncthreads();
         share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and from step to step within it */
             const int64_t own = states_at(p, at, w, k) + s;
             out.dC[own] += sum_of(0, k + 1, [&](int64_t j) {
@@ -239,7 +261,6 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
             const real through = sum_of(0, p.P, [&](int64_t i) { return in.x[own + i] * out.dx[own + i]; });
             out.ddelta[one_at(p, at, w, k)] = through + A * room.dlog[k];
             room.dlog[k] *= d.delta[k]; /* from here on the terms of dA, and those of dskip */
-            room.since[k] = sum_of(0, p.P, [&](int64_t i) { return dy[own + i] * in.x[own + i]; });
         });
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -248,7 +269,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         }
         share_rows(n, p.P, [&](int64_t k, int64_t i) {
             const int64_t own = wide_at(p, at, w, k) + i;
-            out.dx[own] = d.delta[k] * out.dx[own] + skip * dy[own];
+            out.dx[own] = d.delta[k] * out.dx[own] + direct_gain(p, in, at, w, k, room.pairs[k][k]) * dy[own];
         });
         share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
             g[i * p.N + s] = d.whole * g[i * p.N + s] + sum_of(0, n, [&](int64_t k) {
@@ -278,21 +299,25 @@ static void sum_sequences(real *sum, const real *of_sequence, plan p) {
 
 KERNEL(ssd_backward) {
     const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
-    const inputs in = {x, delta, A, B, C, skip};
+    const inputs in = {x, delta, A, B, C, skip, log_a, later};
     const gradients out = {dx,
                            ddelta,
                            dh0,
                            workspace_of<real>(batch, H),
                            workspace_of<real>(batch, H),
                            workspace_of<real>(batch, T, H, N),
-                           workspace_of<real>(batch, T, H, N)};
+                           workspace_of<real>(batch, T, H, N),
+                           dlog_a,
+                           dlater};
     copy_or_zero(dh0, dhT, batch * H * P * N);
     launch(run_backward, batch * H, THREADS, sizeof(backward_room), p, in, out, dy, carries);
     zero_padding(dx, lengths, batch, T, H * P);
     zero_padding(ddelta, lengths, batch, T, H);
+    if (dlog_a) zero_padding(dlog_a, lengths, batch, T, H);
+    if (dlater) zero_padding(dlater, lengths, batch, T, H);
     sum_heads(dB, out.dB, p);
     sum_heads(dC, out.dC, p);
-    sum_sequences(dA, out.dA, p);
+    if (dA) sum_sequences(dA, out.dA, p);
     if (dskip) sum_sequences(dskip, out.dskip, p);
     return runtime_status();
 }

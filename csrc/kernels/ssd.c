@@ -16,6 +16,9 @@
  * A task is a sequence and some heads of a group; it walks through time. The division of work depends on the shapes
  * alone and every sum has one order, so results have the same bits for any number of threads.
  *
+ * With `log_a` (B,T,H) in place of A, that is the logarithm of the transition. With `later` (B,T,H), a token's share of
+ * u_t that belongs to the steps after it: y_t has it not yet, y_t = (h_t - later_t x_t B_t^T) C_t + skip x_t.
+ *
  * With `negative`, the size of 2 exp(delta A) - 1 takes the place of exp(delta A). The sign of that transition is in x
  * and y, which the caller multiplies by the product of the signs so far.
  *
@@ -85,7 +88,7 @@ static place group_of(const plan *p, walk w, int64_t group) { return place_of(w,
 static int64_t state_of(const plan *p, int64_t i, int64_t head) { return (i * p->H + head) * p->P * p->N; }
 
 typedef struct {
-    const real *x, *delta, *A, *B, *C, *skip;
+    const real *x, *delta, *A, *B, *C, *skip, *log_a, *later;
 } inputs;
 
 /* A thread's memory: matrices of a chunk, and packed ones (gemm_tile.h). Squares are (CHUNK,CHUNK), of which the lower
@@ -127,11 +130,12 @@ typedef struct {
     double s[CHUNK];
 } decays;
 
-static void decays_of(decays *d, const real *delta, int64_t row, real A, int64_t n, bool negative) {
+static void decays_of(decays *d, const inputs *in, place one, int64_t head, int64_t n, bool negative) {
+    const real *const delta = in->delta + one.first, *const log_a = in->log_a ? in->log_a + one.first : NULL;
     double s = 0;
     for (int64_t k = 0; k < n; k++) {
-        d->delta[k] = delta[k * row];
-        d->s[k] = s += ssd_size(d->delta[k], A, negative);
+        d->delta[k] = delta[k * one.row];
+        d->s[k] = s += log_a ? ssd_exponent(log_a[k * one.row], 1) : ssd_size(d->delta[k], in->A[head], negative);
     }
     d->whole = exp2_of((real)s);
     for (int64_t k = 0; k < n; k++) {
@@ -150,6 +154,12 @@ static void load_decays(real *restrict square, const double *restrict s, int64_t
     }
 }
 
+/* The gain by which x_k reaches y_k beside the state: skip, less later_k B_k . C_k. */
+static real direct_gain(const inputs *in, const real *products, place one, int64_t head, int64_t k) {
+    const real skip = in->skip ? in->skip[head] : 0;
+    return in->later ? skip - in->later[one.first + k * one.row] * products[k * CHUNK + k] : skip;
+}
+
 /* C B^T of a group, and B packed. */
 static void load_group(const room *r, const inputs *in, const plan *p, place at, int64_t n) {
     const real *const B = in->B + at.first, *const C = in->C + at.first;
@@ -166,7 +176,7 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
     const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
     const real *const x = in->x + wide.first;
     decays d;
-    decays_of(&d, in->delta + one.first, one.row, in->A[head], n, p->negative);
+    decays_of(&d, in, one, head, n, p->negative);
     scale_rows(r->u, d.delta, x, wide.row, n, P);
     if (y) {
         real *const out = y + wide.first;
@@ -177,8 +187,10 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
         multiply_lower(r->weights, r->weights, r->products, n);
         pack(r->packed, r->u, n, P, P, 1);
         add_lower(out, wide.row, r->weights, r->packed, n, P);
-        for (int64_t k = 0; in->skip && k < n; k++)
-            for (int64_t j = 0; j < P; j++) out[k * wide.row + j] += in->skip[head] * x[k * wide.row + j];
+        for (int64_t k = 0; (in->skip || in->later) && k < n; k++) {
+            const real gain = direct_gain(in, r->products, one, head, k);
+            for (int64_t j = 0; j < P; j++) out[k * wide.row + j] += gain * x[k * wide.row + j];
+        }
     }
     scale_rows(r->u, d.until, r->u, P, n, P);
     scale_state(h, d.whole, P * N);
@@ -186,10 +198,11 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
 }
 
 /* y (B,T,H,P), hT (B,H,P,N) and carries (B,chunks,H,P,N), the states before each chunk: each may be NULL; x (B,T,H,P),
- * delta (B,T,H), A (H), B, C (B,T,G,N), skip (H) or NULL, h0 (B,H,P,N) or NULL. */
+ * delta (B,T,H), A (H) or NULL, B, C (B,T,G,N), skip (H) or NULL, h0 (B,H,P,N) or NULL, log_a (B,T,H) if A is NULL,
+ * later (B,T,H) or NULL. */
 KERNEL(ssd_forward) {
     const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
-    const inputs in = {x, delta, A, B, C, skip};
+    const inputs in = {x, delta, A, B, C, skip, log_a, later};
     real *const states = WORKSPACE(real, batch, H, P, N), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
@@ -222,7 +235,7 @@ end:
 
 /* Gradients; dA and dskip (B,H) of each sequence, dB and dC (B,T,G,N) of each part of a group. */
 typedef struct {
-    real *dx, *ddelta, *dA, *dskip, *dB, *dC;
+    real *dx, *ddelta, *dA, *dskip, *dB, *dC, *dlog_a, *dlater;
 } gradients;
 
 /* A head over a chunk: h is the state before it; g on entry the gradient of the state after it, then that of h. Adds
@@ -232,11 +245,10 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     const int64_t P = p->P, N = p->N, n = w.steps;
     const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
     const real *const x = in->x + wide.first, *const B = in->B + group.first, *const C = in->C + group.first;
-    const real skip = in->skip ? in->skip[head] : 0;
     decays d;
     real since[CHUNK], until[CHUNK], dlog[CHUNK];
     dy += wide.first;
-    decays_of(&d, in->delta + one.first, one.row, in->A[head], n, p->negative);
+    decays_of(&d, in, one, head, n, p->negative);
     scale_rows(r->u, d.delta, x, wide.row, n, P);
 
     pack(r->packed, r->u, P, n, 1, P);
@@ -273,10 +285,16 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     for (int64_t k = 0; k < n; k++) {
         const real *const du = r->du + k * P, *const dy_k = dy + k * wide.row, *const x_k = x + k * wide.row;
         real *const dx = out->dx + wide.first + k * wide.row;
-        for (int64_t j = 0; j < P; j++) dx[j] = d.delta[k] * du[j] + skip * dy_k[j];
-        out->ddelta[one.first + k * one.row] = dot(x_k, du, P) + in->A[head] * dlog[k];
+        const real gain = direct_gain(in, r->products, one, head, k), direct = dot(dy_k, x_k, P);
+        const int64_t at = one.first + k * one.row;
+        for (int64_t j = 0; j < P; j++) dx[j] = d.delta[k] * du[j] + gain * dy_k[j];
+        out->ddelta[at] = dot(x_k, du, P) + (in->A ? in->A[head] * dlog[k] : 0);
         out->dA[b * p->H + head] += d.delta[k] * dlog[k];
-        out->dskip[b * p->H + head] += dot(dy_k, x_k, P);
+        out->dskip[b * p->H + head] += direct;
+        if (in->log_a) out->dlog_a[at] = dlog[k];
+        if (!in->later) continue;
+        out->dlater[at] = -r->products[k * CHUNK + k] * direct;
+        r->sum[k * CHUNK + k] -= in->later[at] * direct; /* of B_k . C_k */
     }
 }
 
@@ -308,20 +326,22 @@ static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int6
     for (int64_t i = 0; i < p->parts; i++) add_row(y + first, parts + i * p->B * p->T * width + first, size);
 }
 
-/* dx (B,T,H,P), ddelta (B,T,H), dA (H), dB, dC (B,T,G,N), dskip (H) or NULL, dh0 (B,H,P,N), all overwritten; dy
+/* dx (B,T,H,P), ddelta (B,T,H), dA (H), dB, dC (B,T,G,N), dskip (H), dh0 (B,H,P,N), dlog_a and dlater (B,T,H), all
+ * overwritten, dA, dskip, dlog_a and dlater NULL where forward had no such input; dy
  * (B,T,H,P), dhT (B,H,P,N) or NULL, carries as forward wrote them, the rest as in forward. With e_t = exp(delta_t A):
  *
  *   g_t = dy_t C_t^T + e_{t+1} g_{t+1}    with boundary g_{T-1} = dy_{T-1} C_{T-1}^T + dhT
  *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
  *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t . x_t,    dA = sum delta_t e_t g_t . h_{t-1}
- *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1}
+ *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1},    dlog_a = e_t g_t . h_{t-1}
+ *   dlater_t = -(dy_t . x_t) B_t . C_t;  and of that term of y_t, dx_t, dB_t and dC_t have their parts
  *
  * dB and dC are sums over a group's heads. In chunks these are the adjoints of the products above; each sum over pairs
  * of steps is again a product with a lower triangle. With `negative`, e_t is the size of the transition in g_t and dh0,
  * and its derivative by delta A elsewhere. */
 KERNEL(ssd_backward) {
     const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
-    const inputs in = {x, delta, A, B, C, skip};
+    const inputs in = {x, delta, A, B, C, skip, log_a, later};
     const int64_t rows = batch * T * G * N;
     const bool several = p.parts > 1;
     real *const sums = WORKSPACE(real, 2, batch, H), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
@@ -341,7 +361,9 @@ KERNEL(ssd_backward) {
                                sums,
                                sums + batch * H,
                                several ? parts + t.part * rows : dB,
-                               several ? parts + (p.parts + t.part) * rows : dC};
+                               several ? parts + (p.parts + t.part) * rows : dC,
+                               dlog_a,
+                               dlater};
         for (int64_t chunk = p.chunks - 1; chunk >= 0 && !stopped(stop); chunk--) {
             const walk w = steps_of_chunk(&p, t.b, chunk);
             if (w.steps) backward_chunk(&out, dh0, dy, carries, &in, &p, &r, &t, chunk, w);
@@ -356,13 +378,15 @@ KERNEL(ssd_backward) {
         }
         zero_padding(dx, b, all, T, H * P);
         zero_padding(ddelta, b, all, T, H);
+        if (dlog_a) zero_padding(dlog_a, b, all, T, H);
+        if (dlater) zero_padding(dlater, b, all, T, H);
         zero_padding(dB, b, all, T, G * N);
         zero_padding(dC, b, all, T, G * N);
     }
-    zero_row(dA, H);
+    if (dA) zero_row(dA, H);
     if (dskip) zero_row(dskip, H);
     for (int64_t b = 0; b < batch; b++) {
-        add_row(dA, sums + b * H, H);
+        if (dA) add_row(dA, sums + b * H, H);
         if (dskip) add_row(dskip, sums + (batch + b) * H, H);
     }
 end:

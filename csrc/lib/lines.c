@@ -193,6 +193,16 @@ static void read_affine(reader *r) {
     if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, shift);
 }
 
+/* y_i = base^{-i/P} x_i along the last axis, of P numbers. */
+static void read_frequencies(reader *r) {
+    const value *const x = steps(r, 0, 0);
+    const double base = number_of(r->b, &r->p, "base");
+    double *const scales = good(r->b) ? spare(r->b, numbers_of(x)) : NULL;
+    const int64_t P = scales ? x->shape[x->axes - 1] : 1;
+    for (int64_t i = 0; scales && i < numbers_of(x); i++) scales[i] = pow(base, -(double)(i % P) / (double)P);
+    if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, 0);
+}
+
 /* Numbers for each channel of a norm over the last axis: those of input i, or one number. */
 static const double *spread_of(reader *r, const value *x, int64_t i, double otherwise) {
     const int64_t count = good(r->b) ? numbers_of(x) : 1, width = good(r->b) ? x->shape[x->axes - 1] : 1;
@@ -245,6 +255,31 @@ static void read_decay(reader *r) {
     const value *const x = steps(r, 0, 1), *const rates = fixed(r, 1, 1);
     if (!expect(r, is(rates, 0, x->shape[0]))) return;
     emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, doubles(r, rates), x->shape[0]);
+}
+
+static void read_log_decay(reader *r) {
+    const value *const delta = steps(r, 0, 1), *const x = steps(r, 1, 1);
+    if (!expect(r, alike(delta, x))) return;
+    op *const o = emit(r->b, OP_LOG_DECAY, make_like(r, x), x->rows);
+    o->z = delta->rows;
+    o->choice = choice_of(r->b, &r->p, "rate", "softplus rational");
+    o->eps = number_of(r->b, &r->p, "least");
+}
+
+static void read_step_angles(reader *r) {
+    const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1);
+    if (!good(r->b)) return;
+    op *const o = emit(r->b, OP_STEP_ANGLES, make_matrix(r, delta->shape[0], x->shape[0]), x->rows);
+    o->z = delta->rows;
+}
+
+static void read_of_heads(reader *r) {
+    const value *const x = steps(r, 0, 2), *const b = fixed(r, 1, 2);
+    if (!expect(r, b->shape[0] % x->shape[0] == 0 && is(b, 1, x->shape[1]))) return;
+    op *const o = emit(r->b, OP_OF_HEADS, make_like(r, b), x->rows);
+    o->count = x->shape[0];
+    o->choice = x->shape[1];
+    o->w[0] = stored(r->b, doubles(r, b), numbers_of(b));
 }
 
 /* A function of the numbers of two registers. */
@@ -326,6 +361,11 @@ static const struct {
     {"Softplus", read_softplus, 1, 1},
     {"Affine", read_affine, 1, 1},
     {"Decay", read_decay, 2, 2},
+    {"Frequencies", read_frequencies, 1, 1},
+    {"LogDecay", read_log_decay, 2, 2},
+    {"StepAngles", read_step_angles, 2, 2},
+    {"OfHeads", read_of_heads, 2, 2},
+    {"Turn", read_turn, 2, 3},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
     {"GLU", read_glu, 2, 2},
@@ -352,6 +392,7 @@ static const struct {
 #endif
 #if LIB_MATRIX_STATES
     {"SsdScan", read_ssd, 6, 6},
+    {"TrapezoidScan", read_trapezoid, 7, 7},
     {"DeltaRule", read_delta, 5, 5},
 #endif
 #if LIB_XLSTM

@@ -38,6 +38,9 @@ typedef enum {
     OP_SOFTPLUS,     /* y = softplus(x) */
     OP_SIGMOID,      /* y = s(x) */
     OP_DECAY,        /* y = exp(w[0] x), by channel */
+    OP_LOG_DECAY,    /* y = -z max(softplus(x), eps), or with another rate if `choice` */
+    OP_STEP_ANGLES,  /* y = pi tanh(x) z, each of x for each of z */
+    OP_OF_HEADS,     /* y = x + w[0], each of the `count` groups of x, of `choice` numbers, for some groups of y */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
@@ -59,6 +62,9 @@ typedef enum {
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
+    OP_TRAPEZOID,    /* y: scan of Mamba-3 of x; steps z, lambda t, log a u; else as OP_SSD without A */
+    OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
+    OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, betas s, decays t if it has width */
     OP_MLSTM,       /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
     OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
@@ -129,7 +135,7 @@ enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
     op_kind kind;
-    rows y, x, z, v, s, t;
+    rows y, x, z, v, s, t, u;
     int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */

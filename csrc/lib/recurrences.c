@@ -232,6 +232,26 @@ void read_rotary(reader *r) {
     turn->w[0] = stored_exact(r->b, frequencies, pairs);
 }
 
+/* x (..., H, N) and z alike, whose pairs of lanes turn by the sums of angles theta (H, A). */
+void read_turn(reader *r) {
+    const value *const theta = steps(r, 0, 2);
+    const bool halves = choice_of(r->b, &r->p, "pairs", "adjacent halves");
+    const int64_t H = theta->shape[0], A = theta->shape[1];
+    if (!good(r->b)) return;
+    const rows c = rows_for(r, H * A);
+    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, H * A, sizeof(double));
+    for (int64_t i = 1; i < 2 + (r->in[2] != NULL); i++) {
+        const value *const x = steps(r, i, 0);
+        if (!expect(r, x->axes > 1 && is(x, x->axes - 2, H) && A <= x->shape[x->axes - 1] / 2)) return;
+        const int64_t N = x->shape[x->axes - 1];
+        op *const o = emit(r->b, OP_TURN, make_copy(r, i), c);
+        o->count = N;
+        o->from = A;
+        o->choice = halves;
+    }
+    give_back(r, c);
+}
+
 /* Queries q (D) in `heads`; keys k and values v (K), whose heads are as wide and may be shared. */
 void read_attention(reader *r) {
     const value *const q = steps(r, 0, 1), *const k = steps(r, 1, 1), *const v = steps(r, 2, 1);
@@ -346,6 +366,22 @@ void read_ssd(reader *r) {
     o->w[0] = stored(r->b, doubles(r, A), H);
     o->w[1] = stored(r->b, doubles(r, skip), H);
     o->state = state_for(r, N * numbers_of(x));
+}
+
+void read_trapezoid(reader *r) {
+    const value *const x = steps(r, 0, 2), *const delta = steps(r, 1, 1), *const lam = steps(r, 2, 1);
+    const value *const log_a = steps(r, 3, 1), *const B = steps(r, 4, 2), *const C = steps(r, 5, 2);
+    const value *const skip = fixed(r, 6, 1);
+    const int64_t H = x->shape[0], G = B->shape[0], N = B->shape[1];
+    if (!expect(r, is(delta, 0, H) && alike(delta, lam) && alike(delta, log_a) && is(skip, 0, H) && alike(B, C)) ||
+        !expect(r, G && H % G == 0))
+        return;
+    op *const o = emit(r->b, OP_TRAPEZOID, make_like(r, x), x->rows);
+    o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = lam->rows, o->u = log_a->rows;
+    o->count = N;
+    o->choice = G;
+    o->w[1] = stored(r->b, doubles(r, skip), H);
+    o->state = state_for(r, (N + 1) * numbers_of(x) + G * N);
 }
 
 void read_delta(reader *r) {

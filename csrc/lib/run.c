@@ -8,6 +8,7 @@
 #include "exact.h"
 #include "float_mode.h"
 #include "kernels.h"
+#include "rotation.h"
 #include "rows.h"
 #include "stop.h"
 
@@ -93,6 +94,32 @@ EACH_NUMBER(run_sigmoid, sigmoid(x[d]))
 EACH_NUMBER(run_decay, vmath_exp(w[d] * x[d]))
 EACH_NUMBER(run_sum, x[d] + z[d])
 EACH_NUMBER(run_product, x[d] * z[d])
+
+/* Rates of forgetting of Mamba-3: softplus, or this function; at least `least`. */
+static real rational_rate(real x) { return x < 0 ? 1 / (1 - x) : 1 + x; }
+static real least_rate(real rate, real least) { return rate < least ? least : rate; }
+
+EACH_NUMBER(run_log_decay, -z[d] * least_rate(o->choice ? rational_rate(x[d]) : softplus(x[d]), (real)o->eps))
+
+static void run_step_angles(const op *o, const frame *f) {
+    const int64_t A = o->x.width, H = o->z.width;
+    for (int64_t r = 0; r < f->B * f->n; r++) {
+        real *const y = rows_of(f, o->y) + r * H * A;
+        const real *const x = rows_of(f, o->x) + r * A, *const delta = rows_of(f, o->z) + r * H;
+        for (int64_t h = 0; h < H; h++) EACH(i, A) y[h * A + i] = delta[h] * (vmath_tanh(x[i]) * (real)ROT_PI);
+    }
+}
+
+static void run_of_heads(const op *o, const frame *f) {
+    const int64_t width = o->y.width, N = o->choice, heads = width / N / o->count;
+    const real *const shift = o->w[0];
+    for (int64_t r = 0; r < f->B * f->n; r++)
+        for (int64_t h = 0; h < width / N; h++) {
+            real *const y = rows_of(f, o->y) + r * width + h * N;
+            const real *const x = rows_of(f, o->x) + r * o->x.width + h / heads * N, *const b = shift + h * N;
+            EACH(j, N) y[j] = x[j] + b[j];
+        }
+}
 
 static void run_columns(const op *o, const frame *f) {
     const int64_t n = o->y.width, width = o->x.width;
@@ -226,6 +253,32 @@ static void run_rotary(const op *o, const frame *f) {
                 const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
                 y[at] = turned.re, y[at + 1] = turned.im;
             }
+        }
+    }
+}
+
+/* The sums are in double, within half a turn. */
+static void run_angles(const op *o, const frame *f) {
+    const int64_t n = o->y.width;
+    EACH_STEP(f, b, t) {
+        double *const c = state_of(f, b, o->state);
+        const real *const theta = rows_of(f, o->x) + (b * f->n + t) * n;
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * n;
+        for (int64_t i = 0; i < n; i++) y[i] = (real)(c[i] = within_half_turn(c[i] + (double)theta[i]));
+    }
+}
+
+/* Heads of y, of `count` numbers, by angles of a row (heads, pairs). */
+static void run_turn(const op *o, const frame *f) {
+    const int64_t N = o->count, angles = o->x.width, apart = pair_apart(N, o->choice);
+    const int64_t heads = o->y.width / N, pairs = o->from;
+    for (int64_t r = 0; r < f->B * f->n * heads; r++) {
+        real *const y = rows_of(f, o->y) + r * N;
+        const real *const c = rows_of(f, o->x) + r / heads * angles + r % heads * pairs % angles;
+        for (int64_t i = 0; i < pairs; i++) {
+            real *const at = y + pair_first(i, o->choice);
+            const cplx x = {at[0], at[apart]}, turned = turn_step(unit_of(c[i]), x);
+            at[0] = turned.re, at[apart] = turned.im;
         }
     }
 }
@@ -523,6 +576,15 @@ static void head_row(real *restrict y, real *restrict h, real e, bool negative, 
     }
 }
 
+/* The same with the transition a and two taps: of the last input, which decays too, and of this one. */
+static void trapezoid_row(real *restrict y, real *restrict h, real a, real older, real newer, const real *restrict last,
+                          const real *restrict x, real c, int64_t P) {
+    EACH(j, P) {
+        h[j] = a * (h[j] + older * last[j]) + newer * x[j];
+        y[j] = selective_output(y[j], h[j], c);
+    }
+}
+
 /* The state of a head is (N,P). */
 static void run_ssd(const op *o, const frame *f) {
     const int64_t D = o->y.width, H = o->z.width, N = o->count, G = o->choice, P = D / H;
@@ -539,6 +601,32 @@ static void run_ssd(const op *o, const frame *f) {
             for (int64_t s = 0; s < N; s++)
                 head_row(y + i * P, h + (i * N + s) * P, e, o->negative, delta[i], x + i * P, B[s], C[s], P);
         }
+    }
+}
+
+/* The state: as run_ssd's, then the last B and x. */
+static void run_trapezoid(const op *o, const frame *f) {
+    const int64_t D = o->y.width, H = o->z.width, N = o->count, G = o->choice, P = D / H;
+    const real *const skip = o->w[1];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
+        real *const B_last = h + N * D, *const x_last = B_last + G * N;
+        const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * H;
+        const real *const in = rows_of(f, o->v) + at * G * N, *const out = rows_of(f, o->s) + at * G * N;
+        const real *const lam = rows_of(f, o->t) + at * H, *const log_a = rows_of(f, o->u) + at * H;
+        for (int64_t i = 0; i < H; i++) {
+            const int64_t group = i / (H / G) * N;
+            const real a = exp2_of((real)ssd_exponent(log_a[i], 1)), newer = lam[i] * delta[i];
+            EACH(j, P) y[i * P + j] = skip[i] * x[i * P + j];
+            for (int64_t s = 0; s < N; s++) {
+                real *const own = h + (i * N + s) * P;
+                trapezoid_row(y + i * P, own, a, (delta[i] - newer) * B_last[group + s], newer * in[group + s],
+                              x_last + i * P, x + i * P, out[group + s], P);
+            }
+        }
+        copy_row(B_last, in, G * N);
+        copy_row(x_last, x, D);
     }
 }
 
@@ -663,6 +751,11 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SILU] = run_silu,
     [OP_SIGMOID] = run_sigmoid,
     [OP_DECAY] = run_decay,
+    [OP_LOG_DECAY] = run_log_decay,
+    [OP_STEP_ANGLES] = run_step_angles,
+    [OP_OF_HEADS] = run_of_heads,
+    [OP_ANGLES] = run_angles,
+    [OP_TURN] = run_turn,
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
@@ -688,6 +781,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
 #endif
 #if LIB_MATRIX_STATES
     [OP_SSD] = run_ssd,
+    [OP_TRAPEZOID] = run_trapezoid,
     [OP_DELTA] = run_delta,
 #endif
 #if LIB_XLSTM

@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from cases.turn import rotate
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
@@ -102,7 +103,7 @@ OPS_LARGE = [
 
 def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """One token after the other, with a buffer for the window of the convolution, in the papers' form."""
-    tail, h = (np.array(one) for one in state)
+    tail, *turning, h = (np.array(one) for one in state)
     H, K, V, n = layer.heads, layer.d_state, layer.width, layer.steps
     y = np.zeros_like(x)
 
@@ -120,7 +121,16 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
                 tail[b] = window[1:]
                 z = np.einsum("kd,dk->d", window, params["conv_w"])
             q, k, v = np.split(z * s(z), [H * K, (n + 1) * H * K])
-            k, v = k.reshape(n, H, K), v.reshape(n, H, V)
+            q, k, v = q.reshape(H, K), k.reshape(n, H, K), v.reshape(n, H, V)
+            if layer.rope_base is not None:
+                past, c = (one[b] for one in turning)
+                u = np.stack([unit(own) for own in x[b, t].reshape(H, -1)]).ravel()
+                window = np.concatenate([past, [params["rope_up"] @ (params["rope_down"] @ u)]])
+                phi = np.einsum("kd,dk->d", window, params["rope_conv"])
+                phi = phi + np.exp(params["rope_bias"]) if layer.rope_bias else phi
+                past[:] = window[1:]
+                c[0] += phi.reshape(H, K // 2) / layer.rope_base ** (np.arange(0, K, 2) / K)
+                q, k = (rotate(one, c.sum(0), "halves") for one in (q, k))
             beta = (1 + layer.negative) * s(params["beta_proj"] @ x[b, t]).reshape(n, H)
             read = np.zeros((H, V))
             for head in range(H):
@@ -132,7 +142,7 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
                     key = unit(k[i, head])
                     S = S @ (np.eye(K) - beta[i, head] * np.outer(key, key))
                     S = S + beta[i, head] * np.outer(v[i, head], key)
-                o = S @ unit(q.reshape(H, K)[head])
+                o = S @ unit(q[head])
                 read[head] = params["norm"] * o / np.sqrt(np.mean(o**2) + layer.norm_eps)
                 h[b, head] = S.T
             out = read.ravel()
@@ -140,7 +150,10 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
                 gate = params["gate_proj"] @ x[b, t]
                 out = out * gate * s(gate)
             y[b, t] = params["out_proj"] @ out
-    return y, (tail, h)
+    for c in turning[1:]:
+        whole = c.sum(1)
+        c[:, 0], c[:, 1] = whole - 2 * np.pi * np.rint(whole / (2 * np.pi)), 0
+    return y, (tail, *turning, h)
 
 
 def delta_net_row(
@@ -172,6 +185,14 @@ LAYERS = [
     ),
     delta_net_row("no convolution", DeltaNet(4, heads=2, d_state=2, d_conv=0, gate=True), 2, 6),
     delta_net_row("", DeltaNet(2, d_state=2, d_conv=1), 1, 0),
+    delta_net_row(
+        "selective rope",
+        DeltaNet(4, heads=2, d_state=4, gate=True, output_gate=True, rope_base=100.0, rope_rank=3),
+        3,
+        9,
+        (9, 0, 2),
+    ),
+    delta_net_row("rope bias", DeltaNet(4, d_state=2, steps=2, rope_base=1.0, rope_bias=True), 2, 12),
 ]
 
 LAYERS_LARGE = [

@@ -7,6 +7,7 @@ from cases.blocks import linear_layer_case
 from cases.conv import conv_case
 from cases.delta import delta_case
 from cases.dplr import dplr_case
+from cases.mamba3 import trapezoid_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
 from cases.mlstm import mlstm_case
@@ -31,6 +32,7 @@ from cases.selective import selective_case
 from cases.slstm import slstm_case
 from cases.ssd import ssd_case
 from cases.table import Case, pointwise_case
+from cases.turn import turn_case
 from cases.window import window_case
 from rotrnn.ops import pointwise
 
@@ -46,6 +48,8 @@ TIMED: list[Case] = [
     dplr_case(B, T, D, 32),
     selective_case(B, T, D, 16),
     ssd_case(B, T, 2, D // 2, D),
+    trapezoid_case(B, T, 2, D // 2, D, groups=2),
+    turn_case(B, T, 2, D // 4, D, others=1),
     delta_case(B, T, 1, 4, D // 4, D // 4),
     mlstm_case(B, T, 2, D // 2, D // 2),
     slstm_case(B, T, 2, D // 2),

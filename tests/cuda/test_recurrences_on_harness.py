@@ -115,27 +115,31 @@ def test_selective_scan(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("B", "T", "H", "P", "G", "N", "lengths", "reverse", "negative", "dtype"),
+    ("B", "T", "H", "P", "G", "N", "lengths", "reverse", "kind", "dtype"),
     [
-        (2, 66, 2, 3, 1, 5, (66, 64), True, False, np.float32),
-        (2, 130, 4, 2, 2, 3, (0, 130), False, False, np.float64),
-        (1, 9, 2, 17, 2, 16, None, False, False, np.float32),  # more numbers in a state than threads
-        (2, 66, 2, 3, 1, 5, (66, 40), True, True, np.float64),
+        (2, 66, 2, 3, 1, 5, (66, 64), True, "rates", np.float32),
+        (2, 130, 4, 2, 2, 3, (0, 130), False, "rates", np.float64),
+        (1, 9, 2, 17, 2, 16, None, False, "rates", np.float32),  # more numbers in a state than threads
+        (2, 66, 2, 3, 1, 5, (66, 40), True, "negative", np.float64),
+        (2, 66, 4, 3, 2, 5, (66, 40), True, "logarithms", np.float64),  # and a part of delta for later steps
+        (2, 130, 2, 2, 2, 3, (0, 130), False, "logarithms", np.float32),
     ],
 )
 @pytest.mark.parametrize("optional", [True, False])
 def test_ssd_scan(
-    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, negative: bool, dtype: Any,
-    optional: bool, seed: int,
+    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, kind: str, dtype: Any, optional: bool,
+    seed: int,
 ) -> None:  # fmt: skip
-    rng = np.random.default_rng(B * T + H)
+    rng, negative, logs = np.random.default_rng(B * T + H), kind == "negative", kind == "logarithms"
     chunks, steps = -(-T // SSD_CHUNK), lengths_of(lengths)
     sizes = {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N}
     sizes |= {"reverse": reverse, "negative": negative, "lengths": steps}
     inputs = {
         "x": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
         "delta": padded(rng.uniform(-0.01, 0.4, (B, T, H)).astype(dtype), lengths),
-        "A": rng.uniform(-4.5 if negative else -2, 0.05, H).astype(dtype),
+        "A": None if logs else rng.uniform(-4.5 if negative else -2, 0.05, H).astype(dtype),
+        "log_a": padded(rng.uniform(-0.8, 0.02, (B, T, H)).astype(dtype), lengths) if logs else None,
+        "later": padded(rng.uniform(-0.1, 0.4, (B, T, H)).astype(dtype), lengths) if logs else None,
         "B": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
         "C": some(rng, B, T, G, N, lengths=lengths, dtype=dtype),
         "skip": some(rng, H, dtype=dtype) if optional else None,
@@ -149,14 +153,16 @@ def test_ssd_scan(
         only = {"y": None, "hT": None, "h0": h0, **inputs}
         compare("ssd_forward", {"carries": shapes["carries"]}, only, terms, seed)
     shapes = {
-        "dx": (B, T, H, P), "ddelta": (B, T, H), "dA": (H,), "dB": (B, T, G, N), "dC": (B, T, G, N),
-        "dh0": (B, H, P, N), **({"dskip": (H,)} if optional else {}),
+        "dx": (B, T, H, P), "ddelta": (B, T, H), "dB": (B, T, G, N), "dC": (B, T, G, N), "dh0": (B, H, P, N),
+        **({"dskip": (H,)} if optional else {}),
+        **(dict.fromkeys(("dlog_a", "dlater"), (B, T, H)) if logs else {"dA": (H,)}),
     }  # fmt: skip
     more = {
         "dy": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),
         "dhT": some(rng, B, H, P, N, dtype=dtype) if optional else None,
         "carries": saved["carries"],
         **({} if optional else {"dskip": None}),
+        **({"dA": None} if logs else {"dlog_a": None, "dlater": None}),
     }
     compare("ssd_backward", shapes, {**inputs, **more}, (8 + B) * T + N * P + 2 * H * P + 20, seed)
 

@@ -24,6 +24,8 @@ static const struct {
     {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
     {"System", 8},        {"Bank", 3},      {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
     {"Rotary", 1},        {"Attention", 3}, {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
+    {"Frequencies", 1},   {"LogDecay", 2},  {"StepAngles", 2}, {"OfHeads", 2},      {"Turn", 3},
+    {"TrapezoidScan", 7},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 
@@ -110,6 +112,12 @@ static void say_line(writer *w, input *in, int *next) {
         say(w, ",\"window\":%s,\"negative\":false", first == 1 ? "3" : "null");
     else if (!strcmp(OPS[op].name, "SsdScan"))
         say(w, ",\"negative\":%s", first & 1 ? "true" : "false");
+    else if (!strcmp(OPS[op].name, "Frequencies"))
+        say(w, ",\"base\":%d", first);
+    else if (!strcmp(OPS[op].name, "LogDecay"))
+        say(w, ",\"rate\":\"%s\",\"least\":%d", first & 1 ? "softplus" : "rational", second);
+    else if (!strcmp(OPS[op].name, "Turn"))
+        say(w, ",\"pairs\":\"%s\"", first & 1 ? "adjacent" : "halves");
     else if (!strcmp(OPS[op].name, "System"))
         say(w, ",\"window\":%s,\"exact\":%s,\"weight\":%d", first & 1 ? "3" : "null",
             second & 1 ? "[1,0.5,0.25,0.5]" : "null", first);

@@ -108,11 +108,18 @@ CASES = {
     "mamba2": Case("mamba2", {"d_state": 5}, {"block": "plain"}),
     "mamba2, negative": Case("mamba2", {"d_state": 4, "d_head": 4, "negative": True}),
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
+    "mamba3": Case("mamba3", {"d_state": 5}, {"block": "plain"}),
+    "mamba3, other forms": Case(
+        "mamba3", {"d_state": 6, "d_head": 4, "groups": 3, "fraction": 1.0, "rate": "rational", "norm": True}
+    ),
     "mamba2, no convolution": Case("mamba2", {"d_state": 5, "d_conv": 0, "d_head": 1, "norm_eps": 0.1}),
     "delta_net": Case("delta_net", {"d_state": 5}, {"block": "plain"}),
     "delta_net, gated": Case("delta_net", {"d_state": 5, "heads": 2, "gate": True, "output_gate": True}),
     "delta_net, steps": Case(
         "delta_net", {"d_state": 3, "heads": 3, "expand": 2, "steps": 2, "negative": True, "gate": True, "d_conv": 1}
+    ),
+    "delta_net, selective rope": Case(
+        "delta_net", {"d_state": 6, "heads": 2, "rope_base": 50.0, "rope_rank": 5, "rope_bias": True, "gate": True}
     ),
     "delta_net, no convolution": Case("delta_net", {"d_state": 5, "d_conv": 0, "steps": 3}),
     "mlstm": Case("mlstm", {"d_state": 5}, {"block": "plain"}),

@@ -30,6 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
     "liquid_s4": {"d_state": 4, "kernel": "kb"},
     "mamba": {"d_state": 3},
     "mamba2": {"d_state": 3, "d_head": 4, "groups": 2},
+    "mamba3": {"d_state": 5, "d_head": 4, "groups": 2},
     "lstm": {"d_state": 5},
     "gru": {"d_state": 5},
     "mlstm": {"d_state": 3, "heads": 2},

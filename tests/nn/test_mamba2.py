@@ -45,7 +45,7 @@ def test_heads_of_one_channel_are_the_selective_scan(reverse: bool, negative: bo
     dhT = rng.standard_normal(hT.shape)
     grads = ssd_scan_backward(np.cos(y), **args, dhT=dhT, **how)
     theirs = selective_scan_backward(np.cos(expected), **flat, dhT=dhT[:, :, 0], **how)
-    pairs = [(y, expected), (hT, last), *zip(grads, theirs._replace(dA=theirs.dA.sum(1)), strict=True)]
+    pairs = [(y, expected), (hT, last), *zip(grads[:7], theirs._replace(dA=theirs.dA.sum(1)), strict=True)]
     for got, wanted in pairs:
         bound = 8 * (T + N) * EPS * max(1.0, np.abs(wanted).max())
         np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=0, atol=bound)

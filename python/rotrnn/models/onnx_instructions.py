@@ -214,6 +214,82 @@ def _ssd(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, ski
     return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
 
 
+def _trapezoid(g: Graph, line: Line, x: str, delta: str, lam: str, log_a: str, B: str, C: str, skip: Array) -> str:
+    (H, P), (G, N) = line.shapes[0], line.shapes[4]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        x_t, delta_t, lam_t, log_t, B_t, C_t = now
+
+        def of_heads(one: str) -> str:
+            return body.op("Reshape", one, body.axes(0, G, H // G, 1, 1))
+
+        def tap(share: str, x_of: str, B_of: str) -> str:
+            wide = body.op("Reshape", x_of, body.axes(0, G, H // G, P, 1))
+            return body.op("Mul", body.op("Mul", of_heads(share), wide), of_groups(B_of))
+
+        def of_groups(one: str) -> str:
+            return body.op("Reshape", one, body.axes(0, G, 1, 1, N))
+
+        newer = body.op("Mul", lam_t, delta_t)
+        older = tap(body.op("Sub", delta_t, newer), states[2], states[1])
+        h = body.op("Mul", body.op("Exp", of_heads(log_t)), body.op("Add", states[0], older))
+        h = body.op("Add", h, tap(newer, x_t, B_t))
+        y = body.op("Reshape", _sum(body, h, of_groups(C_t), -1), body.axes(0, H, P))
+        return [h, B_t, x_t], [y]
+
+    (y,) = g.scan(step, [(G, H // G, P, N), (G, N), (H, P)], [x, delta, lam, log_a, B, C])
+    return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
+
+
+def _turn(g: Graph, line: Line, theta: str, x: str, z: str | None = None) -> Any:
+    """Angles add up in float64."""
+    c = g.op("CumSum", g.cast(theta, np.float64), g.constant(1, np.int64))
+    cos, sin = (g.cast(g.op(kind, c), g.dtype) for kind in ("Cos", "Sin"))
+    shapes, adjacent = line.shapes, line.settings["pairs"] == "adjacent"
+    H, A = shapes[0]
+
+    def turned(vectors: str, shape: tuple[int, ...]) -> str:
+        *more, _, N = shape
+        half = N // 2
+        units = [g.op("Reshape", one, g.axes(0, 0, *[1] * len(more), H, A)) for one in (cos, sin)]
+        places = np.arange(2 * A).reshape(A, 2).T if adjacent else np.arange(A) + np.array([[0], [half]])
+        first, second = (g.op("Gather", vectors, g.constant(one, np.int64), axis=-1) for one in places)
+        re = g.op("Sub", g.op("Mul", units[0], first), g.op("Mul", units[1], second))
+        im = g.op("Add", g.op("Mul", units[1], first), g.op("Mul", units[0], second))
+        rest = np.setdiff1d(np.arange(N), places)
+        other = g.op("Gather", vectors, g.constant(rest, np.int64), axis=-1)
+        order = np.argsort(np.concatenate([*places, rest]))
+        return g.op("Gather", g.op("Concat", re, im, other, axis=-1), g.constant(order, np.int64), axis=-1)
+
+    y = turned(x, shapes[1])
+    return y if z is None else (y, turned(z, shapes[2]))
+
+
+def _log_decay(g: Graph, line: Line, delta: str, x: str) -> str:
+    rate = g.op("Softplus", x)
+    if line.settings["rate"] == "rational":
+        one = g.constant(1)
+        below = g.op("Div", one, g.op("Add", one, g.op("Abs", x)))
+        rate = g.op("Where", g.op("Less", x, g.constant(0)), below, g.op("Add", one, x))
+    return g.op("Mul", g.op("Neg", delta), g.op("Max", rate, g.constant(line.settings["least"])))
+
+
+def _step_angles(g: Graph, line: Line, x: str, delta: str) -> str:
+    angles = g.op("Mul", g.op("Tanh", x), g.constant(np.pi))
+    return g.op("Mul", g.op("Unsqueeze", delta, g.axes(-1)), g.op("Unsqueeze", angles, g.axes(2)))
+
+
+def _frequencies(g: Graph, line: Line, x: str) -> str:
+    P = line.shapes[0][-1]
+    return g.op("Mul", x, g.constant(line.settings["base"] ** (-np.arange(P) / P)))
+
+
+def _of_heads(g: Graph, line: Line, x: str, b: Array) -> str:
+    (G, N), H = line.shapes[0], len(b)
+    y = g.op("Add", g.op("Unsqueeze", x, g.axes(3)), g.constant(b.reshape(G, H // G, N)))
+    return g.op("Reshape", y, g.axes(0, 0, H, N))
+
+
 def _delta(g: Graph, line: Line, q: str, k: str, v: str, beta: str, decay: str | None) -> str:
     n = line.shapes[1][0]
 
@@ -320,6 +396,12 @@ RULES: dict[str, Callable[..., Any]] = {
     "GRUCells": _gru,
     "SelectiveScan": _selective,
     "SsdScan": _ssd,
+    "TrapezoidScan": _trapezoid,
+    "Turn": _turn,
+    "Frequencies": _frequencies,
+    "LogDecay": _log_decay,
+    "StepAngles": _step_angles,
+    "OfHeads": _of_heads,
     "DeltaRule": _delta,
     "MatrixMemory": _matrix_memory,
     "ScalarMemory": _scalar_memory,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous, einsum, full
+from rotrnn.devices.device import beside, contiguous, einsum, empty, full
 from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -42,12 +42,16 @@ from rotrnn.ops.pointwise import (
     softplus_backward,
     swiglu,
     swiglu_backward,
+    tanh,
+    tanh_backward,
 )
 from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 from rotrnn.ops.slstm import slstm, slstm_backward
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
+from rotrnn.ops.trapezoid import trapezoid_scan, trapezoid_scan_backward
+from rotrnn.ops.turn import Turned, turn, turn_backward
 
 # ---- maps of a step ----
 
@@ -220,6 +224,23 @@ class Affine(Instruction):
 
 
 @dataclass(frozen=True)
+class Frequencies(Instruction):
+    """``y_i = x_i base^{-i/P}``, i from 0 to P - 1: x (..., P), as the frequencies of rotary positions fall."""
+
+    base: float
+    light = True
+    form = "... P -> ... P"
+
+    def forward(self, call: Call, x: Array) -> Array:
+        P = x.shape[-1]
+        y: Array = x * beside((self.base ** (-np.arange(P) / P)).astype(x.dtype), x)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return self.forward(call, dy)
+
+
+@dataclass(frozen=True)
 class Decay(Instruction):
     """``y = e^{x r}``, x (H,), r (H,)."""
 
@@ -233,6 +254,74 @@ class Decay(Instruction):
     def backward(self, call: Call, dy: Array, x: Array, r: Array) -> tuple[Array, Array]:
         dexponent = exp_backward(dy, call.y)
         return dexponent * r, einsum("bth,bth->h", dexponent, x)
+
+
+@dataclass(frozen=True)
+class LogDecay(Instruction):
+    """``y = -delta max(f(x), least)``, the logarithm of a transition: delta and x (H,); f is softplus, or of the
+    "rational" form ``1 + x`` for x >= 0 and ``1 / (1 - x)`` below."""
+
+    rate: str = "softplus"
+    least: float = 0.0
+    reads = ("delta", "x")
+    form = "H; H -> H"
+
+    def forward(self, call: Call, delta: Array, x: Array) -> Array:
+        y: Array = -delta * np.maximum(self._rate(x), self.least)
+        return y
+
+    def backward(self, call: Call, dy: Array, delta: Array, x: Array) -> tuple[Array, Array]:
+        rate = self._rate(x)
+        drate = np.where(rate > self.least, -delta * dy, dy.dtype.type(0))
+        if self.rate == "softplus":
+            return -np.maximum(rate, self.least) * dy, softplus_backward(drate, x)
+        below = np.minimum(rate, 1)  # the slope is 1, or 1 / (1 - x)^2
+        return -np.maximum(rate, self.least) * dy, drate * below * below
+
+    def _rate(self, x: Array) -> Array:
+        if self.rate == "softplus":
+            return softplus(x)
+        rate: Array = np.where(x < 0, 1 / (1 + abs(x)), 1 + x)
+        return rate
+
+
+@dataclass(frozen=True)
+class StepAngles(Instruction):
+    """``y = pi tanh(x) delta``, angles of each pair and head: x (A,), delta (H,)."""
+
+    reads = ("x", "delta")
+    form = "A; H -> H A"
+
+    def forward(self, call: Call, x: Array, delta: Array) -> Array:
+        y: Array = delta[..., None] * (tanh(x) * x.dtype.type(np.pi))[:, :, None]
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, delta: Array) -> tuple[Array, Array]:
+        turned, pi = tanh(x), x.dtype.type(np.pi)
+        dturned = pi * (dy * delta[..., None]).sum(2)
+        return tanh_backward(dturned, turned), pi * (dy * turned[:, :, None]).sum(-1)
+
+
+@dataclass(frozen=True)
+class OfHeads(Instruction):
+    """``y_h = x_g + b_h``, g the group of head h: x (G, N), b (H, N), H a multiple of G."""
+
+    parameters = ("b",)
+
+    def shapes(self, x: Any, b: Any) -> tuple[Shape, ...]:
+        if len(x) != 2 or len(b) != 2 or x[1] != b[1] or b[0] % x[0]:
+            raise ValueError("expected x (G, N) and b (H, N), H a multiple of G")
+        return (b,)
+
+    def forward(self, call: Call, x: Array, b: Array) -> Array:
+        size, T, G, N = x.shape
+        y = empty((size, T, G, len(b) // G, N), x.dtype, x)
+        return np.add(x[:, :, :, None], b.reshape(y.shape[2:]), out=y).reshape(size, T, *b.shape)
+
+    def backward(self, call: Call, dy: Array, x: Array, b: Array) -> tuple[Array, Array]:
+        G, N = call.shapes[0]
+        dx: Array = dy.reshape(*dy.shape[:2], G, len(b) // G, N).sum(3)
+        return dx, dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
 
 
 @dataclass(frozen=True)
@@ -531,6 +620,88 @@ class SsdScan(Instruction):
         )
         call.dbefore = (grads.dh0,)
         return tuple(grads[:6])
+
+
+@dataclass(frozen=True)
+class TrapezoidScan(Instruction):
+    """The scan of Mamba-3, x (H, P), delta, lam and log_a (H,), B and C (G, N), skip (H,)
+    (`rotrnn.ops.trapezoid_scan`)."""
+
+    reads = ("x", "delta", "lam", "log_a", "B", "C")
+    form = "H P; H; H; H; G N; G N; H -> H P"
+    parameters = ("skip",)
+
+    def state(self, x: Any, delta: Any, lam: Any, log_a: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
+        return StateArray("h", (*x, B[1])), StateArray("B", B), StateArray("x", x)
+
+    def forward(
+        self, call: Call, x: Array, delta: Array, lam: Array, log_a: Array, B: Array, C: Array, skip: Array
+    ) -> Array:
+        found = trapezoid_scan(x, delta, lam, log_a, B, C, skip, *(call.state or ()), lengths=call.lengths)
+        call.after, call.kept = (found.hT, found.BT, found.xT), found.carries
+        return found.y
+
+    def backward(
+        self, call: Call, dy: Array, x: Array, delta: Array, lam: Array, log_a: Array, B: Array, C: Array, skip: Array
+    ) -> tuple[Any, ...]:
+        after = dict(zip(("dhT", "dBT", "dxT"), call.dafter or (), strict=False))
+        grads = trapezoid_scan_backward(
+            *(dy, x, delta, lam, log_a, B, C, skip, *(call.state or ())),
+            **after,
+            carries=call.kept,
+            lengths=call.lengths,
+        )
+        call.dbefore = grads.dh0, grads.dB0, grads.dx0
+        return tuple(grads[:7])
+
+
+@dataclass(frozen=True)
+class Turn(Instruction):
+    """Vectors whose pairs of lanes turn by angles that add up: theta (H, A), x (..., H, N) and z alike or None
+    (`rotrnn.ops.turn`). Its state c (2, H, A) is the angles, and what their rounding has left."""
+
+    pairs: str = "adjacent"
+    reads = ("theta", "y")
+
+    def shapes(self, theta: Any, x: Any, z: Any = None) -> tuple[Shape, ...]:
+        given = (x,) if z is None else (x, z)
+        if len(theta) != 2 or any(len(one) < 2 or one[-2] != theta[0] or one[-1] < 2 * theta[1] for one in given):
+            raise ValueError("expected theta (H, A), x and z (..., H, N) with N of at least 2 A")
+        if z is not None and x[-1] != z[-1]:
+            raise ValueError("expected x and z with one N")
+        return given
+
+    def state(self, theta: Any, x: Any, z: Any = None) -> tuple[StateArray, ...]:
+        return (StateArray("c", (2, *theta)),)
+
+    def forward(self, call: Call, theta: Array, x: Array, z: Array | None = None) -> Any:
+        given = _vectors(x), None if z is None else _vectors(z)
+        found = turn(theta, *given, *(call.state or ()), pairs=self.pairs, lengths=call.lengths)
+        call.after = (found.cT,)
+        y = found.x.reshape(x.shape)
+        return y if found.z is None or z is None else (y, found.z.reshape(z.shape))
+
+    def backward(self, call: Call, dy: Any, theta: Array, x: Array, z: Array | None = None) -> tuple[Any, ...]:
+        turned, given = (call.y, dy) if isinstance(call.y, list) else ([call.y], [dy])
+        full = [np.zeros_like(y) if d is None else d for y, d in zip(turned, given, strict=True)]
+        y, *w = map(_vectors, turned)
+        dx, *dz = map(_vectors, full)
+        (dcT,) = call.dafter or (None,)
+        grads = turn_backward(
+            *(dx, theta, Turned(y, w[0] if w else None, y), *(call.state or ())),
+            dz=dz[0] if dz else None,
+            dcT=dcT,
+            pairs=self.pairs,
+            lengths=call.lengths,
+        )
+        call.dbefore = (grads.dc0,)
+        dx, *more = (d.reshape(y.shape) for d, y in zip((grads.dx, grads.dz), turned, strict=False) if d is not None)
+        return grads.dtheta, dx, more[0] if more else None
+
+
+def _vectors(x: Array) -> Array:
+    """Returns (B, T, ..., H, N) as (B, T, L, H, N)."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:-2]), *x.shape[-2:])
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,8 @@ class Instruction:
     foldable: ClassVar[bool] = False
     """Whether it can also act on parameters alone: it then runs once for many steps."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """The inputs that backward reads, by their names in forward; "y" is forward's output, as ``call.y``."""
+    """The inputs that backward reads, by their names in forward; "y" is forward's output, or list of them, as
+    ``call.y``."""
     light: ClassVar[bool] = False
     """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
@@ -519,7 +520,7 @@ class Programmed(Recurrent):
             if not line.fixed:
                 call.state, call.dafter, call.kept = states.pop(), dstates.pop(), saved.kept.get(line.name)
             if "y" in line.instruction.reads:
-                call.y = values[line.outputs[0]]
+                call.y = values[line.outputs[0]] if len(line.outputs) == 1 else _given(line.outputs, values)
             taken = [grads.take(place) for place in line.outputs]
             if not line.states and all(d is None for d in taken):
                 continue  # nothing depends on it
@@ -593,7 +594,7 @@ class Gradients:
 
 def _read(line: Line) -> set[int]:
     """Returns the registers that a line's adjoint reads."""
-    own = {line.outputs[0]} if "y" in line.instruction.reads else set()
+    own = {*line.outputs} if "y" in line.instruction.reads else set()
     return own | set(line.read)
 
 

@@ -12,6 +12,7 @@ from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.lstm import LSTM as LSTM
 from rotrnn.nn.layers.mamba import Mamba as Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2 as Mamba2
+from rotrnn.nn.layers.mamba3 import Mamba3 as Mamba3
 from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
@@ -36,6 +37,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
     "transitions that depend on the input": {
         "mamba": Mamba,
         "mamba2": Mamba2,
+        "mamba3": Mamba3,
         "selective_rotrnn": SelectiveRotRNN,
         "min_gru": MinGRU,
         "delta_net": DeltaNet,

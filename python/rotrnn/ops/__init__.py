@@ -43,6 +43,10 @@ from rotrnn.ops.split import *  # noqa: F403
 from rotrnn.ops.split import __all__ as _split
 from rotrnn.ops.ssd import *  # noqa: F403
 from rotrnn.ops.ssd import __all__ as _ssd
+from rotrnn.ops.trapezoid import *  # noqa: F403
+from rotrnn.ops.trapezoid import __all__ as _trapezoid
+from rotrnn.ops.turn import *  # noqa: F403
+from rotrnn.ops.turn import __all__ as _turn
 from rotrnn.ops.window import *  # noqa: F403
 from rotrnn.ops.window import __all__ as _window
 
@@ -67,6 +71,8 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_slstm,
         *_split,
         *_ssd,
+        *_trapezoid,
+        *_turn,
         *_window,
     ]
 

@@ -17,7 +17,7 @@ SSD = Declared("ssd_forward", "ssd_backward", batch="B")
 
 
 class SsdScanGrads(NamedTuple):
-    """Gradients of `ssd_scan`, each in the shape of its argument; dskip is None without skip."""
+    """Gradients of `ssd_scan`, each in the shape of its argument; None where an optional one was not given."""
 
     dx: Array
     ddelta: Array
@@ -26,52 +26,61 @@ class SsdScanGrads(NamedTuple):
     dC: Array
     dskip: Array | None
     dh0: Array
+    dlog_a: Array | None
+    dlater: Array | None
 
 
 @overload
 def ssd_scan(
-    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[False] = False,
-    negative: bool = False, **how: Unpack[Along],
+    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    **how: Unpack[Along],
 ) -> Array: ...  # fmt: skip
 @overload
 def ssd_scan(
-    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[False] = False,
-    negative: bool = False, **how: Unpack[Along],
+    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def ssd_scan(
-    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[True],
-    negative: bool = False, **how: Unpack[Along],
+    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def ssd_scan(
-    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[True],
-    negative: bool = False, **how: Unpack[Along],
+    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    **how: Unpack[Along],
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 @overload
 def ssd_scan(
-    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
+    x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: bool = False, return_carries: bool = False,
-    negative: bool = False, **how: Unpack[Along],
+    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    **how: Unpack[Along],
 ) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def ssd_scan(
     x: npt.ArrayLike,
     delta: npt.ArrayLike,
-    A: npt.ArrayLike,
+    A: npt.ArrayLike | None,
     B: npt.ArrayLike,
     C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None,
     h0: npt.ArrayLike | None = None,
     *,
+    log_a: npt.ArrayLike | None = None,
+    later: npt.ArrayLike | None = None,
     reverse: bool = False,
     negative: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -97,14 +106,18 @@ def ssd_scan(
         common dtype.
     delta : (B, T, H)
         Step sizes, of any sign.
-    A : (H,)
-        Rates; negative ones decay.
+    A : (H,) or None
+        Rates; negative ones decay. None with `log_a`.
     B, C : (B, T, G, N)
         Input and output directions of the states, for G groups of H / G heads each. Any N >= 0.
     skip : (H,), optional
         Gain of the direct path from x to y. Default: no such path.
     h0 : (B, H, P, N), optional
         Initial state.
+    log_a : (B, T, H), optional
+        In place of ``delta_t A``: logarithms of the transitions.
+    later : (B, T, H), optional
+        The part of delta_t that only later steps read: ``y_t = (h_t - later_t x_t B_t^T) C_t + skip x_t``.
     reverse : bool
         Run backward in time, without copying the input.
     negative : bool
@@ -131,12 +144,14 @@ def ssd_scan(
     TypeError
         An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
-        Shapes disagree, H is not a multiple of G, a length is out of range, or a size product overflows.
+        Shapes disagree, H is not a multiple of G, both or none of A and `log_a` are given, `log_a` with `negative`, a
+        length is out of range, or a size product overflows.
     """
     args = Boundary("ssd_scan")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
     wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
-    signs = _take(args, reverse, negative, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
+    given = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a, "later": later}
+    signs = _take(args, reverse, negative, **given, lengths=lengths)
     y, hT, carries = args.run("ssd_forward", y=True, **wanted, reverse=reverse, negative=negative).values()
     if signs is not None:
         y *= signs.steps
@@ -148,12 +163,14 @@ def ssd_scan_backward(
     dy: npt.ArrayLike,
     x: npt.ArrayLike,
     delta: npt.ArrayLike,
-    A: npt.ArrayLike,
+    A: npt.ArrayLike | None,
     B: npt.ArrayLike,
     C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None,
     h0: npt.ArrayLike | None = None,
     *,
+    log_a: npt.ArrayLike | None = None,
+    later: npt.ArrayLike | None = None,
     dhT: npt.ArrayLike | None = None,
     reverse: bool = False,
     negative: bool = False,
@@ -167,14 +184,15 @@ def ssd_scan_backward(
     ``g_t = dy_t C_t^T + a_{t+1} g_{t+1}``, ``g_{T-1} = dy_{T-1} C_{T-1}^T + dhT``, for each head:
     ``du_t = g_t B_t``, ``dx_t = delta_t du_t + skip dy_t``,
     ``ddelta_t = x_t . du_t + A p_t g_t . h_{t-1}``, ``dA = sum of delta_t p_t g_t . h_{t-1}``,
-    ``dskip = sum of dy_t . x_t``, ``dh0 = a_0 g_0``; ``dB_t = g_t^T u_t`` and ``dC_t = h_t^T dy_t``, summed over the
-    heads of a group. If a sequence has no steps, ``dh0 = dhT``.
+    ``dskip = sum of dy_t . x_t``, ``dlog_a_t = a_t g_t . h_{t-1}``, ``dh0 = a_0 g_0``; ``dB_t = g_t^T u_t`` and
+    ``dC_t = h_t^T dy_t``, summed over the heads of a group. If a sequence has no steps, ``dh0 = dhT``. The term of
+    `later` gives ``dlater_t = -(dy_t . x_t) (B_t . C_t)``, and its parts to dx, dB and dC.
 
     Parameters
     ----------
     dy : (B, T, H, P)
         Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, A, B, C, skip, h0, reverse, negative, lengths
+    x, delta, A, B, C, skip, h0, log_a, later, reverse, negative, lengths
         As given to `ssd_scan`.
     dhT : (B, H, P, N), optional
         Gradient of the final state.
@@ -184,7 +202,8 @@ def ssd_scan_backward(
     Returns
     -------
     SsdScanGrads
-        ``(dx, ddelta, dA, dB, dC, dskip, dh0)``, all new arrays (nothing is accumulated), zero beyond `lengths`.
+        ``(dx, ddelta, dA, dB, dC, dskip, dh0, dlog_a, dlater)``, all new arrays (nothing is accumulated), zero beyond
+        `lengths`.
 
     Raises
     ------
@@ -193,8 +212,8 @@ def ssd_scan_backward(
     """
     args = Boundary("ssd_scan_backward")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
-    saved = {"carries": carries, "lengths": lengths}
-    signs = _take(args, reverse, negative, dy=dy, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, dhT=dhT, **saved)
+    arrays = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a, "later": later}
+    signs = _take(args, reverse, negative, dy=dy, **arrays, dhT=dhT, carries=carries, lengths=lengths)
     given, how = args.given, {"reverse": reverse, "negative": negative}
     if signs is not None:
         given["dy"] = given["dy"] * signs.steps
@@ -205,6 +224,13 @@ def ssd_scan_backward(
     if signs is not None:
         result.dx[...] *= signs.steps
     return result
+
+
+def check_groups(args: Boundary) -> None:
+    """Raises ValueError unless the number of heads, H, is a multiple of that of groups, G."""
+    H, G = args.size["H"], args.size["G"]
+    if not G or H % G:
+        raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
 
 
 class _Signs(NamedTuple):
@@ -227,9 +253,12 @@ def _signs(delta: Array, A: Array, lengths: Array | None, reverse: bool) -> _Sig
 def _take(args: Boundary, reverse: bool, negative: bool, **arrays: Any) -> _Signs | None:
     """Takes the arguments. With `negative`, returns the signs, with which x is multiplied."""
     given = args.take(SSD, **arrays)
-    H, G = args.size["H"], args.size["G"]
-    if not G or H % G:
-        raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
+    check_groups(args)
+    if (given["A"] is None) == (given["log_a"] is None):
+        got = "both are None" if given["A"] is None else "both are arrays"
+        raise ValueError(f"{args.op}: of A and log_a {got}, expected one of them")
+    if negative and given["A"] is None:
+        raise ValueError(f"{args.op}: negative is True with log_a, expected A")
     if not negative:
         return None
     signs = _signs(given["delta"], given["A"], given["lengths"], reverse)

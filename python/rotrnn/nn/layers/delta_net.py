@@ -14,6 +14,7 @@ from rotrnn.nn.instructions import (
     Decay,
     DeltaRule,
     Dense,
+    Frequencies,
     Rates,
     Reshape,
     RMSNorm,
@@ -22,9 +23,10 @@ from rotrnn.nn.instructions import (
     Softplus,
     Split,
     SwiGLU,
+    Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.program import Builder, Program, Programmed
+from rotrnn.nn.program import Builder, Program, Programmed, Register
 
 GAIN = 2**-2.5
 """The gain of the released codes' initial projections."""
@@ -32,6 +34,8 @@ FASTEST_RATE = 16.0
 """The largest initial rate of forgetting, exp(A_log), in the released code."""
 UNIT_EPS = 1e-6
 """Added to the squared length of queries and keys before they are normalised, in the released code."""
+ROPE_TAPS = 4
+"""The taps of the convolution of angles, in the released code of Selective RoPE."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class DeltaNet(Programmed):
       convolutions, and RMSNorm of what is read.
     - ``negative=True``: eigenvalues from -1 to 1 (Grazzi, Siems, Zela, Franke, Hutter and Pontil 2024).
     - ``gate=True, output_gate=True``: Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024, eq. 10), with Mamba-2's decay.
+    - ``rope_base=500_000, gate=True, output_gate=True``: Gated DeltaNet with Selective RoPE (2025, arXiv 2511.17388): q
+      and all k_i of a head turn by angles that depend on the input and add up over time (`rotrnn.ops.turn`, pairs i and
+      i + K/2), ``theta_i = base^{-2i/K} (conv(W_up W_down u) + exp(b))_i``. The conv has 4 taps, exp(b) is there with
+      `rope_bias`, and u is the input, of which each head's D / H channels have unit length. For tracking a state the
+      paper has ``rope_base=1, rope_bias=True``.
     - ``steps=n, negative=True``: DeltaProduct (Siems, Carstensen, Zela, Hutter, Pontil and Grazzi 2025); with both
       gates Gated DeltaProduct, where a token decays once.
 
@@ -83,19 +92,26 @@ class DeltaNet(Programmed):
         Initial softplus(b_dt): log-uniform on [dt_min, dt_max].
     norm_eps : float
         Added to the mean of squares in RMSNorm.
+    rope_base : float, optional
+        The base of Selective RoPE, from 1; needs an even K, and that H divides D. Default: nothing turns.
+    rope_rank : int
+        The number of rows of W_down.
+    rope_bias : bool
+        Whether there is exp(b): angles that add up without an input, too.
 
     Parameters (dict of float32): qkv_proj (C, D) with C = H K (n + 1) + n H V rows for q, k_1..k_n, v_1..v_n, each by
     heads; conv_w (C, d_conv); beta_proj (n H, D); with `gate` decay_proj (H, D), dt_bias (H,), A_log (H,); norm (V,);
-    with `output_gate` gate_proj (H V, D); out_proj (D, H V).
+    with `rope_base` rope_down (rank, D), rope_up (H K/2, rank), rope_conv (H K/2, 4), with `rope_bias` rope_bias
+    (H K/2,); with `output_gate` gate_proj (H V, D); out_proj (D, H V).
 
     Initial values: each projection of a rows uniform on +-2^-2.5 sqrt(6 / (D + a)) (Xavier), taps on +-1/sqrt(d_conv),
-    exp(A_log) on (0, 16], norm = 1.
+    exp(A_log) on (0, 16], norm = 1; of Selective RoPE uniform on +-1/sqrt(fan-in), b = 0.
     """
 
     about: ClassVar[str] = "matrix state that Householder steps correct: DeltaNet, Gated DeltaNet, DeltaProduct"
     paper: ClassVar[str] = (
         'Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"; Yang et al. '
-        '2024, "Gated Delta Networks"; Siems et al. 2025, "DeltaProduct"'
+        '2024, "Gated Delta Networks"; Siems et al. 2025, "DeltaProduct"; 2025, "Selective RoPE" (arXiv 2511.17388)'
     )
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias"})  # without weight decay in the released code
     lanes: ClassVar[str] = "expand d_model d_state + (d_conv - 1) (heads d_state (steps + 1) + steps expand d_model)"
@@ -111,6 +127,9 @@ class DeltaNet(Programmed):
     dt_min: float = 0.001
     dt_max: float = 0.1
     norm_eps: float = 1e-5
+    rope_base: float | None = None
+    rope_rank: int = 16
+    rope_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +143,19 @@ class DeltaNet(Programmed):
             )
         if not 0 < self.norm_eps < math.inf:
             raise ValueError(f"DeltaNet: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_sizes("rope_rank")
+        if self.rope_base is None:
+            if self.rope_bias:
+                raise ValueError("DeltaNet: rope_bias=True, expected False without rope_base")
+            return
+        if not 1 <= self.rope_base < math.inf:
+            raise ValueError(f"DeltaNet: rope_base={self.rope_base!r}, expected a number from 1, or None")
+        if self.d_state % 2:
+            raise ValueError(f"DeltaNet: d_state={self.d_state}, expected an even number with rope_base")
+        if self.d_model % self.heads:
+            raise ValueError(
+                f"DeltaNet: heads={self.heads}, expected a divisor of d_model={self.d_model} with rope_base"
+            )
 
     @property
     def inner(self) -> int:
@@ -150,6 +182,12 @@ class DeltaNet(Programmed):
         shapes["beta_proj"] = (self.steps * H, D)
         if self.gate:
             shapes |= {"decay_proj": (H, D), "dt_bias": (H,), "A_log": (H,)}
+        if self.rope_base is not None:
+            angles = H * self.d_state // 2
+            shapes |= {"rope_down": (self.rope_rank, D), "rope_up": (angles, self.rope_rank)}
+            shapes["rope_conv"] = (angles, ROPE_TAPS)
+            if self.rope_bias:
+                shapes["rope_bias"] = (angles,)
         shapes["norm"] = (self.width,)
         if self.output_gate:
             shapes["gate_proj"] = (self.inner, D)
@@ -164,8 +202,10 @@ class DeltaNet(Programmed):
         for name, shape in self.shapes.items():
             if name == "qkv_proj":
                 params[name] = np.concatenate([projection(rows, self.d_model) for rows in self.parts])
-            elif name == "conv_w":
-                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(self.d_conv)
+            elif name in ("conv_w", "rope_down", "rope_up", "rope_conv"):
+                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[1])
+            elif name == "rope_bias":
+                params[name] = np.zeros(shape)
             elif name == "dt_bias":
                 dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
                 params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
@@ -178,7 +218,9 @@ class DeltaNet(Programmed):
         return astype(params, np.float32)
 
     def program(self) -> Program:
-        """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V))."""
+        """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V)). With `rope_base`
+        there are, before h, the last 3 inputs of the convolution of angles (B, 3, H K/2), and c (B, 2, H, K/2), the
+        angles and what their rounding has left."""
         p = Builder(self)
         H, K, V, n, shown = self.heads, self.d_state, self.width, self.steps, {}
         if self.gate:
@@ -190,18 +232,31 @@ class DeltaNet(Programmed):
         u = p(SiLU(), p(Conv(), p(Dense(), p.x, "qkv_proj"), "conv_w"))
         keys, values = p(Split((sum(self.parts[:2]), self.parts[2])), u)
         units = p(RMSNorm(UNIT_EPS / K, 1 / math.sqrt(K)), p(Reshape((n + 1, H, K)), keys))
+        if self.rope_base is not None:
+            units = p(Turn("halves"), self._angles(p), units)
         q, k = p(Split((1, n), axis=-3), units)
         read = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((n, H, V)), values), beta, shown.get("decay"))
         normed = p(Reshape((self.inner,)), p(RMSNorm(self.norm_eps), read, "norm"))
         y = normed if gate is None else p(SwiGLU(), normed, gate)
         return p.returns(p(Dense(), y, "out_proj"), q=q, k=k, beta=beta, **shown)
 
+    def _angles(self, p: Builder) -> Register:
+        """The angles of Selective RoPE, by which a step turns keys and queries, (H, K/2)."""
+        H, D = self.heads, self.d_model
+        unit = p(RMSNorm(UNIT_EPS * H / D, math.sqrt(H / D)), p(Reshape((H, D // H)), p.x))
+        paths = p(Dense(), p(Dense(), p(Reshape((D,)), unit), "rope_down"), "rope_up")
+        shift = p(Affine(-1), p(Rates(), "rope_bias")) if self.rope_bias else None
+        angles: Register = p(Reshape((H, self.d_state // 2)), p(Conv(), paths, "rope_conv", shift))
+        if self.rope_base != 1:
+            angles = p(Frequencies(float(self.rope_base or 1)), angles)
+        return angles
+
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:
         ``A_t = alpha_t (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T)``, alpha_t = 1 without `gate`.
 
-        The papers' S is multiplied by its transpose, from the right. Zero beyond the lengths. Arguments and errors are
-        those of `forward`.
+        The papers' S is multiplied by its transpose, from the right. With `rope_base`, keys are those that are turned.
+        Zero beyond the lengths. Arguments and errors are those of `forward`.
         """
         found = self.registers(params, x, ctx, state)
         keys, betas = found["k"][..., None], found["beta"][..., None, None]

@@ -1,0 +1,60 @@
+/* Angles that add up over time, and the rotations by them, for host and device. Loops over them vectorise. */
+#ifndef ROT_ROTATION_H
+#define ROT_ROTATION_H
+
+#include "vmath.h"
+
+/* 2 pi as two numbers, the first of which a small integer times is exact */
+#define ROT_TURN_HIGH 0x1.921fb54442d18p2
+#define ROT_TURN_LOW  0x1.1a62633145c07p-52
+#define ROT_PI        (ROT_TURN_HIGH / 2)
+
+/* An angle less whole turns, from -pi to pi. Of one beyond 2^50 turns the rounding is more than a turn: any angle. */
+ROT_INLINE double within_half_turn(double c) {
+    const double n = (c * (1 / ROT_TURN_HIGH) + 0x1.8p52) - 0x1.8p52;
+    const double r = (c - n * ROT_TURN_HIGH) - n * ROT_TURN_LOW;
+    const double least = r < -ROT_PI ? -ROT_PI : r;
+    return least > ROT_PI ? ROT_PI : least;
+}
+
+/* (cos c, sin c), |c| <= pi, from the half angle: sin r = r + r w s(w) and cos r = 1 + w k(w) with w = r^2, r = c / 2.
+ * s and k are Chebyshev interpolants on |r| <= pi / 2; errors of sin r and cos r 9e-10 (float), 3e-20 (double). */
+ROT_INLINE cplx unit_of(real c) {
+    const real r = c / 2, w = r * r;
+#if ROT_DOUBLE
+    real s = -0x1.275efdfb3f368p-57, k = -0x1.5dc6b1f3dde1cp-53;
+    s = s * w + 0x1.9507fd43389a8p-49, k = k * w + 0x1.ae4f727bd24e8p-45;
+    s = s * w - 0x1.ae7ee3a0f8421p-41, k = k * w - 0x1.9396d38f74134p-37;
+    s = s * w + 0x1.612460b69da84p-33, k = k * w + 0x1.1eed8e52c102ep-29;
+    s = s * w - 0x1.ae64567e731ecp-26, k = k * w - 0x1.27e4fb7662fedp-22;
+    s = s * w + 0x1.71de3a556b9b4p-19, k = k * w + 0x1.a01a01a017cbdp-16;
+    s = s * w - 0x1.a01a01a01a00dp-13, k = k * w - 0x1.6c16c16c16bf5p-10;
+    s = s * w + 0x1.1111111111111p-7, k = k * w + 0x1.5555555555555p-5;
+    s = s * w - 0x1.5555555555555p-3, k = k * w - 0.5;
+#else
+    real s = -0x1.9db16p-26f, k = -0x1.1a5dbap-22f;
+    s = s * w + 0x1.71968ep-19f, k = k * w + 0x1.9fa5fcp-16f;
+    s = s * w - 0x1.a01906p-13f, k = k * w - 0x1.6c152ap-10f;
+    s = s * w + 0x1.11111p-7f, k = k * w + 0x1.555552p-5f;
+    s = s * w - 0x1.555556p-3f, k = k * w - 0.5f;
+#endif
+    const real sine = r + r * (w * s), cosine = 1 + w * k;
+    const cplx unit = {1 - 2 * sine * sine, 2 * sine * cosine};
+    return unit;
+}
+
+/* An angle in the state: a number, and what its rounding has left, so that streams in float32 do not drift. */
+ROT_INLINE real angle_rest(double c) { return (real)(c - (double)(real)c); }
+
+/* The pair x turned by the unit, and the gradient of the angle from the turned pair and its gradient. */
+ROT_INLINE cplx turn_step(cplx unit, cplx x) {
+    const cplx y = {unit.re * x.re - unit.im * x.im, unit.im * x.re + unit.re * x.im};
+    return y;
+}
+ROT_INLINE real turn_angle_adjoint(cplx y, cplx dy) { return y.re * dy.im - y.im * dy.re; }
+
+/* Where pair i of a vector of N lanes has its two numbers: (2i, 2i+1), or (i, i + N/2) of halves. */
+ROT_INLINE int64_t pair_first(int64_t i, bool halves) { return halves ? i : 2 * i; }
+ROT_INLINE int64_t pair_apart(int64_t N, bool halves) { return halves ? N / 2 : 1; }
+
+#endif

@@ -1,0 +1,224 @@
+/* Pairs of lanes that turn by angles which add up over time, and the adjoint. Of a head, with R(c) the rotation of pair
+ * i by c_i, counter-clockwise:
+ *
+ *   c_t = c_{t-1} + theta_t    y_t = R(c_t) x_t    for each vector x (N) of the head
+ *
+ * There are A angles; pair i is (2i, 2i+1) or, of halves, (i, i + N/2), and other lanes stay. Angles are summed in
+ * double and kept within half a turn, so that errors do not grow with time. A task is a sequence and a run of RUN
+ * steps, whose first angles are the sums of the runs before, added in order: results have the same bits for any number
+ * of threads.
+ *
+ * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
+ * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; runs are numbered in the order of the walk.
+ */
+#include "cuts.h"
+#include "kernels.h"
+#include "lanes.h"
+#include "rotation.h"
+#include "stop.h"
+#include "workspace.h"
+
+enum { RUN = 128, SERIAL = 16384 };
+
+/* Sizes of a call: L vectors of each head in x, M in z; lanes, of all angles of a step. */
+typedef struct {
+    int64_t B, T, L, M, H, N, A;
+    const int64_t *lengths;
+    bool halves, reverse, threads;
+    int64_t lanes, runs;
+} plan;
+
+static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t L, int64_t M, int64_t H, int64_t N, int64_t A,
+                    int64_t pairs, int64_t reverse) {
+    const plan p = {B,
+                    T,
+                    L,
+                    M,
+                    H,
+                    N,
+                    A,
+                    lengths,
+                    pairs == PAIRS_HALVES,
+                    reverse,
+                    B * T * (L + M) * H * N > SERIAL,
+                    H * A,
+                    pieces_of(T, RUN)};
+    return p;
+}
+
+static walk steps_of_run(const plan *p, int64_t b, int64_t run) {
+    return walk_of(b, run, RUN, steps_of(p->lengths, b, p->T), p->T, p->reverse);
+}
+
+/* c (n) += theta */
+static void add_angles(double *restrict c, const real *restrict theta, int64_t n) {
+    for (int64_t i = 0; i < n; i++) c[i] += (double)theta[i];
+}
+
+static void load_units(real *restrict re, real *restrict im, double *restrict c, const real *restrict theta,
+                       int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        c[i] = within_half_turn(c[i] + (double)theta[i]);
+        const cplx unit = unit_of((real)c[i]);
+        re[i] = unit.re, im[i] = unit.im;
+    }
+}
+
+/* starts (B, runs + 1, lanes) <- the angles before each run and after the last */
+static void load_starts(double *starts, const real *theta, const real *c0, const plan *p) {
+    const int64_t n = p->lanes;
+#pragma omp parallel for schedule(static) if (p->threads)
+    for (int64_t i = 0; i < p->B * p->runs; i++) {
+        const int64_t b = i / p->runs, run = i % p->runs;
+        const walk w = steps_of_run(p, b, run);
+        double *const sum = starts + (b * (p->runs + 1) + run + 1) * n;
+        for (int64_t j = 0; j < n; j++) sum[j] = 0;
+        for (int64_t k = 0; k < w.steps; k++) add_angles(sum, theta + (w.first + k * w.stride) * n, n);
+    }
+    for (int64_t b = 0; b < p->B; b++) {
+        double *const own = starts + b * (p->runs + 1) * n;
+        const real *const before = c0 ? c0 + b * 2 * n : NULL;
+        for (int64_t j = 0; j < n; j++) own[j] = before ? (double)before[j] + (double)before[n + j] : 0;
+        for (int64_t i = 1; i <= p->runs; i++)
+            for (int64_t j = 0; j < n; j++) own[i * n + j] = within_half_turn(own[i * n + j] + own[(i - 1) * n + j]);
+    }
+}
+
+static inline void turn_pairs(real *restrict y, const real *restrict x, const real *restrict re,
+                              const real *restrict im, int64_t A, int64_t apart, bool halves) {
+    for (int64_t i = 0; i < A; i++) {
+        const int64_t at = pair_first(i, halves);
+        const cplx unit = {re[i], im[i]}, pair = {x[at], x[at + apart]}, turned = turn_step(unit, pair);
+        y[at] = turned.re, y[at + apart] = turned.im;
+    }
+}
+
+static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, int64_t A,
+                                     int64_t apart, bool halves) {
+    for (int64_t i = 0; i < A; i++) {
+        const int64_t at = pair_first(i, halves);
+        const cplx pair = {y[at], y[at + apart]}, gradient = {dy[at], dy[at + apart]};
+        dc[i] += turn_angle_adjoint(pair, gradient);
+    }
+}
+
+/* y (vectors,H,N) <- x turned by units of the heads (lanes) */
+static void turn_rows(real *restrict y, const real *restrict x, const real *re, const real *im, const plan *p,
+                      int64_t vectors) {
+    for (int64_t i = 0; i < vectors * p->H; i++) {
+        const int64_t angles = i % p->H * p->A, at = i * p->N, half = p->N / 2;
+        if (p->halves) {
+            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, half, true);
+            copy_row(y + at + p->A, x + at + p->A, half - p->A);
+            copy_row(y + at + half + p->A, x + at + half + p->A, p->N - half - p->A);
+        } else {
+            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, 1, false);
+            copy_row(y + at + 2 * p->A, x + at + 2 * p->A, p->N - 2 * p->A);
+        }
+    }
+}
+
+static void add_row_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, const plan *p,
+                             int64_t vectors) {
+    for (int64_t i = 0; i < vectors * p->H; i++) {
+        const int64_t angles = i % p->H * p->A, at = i * p->N;
+        if (p->halves)
+            add_pair_adjoints(dc + angles, y + at, dy + at, p->A, p->N / 2, true);
+        else
+            add_pair_adjoints(dc + angles, y + at, dy + at, p->A, 1, false);
+    }
+}
+
+/* y (B,T,L,H,N), w (B,T,M,H,N) or NULL, cT (B,2,H,A) or NULL; theta (B,T,H,A), x as y, z as w, c0 as cT. A state is
+ * the angles within half a turn, and what their rounding has left. */
+KERNEL(turn_forward) {
+    const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
+    const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;
+    double *const starts = WORKSPACE(double, B, p.runs + 1, H, angles);
+    real *const units = WORKSPACE(real, most_threads(), 2, H, angles);
+    rot_stop *const stop = stop_of_call();
+    int status = ROT_NO_MEMORY;
+    if (!starts || !units) goto end;
+    status = ROT_OK;
+    load_starts(starts, theta, c0, &p);
+    for (int64_t b = 0; cT && b < B; b++)
+        for (int64_t j = 0; j < n; j++) {
+            const double c = within_half_turn(starts[(b * (p.runs + 1) + p.runs) * n + j]);
+            cT[b * 2 * n + j] = (real)c, cT[(b * 2 + 1) * n + j] = angle_rest(c);
+        }
+#pragma omp parallel for schedule(static) if (p.threads)
+    for (int64_t i = 0; i < B * p.runs; i++) {
+        if (stopped(stop)) continue;
+        const int64_t b = i / p.runs, run = i % p.runs;
+        const walk own = steps_of_run(&p, b, run);
+        double *const c = starts + (b * (p.runs + 1) + run) * n;
+        real *const re = units + thread_number() * 2 * n, *const im = re + n;
+        for (int64_t k = 0; k < own.steps; k++) {
+            const int64_t row = own.first + k * own.stride;
+            load_units(re, im, c, theta + row * n, n);
+            turn_rows(y + row * wide, x + row * wide, re, im, &p, vectors);
+            if (w) turn_rows(w + row * other, z + row * other, re, im, &p, others);
+        }
+    }
+    for (int64_t b = 0; b < B; b++) {
+        zero_padding(y, b, steps_of(lengths, b, T), T, wide);
+        if (w) zero_padding(w, b, steps_of(lengths, b, T), T, other);
+    }
+end:
+    pool_give(starts), pool_give(units);
+    return status;
+}
+
+/* dtheta (B,T,H,A), dx (B,T,L,H,N), dz (B,T,M,H,N) or NULL, dc0 (B,2,H,A), all overwritten; dy, dw as dx, dz; dcT
+ * (B,2,H,A) or NULL; theta, c0, lengths as in forward, y and w as it wrote them. With gc_t the gradient of c_t by y_t:
+ *
+ *   dx_t = R(-c_t) dy_t    gc_t = sum over vectors of y_0 dy_1 - y_1 dy_0    for each pair
+ *   dtheta_t = gc_t + dtheta_{t+1}    with boundary dtheta_{T-1} = gc_{T-1} + dcT    dc0 = dtheta_0  (dcT if no steps)
+ *
+ * What the rounding of cT has left is a constant: its gradient dcT[:, 1] goes nowhere. */
+KERNEL(turn_backward) {
+    const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
+    const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;
+    double *const starts = WORKSPACE(double, B, p.runs + 1, H, angles);
+    real *const units = WORKSPACE(real, most_threads(), 2, H, angles);
+    rot_stop *const stop = stop_of_call();
+    int status = ROT_NO_MEMORY;
+    if (!starts || !units) goto end;
+    status = ROT_OK;
+    load_starts(starts, theta, c0, &p);
+#pragma omp parallel for schedule(static) if (p.threads)
+    for (int64_t i = 0; i < B * p.runs; i++) {
+        if (stopped(stop)) continue;
+        const int64_t b = i / p.runs, run = i % p.runs;
+        const walk own = steps_of_run(&p, b, run);
+        double *const c = starts + (b * (p.runs + 1) + run) * n;
+        real *const re = units + thread_number() * 2 * n, *const im = re + n;
+        for (int64_t k = 0; k < own.steps; k++) {
+            const int64_t row = own.first + k * own.stride;
+            load_units(re, im, c, theta + row * n, n);
+            for (int64_t j = 0; j < n; j++) im[j] = -im[j];
+            turn_rows(dx + row * wide, dy + row * wide, re, im, &p, vectors);
+            if (w) turn_rows(dz + row * other, dw + row * other, re, im, &p, others);
+            zero_row(dtheta + row * n, n);
+            add_row_adjoints(dtheta + row * n, y + row * wide, dy + row * wide, &p, vectors);
+            if (w) add_row_adjoints(dtheta + row * n, w + row * other, dw + row * other, &p, others);
+        }
+    }
+#pragma omp parallel for schedule(static) if (p.threads)
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t all = steps_of(lengths, b, T);
+        double *const sum = starts + b * (p.runs + 1) * n;
+        for (int64_t j = 0; j < n; j++) sum[j] = dcT ? (double)dcT[b * 2 * n + j] : 0;
+        for (int64_t k = all - 1; k >= 0; k--) {
+            real *const own = dtheta + (b * T + (reverse ? all - 1 - k : k)) * n;
+            for (int64_t j = 0; j < n; j++) own[j] = (real)(sum[j] += (double)own[j]);
+        }
+        for (int64_t j = 0; j < n; j++) dc0[b * 2 * n + j] = dc0[(b * 2 + 1) * n + j] = (real)sum[j];
+        zero_padding(dtheta, b, all, T, n);
+        zero_padding(dx, b, all, T, wide);
+        if (w) zero_padding(dz, b, all, T, other);
+    }
+end:
+    pool_give(starts), pool_give(units);
+    return status;
+}

@@ -1,0 +1,207 @@
+"""Mamba-3: a rotating state, the exponential-trapezoidal rule, and no convolution (2026)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.nn.instructions import (
+    Columns,
+    Dense,
+    LogDecay,
+    OfHeads,
+    Reshape,
+    RMSNorm,
+    Sigmoid,
+    Softplus,
+    Split,
+    StepAngles,
+    SwiGLU,
+    TrapezoidScan,
+    Turn,
+)
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layers.mamba2 import WIDTH
+from rotrnn.nn.program import Builder, Program, Programmed
+
+RATES = ("softplus", "rational")
+
+
+@dataclass(frozen=True)
+class Mamba3(Programmed):
+    """``y = W_out (scan(x, B, C) * SiLU(z))``, where x, B, C, z and all that the scan takes come from one projection.
+
+    ``[z, x, B, C, d, r, l, w] = W_in u``. Of each of H heads and each token: the step size ``Delta = softplus(d +
+    b_Delta)``, the rate ``A = -max(f(r), A_floor)``, the transition ``a = exp(Delta A)`` and the share ``lambda =
+    s(l)``. B and C have an RMS norm over N with a scale (N,) and then a bias for each head, and turn by angles that add
+    up over time, ``theta = pi tanh(w) Delta``, of which the heads share w: ``B_t = R(c_t) B'_t``, ``c_t = c_{t-1} +
+    theta_t`` (`rotrnn.ops.turn`, pairs of adjacent lanes). The scan is `rotrnn.ops.trapezoid_scan` with the skip D,
+
+    ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t x_{t-1} B_{t-1}^T + lambda_t Delta_t x_t B_t^T``,
+    ``y_t = h_t C_t + D x_t``.
+
+    So the state rotates: as if it were complex, with angles that depend on the input. There are I = `expand` *
+    `d_model` channels in heads of P = `d_head` each, G = `groups` groups of heads that share B and C before the bias,
+    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn. This is the form with one input and output
+    for each channel (SISO).
+
+    Parameters
+    ----------
+    d_state : int
+        N, the number of real lanes per channel.
+    expand : int
+    d_head : int or "auto"
+        P, a divisor of I; "auto" means the greatest common divisor of I and 64, the width in the released code.
+    groups : int
+        G, a divisor of H.
+    fraction : float
+        The share of the lanes that turn: 0.5 or 1, at least two lanes.
+    rate : "softplus" or "rational"
+        f: softplus, as in the released code and flash-linear-attention; or 1 + r for r >= 0 and 1 / (1 - r) below, as
+        in later versions of the former.
+    A_floor : float
+        The smallest -A.
+    dt_min, dt_max, dt_init_floor : float
+        Initial Delta: log-uniform on [dt_min, dt_max], but at least dt_init_floor.
+    norm : bool
+        Whether there is an RMS norm over the channels of a head, with a scale for each channel, before the gate.
+    norm_eps : float
+        Added to the mean of squares in norms.
+
+    Parameters (dict of float32): in_proj (2 I + 2 G N + 3 H + A, D), dt_bias (H,), B_norm, C_norm (N,), B_bias, C_bias
+    (H, N), D (H,), with `norm` norm (I,), out_proj (D, I). They are those of the released code (state-spaces/mamba,
+    modules/mamba3.py), rows of in_proj in its order: in_proj.weight, dt_bias, B_norm.weight, C_norm.weight, B_bias and
+    C_bias without their axis of rank, D, norm.weight, out_proj.weight.
+
+    Initial values, as in the released code: projections uniform on +-1/sqrt(fan-in), all of D, norms and the biases of
+    B and C one.
+    """
+
+    about: ClassVar[str] = "selective state space whose state rotates, with two taps of the input: Mamba-3"
+    paper: ClassVar[str] = '2026, "Mamba-3" (arXiv 2603.15569), with the released code'
+    recurrent: ClassVar[frozenset[str]] = frozenset({"D", "dt_bias"})  # without weight decay in that code
+    lanes: ClassVar[str] = (
+        "expand d_model (d_state + 1) + max(1, expand d_model // 64) (d_state + 2 (fraction d_state // 2))"
+    )
+
+    d_state: int = 128
+    expand: int = 2
+    d_head: int | str = "auto"
+    groups: int = 1
+    fraction: float = 0.5
+    rate: str = "softplus"
+    A_floor: float = 1e-4
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+    dt_init_floor: float = 1e-4
+    norm: bool = False
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes("d_state", "expand", "groups")
+        if isinstance(self.d_head, str) and self.d_head != "auto":
+            raise ValueError(f"Mamba3: d_head={self.d_head!r}, expected a positive integer or 'auto'")
+        if self.d_head != "auto":
+            self.check_sizes("d_head")
+        if self.inner % self.width:
+            raise ValueError(f"Mamba3: d_head={self.d_head}, expected a divisor of expand * d_model={self.inner}")
+        if self.heads % self.groups:
+            raise ValueError(f"Mamba3: groups={self.groups}, expected a divisor of the number of heads, {self.heads}")
+        if self.fraction not in (0.5, 1):
+            raise ValueError(f"Mamba3: fraction={self.fraction!r}, expected 0.5 or 1")
+        if not self.angles:
+            raise ValueError(f"Mamba3: d_state={self.d_state}, expected at least {math.ceil(2 / self.fraction)}")
+        if self.rate not in RATES:
+            raise ValueError(f"Mamba3: rate={self.rate!r}, expected one of {', '.join(RATES)}")
+        if not 0 < self.dt_min <= self.dt_max < math.inf:
+            raise ValueError(
+                f"Mamba3: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
+            )
+        for name in ("A_floor", "dt_init_floor", "norm_eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"Mamba3: {name}={getattr(self, name)!r}, expected a positive number")
+
+    @property
+    def inner(self) -> int:
+        """I, the number of channels of the scan."""
+        return self.expand * self.d_model
+
+    @property
+    def width(self) -> int:
+        """P, the number of channels of a head."""
+        return math.gcd(self.inner, WIDTH) if isinstance(self.d_head, str) else self.d_head
+
+    @property
+    def heads(self) -> int:
+        """H, the number of heads."""
+        return self.inner // self.width
+
+    @property
+    def angles(self) -> int:
+        """A, the number of angles of a head."""
+        return int(self.fraction * self.d_state) // 2
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The numbers of rows of in_proj: of z, x, B and C, d, and of r, l and w."""
+        shared, H = self.groups * self.d_state, self.heads
+        return self.inner, self.inner, 2 * shared, H, 2 * H + self.angles
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, inner, H, N = self.d_model, self.inner, self.heads, self.d_state
+        shapes: dict[str, tuple[int, ...]] = {"in_proj": (sum(self.parts), D), "dt_bias": (H,)}
+        shapes |= {"B_norm": (N,), "C_norm": (N,), "B_bias": (H, N), "C_bias": (H, N), "D": (H,)}
+        if self.norm:
+            shapes["norm"] = (inner,)
+        return {**shapes, "out_proj": (D, inner)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params = {}
+        for name, shape in self.shapes.items():
+            if name in ("in_proj", "out_proj"):
+                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[1])
+            elif name == "dt_bias":
+                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
+                dt = np.maximum(dt, self.dt_init_floor)
+                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
+            else:
+                params[name] = np.ones(shape)
+        return astype(params, np.float32)
+
+    def program(self) -> Program:
+        """The state is c (B, 2, H, A), the angles and what their rounding has left; h (B, H, P, N); the last B, turned,
+        (B, H, N); and the last x (B, H, P)."""
+        p = Builder(self)
+        inner, H, shared = self.inner, self.heads, (self.groups, self.d_state)
+        w_gate, w_x, w_states, w_step, w_rest = p(Split(self.parts, axis=-2), "in_proj")
+        delta = p(Softplus(), p(Dense(), p.x, w_step, "dt_bias"))
+        rate, share, angle = p(Split((H, H, self.angles)), p(Dense(), p.x, w_rest))
+        log_a = p(LogDecay(self.rate, self.A_floor), delta, rate)
+        lam, theta = p(Sigmoid(), share), p(StepAngles(), angle, delta)
+        B, C = p(Split((math.prod(shared),) * 2), p(Dense(), p.x, w_states))
+        B = p(OfHeads(), p(RMSNorm(self.norm_eps), p(Reshape(shared), B), "B_norm"), "B_bias")
+        C = p(OfHeads(), p(RMSNorm(self.norm_eps), p(Reshape(shared), C), "C_norm"), "C_bias")
+        B, C = p(Turn(), theta, B, C)
+        x = p(Reshape((H, self.width)), p(Dense(), p.x, w_x))
+        y, out = p(TrapezoidScan(), x, delta, lam, log_a, B, C, "D"), "out_proj"
+        if self.norm:
+            y, out = p(RMSNorm(self.norm_eps), y), p(Columns(), out, "norm")
+        y = p(SwiGLU(), p(Reshape((inner,)), y), p(Dense(), p.x, w_gate))
+        return p.returns(p(Dense(), y, out), log_a=log_a, theta=theta)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the transitions (B, T, H, N), complex128, along sequences: ``exp(Delta_t A_t)`` times ``exp(+-i
+        theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments are those of
+        `forward`."""
+        found = self.registers(params, x, ctx, state)
+        angles = found["theta"].astype(np.float64)
+        turned = np.repeat(np.exp(1j * angles), 2, -1)
+        turned[..., 1::2] = np.conj(turned[..., ::2])
+        rest = np.ones((*angles.shape[:3], self.d_state - 2 * self.angles), like=turned)
+        a = np.exp(found["log_a"].astype(np.float64))[..., None]
+        return mask_steps(a * np.concatenate([turned, rest], -1), ctx.lengths)

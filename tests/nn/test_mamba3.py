@@ -1,0 +1,100 @@
+"""Properties of Mamba-3 and its scan that the table of cases does not test: known rules, rotation, pieces, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.nn.layers.mamba3 import Mamba3
+from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
+from rotrnn.ops.trapezoid import trapezoid_scan
+from rotrnn.ops.turn import turn
+
+EPS = np.finfo(np.float64).eps
+B, T, H, P, N = 2, CHUNK + 9, 2, 3, 4
+
+
+def arguments(lam: float | None = None) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    n = rng.standard_normal
+    shares = rng.uniform(0, 1, (B, T, H)) if lam is None else np.full((B, T, H), float(lam))
+    args = {"x": n((B, T, H, P)), "delta": rng.uniform(0, 0.4, (B, T, H)), "lam": shares}
+    args["log_a"] = -0.5 * args["delta"]
+    return {**args, "B": n((B, T, H, N)), "C": n((B, T, H, N)), "skip": n(H)}
+
+
+def test_a_share_of_one_is_the_rule_of_mamba2() -> None:
+    args = arguments(lam=1)
+    given = args["x"], args["delta"], np.full(H, -0.5), args["B"], args["C"], args["skip"]
+    np.testing.assert_array_equal(trapezoid_scan(**args).y, ssd_scan(*given))
+
+
+def test_logarithms_of_transitions_take_the_place_of_rates() -> None:
+    """delta A as an array: the same bits, and the sum over steps of its gradient is that of A, to B T roundings."""
+    args = arguments()
+    given, A = (args["x"], args["delta"]), np.full(H, -0.5)
+    more, dy = (args["B"], args["C"], args["skip"]), np.cos(args["x"])
+    np.testing.assert_array_equal(ssd_scan(*given, None, *more, log_a=args["log_a"]), ssd_scan(*given, A, *more))
+    grads = ssd_scan_backward(dy, *given, None, *more, log_a=args["log_a"])
+    theirs = ssd_scan_backward(dy, *given, A, *more)
+    terms = args["delta"] * grads.dlog_a
+    bound = 2 * B * T * EPS * np.abs(terms).sum()
+    np.testing.assert_allclose(terms.sum((0, 1)), theirs.dA, rtol=0, atol=bound)
+    np.testing.assert_array_equal(grads.dx, theirs.dx)
+
+
+def test_turned_directions_rotate_the_state() -> None:
+    """h_t = a_t h_{t-1} R(theta_t) + x_t B_t^T with B and C as they are, one step after the other."""
+    args, rng = arguments(lam=1), np.random.default_rng(1)
+    theta = rng.uniform(-1, 1, (B, T, H, N // 2))
+    keys, queries = args["B"][:, :, None], args["C"][:, :, None]
+    turned = turn(theta, keys, queries)
+    assert turned.z is not None
+    y = trapezoid_scan(**args | {"B": turned.x[:, :, 0], "C": turned.z[:, :, 0]}).y
+    h = np.zeros(
+        (B, H, P, N // 2), complex
+    )  # a row (h_0, h_1) of a pair times R(theta) is h_0 + i h_1 turned by -theta
+    for t in range(T):
+        a = np.exp(args["log_a"][:, t])[..., None, None] * np.exp(-1j * theta[:, t])[:, :, None]
+        into, out = (one[..., ::2] + 1j * one[..., 1::2] for one in (args["B"][:, t], args["C"][:, t]))
+        h = a * h + (args["delta"][:, t, :, None] * args["x"][:, t])[..., None] * into[:, :, None]
+        read = (h * out.conj()[:, :, None]).real.sum(-1)
+        expected = read + args["skip"][:, None] * args["x"][:, t]
+        np.testing.assert_allclose(y[:, t], expected, rtol=0, atol=16 * (T + N) * EPS * np.abs(y).max())
+
+
+def test_eigenvalues_are_those_of_the_rotating_state() -> None:
+    layer = Mamba3(4, d_state=7, d_head=4)
+    x = np.random.default_rng(0).standard_normal((2, 5, 4))
+    found = layer.eigenvalues(layer.init(np.random.default_rng(0)), x)
+    assert found.shape == (2, 5, layer.heads, 7)
+    assert (abs(found) < 1).all()
+    assert (found[..., 2:].imag == 0).all()  # half the lanes, rounded down to pairs: one pair of them turns
+    np.testing.assert_array_equal(found[..., 0], found[..., 1].conj())
+
+
+def test_errors() -> None:
+    args = arguments()
+    with pytest.raises(ValueError, match=r"trapezoid_scan: B0 is None and x0 is not, expected both or neither"):
+        trapezoid_scan(**args, x0=np.zeros((B, H, P)))
+    with pytest.raises(ValueError, match=r"trapezoid_scan: lam has shape \(2, 1, 2\), expected \(B=2, T=73, H=2\)"):
+        trapezoid_scan(**args | {"lam": args["lam"][:, :1]})
+    given = args["x"], args["delta"], None, args["B"], args["C"]
+    with pytest.raises(ValueError, match=r"ssd_scan: of A and log_a both are None, expected one of them"):
+        ssd_scan(*given)
+    with pytest.raises(ValueError, match=r"ssd_scan: negative is True with log_a, expected A"):
+        ssd_scan(*given, log_a=args["log_a"], negative=True)
+    for settings, message in (
+        ({"fraction": 0.7}, r"Mamba3: fraction=0\.7, expected 0\.5 or 1"),
+        ({"d_state": 3}, r"Mamba3: d_state=3, expected at least 4"),
+        ({"rate": "relu"}, r"Mamba3: rate='relu', expected one of softplus, rational"),
+        ({"d_head": 3}, r"Mamba3: d_head=3, expected a divisor of expand \* d_model=8"),
+        ({"groups": 3}, r"Mamba3: groups=3, expected a divisor of the number of heads, 1"),
+        ({"dt_min": 0.0}, r"Mamba3: dt_min=0\.0, dt_max=0\.1, expected 0 < dt_min <= dt_max, finite"),
+        ({"A_floor": -1.0}, r"Mamba3: A_floor=-1\.0, expected a positive number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Mamba3(4, **{"d_state": 4, **settings})  # type: ignore[arg-type]
