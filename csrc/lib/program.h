@@ -38,6 +38,7 @@ typedef enum {
     OP_SOFTPLUS,     /* y = softplus(x) */
     OP_SIGMOID,      /* y = s(x) */
     OP_DECAY,        /* y = exp(w[0] x), by channel */
+    OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
     OP_COLUMNS,      /* y = columns of x, from `from` on */

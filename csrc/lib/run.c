@@ -202,6 +202,16 @@ static void run_turning_scan(const op *o, const frame *f) {
     }
 }
 
+static void run_decay_gain(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    EACH_STEP(f, b, t) {
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * N;
+        const real *const x = rows_of(f, o->x) + (b * f->n + t) * N;
+        const bool first = *steps_read(f, b) + t == 0;
+        EACH(i, N) y[i] = first ? 1 : decay_gain(x[i]);
+    }
+}
+
 /* --------------------------------------------------------------------------------------------------- histories */
 
 /* The rows (width) that an instruction keeps of a sequence, and that of step k: of the last `window`, or of all. */
@@ -666,6 +676,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_COLUMNS] = run_columns,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
+    [OP_DECAY_GAIN] = run_decay_gain,
     [OP_SCAN] = run_scan,
     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,

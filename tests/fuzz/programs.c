@@ -24,6 +24,7 @@ static const struct {
     {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
     {"System", 8},        {"Bank", 3},      {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
     {"Rotary", 1},        {"Attention", 3}, {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
+    {"BlockDense", 3},    {"DecayGain", 1},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 

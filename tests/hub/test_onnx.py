@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),
     "gru": ("gru", N),
+    "rg_lru": ("rg_lru", {"heads": 2}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

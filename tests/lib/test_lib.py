@@ -96,6 +96,8 @@ CASES = {
     "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
     "gru": Case("gru", LINEAR),
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
+    "rg_lru": Case("rg_lru", {"heads": 1}),
+    "rg_lru, heads": Case("rg_lru", {"heads": 2}, {"block": "griffin"}),
     "min_gru": Case("min_gru", LINEAR),
     "min_gru, negative": Case("min_gru", {**LINEAR, "negative": True}),
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),

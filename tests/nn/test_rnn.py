@@ -15,6 +15,7 @@ from rotrnn.nn.layers.gru import GRU
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.layers.rg_lru import RGLRU
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.s5 import S5
@@ -346,6 +347,7 @@ def test_sizes_of_the_vectors_whose_norms_are_taken() -> None:
         RotRNN(4, 8, heads=2): 8,
         SelectiveRotRNN(4, 8, heads=2, window=5): 8,
         MinGRU(3, 4): 4,
+        RGLRU(4, heads=2): 4,
         FixedPointRNN(3, 4): 4,
         Bidirectional(4, LSTM(4, 4)): 4,
     }

@@ -22,7 +22,7 @@ FILES = "from_pretrained import_lru import_s5 load"
 NN = """
 Activation Attention BatchNorm Bedouin Bidirectional Context Converted DeltaNet Dense Dropout Embedding FPMamba
 FeedForward FeedForwardBlock FixedPointRNN GELU GRU Gate Griffin LAYERS LRU LSTM LastPool LayerNorm LiquidS4 MLSTM Mamba
-Mamba2 MeanPool MinGRU RMSNorm RNN Recurrent ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM
+Mamba2 MeanPool MinGRU RGLRU RMSNorm RNN Recurrent ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM
 SelectiveRotRNN StateArray StoredHistory TiedDense WropeMemory astype flatten orthogonal_inverse real_jordan summary
 to_lru to_rnn to_rotrnn unflatten
 """

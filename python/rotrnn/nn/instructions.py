@@ -24,6 +24,8 @@ from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.pointwise import (
+    decay_gain,
+    decay_gain_backward,
     exp,
     exp_backward,
     gelu,
@@ -66,6 +68,35 @@ class Dense(Instruction):
     def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
         grads = dense_backward(dy, x, w)
         return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class BlockDense(Instruction):
+    """``y = w x + b`` by H blocks: x (H I,), w (H, O, I), b (H O,) or None; block h of y comes from block h of x."""
+
+    reads = ("x",)
+    parameters = ("w", "b")
+
+    def shapes(self, x: Any, w: Any, b: Any = None) -> tuple[Shape, ...]:
+        if len(w) != 3 or x != (w[0] * w[2],) or b not in (None, (w[0] * w[1],)):
+            raise ValueError("expected x (H I,), w (H, O, I) and b (H O,)")
+        return ((w[0] * w[1],),)
+
+    def forward(self, call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+        biases = [None] * len(w) if b is None else b.reshape(w.shape[:2])
+        parts = [dense(part, *of) for part, *of in zip(_blocks(x, w.shape[2]), w, biases, strict=True)]
+        y: Array = np.concatenate(parts, -1)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
+        grads = [dense_backward(*of) for of in zip(_blocks(dy, w.shape[1]), _blocks(x, w.shape[2]), w, strict=True)]
+        dw = np.concatenate([one.dw[None] for one in grads])
+        return np.concatenate([one.dx for one in grads], -1), dw, np.concatenate([one.dbias for one in grads])
+
+
+def _blocks(x: Array, width: int) -> list[Array]:
+    """Returns the blocks of the last axis, each of so many channels."""
+    return [contiguous(x[..., at : at + width]) for at in range(0, x.shape[-1], width)]
 
 
 @dataclass(frozen=True)
@@ -193,6 +224,7 @@ class Softplus(Instruction):
     """``y = log(1 + e^x)``."""
 
     reads = ("x",)
+    foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
         return softplus(x)
@@ -233,6 +265,39 @@ class Decay(Instruction):
     def backward(self, call: Call, dy: Array, x: Array, r: Array) -> tuple[Array, Array]:
         dexponent = exp_backward(dy, call.y)
         return dexponent * r, einsum("bth,bth->h", dexponent, x)
+
+
+@dataclass(frozen=True)
+class DecayGain(Instruction):
+    """``y = sqrt(1 - e^{2x})``, and 1 at the first step of a sequence: the gain of an input beside a decay e^x, which
+    keeps the variance of a state that begins with its first input (`rotrnn.ops.decay_gain`). Its state is the number of
+    steps so far."""
+
+    reads = ("x",)
+
+    def state(self, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("places", (), "integer"),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        steps = np.full(len(x), x.shape[1]) if call.lengths is None else call.lengths
+        call.after = (steps if call.state is None else call.state[0] + steps,)
+        y = decay_gain(x, lengths=call.lengths)
+        self._set_first(call, y, 1)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        call.dbefore = (np.zeros(len(x)),)
+        dx = decay_gain_backward(dy, x, lengths=call.lengths)
+        self._set_first(call, dx, 0)
+        return dx
+
+    def _set_first(self, call: Call, y: Array, value: float) -> None:
+        """Sets the first step of each sequence, if it is in this call."""
+        if call.state is None:
+            y[:, :1] = value
+            return
+        for b in np.flatnonzero(call.state[0] == 0):
+            y[b, :1] = value
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
+from rotrnn.nn.layers.rg_lru import RGLRU as RGLRU
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
 from rotrnn.nn.layers.s4 import S4 as S4
@@ -38,6 +39,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "mamba2": Mamba2,
         "selective_rotrnn": SelectiveRotRNN,
         "min_gru": MinGRU,
+        "rg_lru": RGLRU,
         "delta_net": DeltaNet,
         "mlstm": MLSTM,
     },
