@@ -523,6 +523,11 @@ static void read_head(builder *b, const json *from) {
     if (good(b) && in != p->last.width)
         failed(b->error, ROTRNN_DAMAGED, "the head of the program has arrays whose shapes do not fit");
     if (good(b)) p->head[0] = packed_of(b, w, p->outputs, in);
+    const json *const cap = json_member(from, "cap");
+    if (!good(b) || !cap || cap->kind == JSON_NULL) return;
+    if (cap->kind != JSON_NUMBER || !(cap->number > 0) || !isfinite(cap->number))
+        failed(b->error, ROTRNN_DAMAGED, "the program has a cap that is no positive number");
+    p->cap = cap->number;
 }
 
 static void read_lines(builder *b, const json *lines, int64_t result) {

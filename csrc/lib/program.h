@@ -54,7 +54,7 @@ typedef enum {
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */
-    OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
+    OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
     OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
@@ -164,6 +164,7 @@ typedef struct {
     int64_t inputs, outputs, width;
     bool tokens;
     pool_kind pool;
+    double cap;         /* of the logits; 0 for none */
     int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
 } program;
 

@@ -216,18 +216,22 @@ void read_products(reader *r) {
 
 /* ----------------------------------------------------------------------------------------------------- histories */
 
-/* x (D) in `heads`, each of pairs that turn by the position, with frequencies base^(-i / pairs). */
+/* x (D) in `heads`, each of pairs that turn by the position, with frequencies base^(-i / pairs): of the first `rotated`
+ * channels of a head, or of all of them. */
 void read_rotary(reader *r) {
     const value *const x = steps(r, 0, 1);
-    const int64_t D = x->shape[0], heads = integer_of(r->b, &r->p, "heads", 1), pairs = D / heads / 2;
+    const int64_t D = x->shape[0], heads = integer_of(r->b, &r->p, "heads", 1), width = D / heads;
+    const bool part = json_member(r->p.settings, "rotated");
+    const int64_t rotated = part ? integer_of(r->b, &r->p, "rotated", 2) : width, pairs = rotated / 2;
     const double base = number_of(r->b, &r->p, "base");
-    if (!expect(r, pairs && pairs * 2 * heads == D)) return;
+    if (!expect(r, width * heads == D && pairs && pairs * 2 == rotated && rotated <= width)) return;
     double *const frequencies = spare(r->b, pairs);
     for (int64_t i = 0; frequencies && i < pairs; i++) frequencies[i] = pow(base, -(double)i / (double)pairs);
     const rows y = make_copy(r, 0);
     if (!good(r->b)) return;
     op *const turn = emit(r->b, OP_ROTARY, y, y);
     turn->count = heads;
+    turn->choice = pairs;
     turn->w[0] = stored_exact(r->b, frequencies, pairs);
 }
 

@@ -223,14 +223,14 @@ static int64_t first_kept(const op *o, int64_t k) { return o->window ? most(k - 
 
 /* Turns channels (2i, 2i+1) of each head at position k by k w_i. */
 static void run_rotary(const op *o, const frame *f) {
-    const int64_t D = o->y.width, pairs = D / o->count / 2;
+    const int64_t D = o->y.width, pairs = o->choice;
     const double *const frequencies = o->w[0];
     EACH_STEP(f, b, t) {
         real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
         for (int64_t i = 0; i < pairs; i++) {
             const double angle = (double)(*steps_read(f, b) + t) * frequencies[i];
             const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
-            for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
+            for (int64_t at = 2 * i; at < D; at += D / o->count) {
                 const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
                 y[at] = turned.re, y[at + 1] = turned.im;
             }
@@ -739,10 +739,12 @@ static void extend_pool(const program *p, const frame *f) {
     }
 }
 
-/* The logits of `count` rows of x. */
+/* The logits of `count` rows of x: cap tanh(logit / cap) if there is a cap. */
 static void read_out(const program *p, real *output, const real *x, int64_t count) {
     unrounded_product(output, p->outputs, p->head[1], 0, (gemm_view){x, p->width, 1}, p->head[0], count, p->width,
                       p->outputs);
+    const real cap = (real)p->cap;
+    for (int64_t i = 0; p->cap > 0 && i < count * p->outputs; i++) output[i] = cap * vmath_tanh(output[i] / cap);
 }
 
 static void read_pool(const program *p, const frame *f, real *output) {

@@ -370,6 +370,12 @@ X = np.zeros((2, 3, 4))
         (lambda: LSTM(4, 2, forget_bias=np.nan), "LSTM: forget_bias=nan, expected a finite number"),
         (lambda: Attention(4, heads=3), "Attention: heads=3, expected a divisor of d_model=4"),
         (lambda: Attention(6, heads=2), "Attention: heads=2 of width 3, expected an even one"),
+        (
+            lambda: Attention(6, rotary="half"),
+            "Attention: heads=1 of width 6, expected a multiple of 4 for rotary='half'",
+        ),
+        (lambda: Attention(8, rotary="third"), "Attention: rotary='third', expected True, False or 'half'"),
+        (lambda: Attention(8, bias="in"), "Attention: bias='in', expected True, False or 'out'"),
         (lambda: Attention(8, heads=4, kv_heads=3), "Attention: kv_heads=3, expected a divisor of heads=4"),
         (lambda: Attention(4, kv_heads=0), "Attention: kv_heads=0, expected a positive integer"),
         (lambda: Attention(4, window=0), "Attention: window=0, expected a positive integer"),
