@@ -357,6 +357,7 @@ static const struct {
     {"Reshape", read_reshape, 1, 1},
     {"Conv", read_conv, 1, 3},
     {"Scan", read_scan, 2, 2},
+    {"OscillatorScan", read_oscillator_scan, 3, 3},
     {"System", read_system, 8, 10},
     {"Bank", read_bank, 3, 3},
     {"TurningScan", read_turning_scan, 6, 6},

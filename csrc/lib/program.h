@@ -51,6 +51,7 @@ typedef enum {
     OP_DPLR_BANK,    /* S4: y from x, the rows of some inputs, of which `choice` drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
+    OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */

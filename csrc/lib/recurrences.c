@@ -276,6 +276,16 @@ void read_scan(reader *r) {
     o->state = state_for(r, x->shape[0]);
 }
 
+void read_oscillator_scan(reader *r) {
+    const value *const m = fixed(r, 0, 3), *const f = fixed(r, 1, 2), *const u = steps(r, 2, 1);
+    const int64_t N = u->shape[0];
+    if (!expect(r, is(m, 0, 2) && is(m, 1, 2) && is(m, 2, N) && is(f, 0, 2) && is(f, 1, N))) return;
+    op *const o = emit(r->b, OP_OSCILLATOR, make_matrix(r, 2, N), u->rows);
+    o->w[0] = stored(r->b, doubles(r, m), 4 * N);
+    o->w[1] = stored(r->b, doubles(r, f), 2 * N);
+    o->state = state_for(r, 2 * N);
+}
+
 void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
     const value *const B = steps(r, 3, 1), *const C = steps(r, 4, 1), *const skip = fixed(r, 5, 1);

@@ -417,6 +417,25 @@ static void run_real_scan(const op *o, const frame *f) {
     }
 }
 
+static void oscillator_row(real *restrict h, real *restrict y, const real *restrict m, const real *restrict f,
+                           const real *restrict u, int64_t N) {
+    EACH(j, N) {
+        const oscillator_map by = {m[j], m[N + j], m[2 * N + j], m[3 * N + j]};
+        const oscillator_pair before = {h[j], h[N + j]}, in = {f[j], f[N + j]};
+        const oscillator_pair now = oscillator_step(by, before, in, u[j]);
+        h[j] = y[j] = now.z;
+        h[N + j] = y[N + j] = now.x;
+    }
+}
+
+static void run_oscillator(const op *o, const frame *f) {
+    const int64_t N = o->x.width;
+    EACH_STEP(f, b, t) {
+        const int64_t at = (b * f->n + t) * N;
+        oscillator_row(state_of(f, b, o->state), rows_of(f, o->y) + 2 * at, o->w[0], o->w[1], rows_of(f, o->x) + at, N);
+    }
+}
+
 static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t cell) {
     if (cell == CELL_TANH)
         EACH(j, N) y[j] = vmath_tanh(y[j]);
@@ -682,6 +701,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
     [OP_REAL_SCAN] = run_real_scan,
+    [OP_OSCILLATOR] = run_oscillator,
     [OP_LSTM] = run_lstm,
     [OP_GRU] = run_gru,
     [OP_CONV] = run_conv,

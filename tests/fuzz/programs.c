@@ -16,15 +16,17 @@ static const struct {
     const char *name;
     int inputs;
 } OPS[] = {
-    {"Dense", 3},         {"Skip", 3},      {"RMSNorm", 2},    {"LayerNorm", 3},    {"SiLU", 1},
-    {"GELU", 1},          {"Sigmoid", 1},   {"LogSigmoid", 1}, {"Softplus", 1},     {"Affine", 1},
-    {"Decay", 2},         {"Product", 2},   {"Sum", 2},        {"GLU", 2},          {"SwiGLU", 2},
-    {"GeGLU", 2},         {"Split", 1},     {"Concat", 2},     {"Reshape", 1},      {"BatchNorm", 4},
-    {"Conv", 3},          {"Scan", 2},      {"Elman", 2},      {"LSTMCells", 2},    {"GRUCells", 3},
-    {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
-    {"System", 8},        {"Bank", 3},      {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
-    {"Rotary", 1},        {"Attention", 3}, {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
-    {"BlockDense", 3},    {"DecayGain", 1},
+    {"Dense", 3},        {"Skip", 3},          {"RMSNorm", 2},        {"LayerNorm", 3},
+    {"SiLU", 1},         {"GELU", 1},          {"Sigmoid", 1},        {"LogSigmoid", 1},
+    {"Softplus", 1},     {"Affine", 1},        {"Decay", 2},          {"Product", 2},
+    {"Sum", 2},          {"GLU", 2},           {"SwiGLU", 2},         {"GeGLU", 2},
+    {"Split", 1},        {"Concat", 2},        {"Reshape", 1},        {"BatchNorm", 4},
+    {"Conv", 3},         {"Scan", 2},          {"Elman", 2},          {"LSTMCells", 2},
+    {"GRUCells", 3},     {"SelectiveScan", 6}, {"SsdScan", 6},        {"DeltaRule", 5},
+    {"MatrixMemory", 5}, {"ScalarMemory", 2},  {"System", 8},         {"Bank", 3},
+    {"DplrBank", 3},     {"Products", 1},      {"TurningScan", 6},    {"Rotary", 1},
+    {"Attention", 3},    {"Wrope", 1},         {"FixedPoint", 7},     {"MatrixFixedPoint", 10},
+    {"BlockDense", 3},   {"DecayGain", 1},     {"OscillatorScan", 3},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 

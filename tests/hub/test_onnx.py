@@ -41,6 +41,8 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lstm": ("lstm", N),
     "gru": ("gru", N),
     "rg_lru": ("rg_lru", {"heads": 2}),
+    "linoss": ("linoss", N),
+    "linoss, damped": ("linoss", {**N, "method": "damped"}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

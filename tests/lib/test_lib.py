@@ -99,6 +99,7 @@ CASES = {
     "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
     "gru": Case("gru", LINEAR),
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
+    **{f"linoss, {one}": Case("linoss", {**LINEAR, "method": one}) for one in ("im", "imex", "damped")},
     "rg_lru": Case("rg_lru", {"heads": 1}),
     "rg_lru, heads": Case("rg_lru", {"heads": 2}, {"block": "griffin"}),
     "min_gru": Case("min_gru", LINEAR),

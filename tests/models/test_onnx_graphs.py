@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "slstm": ({**N, "heads": 2, "forget": "exp"}, {"norm": "rms"}),
     "lstm": (N, {"glu": "half1"}),
     "gru": (N, {"glu": "half2"}),
+    "linoss": ({**N, "method": "im"}, {"glu": "half1"}),
     "rg_lru": ({"heads": 2}, {"block": "griffin", "norm": "rms"}),
     "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),
 }

@@ -153,6 +153,18 @@ def _scan(g: Graph, line: Line, a: str, x: str) -> str:
     return g.scan(step, _sizes(line), [a, x])[0]
 
 
+def _oscillator_scan(g: Graph, line: Line, m: Array, f: Array, u: str) -> str:
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        after = []
+        for row, gain in zip(m, f, strict=True):
+            z, x = (body.op("Mul", body.constant(one), state) for one, state in zip(row, states, strict=True))
+            after.append(body.op("Add", z, body.op("Add", x, body.op("Mul", body.constant(gain), now[0]))))
+        return after, after
+
+    z, x = (g.op("Unsqueeze", one, g.axes(2)) for one in g.scan(step, [f.shape[1:]] * 2, [u]))
+    return g.op("Concat", z, x, axis=2)
+
+
 def _elman(g: Graph, line: Line, x: str, A: Array) -> str:
     own = line.settings
     activation = {"identity": "Identity", "tanh": "Tanh", "relu": "Relu"}[own["activation"]]
@@ -333,6 +345,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "System": _system,
     "Bank": _bank,
     "Scan": _scan,
+    "OscillatorScan": _oscillator_scan,
     "Elman": _elman,
     "LSTMCells": _lstm,
     "GRUCells": _gru,

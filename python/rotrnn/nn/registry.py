@@ -7,6 +7,7 @@ from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.gru import GRU as GRU
+from rotrnn.nn.layers.linoss import LinOSS as LinOSS
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.lstm import LSTM as LSTM
@@ -31,6 +32,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "lru": LRU,
         "s5": S5,
         "s4d": S4D,
+        "linoss": LinOSS,
         "s4": S4,
         "liquid_s4": LiquidS4,
     },
