@@ -218,7 +218,11 @@ def test_settings_of_recurrent_gemma_that_do_not_fit_are_named(tmp_path: Path) -
         ({"partial_rotary_factor": 1.0, "rope_parameters": None}, "partial_rotary_factor is 1.0, expected 0.5"),
         ({"block_types": ["attention", "recurrent"]}, r"block_types is \['attention', 'recurrent'\], expected"),
         ({"block_types": ["attention"]}, r"block_types is \['attention'\], expected"),
+        ({"block_types": []}, r"block_types is \[\], expected"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
         ({"num_attention_heads": 5}, "head_dim is 8, expected 6"),
+        ({"num_attention_heads": 0, "head_dim": 32}, "model.attention_heads: got 0, expected an integer from 1"),
+        ({"num_key_value_heads": 0}, "model.attention_kv_heads: got 0, expected an integer from 1"),
     ):
         path.write_text(json.dumps(settings | change), encoding="utf-8")
         with pytest.raises(ValueError, match=f"config.json: .*{message}"):

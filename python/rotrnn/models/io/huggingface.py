@@ -34,16 +34,20 @@ FOREVER = ([0, float("inf")], [0, None], [0, {"__float__": "Infinity"}])
 """What config.json says of step sizes that are not cut off."""
 
 
+def _same(array: Array) -> Array:
+    return array
+
+
 class Named(NamedTuple):
     """A parameter, its name in a checkpoint, its shape there, and what it becomes here."""
 
     name: str
     there: str
     shape: tuple[int, ...]
-    change: Callable[[Array], Array] = lambda array: array
+    change: Callable[[Array], Array] = _same
 
 
-class Mixers:
+class MambaFamily:
     """What the two families of Mamba have in common: plain blocks, and names."""
 
     layer_name: ClassVar[str]
@@ -85,9 +89,8 @@ class Mixers:
             yield Named(f"blocks.{i}.norm.scale", f"backbone.layers.{i}.norm.weight", (D,))
             for name, shape in block.layer.shapes.items():
                 there = f"backbone.layers.{i}.mixer.{self.arrays[name]}"
-                conv = name == "conv_w"
-                own = Named(f"blocks.{i}.layer.{name}", there, shape)
-                yield own._replace(shape=(shape[0], 1, shape[1]), change=_taps) if conv else own
+                taps = ((shape[0], 1, shape[1]), _taps) if name == "conv_w" else (shape,)
+                yield Named(f"blocks.{i}.layer.{name}", there, *taps)
         yield Named("norm.scale", "backbone.norm_f.weight", (D,))
 
 
@@ -97,7 +100,7 @@ def _taps(array: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MambaConfig(Mixers):
+class MambaConfig(MambaFamily):
     """What a config.json says that a Mamba depends on. Names and defaults are those of transformers."""
 
     vocab_size: int = 50280
@@ -152,7 +155,7 @@ class MambaConfig(Mixers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config(Mixers):
+class Mamba2Config(MambaFamily):
     """What a config.json says that a Mamba-2 depends on. Names and defaults are those of transformers."""
 
     vocab_size: int = 32768
@@ -225,28 +228,22 @@ class RecurrentGemmaConfig:
         "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "conv1d_width": 4, "rope_theta": 10_000,
         "partial_rotary_factor": 0.5, "rope_type": "default",
     }  # fmt: skip
+    """Settings that have one value here, whichever are in the file."""
 
     def check(self, settings: dict[str, Any]) -> None:
         """Raises ValueError if a setting has a value that no model here has."""
-        D, given = self.hidden_size, settings | (settings.get("rope_parameters") or {})
-        expected = {
-            **self.expected,
-            "intermediate_size": 6 * D,
-            "lru_width": D,
-            "head_dim": D // self.num_attention_heads,
-        }
-        for name, value in expected.items():
-            if given.get(name, getattr(self, name, value)) not in (value, None):
-                got = given.get(name, getattr(self, name, value))
+        D, rope, types = self.hidden_size, settings.get("rope_parameters") or {}, self.block_types
+        if not isinstance(rope, dict):
+            raise ValueError(f"rope_parameters is {rope!r:.80}, expected an object")
+        sizes = {"intermediate_size": 6 * D, "lru_width": D, "head_dim": D // max(self.num_attention_heads, 1)}
+        for name, value in {**self.expected, **sizes}.items():
+            got = {**settings, **rope}.get(name, getattr(self, name, value))
+            if got not in (value, None):
                 raise ValueError(f"{name} is {got!r:.80}, expected {value!r}")
-        *recurrent, last = self.block_types or ("",)
-        if (
-            set(recurrent) - {"recurrent"}
-            or last not in ("recurrent", "attention")
-            or not (recurrent or last[0] == "r")
-        ):
-            expected_types = "'recurrent' and at the end 'attention', or 'recurrent' alone"
-            raise ValueError(f"block_types is {list(self.block_types)!r:.80}, expected {expected_types}")
+        recurrent = ("recurrent",) * len(types)
+        if types not in [recurrent, (*recurrent[1:], "attention")][: len(types)]:
+            expected = "'recurrent' and at the end 'attention', or 'recurrent' alone"
+            raise ValueError(f"block_types is {list(types)!r:.80}, expected {expected}")
 
     def layer(self) -> Recurrent:
         return RGLRU(self.hidden_size, heads=self.num_attention_heads)
@@ -257,7 +254,7 @@ class RecurrentGemmaConfig:
             "attention_every": len(self.block_types),
             "attention_window": self.attention_window_size,
             "attention_heads": self.num_attention_heads,
-            "attention_kv_heads": self.num_key_value_heads or self.num_attention_heads,
+            "attention_kv_heads": self.num_key_value_heads,
         }
         return ModelSettings(
             "rg_lru",
@@ -289,8 +286,8 @@ class RecurrentGemmaConfig:
             if isinstance(block.layer, Attention):
                 for name in ("q", "k", "v", "out"):
                     part = f"{there}{name[0]}_proj.weight"
-                    turned = _pairs(D // H) if name in ("q", "k") else Named._field_defaults["change"]
-                    yield Named(f"{here}w_{name}", part, block.layer.shapes[f"w_{name}"], turned)
+                    change = _pairs(D // H) if name in ("q", "k") else _same
+                    yield Named(f"{here}w_{name}", part, block.layer.shapes[f"w_{name}"], change)
                 yield Named(f"{here}b_out", f"{there}o_proj.bias", (D,))
                 continue
             for name, part in (("gate", "linear_y"), ("value", "linear_x"), ("out", "linear_out")):
