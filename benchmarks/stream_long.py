@@ -29,6 +29,7 @@ OWN: dict[str, dict[str, Any]] = {
     **{name: {"d_state": 16} for name in LAYERS},
     "rotrnn": {"d_state": 16, "heads": 2},
     "selective_rotrnn": {"d_state": 16, "heads": 2},
+    "rg_lru": {"heads": 2},
     "rnn": {"d_state": 16, "activation": "tanh"},
     "attention": {"heads": 2, "window": 64},
     "rope_memory": {"d_state": 16, "length": 1000},

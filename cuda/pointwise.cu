@@ -46,6 +46,7 @@ KERNEL(elementwise) {
     case FUNCTION_GELU: map_function<gelu>(e, y, x); break;
     case FUNCTION_SILU: map_function<silu>(e, y, x); break;
     case FUNCTION_SOFTPLUS: map_function<softplus>(e, y, x); break;
+    case FUNCTION_DECAY_GAIN: map_function<decay_gain>(e, y, x); break;
     }
     return runtime_status();
 }
@@ -69,6 +70,7 @@ KERNEL(elementwise_backward) {
     case FUNCTION_GELU: map_adjoint<gelu_adjoint>(e, dx, dy, x); break;
     case FUNCTION_SILU: map_adjoint<silu_adjoint>(e, dx, dy, x); break;
     case FUNCTION_SOFTPLUS: map_adjoint<softplus_adjoint>(e, dx, dy, x); break;
+    case FUNCTION_DECAY_GAIN: map_adjoint<decay_gain_adjoint>(e, dx, dy, x); break;
     }
     return runtime_status();
 }

@@ -58,6 +58,25 @@ ROT_INLINE lane scan_step(lane a, lane h_prev, lane x) { return a * h_prev + x; 
 ROT_INLINE lane scan_step_adjoint(lane a_next, lane g_next, lane dh) { return lane_fma_conj(a_next, g_next, dh); }
 ROT_INLINE lane scan_transition_adjoint(lane g, lane h_prev, lane da) { return lane_fma_conj(h_prev, g, da); }
 
+/* A real 2 x 2 recurrence (oscillator.c):  h_t = M h_{t-1} + f u_t,  h = (z, x). Adjoint, with g_t the gradient that
+ * reaches h_t:  g_{t-1} gets M^T g_t,   du_t = f . g_t,   dM += g_t h_{t-1}^T,   df += g_t u_t */
+typedef struct {
+    real z, x;
+} oscillator_pair;
+typedef struct {
+    real zz, zx, xz, xx;
+} oscillator_map;
+ROT_INLINE oscillator_pair oscillator_step(oscillator_map m, oscillator_pair h_prev, oscillator_pair f, real u) {
+    const oscillator_pair h = {m.zz * h_prev.z + (m.zx * h_prev.x + f.z * u),
+                               m.xz * h_prev.z + (m.xx * h_prev.x + f.x * u)};
+    return h;
+}
+ROT_INLINE oscillator_pair oscillator_step_adjoint(oscillator_map m, oscillator_pair g) {
+    const oscillator_pair past = {m.zz * g.z + m.xz * g.x, m.zx * g.z + m.xx * g.x};
+    return past;
+}
+ROT_INLINE real oscillator_input_adjoint(oscillator_pair g, oscillator_pair f) { return f.z * g.z + f.x * g.x; }
+
 /* A window of w steps with a constant transition, as a truncated infinite impulse response; power = a^w (window.c). No
  * adjoint: for inference only.  h_t = a h_{t-1} + x_t - a^w x_{t-w} */
 ROT_INLINE lane tiir_step(lane a, lane power, lane h_prev, lane x, lane oldest) {

@@ -1,5 +1,5 @@
-/* exp, tanh, sigmoid, ReLU, GELU, SiLU and softplus of one real, each with its derivative or its adjoint, for
- * host and device; written so that compilers vectorise loops over them. `f_adjoint(dy, ...)` is dy f'(x).
+/* exp, tanh, sigmoid, ReLU, GELU, SiLU, softplus and decay_gain of one real, each with its derivative or its adjoint,
+ * for host and device; written so that compilers vectorise loops over them. `f_adjoint(dy, ...)` is dy f'(x).
  *
  * All use one exponential. With n = round(x / ln 2) and r = x - n ln 2, |r| <= ln 2 / 2,
  *
@@ -196,5 +196,17 @@ ROT_INLINE real vmath_log1p(real e) {
 /* log(1 + e^x) without overflow, and accurate where it is small; its derivative is s(x). */
 ROT_INLINE real softplus(real x) { return (x > 0 ? x : 0) + vmath_log1p(vmath_exp(-ROT_ABS(x))); }
 ROT_INLINE real softplus_adjoint(real dy, real x) { return vmath_gated(dy, x); }
+
+/* sqrt(1 - e^(2x)), x <= 0, the gain of an input beside a decay e^x that keeps the variance: with t = tanh(-x), which
+ * is accurate near zero, 1 - e^(2x) = 2 t / (1 + t). Its slope -e^(2x) / sqrt(1 - e^(2x)) is unbounded at zero; as in
+ * the RG-LRU's code (De et al. 2024), sqrt(v) has the slope 1 / sqrt(max(4 v, 1e-6)). */
+ROT_INLINE real decay_gain(real x) {
+    const real t = vmath_tanh(-x);
+    return ROT_SQRT(2 * t / (1 + t));
+}
+ROT_INLINE real decay_gain_adjoint(real dy, real x) {
+    const real t = vmath_tanh(-x), y = ROT_SQRT(2 * t / (1 + t)), least = (real)5e-4;
+    return -dy * ((1 - t) / (1 + t)) / (y < least ? least : y);
+}
 
 #endif

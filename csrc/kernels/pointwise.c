@@ -118,6 +118,9 @@ static void elementwise_rows(const job *j, int64_t chunk, int64_t first, int64_t
     case FUNCTION_SOFTPLUS:
         for (int64_t i = 0; i < n; i++) y[i] = softplus(x[i]);
         break;
+    case FUNCTION_DECAY_GAIN:
+        for (int64_t i = 0; i < n; i++) y[i] = decay_gain(x[i]);
+        break;
     }
 }
 
@@ -143,11 +146,14 @@ static void elementwise_backward_rows(const job *j, int64_t chunk, int64_t first
     case FUNCTION_SOFTPLUS:
         for (int64_t i = 0; i < n; i++) dx[i] = softplus_adjoint(dy[i], x[i]);
         break;
+    case FUNCTION_DECAY_GAIN:
+        for (int64_t i = 0; i < n; i++) dx[i] = decay_gain_adjoint(dy[i], x[i]);
+        break;
     }
 }
 
-/* dx, dy, x (B,T,D), of a function whose derivative is computed from x: FUNCTION_GELU, FUNCTION_SILU or
- * FUNCTION_SOFTPLUS. */
+/* dx, dy, x (B,T,D), of a function whose derivative is computed from x: FUNCTION_GELU, FUNCTION_SILU,
+ * FUNCTION_SOFTPLUS or FUNCTION_DECAY_GAIN. */
 KERNEL(elementwise_backward) {
     each_chunk(elementwise_backward_rows,
                &(job){.B = B, .T = T, .D = D, .lengths = lengths, .out = {dx}, .in = {dy, x}, .function = function});

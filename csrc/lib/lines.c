@@ -151,6 +151,24 @@ static void read_dense(reader *r) {
     if (good(r->b)) emit_dense(r->b, y, x->rows, w->numbers, doubles(r, r->in[2]));
 }
 
+/* The same by blocks: w (H, O, I), x (H I), b (H O). */
+static void read_block_dense(reader *r) {
+    const value *const x = steps(r, 0, 1), *const w = fixed(r, 1, 3);
+    const int64_t H = w->shape[0], O = w->shape[1], I = w->shape[2];
+    if (!expect(r, O && O <= LARGEST / most(H, 1) && I && x->shape[0] / I == H && x->shape[0] % I == 0) ||
+        !expect(r, is_matrix_or_none(r, 2, H * O, 0)))
+        return;
+    const rows y = make(r, H * O), from = rows_for(r, I), to = rows_for(r, O);
+    const double *const b = doubles(r, r->in[2]);
+    for (int64_t h = 0; good(r->b) && h < H; h++) {
+        emit_columns(r->b, from, x->rows, h * I);
+        emit_dense(r->b, to, from, from_row(w->numbers, h * O, I), b ? b + h * O : NULL);
+        if (good(r->b)) emit(r->b, OP_PLACE, y, to)->from = h * O;
+    }
+    give_back(r, from);
+    give_back(r, to);
+}
+
 /* y = gain (x - center) + shift, by channel; without a center or a shift these are 0 and `shift`. */
 static void emit_affine(reader *r, rows y, rows x, const double *gain, const double *center, const double *shifts,
                         double shift) {
@@ -238,6 +256,7 @@ static void read_silu(reader *r) { read_function(r, OP_SILU); }
 static void read_gelu(reader *r) { read_function(r, OP_GELU); }
 static void read_sigmoid(reader *r) { read_function(r, OP_SIGMOID); }
 static void read_softplus(reader *r) { read_function(r, OP_SOFTPLUS); }
+static void read_decay_gain(reader *r) { read_function(r, OP_DECAY_GAIN); }
 
 /* log s(x) = -softplus(-x) */
 static void read_log_sigmoid(reader *r) {
@@ -350,6 +369,7 @@ static const struct {
     int64_t least, most; /* of inputs */
 } INSTRUCTIONS[] = {
     {"Dense", read_dense, 2, 3},
+    {"BlockDense", read_block_dense, 2, 3},
     {"Skip", read_skip, 2, 3},
     {"BatchNorm", read_batch_norm, 4, 4},
     {"RMSNorm", read_rms_norm, 1, 2},
@@ -366,6 +386,7 @@ static const struct {
     {"StepAngles", read_step_angles, 2, 2},
     {"OfHeads", read_of_heads, 2, 2},
     {"Turn", read_turn, 2, 3},
+    {"DecayGain", read_decay_gain, 1, 1},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
     {"GLU", read_glu, 2, 2},
@@ -376,6 +397,7 @@ static const struct {
     {"Reshape", read_reshape, 1, 1},
     {"Conv", read_conv, 1, 3},
     {"Scan", read_scan, 2, 2},
+    {"OscillatorScan", read_oscillator_scan, 3, 3},
     {"System", read_system, 8, 10},
     {"Bank", read_bank, 3, 3},
     {"TurningScan", read_turning_scan, 6, 6},
@@ -543,6 +565,11 @@ static void read_head(builder *b, const json *from) {
     if (good(b) && in != p->last.width)
         failed(b->error, ROTRNN_DAMAGED, "the head of the program has arrays whose shapes do not fit");
     if (good(b)) p->head[0] = packed_of(b, w, p->outputs, in);
+    const json *const cap = json_member(from, "cap");
+    if (!good(b) || !cap || cap->kind == JSON_NULL) return;
+    if (cap->kind != JSON_NUMBER || !(cap->number > 0) || !isfinite(cap->number))
+        failed(b->error, ROTRNN_DAMAGED, "the program has a cap that is no positive number");
+    p->cap = cap->number;
 }
 
 static void read_lines(builder *b, const json *lines, int64_t result) {

@@ -41,6 +41,7 @@ typedef enum {
     OP_LOG_DECAY,    /* y = -z max(softplus(x), eps), or with another rate if `choice` */
     OP_STEP_ANGLES,  /* y = pi tanh(x) z, each of x for each of z */
     OP_OF_HEADS,     /* y = x + w[0], each of the `count` groups of x, of `choice` numbers, for some groups of y */
+    OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
@@ -53,10 +54,11 @@ typedef enum {
     OP_DPLR_BANK,    /* S4: y from x, the rows of some inputs, of which `choice` drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
+    OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */
-    OP_ROTARY,       /* turns the pairs of channels of y in `count` heads by position, w[0]: a head's frequencies */
+    OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
     OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
@@ -169,6 +171,7 @@ typedef struct {
     int64_t inputs, outputs, width;
     bool tokens;
     pool_kind pool;
+    double cap;         /* of the logits; 0 for none */
     int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
 } program;
 

@@ -217,18 +217,22 @@ void read_products(reader *r) {
 
 /* ----------------------------------------------------------------------------------------------------- histories */
 
-/* x (D) in `heads`, each of pairs that turn by the position, with frequencies base^(-i / pairs). */
+/* x (D) in `heads`, each of pairs that turn by the position, with frequencies base^(-i / pairs): of the first `rotated`
+ * channels of a head, or of all of them. */
 void read_rotary(reader *r) {
     const value *const x = steps(r, 0, 1);
-    const int64_t D = x->shape[0], heads = integer_of(r->b, &r->p, "heads", 1), pairs = D / heads / 2;
+    const int64_t D = x->shape[0], heads = integer_of(r->b, &r->p, "heads", 1), width = D / heads;
+    const bool part = json_member(r->p.settings, "rotated");
+    const int64_t rotated = part ? integer_of(r->b, &r->p, "rotated", 2) : width, pairs = rotated / 2;
     const double base = number_of(r->b, &r->p, "base");
-    if (!expect(r, pairs && pairs * 2 * heads == D)) return;
+    if (!expect(r, width * heads == D && pairs && pairs * 2 == rotated && rotated <= width)) return;
     double *const frequencies = spare(r->b, pairs);
     for (int64_t i = 0; frequencies && i < pairs; i++) frequencies[i] = pow(base, -(double)i / (double)pairs);
     const rows y = make_copy(r, 0);
     if (!good(r->b)) return;
     op *const turn = emit(r->b, OP_ROTARY, y, y);
     turn->count = heads;
+    turn->choice = pairs;
     turn->w[0] = stored_exact(r->b, frequencies, pairs);
 }
 
@@ -291,6 +295,16 @@ void read_scan(reader *r) {
     op *const o = emit(r->b, OP_REAL_SCAN, make_like(r, x), a->rows);
     o->z = x->rows;
     o->state = state_for(r, x->shape[0]);
+}
+
+void read_oscillator_scan(reader *r) {
+    const value *const m = fixed(r, 0, 3), *const f = fixed(r, 1, 2), *const u = steps(r, 2, 1);
+    const int64_t N = u->shape[0];
+    if (!expect(r, is(m, 0, 2) && is(m, 1, 2) && is(m, 2, N) && is(f, 0, 2) && is(f, 1, N))) return;
+    op *const o = emit(r->b, OP_OSCILLATOR, make_matrix(r, 2, N), u->rows);
+    o->w[0] = stored(r->b, doubles(r, m), 4 * N);
+    o->w[1] = stored(r->b, doubles(r, f), 2 * N);
+    o->state = state_for(r, 2 * N);
 }
 
 void read_selective(reader *r) {

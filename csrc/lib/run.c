@@ -231,6 +231,16 @@ static void run_turning_scan(const op *o, const frame *f) {
     }
 }
 
+static void run_decay_gain(const op *o, const frame *f) {
+    const int64_t N = o->y.width;
+    EACH_STEP(f, b, t) {
+        real *const y = rows_of(f, o->y) + (b * f->n + t) * N;
+        const real *const x = rows_of(f, o->x) + (b * f->n + t) * N;
+        const bool first = *steps_read(f, b) + t == 0;
+        EACH(i, N) y[i] = first ? 1 : decay_gain(x[i]);
+    }
+}
+
 /* --------------------------------------------------------------------------------------------------- histories */
 
 /* The rows (width) that an instruction keeps of a sequence, and that of step k: of the last `window`, or of all. */
@@ -242,14 +252,14 @@ static int64_t first_kept(const op *o, int64_t k) { return o->window ? most(k - 
 
 /* Turns channels (2i, 2i+1) of each head at position k by k w_i. */
 static void run_rotary(const op *o, const frame *f) {
-    const int64_t D = o->y.width, pairs = D / o->count / 2;
+    const int64_t D = o->y.width, pairs = o->choice;
     const double *const frequencies = o->w[0];
     EACH_STEP(f, b, t) {
         real *const y = rows_of(f, o->y) + (b * f->n + t) * D;
         for (int64_t i = 0; i < pairs; i++) {
             const double angle = (double)(*steps_read(f, b) + t) * frequencies[i];
             const cplx turn = {(real)cos(angle), (real)sin(angle)}, none = {0, 0};
-            for (int64_t at = 2 * i; at < D; at += 2 * pairs) {
+            for (int64_t at = 2 * i; at < D; at += D / o->count) {
                 const cplx before = {y[at], y[at + 1]}, turned = cplx_fma(turn, before, none);
                 y[at] = turned.re, y[at + 1] = turned.im;
             }
@@ -459,6 +469,25 @@ static void run_real_scan(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         const int64_t at = (b * f->n + t) * N;
         real_scan_row(state_of(f, b, o->state), rows_of(f, o->y) + at, rows_of(f, o->x) + at, rows_of(f, o->z) + at, N);
+    }
+}
+
+static void oscillator_row(real *restrict h, real *restrict y, const real *restrict m, const real *restrict f,
+                           const real *restrict u, int64_t N) {
+    EACH(j, N) {
+        const oscillator_map by = {m[j], m[N + j], m[2 * N + j], m[3 * N + j]};
+        const oscillator_pair before = {h[j], h[N + j]}, in = {f[j], f[N + j]};
+        const oscillator_pair now = oscillator_step(by, before, in, u[j]);
+        h[j] = y[j] = now.z;
+        h[N + j] = y[N + j] = now.x;
+    }
+}
+
+static void run_oscillator(const op *o, const frame *f) {
+    const int64_t N = o->x.width;
+    EACH_STEP(f, b, t) {
+        const int64_t at = (b * f->n + t) * N;
+        oscillator_row(state_of(f, b, o->state), rows_of(f, o->y) + 2 * at, o->w[0], o->w[1], rows_of(f, o->x) + at, N);
     }
 }
 
@@ -761,11 +790,13 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_COLUMNS] = run_columns,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
+    [OP_DECAY_GAIN] = run_decay_gain,
     [OP_SCAN] = run_scan,
     [OP_EXACT_SCAN] = run_exact_scan,
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
     [OP_REAL_SCAN] = run_real_scan,
+    [OP_OSCILLATOR] = run_oscillator,
     [OP_LSTM] = run_lstm,
     [OP_GRU] = run_gru,
     [OP_CONV] = run_conv,
@@ -824,10 +855,12 @@ static void extend_pool(const program *p, const frame *f) {
     }
 }
 
-/* The logits of `count` rows of x. */
+/* The logits of `count` rows of x: cap tanh(logit / cap) if there is a cap. */
 static void read_out(const program *p, real *output, const real *x, int64_t count) {
     unrounded_product(output, p->outputs, p->head[1], 0, (gemm_view){x, p->width, 1}, p->head[0], count, p->width,
                       p->outputs);
+    const real cap = (real)p->cap;
+    for (int64_t i = 0; p->cap > 0 && i < count * p->outputs; i++) output[i] = cap * vmath_tanh(output[i] / cap);
 }
 
 static void read_pool(const program *p, const frame *f, real *output) {

@@ -276,6 +276,16 @@ def gelu_formula(x: Any) -> Any:
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+def gain_of_softplus(x: Any, *, lengths: Any) -> Any:
+    """decay_gain of -softplus(x), a number below 0: the root of 1 - s(-x)^2."""
+    return pointwise.decay_gain(-pointwise.softplus(x, lengths=lengths), lengths=lengths)
+
+
+def gain_of_softplus_backward(dy: Any, x: Any, *, lengths: Any) -> Any:
+    below = -pointwise.softplus(x, lengths=lengths)
+    return pointwise.softplus_backward(-pointwise.decay_gain_backward(dy, below, lengths=lengths), x, lengths=lengths)
+
+
 def unary_case(name: str, op: Any, adjoint: Any, formula: Any, shape: tuple[int, ...]) -> Case:
     """An op whose backward takes forward's result."""
     return pointwise_case(name, {"x": shape}, op, lambda dy, x: (adjoint(dy, op(x)),), formula, terms=64)
@@ -545,6 +555,12 @@ POINTWISE = [
             ("gelu", pointwise.gelu, pointwise.gelu_backward, gelu_formula),
             ("silu", pointwise.silu, pointwise.silu_backward, lambda x: x * sigmoid_formula(x)),
             ("softplus", pointwise.softplus, pointwise.softplus_backward, lambda x: np.log1p(np.exp(x))),
+            (
+                "decay_gain",
+                gain_of_softplus,
+                gain_of_softplus_backward,
+                lambda x: np.sqrt(1 - sigmoid_formula(-x) ** 2),
+            ),
         )
         for shape, lengths in (*PLACES, ((7,), None))
     ),

@@ -296,6 +296,16 @@ def gru_reference(layer: GRU, params: Arrays, x: Any, state: Any, lengths: Any) 
     return zero_padding(h @ params["C"].T if layer.projection else h, lengths), hT
 
 
+def turned_heads(layer: Attention, x: Any, heads: int, past: Any) -> Any:
+    """Each head by itself: all of its channels turn, or those of its first half."""
+    parts = np.split(x, heads, -1)
+    turning = parts[0].shape[-1] // (2 if layer.rotary == "half" else 1)
+    turned = [
+        np.concatenate([rotary_loop(one[..., :turning], 1, past, layer.base), one[..., turning:]], -1) for one in parts
+    ]
+    return np.concatenate(turned, -1)
+
+
 def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """One sequence after the other, with its cached rows before its new ones."""
     B, T, D = x.shape
@@ -311,7 +321,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
         u = x[b : b + 1, :steps]
         q, k, v = (u @ params[f"w_{m}"].T + params.get(f"b_{m}", 0) for m in "qkv")
         if layer.rotary:
-            q, k = (rotary_loop(one, n, places[b : b + 1], layer.base) for one, n in ((q, layer.heads), (k, groups)))
+            q, k = (turned_heads(layer, one, n, places[b : b + 1]) for one, n in ((q, layer.heads), (k, groups)))
         k, v = (np.concatenate([one[b : b + 1, :kept], new], 1) for one, new in ((keys, k), (values, v)))
         each = [np.repeat(one.reshape(*one.shape[:2], groups, -1), layer.heads // groups, 2) for one in (k, v)]
         mixed = attention_loop(q, *(one.reshape(1, -1, D) for one in each), layer.heads, None, (kept,), layer.window)
@@ -361,6 +371,7 @@ LAYERS = [
         for name, layer in (
             ("rotary, 2 heads", Attention(8, heads=2)),
             ("bias", Attention(6, heads=2, rotary=False, bias=True)),
+            ("as Griffin's", Attention(8, heads=2, kv_heads=1, window=3, rotary="half", bias="out")),
             ("window 3", Attention(4, heads=1, window=3)),
             ("shared keys", Attention(8, heads=4, kv_heads=2, bias=True)),
             ("one head of keys, window 4", Attention(6, heads=3, kv_heads=1, window=4)),

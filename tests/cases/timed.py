@@ -7,6 +7,7 @@ from cases.blocks import linear_layer_case
 from cases.conv import conv_case
 from cases.delta import delta_case
 from cases.dplr import dplr_case
+from cases.linoss import oscillator_case
 from cases.mamba3 import trapezoid_case
 from cases.memory import history_case
 from cases.mixers import mixer_case
@@ -58,6 +59,7 @@ TIMED: list[Case] = [
     attention_case(B, T, D, 4),
     rotary_case(B, T, D, 4),
     conv_case(B, T, D, 4),
+    oscillator_case(B, T, D),
     history_case(B, T, D, 64, 64),
     linear_layer_case(B, T, D, D, 1),
     dense_case(SHAPE, D),

@@ -63,6 +63,9 @@ def test_maps(shape: tuple[int, ...], lengths: Any, dtype: Any) -> None:
     for adjoint in (pointwise.gelu_backward, pointwise.silu_backward, pointwise.softplus_backward, pointwise.glu):
         assert_equals_the_cpu(adjoint, dy, x, lengths=lengths, terms=16)
     assert_equals_the_cpu(pointwise.glu_backward, dy, x, x, lengths=lengths, terms=16)
+    below = -np.abs(x)
+    assert_equals_the_cpu(pointwise.decay_gain, below, lengths=lengths, terms=8)
+    assert_equals_the_cpu(pointwise.decay_gain_backward, dy, below, lengths=lengths, terms=16)
     for plain in (pointwise.exp, pointwise.sigmoid, pointwise.tanh):
         assert_equals_the_cpu(plain, np.nan_to_num(x), terms=8)
 

@@ -42,6 +42,9 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),
     "gru": ("gru", N),
+    "rg_lru": ("rg_lru", {"heads": 2}),
+    "linoss": ("linoss", N),
+    "linoss, damped": ("linoss", {**N, "method": "damped"}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},
@@ -49,6 +52,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "gelu after": {"glu": "gelu", "prenorm": False, "norm_eps": 0.1},
     "last": {"pool": "last"},
 }
+GEMMA: dict[str, Any] = {"block": "griffin", "norm": "rms", "tied": True, "scale_embedding": True, "logit_cap": 2.0}
 
 
 def model_of(layer: str, own: dict[str, Any], head: str = "classifier", tokens: bool = False, **settings: Any) -> Any:
@@ -103,6 +107,7 @@ def test_double_precision(name: str, tmp_path: Path) -> None:
 def test_heads_and_tokens(tmp_path: Path) -> None:
     for head, tokens in itertools.product(("classifier", "tagger", "bits"), (False, True)):
         check(*model_of("lru", N, head, tokens), tmp_path / "m.onnx")
+    check(*model_of("rg_lru", {"heads": 2}, "language", True, **GEMMA), tmp_path / "m.onnx")
     model, params = model_of("min_gru", N, "language", True)
     check(model, params, tmp_path / "m.onnx")
     tied = LanguageModel(model.encoder, model.stack, TiedDense(D, V))

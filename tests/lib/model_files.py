@@ -42,6 +42,8 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("slstm", {"d_state": 4, "heads": 2}),
     ("lstm", {"d_state": 3}),
     ("gru", {"d_state": 3}),
+    ("rg_lru", {"heads": 2}),
+    ("linoss", {"d_state": 3}),
     ("min_gru", {"d_state": 3, "negative": True}),
     ("rnn", {"d_state": 3, "activation": "tanh"}),
     ("attention", {"heads": 2}),

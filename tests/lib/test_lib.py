@@ -78,6 +78,9 @@ CASES = {
     "selective_rotrnn, bounded": Case("selective_rotrnn", {"d_state": 6, "gamma": "input", "normalise": "bounded"}),
     "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
     "attention": Case("attention", {"heads": 2}, {"block": "transformer"}),
+    "attention, as Griffin's": Case(
+        "attention", {"heads": 3, "kv_heads": 1, "rotary": "half", "bias": "out", "window": 6}
+    ),
     "attention, window": Case("attention", {"heads": 3, "rotary": False, "bias": True, "window": 6}),
     "attention, shared keys": Case("attention", {"heads": 6, "kv_heads": 2, "bias": True, "window": 7}),
     "attention, window and base": Case("attention", {"heads": 1, "base": 50.0, "window": 40}),
@@ -99,6 +102,9 @@ CASES = {
     "lstm, no projection": Case("lstm", {"d_state": D, "projection": False}),
     "gru": Case("gru", LINEAR),
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
+    **{f"linoss, {one}": Case("linoss", {**LINEAR, "method": one}) for one in ("im", "imex", "damped")},
+    "rg_lru": Case("rg_lru", {"heads": 1}),
+    "rg_lru, heads": Case("rg_lru", {"heads": 2}, {"block": "griffin"}),
     "min_gru": Case("min_gru", LINEAR),
     "min_gru, negative": Case("min_gru", {**LINEAR, "negative": True}),
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),
@@ -288,7 +294,7 @@ CASES = {
         {"d_state": 16, "heads": 2},
         {
             **{"block": "griffin", "norm": "rms", "n_layers": 3},
-            **{"attention_every": 3, "attention_window": 6, "attention_heads": 2},
+            **{"attention_every": 3, "attention_window": 6, "attention_heads": 3},
         },
     ),
     "griffin of an LSTM": Case("lstm", LINEAR, {"block": "griffin", "norm": "layer"}),
@@ -304,6 +310,9 @@ CASES = {
     "last": Case("lru", LINEAR, {"pool": "last"}, head="classifier"),
     "bits": Case("lru", LINEAR, head="bits", tokens=True),
     "language": Case("min_gru", LINEAR, head="language", tokens=True),
+    "language, as RecurrentGemma": Case(
+        "rg_lru", {"heads": 2}, {"tied": True, "scale_embedding": True, "logit_cap": 2.0}, head="language", tokens=True
+    ),
     "language, tied": Case("min_gru", LINEAR, {"tied": True}, head="language", tokens=True),
 }
 each_case = pytest.mark.parametrize("name", CASES)

@@ -33,6 +33,8 @@ OWN: dict[str, dict[str, Any]] = {
     "mamba3": {"d_state": 5, "d_head": 4, "groups": 2},
     "lstm": {"d_state": 5},
     "gru": {"d_state": 5},
+    "rg_lru": {"heads": 2},
+    "linoss": {"d_state": 5},
     "mlstm": {"d_state": 3, "heads": 2},
     "slstm": {"d_state": 6, "heads": 2},
     "bedouin": {"d_state": 3, "tol": 1e-4},

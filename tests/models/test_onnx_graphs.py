@@ -32,6 +32,8 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "slstm": ({**N, "heads": 2, "forget": "exp"}, {"norm": "rms"}),
     "lstm": (N, {"glu": "half1"}),
     "gru": (N, {"glu": "half2"}),
+    "linoss": ({**N, "method": "im"}, {"glu": "half1"}),
+    "rg_lru": ({"heads": 2}, {"block": "griffin", "norm": "rms"}),
     "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),
 }
 
@@ -61,6 +63,8 @@ class Scan(op_run.OpRun):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_graph_says_what_forward_says(layer: str, head: str, tmp_path: Path) -> None:
     own, settings = LAYERS[layer]
+    if layer == "rg_lru" and head == "tagger":
+        settings = settings | {"scale_embedding": True, "logit_cap": 2.0}
     reads = {"vocab": 6} if head == "tagger" else {"n_features": 3}
     model: Any = build_model(ModelSettings(layer, 8, 1, **settings), own, head=head, n_classes=5, **reads)
     rng = np.random.default_rng(0)

@@ -28,10 +28,10 @@ from rotrnn import (
     StoredHistory,
     build_model,
 )
-from rotrnn.models.build import make_layer
+from rotrnn.models.build import bfloat16, make_layer
 from rotrnn.nn import FeedForward
 from rotrnn.nn.blocks.block import FeedForwardBlock
-from rotrnn.nn.layer import Array, Context, Params, astype, flatten
+from rotrnn.nn.layer import Array, Context, Params, astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -53,7 +53,10 @@ def model_of(head: str = "tagger", **settings: Any) -> Any:
 def test_every_third_block_attends_and_the_others_recur() -> None:
     blocks = model_of().stack.blocks
     layers = [block.layer for block in blocks]
-    assert layers == 2 * [*2 * [Griffin(D, RotRNN(D, **ROTRNN))], Attention(D, heads=2, window=4, kv_heads=1)]
+    assert layers == 2 * [
+        *2 * [Griffin(D, RotRNN(D, **ROTRNN))],
+        Attention(D, heads=2, window=4, kv_heads=1, rotary="half", bias="out"),
+    ]
     assert all(isinstance(block, FeedForwardBlock) for block in blocks)
     assert {block.feed_forward for block in blocks} == {
         FeedForward(D, 3, site=2 * place + 1, gated=True) for place in range(6)
@@ -89,6 +92,36 @@ def test_the_block_is_what_the_paper_says() -> None:
     stack = rotrnn.ResidualStack((block,))
     got, _ = stack.forward({"0": p}, x)
     np.testing.assert_allclose(got, y, rtol=0, atol=1e3 * EPS * np.abs(y).max())
+
+
+def test_recurrent_gemmas_embedding_and_logits() -> None:
+    """Vectors times sqrt(D), rounded to bfloat16, 2.828125 for 8 and 50.5 for 2560; logits 30 tanh(l / 30), and their
+    gradient along a random direction, by differences whose error is some eps / 1e-6 and 1e-12."""
+    ends: dict[str, Any] = {"layer": "rg_lru", "tied": True, "scale_embedding": True}
+    plain, capped = (
+        build_model(ModelSettings(**(GRIFFIN | ends | more)), {"heads": 2}, head="language", vocab=5, n_classes=5)
+        for more in ({}, {"logit_cap": 0.5})
+    )
+    rng = np.random.default_rng(0)
+    params = astype(plain.init(rng), np.float64)
+    params["encoder"]["bias"] += 0.1
+    ids = rng.integers(0, 5, (B, T))
+    assert plain.encoder.scale == 2.828125
+    assert bfloat16(2560**0.5) == 50.5
+    y, _ = plain.encoder.forward(params["encoder"], ids)
+    np.testing.assert_array_equal(y, 2.828125 * (params["encoder"]["table"][ids] + params["encoder"]["bias"]))
+    logits, saved = capped.forward(params, ids)
+    np.testing.assert_allclose(logits, 0.5 * np.tanh(plain.forward(params, ids)[0] / 0.5), rtol=0, atol=1e3 * EPS)
+    dlogits = rng.standard_normal(logits.shape)
+    grads = dict(flatten(capped.backward(params, saved, dlogits)))
+    v = {name: rng.standard_normal(one.shape) for name, one in grads.items()}
+
+    def f(s: float) -> float:
+        moved = unflatten({name: one + s * v[name] if name in v else one for name, one in flatten(params)})
+        return float(np.sum(dlogits * capped.forward(moved, ids)[0]))
+
+    terms = [np.sum(grads[name] * v[name]) for name in grads]
+    assert abs((f(1e-6) - f(-1e-6)) / 2e-6 - sum(terms)) <= 1e-6 * sum(map(abs, terms))
 
 
 def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
@@ -204,6 +237,18 @@ def settings(**own: Any) -> Any:
         (lambda: settings(attention_every=2, attention_window=0), "model.attention_window: got 0, expected an integer"),
         (lambda: settings(attention_window=3), "model.attention_window: got 3, expected none without attention_every"),
         (lambda: settings(attention_heads=3), "model.attention_heads: got 3, expected none without attention_every"),
+        (
+            lambda: build_model(settings(scale_embedding=True), {"d_state": 2}, n_features=5, n_classes=5),
+            "build_model: the settings have scale_embedding, expected a model that reads token ids",
+        ),
+        (
+            lambda: build_model(settings(logit_cap=30.0), {"d_state": 2}, vocab=5, n_classes=5),
+            "build_model: the settings have logit_cap=30.0, expected none with head 'classifier'",
+        ),
+        (
+            lambda: build_model(settings(logit_cap=0.0), {"d_state": 2}, head="tagger", vocab=5, n_classes=5),
+            "Tagger: logit_cap=0.0, expected a positive number or None",
+        ),
         (lambda: settings(block="grifin"), "model.block: got 'grifin', expected one of .*; did you mean griffin"),
         (
             lambda: build_model(settings(attention_every=2, attention_heads=3), {"d_state": 2}, vocab=5, n_classes=5),

@@ -15,6 +15,7 @@ from rotrnn.nn.layers.gru import GRU
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.lstm import LSTM
 from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.layers.rg_lru import RGLRU
 from rotrnn.nn.layers.rnn import RNN
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.s5 import S5
@@ -346,6 +347,7 @@ def test_sizes_of_the_vectors_whose_norms_are_taken() -> None:
         RotRNN(4, 8, heads=2): 8,
         SelectiveRotRNN(4, 8, heads=2, window=5): 8,
         MinGRU(3, 4): 4,
+        RGLRU(4, heads=2): 4,
         FixedPointRNN(3, 4): 4,
         Bidirectional(4, LSTM(4, 4)): 4,
     }
@@ -368,6 +370,12 @@ X = np.zeros((2, 3, 4))
         (lambda: LSTM(4, 2, forget_bias=np.nan), "LSTM: forget_bias=nan, expected a finite number"),
         (lambda: Attention(4, heads=3), "Attention: heads=3, expected a divisor of d_model=4"),
         (lambda: Attention(6, heads=2), "Attention: heads=2 of width 3, expected an even one"),
+        (
+            lambda: Attention(6, rotary="half"),
+            "Attention: heads=1 of width 6, expected a multiple of 4 for rotary='half'",
+        ),
+        (lambda: Attention(8, rotary="third"), "Attention: rotary='third', expected True, False or 'half'"),
+        (lambda: Attention(8, bias="in"), "Attention: bias='in', expected True, False or 'out'"),
         (lambda: Attention(8, heads=4, kv_heads=3), "Attention: kv_heads=3, expected a divisor of heads=4"),
         (lambda: Attention(4, kv_heads=0), "Attention: kv_heads=0, expected a positive integer"),
         (lambda: Attention(4, window=0), "Attention: window=0, expected a positive integer"),

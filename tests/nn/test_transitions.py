@@ -13,6 +13,7 @@ from cases.table import normal
 from rotrnn.nn import (
     LRU,
     MLSTM,
+    RGLRU,
     S5,
     Bedouin,
     Context,
@@ -192,7 +193,13 @@ def test_with_a_norm_in_the_loop_it_is_the_derivative(settings: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "layer",
-    [Mamba(2, d_state=3), Mamba2(4, d_state=3, d_head=2), MinGRU(3, 4), SelectiveRotRNN(3, 6, heads=2, gamma="input")],
+    [
+        Mamba(2, d_state=3),
+        Mamba2(4, d_state=3, d_head=2),
+        MinGRU(3, 4),
+        RGLRU(4, heads=2),
+        SelectiveRotRNN(3, 6, heads=2, gamma="input"),
+    ],
     ids=repr,
 )
 def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> None:
@@ -214,7 +221,7 @@ def test_a_diagonal_state_is_multiplied_by_its_eigenvalues(layer: Recurrent) -> 
     [
         *(FixedPointRNN(3, 4), FixedPointRNN(3, 4, feedback=("mixer",), contractive=True, tol=1e-14)),
         *(Bedouin(2, d_state=2), Mamba(2), Mamba2(2), DeltaNet(2, steps=2, gate=True)),
-        *(MLSTM(4), MinGRU(3, 4), SelectiveRotRNN(3, 4)),
+        *(MLSTM(4), MinGRU(3, 4), RGLRU(4), SelectiveRotRNN(3, 4)),
     ],
     ids=repr,
 )

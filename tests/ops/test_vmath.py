@@ -1,4 +1,4 @@
-"""exp, sigmoid, tanh, GELU, SiLU and softplus of one number: accuracy in ulp at every scale, infinities and NaN."""
+"""exp, tanh, sigmoid and the other functions of one number: accuracy in ulp at every scale, infinities and NaN."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from rotrnn import _cpu
 from rotrnn.ops.pointwise import (
+    decay_gain,
+    decay_gain_backward,
     exp,
     gelu,
     gelu_backward,
@@ -147,6 +149,21 @@ def test_softplus(dtype: Any) -> None:
     assert ulps(softplus(x)[kept], exact[kept]) <= 4
     assert not softplus(x)[exact < 0.99 * FLUSHED[dtype]].any()
     np.testing.assert_array_equal(softplus_backward(np.ones_like(x), x), sigmoid(x))
+
+
+@over_dtypes
+def test_decay_gain(dtype: Any) -> None:
+    """sqrt(2 t / (1 + t)), t = tanh(-x) to 4 ulp, of which the quotient keeps at most the whole and the root half; one
+    ulp for the rounding of the quotient, and one of the root. The slope, whose divisor is at least 5e-4: of e^(2x) = (1
+    - t) / (1 + t), 1 - t has the absolute error of t, 4 eps."""
+    x = -np.abs(everywhere(dtype, 40.0))
+    wide, eps = x.astype(np.longdouble), np.finfo(dtype).eps
+    exact = np.sqrt(-np.expm1(2 * wide))
+    assert ulps(decay_gain(x), exact) <= 4
+    slope = -np.exp(2 * wide) / np.maximum(exact, 5e-4)
+    assert np.all(np.abs(decay_gain_backward(np.ones_like(x), x) - slope) <= 16 * eps * (1 + np.abs(slope)))
+    assert decay_gain(np.zeros(9, dtype)).tolist() == [0] * 9
+    np.testing.assert_allclose(decay_gain_backward(np.ones(9, dtype), np.zeros(9, dtype)), -2000, rtol=4 * eps)
 
 
 @over_dtypes

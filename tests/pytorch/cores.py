@@ -28,6 +28,7 @@ B, T, D = 2, 7, 4
 IMPLICIT = {"d_state": 4, "gradient": "implicit", "tol": 1e-12, "max_iterations": 999}
 SETTINGS: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 8, "heads": 2},
+    "rg_lru": {"heads": 2},
     "attention": {"heads": 2},
     "fixed_point": IMPLICIT,
     "bedouin": IMPLICIT,

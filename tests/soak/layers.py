@@ -37,8 +37,9 @@ CHUNK, SINGLE, LAST = 1000, 8, 100
 MARKS = (10**3, 10**4, 10**5, 10**6)
 LARGEST_ERROR = 1e-2
 """Of a stream in float32, relative. Fixed points differ by their tolerance; layers that are not linear amplify."""
-STEADY = {"rnn": {"initialisation": "orthogonal"}}
-"""Settings with which a layer does not grow: a Gaussian A of this size has eigenvalues above 1 in one draw of three."""
+STEADY = {"rnn": {"initialisation": "orthogonal"}, "linoss": {"method": "damped"}}
+"""Settings with which a layer does not grow: a Gaussian A of this size has eigenvalues above 1 in one draw of three;
+undamped oscillators never forget, nor do their roundings decay."""
 WARM, WARM_STEPS = 10, 200
 """Chunks, and training steps, after which memory is taken as the beginning's."""
 

@@ -48,8 +48,10 @@ class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
 
     ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` are the blocks of Griffin with `layer` as
-    their recurrence, without attention those of Hawk (De et al. 2024; `rotrnn.nn.Griffin`, and `rotrnn.nn.FeedForward`
-    with `gated` and ``expand=3``).
+    their recurrence, without attention those of Hawk; theirs is "rg_lru" (De et al. 2024; `rotrnn.nn.Griffin`,
+    `rotrnn.nn.FeedForward` with `gated` and ``expand=3``, `rotrnn.Attention` with ``rotary="half", bias="out"``).
+    RecurrentGemma (Botev et al. 2024) has also ``final_norm=True, norm_eps=1e-6, tied=True, scale_embedding=True,
+    logit_cap=30``.
 
     Parameters
     ----------
@@ -82,6 +84,10 @@ class ModelSettings:
     tied : bool
         The matrix of the head is the table of the embedding (`rotrnn.nn.TiedDense`). For the heads "tagger" and
         "language", whose classes are then the token ids.
+    scale_embedding : bool
+        Vectors of tokens are multiplied by sqrt(d_model), rounded to bfloat16: 50.5 for 2560 (RecurrentGemma).
+    logit_cap : float, optional
+        The logits l are ``logit_cap tanh(l / logit_cap)`` (RecurrentGemma: 30). For the heads "tagger" and "language".
     objective : str, optional
         Loss of a regression: "mse" (the default), "mae" or "quantile".
     quantiles : tuple of float, optional
@@ -110,6 +116,8 @@ class ModelSettings:
     norm_momentum: float = 0.9
     norm_eps: float | None = None
     tied: bool = False
+    scale_embedding: bool = False
+    logit_cap: float | None = None
     objective: str | None = None
     quantiles: tuple[float, ...] | None = None
     attention_every: int | None = None
@@ -170,7 +178,8 @@ class ModelSettings:
         D, site = self.d_model, 2 * place
         if self.attends(place):
             heads, groups = self.attention_heads or 1, self.attention_kv_heads
-            layer = Attention(D, heads=heads, window=self.attention_window, kv_heads=groups)
+            own: dict[str, Any] = {"rotary": "half", "bias": "out"} if self.block == "griffin" else {}
+            layer = Attention(D, heads=heads, window=self.attention_window, kv_heads=groups, **own)
         elif self.block == "griffin":
             layer = Griffin(D, layer)
         dropout = Dropout(self.dropout, self.dropout_over_time, site)
@@ -301,6 +310,11 @@ def build_model(
     if head not in REGRESSIONS and (settings.objective is not None or settings.quantiles is not None):
         expected = f"expected none with head '{head}'"
         raise ValueError(f"build_model: the settings have an objective or quantiles, {expected}")
+    if settings.scale_embedding and vocab is None:
+        raise ValueError("build_model: the settings have scale_embedding, expected a model that reads token ids")
+    if settings.logit_cap is not None and head not in TYING:
+        cap = f"logit_cap={settings.logit_cap}"
+        raise ValueError(f"build_model: the settings have {cap}, expected none with head '{head}'")
     if settings.tied and head not in TYING:
         raise ValueError(f"build_model: the settings are tied, expected tied=False with head '{head}'")
     if settings.tied and n_classes != vocab:
@@ -311,7 +325,8 @@ def build_model(
     one = layer if isinstance(layer, Recurrent) else make_layer(settings.layer, D, layer)
     if one.d_model != D:
         raise ValueError(f"build_model: layer has d_model={one.d_model}, expected {D} as in the settings")
-    encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D)
+    scale = bfloat16(math.sqrt(D)) if settings.scale_embedding else 1.0
+    encoder = Dense(n_features, D) if n_features is not None else Embedding(vocab or 0, D, scale)
 
     def of(n_layers: int) -> SequenceModel:
         stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(n_layers)))
@@ -342,6 +357,12 @@ def _at(layer: Recurrent, place: int) -> Recurrent:
     return replace(layer, **{"site": place}) if any(one.name == "site" for one in fields(layer)) else layer
 
 
+def bfloat16(value: float) -> float:
+    """Returns a number rounded to 8 bits of mantissa, to even."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
+
+
 def _tail(settings: ModelSettings) -> dict[str, Any]:
     return {"norm": settings.make_norm() if settings.final_norm else None}
 
@@ -355,7 +376,7 @@ def _classifier(settings: ModelSettings, encoder: Dense | Embedding, stack: Resi
 
 
 def _tagger(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return Tagger(encoder, stack, _read_out(settings, n), **_tail(settings))
+    return Tagger(encoder, stack, _read_out(settings, n), logit_cap=settings.logit_cap, **_tail(settings))
 
 
 def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
@@ -363,7 +384,7 @@ def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualSt
 
 
 def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return LanguageModel(encoder, stack, _read_out(settings, n), **_tail(settings))
+    return LanguageModel(encoder, stack, _read_out(settings, n), logit_cap=settings.logit_cap, **_tail(settings))
 
 
 def _multilabel(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:

@@ -21,7 +21,8 @@ POOLS = {MeanPool: "mean", LastPool: "last"}
 @dataclass(frozen=True)
 class ModelListing:
     """An encoder of `tokens` or of features, the lines, the register of their output, which is pooled over time if
-    `pool` is not None, and a linear head. The encoder and the head are names of a matrix and a bias of `arrays`."""
+    `pool` is not None, and a linear head, whose logits may have a `cap`. The encoder and the head are names of a matrix
+    and a bias of `arrays`."""
 
     tokens: bool
     encoder: tuple[str, str]
@@ -30,11 +31,13 @@ class ModelListing:
     pool: str | None
     head: tuple[str, str]
     arrays: dict[str, Array]
+    cap: float | None = None
 
     def described(self) -> dict[str, Any]:
         """Returns all but the arrays, in the form of JSON."""
         lines = [{"op": one.op, "in": list(one.inputs), **one.settings} for one in self.lines]
         ends = {"tokens": self.tokens, "encoder": list(self.encoder), "pool": self.pool, "head": list(self.head)}
+        ends |= {} if self.cap is None else {"cap": self.cap}
         return {**ends, "y": self.y, "lines": lines}
 
 
@@ -54,13 +57,15 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     if list(model.heads) != ["head"] or (pool is not None and type(pool) not in POOLS):
         raise Unlisted(f"the model is a {type(model).__name__}, which has no program")
     tokens = isinstance(encoder, Embedding)
-    y = model.stack.emit(to, params["blocks"], 0)
+    scale = getattr(encoder, "scale", 1.0)
+    y = model.stack.emit(to, params["blocks"], 0 if scale == 1 else to("Affine", 0, scale=scale, shift=0.0))
     if model.norm is not None:
         y = model.norm.emit(to, params["norm"], y)
     tied, head = isinstance(model.head, TiedDense), params["head"]  # type: ignore[attr-defined]  # every model has one
     ends = (own["table"] if tokens else own["w"], own["bias"]), (own["table"] if tied else head["w"], head["bias"])
     first, last = ((to.array(w), to.array(bias)) for w, bias in ends)
-    return ModelListing(tokens, first, to.lines, y, None if pool is None else POOLS[type(pool)], last, to.arrays)
+    cap = getattr(model, "logit_cap", None)
+    return ModelListing(tokens, first, to.lines, y, None if pool is None else POOLS[type(pool)], last, to.arrays, cap)
 
 
 def on_host(params: Params) -> Params:

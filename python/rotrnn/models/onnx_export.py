@@ -77,4 +77,8 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
         x = g.op("ReduceMean", x, g.axes(1), keepdims=0)
     elif listing.pool == "last":
         x = g.op("Gather", x, g.constant(-1, np.int64), axis=1)
-    return g.dense(x, *last)
+    logits = g.dense(x, *last)
+    if listing.cap is None:
+        return logits
+    cap = g.constant(listing.cap)
+    return g.op("Mul", cap, g.op("Tanh", g.op("Div", logits, cap)))

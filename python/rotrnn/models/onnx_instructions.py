@@ -47,6 +47,22 @@ def _log_sigmoid(g: Graph, line: Line, x: str) -> str:
     return g.op("Neg", g.op("Softplus", g.op("Neg", x)))
 
 
+def _block_dense(g: Graph, line: Line, x: str, w: Array, b: Array | None = None) -> str:
+    blocks = g.op("Reshape", x, g.axes(0, 0, len(w), 1, w.shape[2]))
+    y = g.op("MatMul", blocks, g.constant(w.transpose(0, 2, 1)))
+    y = g.op("Reshape", y, g.axes(0, 0, len(w) * w.shape[1]))
+    return y if b is None else g.op("Add", y, g.constant(b))
+
+
+def _decay_gain(g: Graph, line: Line, x: str) -> str:
+    """1 - e^(2x) = 2 t / (1 + t) with t = tanh(-x), which is 1 at the first step."""
+    t = g.op("Tanh", g.op("Neg", x))
+    later = g.op("Slice", t, g.axes(1), g.axes(np.iinfo(np.int64).max), g.axes(1))
+    t = g.op("Pad", later, g.axes(0, 1, 0, 0, 0, 0), g.constant(1))
+    t = g.op("Slice", t, g.axes(0), g.op("Shape", x, start=1, end=2), g.axes(1))  # of no step at all, none
+    return g.op("Sqrt", g.op("Div", g.op("Add", t, t), g.op("Add", t, g.constant(1))))
+
+
 def _affine(g: Graph, line: Line, x: str) -> str:
     own = line.settings
     return g.op("Add", g.op("Mul", x, g.constant(own["scale"])), g.constant(own["shift"]))
@@ -135,6 +151,18 @@ def _scan(g: Graph, line: Line, a: str, x: str) -> str:
         return [h], [h]
 
     return g.scan(step, _sizes(line), [a, x])[0]
+
+
+def _oscillator_scan(g: Graph, line: Line, m: Array, f: Array, u: str) -> str:
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        after = []
+        for row, gain in zip(m, f, strict=True):
+            z, x = (body.op("Mul", body.constant(one), state) for one, state in zip(row, states, strict=True))
+            after.append(body.op("Add", z, body.op("Add", x, body.op("Mul", body.constant(gain), now[0]))))
+        return after, after
+
+    z, x = (g.op("Unsqueeze", one, g.axes(2)) for one in g.scan(step, [f.shape[1:]] * 2, [u]))
+    return g.op("Concat", z, x, axis=2)
 
 
 def _elman(g: Graph, line: Line, x: str, A: Array) -> str:
@@ -369,6 +397,7 @@ def _sum(g: Graph, x: str, y: str, axis: int) -> str:
 
 RULES: dict[str, Callable[..., Any]] = {
     "Dense": lambda g, line, x, w, b=None: g.dense(x, w, b),
+    "BlockDense": _block_dense,
     "Skip": _skip,
     "BatchNorm": _batch_norm,
     "RMSNorm": _rms_norm,
@@ -380,6 +409,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Softplus": lambda g, line, x: g.op("Softplus", x),
     "Affine": _affine,
     "Decay": lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
+    "DecayGain": _decay_gain,
     "Product": lambda g, line, x, z: g.op("Mul", x, z),
     "Sum": lambda g, line, x, z: g.op("Add", x, z),
     "GLU": lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
@@ -391,6 +421,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "System": _system,
     "Bank": _bank,
     "Scan": _scan,
+    "OscillatorScan": _oscillator_scan,
     "Elman": _elman,
     "LSTMCells": _lstm,
     "GRUCells": _gru,

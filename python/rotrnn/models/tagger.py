@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,19 +16,29 @@ from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
-from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy
+from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy, tanh, tanh_backward
 
 
 @loadable
 @dataclass(frozen=True)
 class Tagger(SequenceModel):
-    """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`, or a `TiedDense`."""
+    """Logits (B, T, C), one class per token. Params of the head: "head", a `Dense`, or a `TiedDense`.
+
+    With `logit_cap`, a logit l is ``logit_cap tanh(l / logit_cap)``, below the cap (RecurrentGemma, Botev et al. 2024:
+    30).
+    """
 
     head: Dense
+    logit_cap: float | None = field(default=None, kw_only=True)
 
     labels_form: ClassVar[str] = "B T"
     logits_form: ClassVar[str] = "B T C"
     entropy = staticmethod(cross_entropy)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
+            raise ValueError(f"{type(self).__name__}: logit_cap={self.logit_cap}, expected a positive number or None")
 
     @property
     def heads(self) -> dict[str, Dense]:
@@ -56,11 +66,18 @@ class Tagger(SequenceModel):
         return params
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
-        return self.head.forward(self.head_params(params), x, ctx)
+        logits, saved = self.head.forward(self.head_params(params), x, ctx)
+        if self.logit_cap is None:
+            return logits, saved
+        share = tanh(logits / self.logit_cap)
+        return self.logit_cap * share, (saved, share)
 
     def head_backward(
         self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
+        if self.logit_cap is not None:
+            saved, share = saved
+            dlogits = tanh_backward(dlogits, share)
         dx, dhead = trusted(self.head.backward)(self.head_params(params), saved, dlogits)
         return dx, {"head": dhead}
 
@@ -75,7 +92,7 @@ class Tagger(SequenceModel):
 
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         """Returns logits (B, T, C) of the tokens of x only."""
-        return self.head.forward(self.head_params(params), x, TRUSTED.checked(lengths))[0], None
+        return self.head_forward(params, x, TRUSTED.checked(lengths))[0], None
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, T, C) for labels (B, T).

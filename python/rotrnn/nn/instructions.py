@@ -23,7 +23,10 @@ from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
+from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
 from rotrnn.ops.pointwise import (
+    decay_gain,
+    decay_gain_backward,
     exp,
     exp_backward,
     gelu,
@@ -70,6 +73,35 @@ class Dense(Instruction):
     def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
         grads = dense_backward(dy, x, w)
         return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class BlockDense(Instruction):
+    """``y = w x + b`` by H blocks: x (H I,), w (H, O, I), b (H O,) or None; block h of y comes from block h of x."""
+
+    reads = ("x",)
+    parameters = ("w", "b")
+
+    def shapes(self, x: Any, w: Any, b: Any = None) -> tuple[Shape, ...]:
+        if len(w) != 3 or x != (w[0] * w[2],) or b not in (None, (w[0] * w[1],)):
+            raise ValueError("expected x (H I,), w (H, O, I) and b (H O,)")
+        return ((w[0] * w[1],),)
+
+    def forward(self, call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+        biases = [None] * len(w) if b is None else b.reshape(w.shape[:2])
+        parts = [dense(part, *of) for part, *of in zip(_blocks(x, w.shape[2]), w, biases, strict=True)]
+        y: Array = np.concatenate(parts, -1)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
+        grads = [dense_backward(*of) for of in zip(_blocks(dy, w.shape[1]), _blocks(x, w.shape[2]), w, strict=True)]
+        dw = np.concatenate([one.dw[None] for one in grads])
+        return np.concatenate([one.dx for one in grads], -1), dw, np.concatenate([one.dbias for one in grads])
+
+
+def _blocks(x: Array, width: int) -> list[Array]:
+    """Returns the blocks of the last axis, each of so many channels."""
+    return [contiguous(x[..., at : at + width]) for at in range(0, x.shape[-1], width)]
 
 
 @dataclass(frozen=True)
@@ -197,6 +229,7 @@ class Softplus(Instruction):
     """``y = log(1 + e^x)``."""
 
     reads = ("x",)
+    foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
         return softplus(x)
@@ -322,6 +355,39 @@ class OfHeads(Instruction):
         G, N = call.shapes[0]
         dx: Array = dy.reshape(*dy.shape[:2], G, len(b) // G, N).sum(3)
         return dx, dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+
+
+@dataclass(frozen=True)
+class DecayGain(Instruction):
+    """``y = sqrt(1 - e^{2x})``, and 1 at the first step of a sequence: the gain of an input beside a decay e^x, which
+    keeps the variance of a state that begins with its first input (`rotrnn.ops.decay_gain`). Its state is the number of
+    steps so far."""
+
+    reads = ("x",)
+
+    def state(self, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("places", (), "integer"),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        steps = np.full(len(x), x.shape[1]) if call.lengths is None else call.lengths
+        call.after = (steps if call.state is None else call.state[0] + steps,)
+        y = decay_gain(x, lengths=call.lengths)
+        self._set_first(call, y, 1)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        call.dbefore = (np.zeros(len(x)),)
+        dx = decay_gain_backward(dy, x, lengths=call.lengths)
+        self._set_first(call, dx, 0)
+        return dx
+
+    def _set_first(self, call: Call, y: Array, value: float) -> None:
+        """Sets the first step of each sequence, if it is in this call."""
+        if call.state is None:
+            y[:, :1] = value
+            return
+        for b in np.flatnonzero(call.state[0] == 0):
+            y[b, :1] = value
 
 
 @dataclass(frozen=True)
@@ -484,6 +550,68 @@ class Columns(Instruction):
         return dy * scale, (dy * w).sum(0)
 
 
+@dataclass(frozen=True)
+class Oscillators(Instruction):
+    """The matrices m (2, 2, N) of LinOSS's oscillators, and what an input adds, f (2, N), of A, dt and, of "damped", G
+    (N,): `rotrnn.LinOSS` has the equations."""
+
+    method: str
+    parameters = ("A", "dt", "G")
+    foldable = True
+
+    def shapes(self, A: Any, dt: Any, G: Any = None) -> tuple[Shape, ...]:
+        if len(A) != 1 or dt != A or (A if self.method == "damped" else None) != G:
+            raise ValueError("expected A and dt (N,), and G (N,) of 'damped' alone")
+        return (2, 2, *A), (2, *A)
+
+    def forward(self, call: Call, A: Array, dt: Array, G: Array | None = None) -> tuple[Array, Array]:
+        s, a, _, S = self._physical(A, dt, G)
+        one, square = np.ones_like(s), s * s * a
+        last, divisor = (one, 1 + square) if self.method == "im" else (S - square, S)
+        m = np.stack([np.stack([one, -s * a]), np.stack([s, last])]) / divisor
+        return m, s * m[:, 0]
+
+    def _physical(self, A: Array, dt: Array, G: Array | None) -> tuple[Array, Array, Array, Array]:
+        """Returns s, a, g and S = 1 + s g. With r = sqrt(S) + 1, the limits of a are (g / r)^2 and (r / s)^2."""
+        s = sigmoid(contiguous(dt))
+        if G is None:
+            return s, np.maximum(A, 0), np.zeros_like(s), np.ones_like(s)
+        g = np.maximum(G, 0)
+        S = 1 + s * g
+        r = np.sqrt(S) + 1
+        return s, np.minimum(np.maximum(A, (g / r) ** 2), (r / s) ** 2), g, S
+
+    def backward(self, call: Call, dy: tuple[Array, Array], A: Array, dt: Array, G: Array | None = None) -> Any:
+        s, a, g, S = self._physical(A, dt, G)
+        m, _ = self.forward(call, A, dt, G)
+        dm, df = (
+            np.zeros(shape, A.dtype, like=A) if one is None else one
+            for one, shape in zip(dy, self.shapes(A.shape, A.shape, None if G is None else A.shape), strict=True)
+        )
+        (d00, d01), (d10, d11) = dm
+        d00, d10 = d00 + s * df[0], d10 + s * df[1]
+        ds = df[0] * m[0, 0] + df[1] * m[1, 0]
+        if self.method == "im":
+            q = 1 / (1 + s * s * a)
+            dq = d00 - s * a * d01 + s * d10 + d11
+            da = -s * q * d01 - s * s * q * q * dq
+            ds += q * (d10 - a * d01) - 2 * s * a * q * q * dq
+        else:
+            da = -(s * d01 + s * s * d11) / S
+            ds += (d10 - a * d01 - 2 * s * a * d11) / S
+            dS = -(d00 - s * a * d01 + s * d10 - s * s * a * d11) / (S * S)
+        if G is None:
+            return np.where(A > 0, da, 0), ds * s * (1 - s), None
+        root = np.sqrt(S)
+        r = root + 1
+        low, high = (g / r) ** 2 > A, (r / s) ** 2 < A
+        dr = np.where(low, -2 * g * g / r**3, np.where(high, 2 * r / (s * s), 0)) * da
+        dS = dS + dr / (2 * root)
+        ds += g * dS + np.where(high, -2 * r * r / s**3, 0) * da
+        dg = s * dS + np.where(low, 2 * g / (r * r), 0) * da
+        return np.where(low | high, 0, da), ds * s * (1 - s), np.where(G > 0, dg, 0)
+
+
 # ---- recurrences ----
 
 
@@ -539,6 +667,30 @@ class Scan(Instruction):
         grads = diagonal_scan_backward(dy, a, call.y, *(call.state or ()), dhT=dhT, lengths=call.lengths)
         call.dbefore = (grads.dh0,)
         return grads.da, grads.dx
+
+
+@dataclass(frozen=True)
+class OscillatorScan(Instruction):
+    """``h_t = M h_{t-1} + f u_t``, h (2, N), m (2, 2, N), f (2, N), u (N,) (`rotrnn.ops.oscillator_scan`)."""
+
+    reads = ("u", "y")
+    form = "P P N; P N; N -> P N"
+    parameters = ("m", "f")
+
+    def state(self, m: Any, f: Any, u: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", f),)
+
+    def forward(self, call: Call, m: Array, f: Array, u: Array) -> Array:
+        h, after = oscillator_scan(m, f, u, *(call.state or ()), lengths=call.lengths, return_state=True)
+        call.after = (after,)
+        return h
+
+    def backward(self, call: Call, dy: Array, m: Array, f: Array, u: Array) -> tuple[Array, ...]:
+        (dhT,) = call.dafter or (None,)
+        dh = np.zeros_like(call.y) if dy is None else dy
+        grads = oscillator_scan_backward(dh, m, f, u, call.y, *(call.state or ()), dhT=dhT, lengths=call.lengths)
+        call.dbefore = (grads.dh0,)
+        return grads.dm, grads.df, grads.du
 
 
 @dataclass(frozen=True)

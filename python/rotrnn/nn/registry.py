@@ -7,6 +7,7 @@ from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.gru import GRU as GRU
+from rotrnn.nn.layers.linoss import LinOSS as LinOSS
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.lstm import LSTM as LSTM
@@ -17,6 +18,7 @@ from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
+from rotrnn.nn.layers.rg_lru import RGLRU as RGLRU
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
 from rotrnn.nn.layers.s4 import S4 as S4
@@ -31,6 +33,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "lru": LRU,
         "s5": S5,
         "s4d": S4D,
+        "linoss": LinOSS,
         "s4": S4,
         "liquid_s4": LiquidS4,
     },
@@ -40,6 +43,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "mamba3": Mamba3,
         "selective_rotrnn": SelectiveRotRNN,
         "min_gru": MinGRU,
+        "rg_lru": RGLRU,
         "delta_net": DeltaNet,
         "mlstm": MLSTM,
     },

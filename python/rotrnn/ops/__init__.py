@@ -29,6 +29,8 @@ from rotrnn.ops.mlstm import *  # noqa: F403
 from rotrnn.ops.mlstm import __all__ as _mlstm
 from rotrnn.ops.orthogonal import *  # noqa: F403
 from rotrnn.ops.orthogonal import __all__ as _orthogonal
+from rotrnn.ops.oscillator import *  # noqa: F403
+from rotrnn.ops.oscillator import __all__ as _oscillator
 from rotrnn.ops.pointwise import *  # noqa: F403
 from rotrnn.ops.pointwise import __all__ as _pointwise
 from rotrnn.ops.rnn import *  # noqa: F403
@@ -64,6 +66,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_mixer,
         *_mlstm,
         *_orthogonal,
+        *_oscillator,
         *_pointwise,
         *_rnn,
         *_scan,

@@ -34,6 +34,8 @@ __all__ = [
     "batch_norm_statistics",
     "binary_cross_entropy",
     "cross_entropy",
+    "decay_gain",
+    "decay_gain_backward",
     "dropout",
     "dropout_backward",
     "embedding",
@@ -219,6 +221,32 @@ def softplus(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array
 def softplus_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """``dx = dy s(x)``; arguments as in `softplus`."""
     return _unary_backward("softplus", dy, x, lengths)
+
+
+def decay_gain(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``sqrt(1 - e^{2x})`` for x <= 0, accurate near zero, within 4 ulp; NaN for x > 0.
+
+    With the decay ``a = e^x`` it is the gain of the input in ``h_t = a h_{t-1} + sqrt(1 - a^2) x_t`` that keeps the
+    variance of h (LRU, RG-LRU).
+
+    Parameters
+    ----------
+    x : (B, T, D) with `lengths`; any shape without
+
+    Returns
+    -------
+    y : shape of x
+    """
+    return _unary("decay_gain", x, lengths)
+
+
+def decay_gain_backward(dy: npt.ArrayLike, x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
+    """``dx = -2 dy e^{2x} / sqrt(max(4 (1 - e^{2x}), 1e-6))``; arguments as in `decay_gain`.
+
+    The slope of the root is at most 1000, as in the authors' code of the RG-LRU (De et al. 2024,
+    google-deepmind/recurrentgemma); from x = -1.25e-7 up this is smaller than the derivative.
+    """
+    return _unary_backward("decay_gain", dy, x, lengths)
 
 
 class GluGrads(NamedTuple):

@@ -1,16 +1,17 @@
-"""Mamba and Mamba-2 in Hugging Face's format: the folders of MambaForCausalLM and Mamba2ForCausalLM of transformers.
+"""Models in Hugging Face's format: the folders of MambaForCausalLM, Mamba2ForCausalLM and RecurrentGemmaForCausalLM of
+transformers.
 
 A folder has config.json with the settings, and model.safetensors with the arrays, or several such files and an index of
-them. Both families are a `LanguageModel` of plain blocks with RMS norms. Its embedding and head have a bias, which the
-published ones do not: it is zero.
+them. All become a `LanguageModel` with RMS norms: of plain blocks, or of Griffin's. Its embedding and head have a bias,
+which the published ones do not: it is zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
@@ -22,8 +23,10 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import WEIGHTS, Loaded
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Params, Recurrent, unflatten
+from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
+from rotrnn.nn.layers.rg_lru import RGLRU
 
 INDEX = "model.safetensors.index.json"
 
@@ -31,8 +34,73 @@ FOREVER = ([0, float("inf")], [0, None], [0, {"__float__": "Infinity"}])
 """What config.json says of step sizes that are not cut off."""
 
 
+def _same(array: Array) -> Array:
+    return array
+
+
+class Named(NamedTuple):
+    """A parameter, its name in a checkpoint, its shape there, and what it becomes here."""
+
+    name: str
+    there: str
+    shape: tuple[int, ...]
+    change: Callable[[Array], Array] = _same
+
+
+class MambaFamily:
+    """What the two families of Mamba have in common: plain blocks, and names."""
+
+    layer_name: ClassVar[str]
+    arrays: ClassVar[dict[str, str]]
+    table: ClassVar[tuple[str, ...]] = ("backbone.embeddings.weight", "backbone.embedding.weight")
+    """Names of the embedding: today's, and that of the first checkpoints."""
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    layer_norm_epsilon: float
+    expand: int
+    hidden_act: str
+    tie_word_embeddings: bool
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises ValueError if a setting has a value that no model here has."""
+        if self.hidden_act != "silu":
+            raise ValueError(f"hidden_act is {self.hidden_act!r:.80}, expected 'silu'")
+        inner = self.expand * self.hidden_size
+        if settings.get("intermediate_size", inner) != inner:
+            raise ValueError(f"intermediate_size is {settings['intermediate_size']!r:.80}, expected {inner}")
+
+    def model(self) -> ModelSettings:
+        return ModelSettings(
+            self.layer_name,
+            *(self.hidden_size, self.num_hidden_layers),
+            norm="rms",
+            block="plain",
+            final_norm=True,
+            norm_eps=self.layer_norm_epsilon,
+            tied=self.tie_word_embeddings,
+        )
+
+    def names(self, model: SequenceModel) -> Iterator[Named]:
+        """Yields the parameters."""
+        V, D = self.vocab_size, self.hidden_size
+        yield Named("encoder.table", self.table[0], (V, D))
+        for i, block in enumerate(model.stack.blocks):
+            yield Named(f"blocks.{i}.norm.scale", f"backbone.layers.{i}.norm.weight", (D,))
+            for name, shape in block.layer.shapes.items():
+                there = f"backbone.layers.{i}.mixer.{self.arrays[name]}"
+                taps = ((shape[0], 1, shape[1]), _taps) if name == "conv_w" else (shape,)
+                yield Named(f"blocks.{i}.layer.{name}", there, *taps)
+        yield Named("norm.scale", "backbone.norm_f.weight", (D,))
+
+
+def _taps(array: Array) -> Array:
+    """Returns the taps (D, K) of PyTorch's Conv1d, (D, 1, K)."""
+    return array[:, 0]
+
+
 @dataclass(frozen=True, kw_only=True)
-class MambaConfig:
+class MambaConfig(MambaFamily):
     """What a config.json says that a Mamba depends on. Names and defaults are those of transformers."""
 
     vocab_size: int = 50280
@@ -87,7 +155,7 @@ class MambaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config:
+class Mamba2Config(MambaFamily):
     """What a config.json says that a Mamba-2 depends on. Names and defaults are those of transformers."""
 
     vocab_size: int = 32768
@@ -134,7 +202,123 @@ class Mamba2Config:
         )
 
 
-Config = MambaConfig | Mamba2Config
+@dataclass(frozen=True, kw_only=True)
+class RecurrentGemmaConfig:
+    """What a config.json says that a RecurrentGemma depends on. Names and defaults are those of transformers; its
+    `intermediate_size` is twice the width of the feed-forward net."""
+
+    vocab_size: int = 256000
+    hidden_size: int = 2560
+    num_hidden_layers: int = 26
+    intermediate_size: int = 7680
+    num_attention_heads: int = 10
+    num_key_value_heads: int | None = None
+    lru_width: int | None = None
+    attention_window_size: int = 2048
+    conv1d_width: int = 4
+    logits_soft_cap: float = 30.0
+    rms_norm_eps: float = 1e-6
+    hidden_activation: str = "gelu_pytorch_tanh"
+    attention_bias: bool = False
+    block_types: tuple[str, ...] = ("recurrent", "recurrent", "attention")
+    tie_word_embeddings: bool = True
+
+    table: ClassVar[tuple[str, ...]] = ("model.embed_tokens.weight",)
+    expected: ClassVar[dict[str, Any]] = {
+        "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "conv1d_width": 4, "rope_theta": 10_000,
+        "partial_rotary_factor": 0.5, "rope_type": "default",
+    }  # fmt: skip
+    """Settings that have one value here, whichever are in the file."""
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises ValueError if a setting has a value that no model here has."""
+        D, rope, types = self.hidden_size, settings.get("rope_parameters") or {}, self.block_types
+        if not isinstance(rope, dict):
+            raise ValueError(f"rope_parameters is {rope!r:.80}, expected an object")
+        sizes = {"intermediate_size": 6 * D, "lru_width": D, "head_dim": D // max(self.num_attention_heads, 1)}
+        for name, value in {**self.expected, **sizes}.items():
+            got = {**settings, **rope}.get(name, getattr(self, name, value))
+            if got not in (value, None):
+                raise ValueError(f"{name} is {got!r:.80}, expected {value!r}")
+        recurrent = ("recurrent",) * len(types)
+        if types not in [recurrent, (*recurrent[1:], "attention")][: len(types)]:
+            expected = "'recurrent' and at the end 'attention', or 'recurrent' alone"
+            raise ValueError(f"block_types is {list(types)!r:.80}, expected {expected}")
+
+    def layer(self) -> Recurrent:
+        return RGLRU(self.hidden_size, heads=self.num_attention_heads)
+
+    def model(self) -> ModelSettings:
+        attends = self.block_types[-1] == "attention"
+        attention: dict[str, Any] = {
+            "attention_every": len(self.block_types),
+            "attention_window": self.attention_window_size,
+            "attention_heads": self.num_attention_heads,
+            "attention_kv_heads": self.num_key_value_heads,
+        }
+        return ModelSettings(
+            "rg_lru",
+            *(self.hidden_size, self.num_hidden_layers),
+            norm="rms",
+            block="griffin",
+            final_norm=True,
+            norm_eps=self.rms_norm_eps,
+            tied=self.tie_word_embeddings,
+            scale_embedding=True,
+            logit_cap=self.logits_soft_cap,
+            **(attention if attends else {}),
+        )
+
+    def names(self, model: SequenceModel) -> Iterator[Named]:
+        """Yields the parameters. The norms' weights are less by one than scales, the gates' matrices multiply from the
+        right, and the pairs of channels that turn are halves of what turns."""
+        V, D, H = self.vocab_size, self.hidden_size, self.num_attention_heads
+        yield Named("encoder.table", self.table[0], (V, D))
+        for i, block in enumerate(model.stack.blocks):
+            here, there = f"blocks.{i}.", f"model.layers.{i}."
+            for name, norm in (("norm", "temporal_pre_norm"), ("norm2", "channel_pre_norm")):
+                yield Named(f"{here}{name}.scale", f"{there}{norm}.weight", (D,), _one_more)
+            for name, part in (("up", "gate_proj"), ("value", "up_proj"), ("down", "down_proj")):
+                shape = (D, 3 * D) if name == "down" else (3 * D, D)
+                yield Named(f"{here}feed_forward.{name}.w", f"{there}mlp_block.{part}.weight", shape)
+                yield Named(f"{here}feed_forward.{name}.bias", f"{there}mlp_block.{part}.bias", shape[:1])
+            here, there = f"{here}layer.", f"{there}temporal_block."
+            if isinstance(block.layer, Attention):
+                for name in ("q", "k", "v", "out"):
+                    part = f"{there}{name[0]}_proj.weight"
+                    change = _pairs(D // H) if name in ("q", "k") else _same
+                    yield Named(f"{here}w_{name}", part, block.layer.shapes[f"w_{name}"], change)
+                yield Named(f"{here}b_out", f"{there}o_proj.bias", (D,))
+                continue
+            for name, part in (("gate", "linear_y"), ("value", "linear_x"), ("out", "linear_out")):
+                yield Named(f"{here}griffin_{name}_w", f"{there}{part}.weight", (D, D))
+                yield Named(f"{here}griffin_{name}_bias", f"{there}{part}.bias", (D,))
+            yield Named(f"{here}griffin_conv_w", f"{there}conv_1d.weight", (D, 1, 4), _taps)
+            yield Named(f"{here}griffin_conv_bias", f"{there}conv_1d.bias", (D,))
+            yield Named(f"{here}a_param", f"{there}rg_lru.recurrent_param", (D,))
+            for name, part in (("a_gate", "recurrent_gate"), ("input_gate", "input_gate")):
+                yield Named(f"{here}{name}_w", f"{there}rg_lru.{part}_weight", (H, D // H, D // H), _from_the_left)
+                yield Named(f"{here}{name}_bias", f"{there}rg_lru.{part}_bias", (H, D // H), np.ravel)
+        yield Named("norm.scale", "model.final_norm.weight", (D,), _one_more)
+
+
+def _one_more(array: Array) -> Array:
+    more: Array = 1 + array
+    return more
+
+
+def _from_the_left(array: Array) -> Array:
+    return array.swapaxes(1, 2)
+
+
+def _pairs(width: int) -> Callable[[Array], Array]:
+    """Returns what orders the rows of heads so that those of a pair are neighbours: channels i and i + width / 4."""
+    turning = width // 2
+    order = np.concatenate([np.arange(turning).reshape(2, -1).T.ravel(), np.arange(turning, width)])
+    return lambda array: array.reshape(-1, width, array.shape[-1])[:, order].reshape(array.shape)
+
+
+Config = MambaConfig | Mamba2Config | RecurrentGemmaConfig
 
 
 def read_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
@@ -150,6 +334,11 @@ def read_mamba2(folder: Path, settings: dict[str, Any]) -> Loaded:
     return _read(folder, settings, Mamba2Config)
 
 
+def read_recurrent_gemma(folder: Path, settings: dict[str, Any]) -> Loaded:
+    """Returns the model of a folder whose config.json has the model_type "recurrent_gemma"."""
+    return _read(folder, settings, RecurrentGemmaConfig)
+
+
 def _read(folder: Path, settings: dict[str, Any], kind: Any) -> Loaded:
     """Returns the model of a folder; `kind` is the class of its settings."""
     path = folder / "config.json"
@@ -158,12 +347,9 @@ def _read(folder: Path, settings: dict[str, Any], kind: Any) -> Loaded:
     }
     try:
         config: Config = kind(**known)
-        if config.hidden_act != "silu":
-            raise ValueError(f"hidden_act is {config.hidden_act!r:.80}, expected 'silu'")
-        inner = config.expand * config.hidden_size
-        if settings.get("intermediate_size", inner) != inner:
-            raise ValueError(f"intermediate_size is {settings['intermediate_size']!r:.80}, expected {inner}")
-        model = _model_of(config)
+        config.check(settings)
+        sizes = {"n_classes": config.vocab_size, "vocab": config.vocab_size}
+        model: SequenceModel = build_model(config.model(), config.layer(), head="language", **sizes)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     return Loaded(model, _params_of(folder, model, config))
@@ -176,51 +362,28 @@ def _setting(path: Path, name: str, value: Any, hint: Any) -> Any:
         raise ValueError(f"{path}: {name} is {value!r:.80}, expected {describe(hint, PYTHON)}") from None
 
 
-def _model_of(config: Config) -> SequenceModel:
-    settings = ModelSettings(
-        config.layer_name,
-        *(config.hidden_size, config.num_hidden_layers),
-        norm="rms",
-        block="plain",
-        final_norm=True,
-        norm_eps=config.layer_norm_epsilon,
-        tied=config.tie_word_embeddings,
-    )
-    return build_model(settings, config.layer(), head="language", n_classes=config.vocab_size, vocab=config.vocab_size)
-
-
-def _names(model: SequenceModel, config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yields each parameter, its name in a checkpoint, and its shape there."""
-    V, D = config.vocab_size, config.hidden_size
-    yield "encoder.table", "backbone.embeddings.weight", (V, D)
-    for i, block in enumerate(model.stack.blocks):
-        yield f"blocks.{i}.norm.scale", f"backbone.layers.{i}.norm.weight", (D,)
-        for name, shape in block.layer.shapes.items():
-            there = (shape[0], 1, shape[1]) if name == "conv_w" else shape
-            yield f"blocks.{i}.layer.{name}", f"backbone.layers.{i}.mixer.{config.arrays[name]}", there
-    yield "norm.scale", "backbone.norm_f.weight", (D,)
-    if not config.tie_word_embeddings:
-        yield "head.w", "lm_head.weight", (V, D)
-
-
 def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
     """Returns the parameters of a folder, in the dtype of its arrays, but at least float32."""
     where, arrays = _arrays(folder)
-    table, first = "backbone.embeddings.weight", "backbone.embedding.weight"
-    if first in arrays and table not in arrays:  # as the first checkpoints have it
-        arrays[table] = arrays.pop(first)
+    table, *earlier = config.table
+    for first in earlier:
+        if first in arrays and table not in arrays:
+            arrays[table] = arrays.pop(first)
     head = arrays.pop("lm_head.weight", None) if config.tie_word_embeddings else None
     if head is not None and not np.array_equal(head, arrays.get(table, head), equal_nan=True):
         expected = f"{table} once more, or tie_word_embeddings=false in config.json"
         raise ValueError(f"{where}: lm_head.weight has numbers of its own, expected {expected}")
+    named = list(config.names(model))
+    if not config.tie_word_embeddings:
+        named.append(Named("head.w", "lm_head.weight", (config.vocab_size, config.hidden_size)))
     flat: dict[str, Array] = {}
-    for name, there, shape in _names(model, config):
+    for name, there, shape, change in named:
         if there not in arrays:
             raise ValueError(f"{where}: lacks {there}")
         array = arrays.pop(there)
         if array.shape != shape:
             raise ValueError(f"{where}: {there} has shape {array.shape}, expected {shape}")
-        flat[name] = array.reshape(shape[0], shape[2]) if len(shape) == 3 else array
+        flat[name] = np.ascontiguousarray(change(array))
     if arrays:
         raise ValueError(f"{where}: has {min(arrays)}, which is not expected")
     dtype = np.result_type(*flat.values())

@@ -14,14 +14,15 @@ from typing import Any
 from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
-from rotrnn.models.io.huggingface import INDEX, check_weights, read_mamba, read_mamba2
+from rotrnn.models.io.huggingface import INDEX, check_weights, read_mamba, read_mamba2, read_recurrent_gemma
 
 
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
     """Reads a model and its parameters from a folder: ``model, params = rotrnn.from_pretrained("folder")``.
 
-    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM or Mamba2ForCausalLM of
-    transformers, such as that of "state-spaces/mamba-130m-hf". Parameters are float32, or float64 if the file has any.
+    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM, Mamba2ForCausalLM or
+    RecurrentGemmaForCausalLM of transformers, such as that of "state-spaces/mamba-130m-hf". Parameters are float32, or
+    float64 if the file has any.
     No code is run that a folder has in it.
 
     Parameters
@@ -80,7 +81,7 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     return loaded
 
 
-READERS = {OWN: _read_own, "mamba": read_mamba, "mamba2": read_mamba2}
+READERS = {OWN: _read_own, "mamba": read_mamba, "mamba2": read_mamba2, "recurrent_gemma": read_recurrent_gemma}
 """What reads a folder, by the model_type of its config.json."""
 
 

@@ -86,7 +86,8 @@ class TiedDense(Dense):
 
 @dataclass(frozen=True)
 class Embedding(Module):
-    """``y[b, t] = table[ids[b, t]] + bias``: like `Dense` on one-hot vectors of the ids (B, T), without forming them.
+    """``y[b, t] = scale (table[ids[b, t]] + bias)``: like `Dense` on one-hot vectors of the ids (B, T), without forming
+    them.
 
     Params: "table" (V, D), N(0, 1/V) as for a linear encoder; "bias" (D,), zero.
     """
@@ -96,10 +97,13 @@ class Embedding(Module):
 
     vocab: int
     d_model: int
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("vocab", "d_model")
+        if not 0 < self.scale < np.inf:
+            raise ValueError(f"Embedding: scale={self.scale}, expected a positive number")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -112,9 +116,11 @@ class Embedding(Module):
         }
 
     def forward(self, params: Params, ids: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
-        return embedding(ids, params["table"], params["bias"], lengths=ctx.lengths), DenseSaved(ids, ctx.lengths)
+        y = embedding(ids, params["table"], params["bias"], lengths=ctx.lengths)
+        return y if self.scale == 1 else self.scale * y, DenseSaved(ids, ctx.lengths)
 
     def backward(self, params: Params, saved: DenseSaved, dy: Array) -> tuple[None, Params]:
         """Returns (None, dparams): token ids have no gradient."""
+        dy = dy if self.scale == 1 else self.scale * dy
         dtable, dbias = embedding_backward(dy, saved.x, self.vocab, lengths=saved.lengths)
         return None, {"table": dtable, "bias": dbias}

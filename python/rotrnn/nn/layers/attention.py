@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +54,9 @@ class Attention(Recurrent):
     et al. 2023): the state is smaller by that factor, ``K = d_model kv_heads / heads``.
 
     With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
-    through the causal mask. With `window`, a step attends to this number of steps, including itself. `bias` adds a bias
-    to each of the four maps.
+    through the causal mask. With ``rotary="half"`` the first half of each head's channels turns, as in Griffin (De et
+    al. 2024; google-deepmind/recurrentgemma). With `window`, a step attends to this number of steps, including itself.
+    `bias` adds a bias to each of the four maps, ``bias="out"`` to the last one alone, as in Griffin.
 
     Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,),
     b_k, b_v (K,), zero.
@@ -71,10 +73,10 @@ class Attention(Recurrent):
     lanes: ClassVar[str] = "2 d_model t"
 
     heads: int = 1
-    rotary: bool = True
+    rotary: bool | str = True
     base: float = 10_000.0
     window: int | None = None
-    bias: bool = False
+    bias: bool | str = False
     kv_heads: int | None = None
 
     def __post_init__(self) -> None:
@@ -84,8 +86,15 @@ class Attention(Recurrent):
             raise ValueError(f"Attention: heads={self.heads}, expected a divisor of d_model={self.d_model}")
         if self.heads % self.groups:
             raise ValueError(f"Attention: kv_heads={self.kv_heads}, expected a divisor of heads={self.heads}")
-        if self.rotary and self.d_model // self.heads % 2:
-            width = self.d_model // self.heads
+        for name, choice in (("rotary", "half"), ("bias", "out")):
+            value = getattr(self, name)
+            if isinstance(value, str) and value != choice:
+                raise ValueError(f"Attention: {name}={value!r}, expected True, False or {choice!r}")
+        width = self.d_model // self.heads
+        if self.rotary == "half" and width % 4:
+            expected = "a multiple of 4 for rotary='half'"
+            raise ValueError(f"Attention: heads={self.heads} of width {width}, expected {expected}")
+        if self.rotary and width % 2:
             raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for rotary=True")
         if not 0 < self.base < np.inf:
             raise ValueError(f"Attention: base={self.base}, expected a positive number")
@@ -105,7 +114,7 @@ class Attention(Recurrent):
         D, K = self.d_model, self.kept
         widths = {"q": D, "k": K, "v": K, "out": D}
         weights: dict[str, tuple[int, ...]] = {f"w_{map}": (width, D) for map, width in widths.items()}
-        return {**weights, **{f"b_{map}": (width,) for map, width in widths.items() if self.bias}}
+        return {**weights, **{f"b_{map}": (width,) for map, width in widths.items() if self.bias in (True, map)}}
 
     @property
     def state_form(self) -> StateForm:
@@ -145,7 +154,11 @@ class Attention(Recurrent):
     def emit(self, to: Listing, params: Params, x: int) -> int:
         q, k, v = (to("Dense", x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if self.rotary:
-            q, k = to("Rotary", q, heads=self.heads, base=self.base), to("Rotary", k, heads=self.groups, base=self.base)
+            rotated: dict[str, Any] = {"rotated": self.d_model // self.heads // 2} if self.rotary == "half" else {}
+            q, k = (
+                to("Rotary", one, heads=heads, base=self.base, **rotated)
+                for one, heads in ((q, self.heads), (k, self.groups))
+            )
         mixed = to("Attention", q, k, v, heads=self.heads, window=self.window)
         y: int = to("Dense", mixed, params["w_out"], params.get("b_out"))
         return y
@@ -160,8 +173,7 @@ class Attention(Recurrent):
         kept_keys, kept_values, place = state
         past = _kept(place, self.window)
         if self.rotary:
-            q = rotary(q, heads=self.heads, past=place, base=self.base)
-            k = rotary(k, heads=self.groups, past=place, base=self.base)
+            q, k = self._turned(rotary, q, self.heads, place), self._turned(rotary, k, self.groups, place)
         keys, values = (_append(*rows, past, ctx.lengths) for rows in ((kept_keys, k), (kept_values, v)))
         each_k, each_v = self._spread(keys), self._spread(values)
         mixed, norm = attention(q, each_k, each_v, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
@@ -194,14 +206,23 @@ class Attention(Recurrent):
         dkept_values, dv = _append_backward(dvalues, S, kept, past, steps)
         dq = grads.dq
         if self.rotary:
-            dq = rotary_backward(dq, heads=self.heads, past=saved.place, base=self.base)
-            dk = rotary_backward(dk, heads=self.groups, past=saved.place, base=self.base)
+            dq = self._turned(rotary_backward, dq, self.heads, saved.place)
+            dk = self._turned(rotary_backward, dk, self.groups, saved.place)
         dx, dparams = np.zeros_like(saved.x), {"w_out": dw_out, "b_out": db_out}
         for map, done in (("q", dq), ("k", dk), ("v", dv)):
             part, dparams[f"w_{map}"], dparams[f"b_{map}"] = dense_backward(done, saved.x, params[f"w_{map}"])
             dx += part
         dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape)
         return dx, {name: dparams[name] for name in self.shapes}, dstate0
+
+    def _turned(self, turn: Callable[..., Array], x: Array, heads: int, place: Counts) -> Array:
+        """Returns x (B, T, heads * width) turned by its positions, or only the first half of each head."""
+        if self.rotary != "half":
+            return turn(x, heads=heads, past=place, base=self.base)
+        halves = x.reshape(*x.shape[:2], heads, 2, self.d_model // self.heads // 2).copy()
+        first = halves[:, :, :, 0].reshape(*x.shape[:2], x.shape[-1] // 2)
+        halves[:, :, :, 0] = turn(first, heads=heads, past=place, base=self.base).reshape(halves[:, :, :, 0].shape)
+        return halves.reshape(x.shape)
 
     def _spread(self, rows: Array) -> Array:
         """Returns (B, S, D) of keys or values (B, S, K): their heads, each as often as heads of queries read it."""

@@ -22,13 +22,13 @@ class Griffin(Around, Programmed):
     """``y_t = W_out (GELU(W_gate u_t + b_gate) * layer(conv(W_value u + b_value))_t) + b_out``.
 
     This is the recurrent block of Griffin and Hawk (De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with
-    Local Attention for Efficient Language Models", section 2.3), in which any recurrent layer of the package takes the
-    place of the RG-LRU: ``conv(v)_t = b_conv + sum_k w_conv[:, k] * v_{t-d_conv+1+k}`` is causal and depthwise, without
+    Local Attention for Efficient Language Models", section 2.3) over any recurrent layer; theirs is the RG-LRU
+    (`rotrnn.RGLRU`). ``conv(v)_t = b_conv + sum_k w_conv[:, k] * v_{t-d_conv+1+k}`` is causal and depthwise, without
     an activation, * is the product of channels, and GELU has its tanh form. Biases are those of the authors' code
     (google-deepmind/recurrentgemma). Both branches have the width E of `layer`: in the paper about 4 D / 3.
 
     ``ModelSettings(block="griffin")`` adds norms, residuals and a gated feed-forward net, and `attention_every` the
-    local attention of Griffin; without attention the blocks are those of Hawk. The RG-LRU itself is not in the package.
+    local attention of Griffin; without attention the blocks are those of Hawk.
 
     Parameters
     ----------

@@ -94,8 +94,8 @@ class StoredHistory(Around):
       queries ``q_t = W_q u_t`` (`rotrnn.ops.history_attention`). A query finds a state by what it is and by its age.
 
     The stored vectors are the states h of the layers that have a single vector of them (`Recurrent.hidden`: RNN, LSTM,
-    GRU, SLSTM, MinGRU, SelectiveRotRNN, FixedPointRNN, and LRU, RotRNN, S5 and RopeMemory, with windows too), of LSTM
-    and SLSTM h without the cells c. Of all other layers they are the outputs y. Pairs of real lanes (2i, 2i+1) are
+    GRU, SLSTM, MinGRU, RGLRU, SelectiveRotRNN, FixedPointRNN, and LRU, RotRNN, S5 and RopeMemory, with windows too), of
+    LSTM and SLSTM h without the cells c. Of all other layers they are the outputs y. Pairs of real lanes (2i, 2i+1) are
     planes.
 
     Parameters

@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import (
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
+)
 
 import rotrnn
+from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
 
 V, T, B = 61, 37, 3
 SMALL = {"vocab_size": V, "hidden_size": 24, "state_size": 5, "num_hidden_layers": 3}
 HEADS = {"num_heads": 6, "head_dim": 8, "chunk_size": 8}
+GEMMA = {"vocab_size": V, "hidden_size": 32, "intermediate_size": 192, "num_attention_heads": 4, "pad_token_id": None}
 PUBLISHED: dict[str, tuple[Any, Any]] = {
     "mamba": (MambaForCausalLM, MambaConfig(**SMALL)),
     "mamba, other forms": (
@@ -32,6 +41,17 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
     "mamba2, tied": (
         Mamba2ForCausalLM,
         Mamba2Config(**SMALL, **HEADS, n_groups=3, tie_word_embeddings=True, use_conv_bias=False),
+    ),
+    "recurrent_gemma": (
+        RecurrentGemmaForCausalLM,
+        RecurrentGemmaConfig(**GEMMA, num_hidden_layers=4, num_key_value_heads=1, attention_window_size=7),
+    ),
+    "recurrent_gemma, other forms": (
+        RecurrentGemmaForCausalLM,
+        RecurrentGemmaConfig(
+            **GEMMA, num_hidden_layers=2, block_types=["recurrent", "attention"], tie_word_embeddings=False,
+            logits_soft_cap=3.0, rms_norm_eps=1e-3,
+        ),
     ),
 }  # fmt: skip
 TOLERANCE = 1e-5
@@ -56,7 +76,7 @@ def tokens() -> Any:
 
 def logits_of(model: Any, ids: Any) -> Any:
     with torch.no_grad():
-        return model(torch.tensor(ids)).logits.numpy()
+        return model(torch.tensor(ids), use_cache=False).logits.numpy()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -68,7 +88,8 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert logits.dtype == np.float32
     assert np.abs(logits - expected).max() <= TOLERANCE
     assert np.ptp(expected) > 1  # 1e-5 is little beside them
-    assert type(model.stack.blocks[0].layer) is (Mamba2 if name.startswith("mamba2") else Mamba)
+    kinds = {"mamba": Mamba, "mamba2": Mamba2, "recurrent_gemma": Griffin}
+    assert type(model.stack.blocks[0].layer) is kinds[name.partition(",")[0]]
 
 
 @pytest.mark.parametrize("engine", ["c", "python"])
@@ -142,7 +163,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "untied": ({"tie_word_embeddings": False}, "model.safetensors: lacks lm_head.weight"),
     "inner": ({"intermediate_size": 7}, "config.json: intermediate_size is 7, expected 48"),
     "value": ({"layer_norm_epsilon": -1.0}, "config.json: .*norm_eps"),
-    "kind": ({"model_type": "mamba3"}, "config.json: model_type is 'mamba3', expected one of rotrnn, mamba, mamba2"),
+    "kind": (
+        {"model_type": "mamba3"},
+        "config.json: model_type is 'mamba3', expected one of rotrnn, mamba, mamba2, recurrent",
+    ),
 }
 
 
@@ -179,3 +203,45 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(FileNotFoundError, match=r"model.safetensors"):
         rotrnn.from_pretrained(tmp_path)
+
+
+def test_settings_of_recurrent_gemma_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    published("recurrent_gemma", tmp_path)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    for change, message in (
+        ({"intermediate_size": 96}, "intermediate_size is 96, expected 192"),
+        ({"lru_width": 64}, "lru_width is 64, expected 32"),
+        ({"hidden_activation": "silu"}, "hidden_activation is 'silu', expected 'gelu_pytorch_tanh'"),
+        ({"attention_bias": True}, "attention_bias is True, expected False"),
+        ({"rope_parameters": {"rope_theta": 5000.0}}, "rope_theta is 5000.0, expected 10000"),
+        ({"partial_rotary_factor": 1.0, "rope_parameters": None}, "partial_rotary_factor is 1.0, expected 0.5"),
+        ({"block_types": ["attention", "recurrent"]}, r"block_types is \['attention', 'recurrent'\], expected"),
+        ({"block_types": ["attention"]}, r"block_types is \['attention'\], expected"),
+        ({"block_types": []}, r"block_types is \[\], expected"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
+        ({"num_attention_heads": 5}, "head_dim is 8, expected 6"),
+        ({"num_attention_heads": 0, "head_dim": 32}, "model.attention_heads: got 0, expected an integer from 1"),
+        ({"num_key_value_heads": 0}, "model.attention_kv_heads: got 0, expected an integer from 1"),
+    ):
+        path.write_text(json.dumps(settings | change), encoding="utf-8")
+        with pytest.raises(ValueError, match=f"config.json: .*{message}"):
+            rotrnn.from_pretrained(tmp_path)
+
+
+def test_gradients_of_recurrent_gemma_are_those_of_torch(tmp_path: Path) -> None:
+    """Of the mean cross-entropy; those by a_param go through the gain, whose slope both clip."""
+    theirs, ids = published("recurrent_gemma", tmp_path).train(), tokens()
+    model: Any
+    model, params = rotrnn.from_pretrained(tmp_path)
+    theirs(torch.tensor(ids), labels=torch.tensor(ids), use_cache=False).loss.backward()
+    logits, saved = model.forward(params, ids)
+    grads = dict(rotrnn.nn.flatten(model.backward(params, saved, model.loss(logits, model.targets(ids)).dlogits)))
+    named = {"encoder.table": "model.embed_tokens.weight", "norm.scale": "model.final_norm.weight"}
+    named["blocks.0.layer.a_param"] = "model.layers.0.temporal_block.rg_lru.recurrent_param"
+    named["blocks.1.layer.griffin_conv_bias"] = "model.layers.1.temporal_block.conv_1d.bias"
+    named["blocks.2.layer.w_v"] = "model.layers.2.temporal_block.v_proj.weight"
+    named["blocks.3.feed_forward.down.w"] = "model.layers.3.mlp_block.down_proj.weight"
+    for ours, there in named.items():
+        expected = theirs.get_parameter(there).grad.numpy()
+        assert np.abs(grads[ours] - expected).max() <= 1e-5 * max(1, np.abs(expected).max()), ours
