@@ -582,13 +582,11 @@ class Oscillators(Instruction):
         return s, np.minimum(np.maximum(A, (g / r) ** 2), (r / s) ** 2), g, S
 
     def backward(self, call: Call, dy: tuple[Array, Array], A: Array, dt: Array, G: Array | None = None) -> Any:
+        """First by a, s and S, of f = s M_1 and of M; then through a, which is A, 0, or a limit that depends on g and s
+        alone; and at the end through s = sigmoid(dt)."""
         s, a, g, S = self._physical(A, dt, G)
         m, _ = self.forward(call, A, dt, G)
-        dm, df = (
-            np.zeros(shape, A.dtype, like=A) if one is None else one
-            for one, shape in zip(dy, self.shapes(A.shape, A.shape, None if G is None else A.shape), strict=True)
-        )
-        (d00, d01), (d10, d11) = dm
+        ((d00, d01), (d10, d11)), df = dy
         d00, d10 = d00 + s * df[0], d10 + s * df[1]
         ds = df[0] * m[0, 0] + df[1] * m[1, 0]
         if self.method == "im":
