@@ -57,9 +57,9 @@ def turn_case(
         return tuple(one for one in turn(**args, **how) if one is not None)
 
     def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        dx, *dz, dcT = doutputs
+        dy, *dw, dcT = doutputs
         found = turn(**args, **how)
-        grads = turn_backward(dx, args["theta"], found, args["c0"], dz=dz[0] if dz else None, dcT=dcT, **how)
+        grads = turn_backward(dy, args["theta"], found, args["c0"], dw=dw[0] if dw else None, dcT=dcT, **how)
         return {name: getattr(grads, f"d{name}") for name in args}
 
     flags = f" {pairs}" + " reverse" * reverse + " ragged" * (lengths is not None)

@@ -10,7 +10,7 @@ import pytest
 from rotrnn._cpu import SSD_CHUNK as CHUNK
 from rotrnn.nn.layers.mamba3 import Mamba3
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
-from rotrnn.ops.trapezoid import trapezoid_scan
+from rotrnn.ops.trapezoid import trapezoid_scan, trapezoid_scan_backward
 from rotrnn.ops.turn import turn
 
 EPS = np.finfo(np.float64).eps
@@ -52,8 +52,8 @@ def test_turned_directions_rotate_the_state() -> None:
     theta = rng.uniform(-1, 1, (B, T, H, N // 2))
     keys, queries = args["B"][:, :, None], args["C"][:, :, None]
     turned = turn(theta, keys, queries)
-    assert turned.z is not None
-    y = trapezoid_scan(**args | {"B": turned.x[:, :, 0], "C": turned.z[:, :, 0]}).y
+    assert turned.w is not None
+    y = trapezoid_scan(**args | {"B": turned.y[:, :, 0], "C": turned.w[:, :, 0]}).y
     h = np.zeros(
         (B, H, P, N // 2), complex
     )  # a row (h_0, h_1) of a pair times R(theta) is h_0 + i h_1 turned by -theta
@@ -82,6 +82,8 @@ def test_errors() -> None:
         trapezoid_scan(**args, x0=np.zeros((B, H, P)))
     with pytest.raises(ValueError, match=r"trapezoid_scan: lam has shape \(2, 1, 2\), expected \(B=2, T=73, H=2\)"):
         trapezoid_scan(**args | {"lam": args["lam"][:, :1]})
+    with pytest.raises(ValueError, match=r"trapezoid_scan_backward: carries has shape \(2, 1, 2, 3, 4\), expected"):
+        trapezoid_scan_backward(args["x"], **args, carries=np.zeros((B, 1, H, P, N)))
     given = args["x"], args["delta"], None, args["B"], args["C"]
     with pytest.raises(ValueError, match=r"ssd_scan: of A and log_a both are None, expected one of them"):
         ssd_scan(*given)

@@ -32,7 +32,7 @@ def whole(theta: Any, x: Any) -> Any:
 def test_float32_does_not_drift_over_long_sequences() -> None:
     """The bound does not grow with T; sums in float32 would lose T EPS |c| = 14 here."""
     theta, x = long_angles(20_000)
-    y = turn(theta, x).x
+    y = turn(theta, x).y
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, whole(theta, x), rtol=0, atol=UNIT)
 
@@ -44,7 +44,7 @@ def test_float32_does_not_drift_in_streams() -> None:
     for t in range(theta.shape[1]):
         found = turn(theta[:, t : t + 1], x[:, t : t + 1], None, c)
         c = found.cT
-        steps.append(found.x)
+        steps.append(found.y)
     np.testing.assert_allclose(np.concatenate(steps, 1), whole(theta, x), rtol=0, atol=UNIT)
 
 
@@ -52,8 +52,8 @@ def test_what_is_turned_together_has_the_same_angles() -> None:
     rng = np.random.default_rng(1)
     theta, x, z = (rng.standard_normal(shape) for shape in ((2, 9, 3, 2), (2, 9, 1, 3, 5), (2, 9, 2, 3, 5)))
     both = turn(theta, x, z)
-    np.testing.assert_array_equal(both.x, turn(theta, x).x)
-    np.testing.assert_array_equal(both.z, turn(theta, z).x)
+    np.testing.assert_array_equal(both.y, turn(theta, x).y)
+    np.testing.assert_array_equal(both.w, turn(theta, z).y)
 
 
 def test_products_of_turned_vectors_depend_on_the_angles_between() -> None:
@@ -61,13 +61,13 @@ def test_products_of_turned_vectors_depend_on_the_angles_between() -> None:
     rng = np.random.default_rng(2)
     theta, x = rng.standard_normal((1, 8, 1, 3)), rng.uniform(-1, 1, (1, 8, 1, 1, 6))
     c0 = rng.standard_normal((1, 2, 1, 3))
-    plain, begun = (turn(theta, x, None, start).x.reshape(8, 6) for start in (None, c0))
+    plain, begun = (turn(theta, x, None, start).y.reshape(8, 6) for start in (None, c0))
     np.testing.assert_allclose(plain @ plain.T, begun @ begun.T, rtol=0, atol=100 * np.finfo(float).eps)
 
 
 @pytest.mark.parametrize("size", [1e3, 1e12, 1e30, np.inf, np.nan])
 def test_huge_angles_stay_turns(size: float) -> None:
-    y = turn(np.full((1, 1, 1, 1), size, np.float32), np.ones((1, 1, 1, 1, 2), np.float32)).x
+    y = turn(np.full((1, 1, 1, 1), size, np.float32), np.ones((1, 1, 1, 1, 2), np.float32)).y
     if np.isfinite(size):
         assert abs(np.hypot(*y.ravel()) - np.sqrt(2)) < 2 * UNIT
     else:
@@ -83,7 +83,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"turn: z has shape \(1, 2, 1, 2, 4\), expected \(B=1, T=2, M, H=3, N=4\)"):
         turn(theta, x, x[:, :, :, :2])
     found = turn(theta, x, x)
-    with pytest.raises(ValueError, match=r"turn_backward: dz is None, expected the gradient of z"):
+    with pytest.raises(ValueError, match=r"turn_backward: dw is None, expected the gradient of w"):
         turn_backward(x, theta, found)
-    with pytest.raises(ValueError, match=r"turn_backward: dz is an array, expected None, since turned.z is None"):
-        turn_backward(x, theta, Turned(x, None, found.cT), dz=x)
+    with pytest.raises(ValueError, match=r"turn_backward: dw is an array, expected None, since turned.w is None"):
+        turn_backward(x, theta, Turned(x, None, found.cT), dw=x)

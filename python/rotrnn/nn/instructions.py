@@ -828,18 +828,18 @@ class Turn(Instruction):
         given = _vectors(x), None if z is None else _vectors(z)
         found = turn(theta, *given, *(call.state or ()), pairs=self.pairs, lengths=call.lengths)
         call.after = (found.cT,)
-        y = found.x.reshape(x.shape)
-        return y if found.z is None or z is None else (y, found.z.reshape(z.shape))
+        y = found.y.reshape(x.shape)
+        return y if found.w is None or z is None else (y, found.w.reshape(z.shape))
 
     def backward(self, call: Call, dy: Any, theta: Array, x: Array, z: Array | None = None) -> tuple[Any, ...]:
         turned, given = (call.y, dy) if isinstance(call.y, list) else ([call.y], [dy])
         full = [np.zeros_like(y) if d is None else d for y, d in zip(turned, given, strict=True)]
         y, *w = map(_vectors, turned)
-        dx, *dz = map(_vectors, full)
+        d, *dw = map(_vectors, full)
         (dcT,) = call.dafter or (None,)
         grads = turn_backward(
-            *(dx, theta, Turned(y, w[0] if w else None, y), *(call.state or ())),
-            dz=dz[0] if dz else None,
+            *(d, theta, Turned(y, w[0] if w else None, y), *(call.state or ())),
+            dw=dw[0] if dw else None,
             dcT=dcT,
             pairs=self.pairs,
             lengths=call.lengths,

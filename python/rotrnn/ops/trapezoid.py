@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, rename
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mask_padding
 from rotrnn.ops.ssd import check_groups, ssd_scan, ssd_scan_backward
 
@@ -160,14 +160,18 @@ def trapezoid_scan_backward(
     state = {"h0": h0, "B0": B0, "x0": x0, "dhT": dhT, "dBT": dBT, "dxT": dxT}
     own = _take(args, dy=dy, **given, **state, lengths=lengths)
     lengths, taps = own["lengths"], _taps(own)
-    found: Any = ssd_scan_backward(
-        *(own["dy"], own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0),
-        dhT=own["dhT"],
-        log_a=own["log_a"],
-        later=taps.later,
-        lengths=lengths,
-        carries=carries,
-    )
+    try:
+        found: Any = ssd_scan_backward(
+            *(own["dy"], own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0),
+            dhT=own["dhT"],
+            log_a=own["log_a"],
+            later=taps.later,
+            lengths=lengths,
+            carries=carries,
+        )
+    except (TypeError, ValueError) as error:  # about carries
+        rename(error, "ssd_scan_backward", args.op)
+        raise
     dw, dv = found.ddelta, np.zeros_like(found.ddelta)
     dx0, dB0 = _last_adjoint(args, "x", found.dx), _last_adjoint(args, "B", found.dB)
     if dv.shape[1]:

@@ -16,10 +16,11 @@ TURN = Declared("turn_forward", "turn_backward", vectors="L", others="M", angles
 
 
 class Turned(NamedTuple):
-    """What `turn` returns: x (B, T, L, H, N), z (B, T, M, H, N) or None, the state cT (B, 2, H, A)."""
+    """What `turn` returns: y (B, T, L, H, N), x turned; w (B, T, M, H, N), z turned, or None; and the state cT
+    (B, 2, H, A)."""
 
-    x: Array
-    z: Array | None
+    y: Array
+    w: Array | None
     cT: Array
 
 
@@ -74,7 +75,7 @@ def turn(
     Returns
     -------
     Turned
-        ``(x, z, cT)``: the turned vectors, and the state after the last valid step in scan order. That is the angle
+        ``(y, w, cT)``: x and z turned, and the state after the last valid step in scan order. That is the angle
         from -pi to pi, and what its rounding has left, so that float32 loses nothing from call to call.
 
     Raises
@@ -91,12 +92,12 @@ def turn(
 
 
 def turn_backward(
-    dx: npt.ArrayLike,
+    dy: npt.ArrayLike,
     theta: npt.ArrayLike,
     turned: Turned,
     c0: npt.ArrayLike | None = None,
     *,
-    dz: npt.ArrayLike | None = None,
+    dw: npt.ArrayLike | None = None,
     dcT: npt.ArrayLike | None = None,
     pairs: str = "adjacent",
     reverse: bool = False,
@@ -110,13 +111,13 @@ def turn_backward(
 
     Parameters
     ----------
-    dx : (B, T, L, H, N)
+    dy : (B, T, L, H, N)
         Gradient of the turned x; padding beyond `lengths` is never read.
     theta, c0, pairs, reverse, lengths
         As given to `turn`.
-    turned
+    turned : Turned
         As `turn` returned it; its state is not read.
-    dz : (B, T, M, H, N), optional
+    dw : (B, T, M, H, N), optional
         Gradient of the turned z; required with z.
     dcT : (B, 2, H, A), optional
         Gradient of the final state, of which the second number, a rounding, counts as a constant.
@@ -129,16 +130,17 @@ def turn_backward(
     Raises
     ------
     TypeError, ValueError
-        As `turn`, or dz is not given although z was.
+        As `turn`, or `turned` is not a Turned, or dw is not given although z was.
     """
     args = Boundary("turn_backward")
+    args.one_of("turned", turned, Turned)
     how = _how(args, pairs, reverse)
-    if (dz is None) != (turned.z is None):
-        got, expected = ("None", "the gradient of z") if dz is None else ("an array", "None, since turned.z is None")
-        raise ValueError(f"turn_backward: dz is {got}, expected {expected}")
-    saved = {"y": turned.x, "w": turned.z, "c0": c0, "dcT": dcT, "lengths": lengths}
-    _take(args, dz is None, dy=dx, dw=dz, theta=theta, **saved)
-    found = args.run("turn_backward", dz=dz is not None, **how)
+    if (dw is None) != (turned.w is None):
+        got, expected = ("None", "the gradient of w") if dw is None else ("an array", "None, since turned.w is None")
+        raise ValueError(f"turn_backward: dw is {got}, expected {expected}")
+    saved = {"y": turned.y, "w": turned.w, "c0": c0, "dcT": dcT, "lengths": lengths}
+    _take(args, dw is None, "turned: y w", dy=dy, dw=dw, theta=theta, **saved)
+    found = args.run("turn_backward", dz=dw is not None, **how)
     return TurnGrads(found["dtheta"], found["dx"], found["dz"], found["dc0"])
 
 
@@ -146,11 +148,11 @@ def _how(args: Boundary, pairs: str, reverse: bool) -> dict[str, int]:
     return {"pairs": PAIRS[args.choice("pairs", pairs, PAIRS)], "reverse": args.flag("reverse", reverse)}
 
 
-def _take(args: Boundary, alone: bool, **arrays: npt.ArrayLike | None) -> None:
+def _take(args: Boundary, alone: bool, part_of: str = "", /, **arrays: npt.ArrayLike | None) -> None:
     """Takes the arguments; without z, M is 0."""
     if alone:
         args.bind("M", 0, "")
-    args.take(TURN, **arrays)
+    args.take(TURN, part_of, **arrays)
     size = args.size
     if size["A"] > size["N"] // 2:
         vectors = next(one for one in ("x", "y") if one in args.given)
