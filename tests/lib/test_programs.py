@@ -205,6 +205,7 @@ class Folds:
         (LRU, {"d_state": 3, "window": 4}),
         (S5, {"d_state": 4}),
         (RotRNN, {"d_state": 4}),
+        (RotRNN, {"d_state": 4, "normalise": "spectrum"}),
         (RopeMemory, {"d_state": 3, "length": 16}),
     ],
 )

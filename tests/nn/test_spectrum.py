@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import rotrnn
 import theory_of_rotrnn as theory
 from rotrnn import Context, RotRNN, build_model
+from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
+from rotrnn.ops.linear_layer import System
 
 EPS = np.finfo(np.float64).eps
 TRAIN = Context(train=True)
@@ -208,6 +211,33 @@ def test_a_distributed_batch_has_one_spectrum() -> None:
     exact, params = made(normalise="spectrum", through_spectrum=True)
     with pytest.raises(ValueError, match="through_spectrum=True, expected False: the batch is distributed"):
         exact.forward(params, x, Context(train=True, gather=lambda row: [row]))
+
+
+def test_a_fold_of_ones_own_is_used_in_training() -> None:
+    """With the spectrum measured as before: three times the base's system, and its gradient of D."""
+
+    @dataclass(frozen=True)
+    class Louder(RotRNN):
+        def fold(self, params: Params) -> Folded[System]:
+            folded = super().fold(params)
+            return folded._replace(weights=folded.weights._replace(skip=3 * folded.weights.skip))
+
+        def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
+            return super().fold_backward(params, folded, dsystem._replace(skip=3 * dsystem.skip))
+
+    layer, params = Louder(3, 6, heads=2, normalise="spectrum"), made(normalise="spectrum")[1]
+    same = {name: value.copy() for name, value in params.items()}
+    x = np.random.default_rng(1).standard_normal((2, 9, 3))
+    y, saved = layer.forward(params, x, TRAIN)
+    base, of_base = RotRNN(3, 6, heads=2, normalise="spectrum"), same | {"D": 3 * same["D"]}
+    expected, kept = base.forward(of_base, x, TRAIN)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=64 * EPS * np.abs(expected).max())
+    grads, other = layer.backward(params, saved, y)[1], base.backward(of_base, kept, y)[1]
+    np.testing.assert_allclose(grads["D"], 3 * other["D"], rtol=64 * EPS)
+    np.testing.assert_allclose(params["running_spectrum"], of_base["running_spectrum"], rtol=64 * EPS)
+    exact = Louder(3, 6, heads=2, normalise="spectrum", through_spectrum=True)
+    with pytest.raises(ValueError, match="Louder has a fold of its own"):
+        exact.forward(params, x, TRAIN)
 
 
 def test_settings_that_are_refused() -> None:

@@ -160,7 +160,15 @@ class RotRNN(LinearRecurrence):
         return self._fold(params)
 
     def fold_call(self, params: Params, x: Array, ctx: Context) -> Folded[System]:
-        return self._fold(params, x, ctx) if self.measures and ctx.train else self._fold(params)
+        if not (self.measures and ctx.train):
+            return self.fold(params)
+        folded = self._fold(params, x, ctx)
+        if type(self).fold is RotRNN.fold:
+            return folded
+        if self.through_spectrum:
+            kind = type(self).__name__
+            raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has a fold of its own")
+        return self.fold(params)  # by the spectrum that has just been updated
 
     def _fold(self, params: Params, x: Array | None = None, ctx: Context = EVALUATION) -> Folded[System]:
         """With x, the spectrum is measured from it, and the running one updated."""
@@ -210,11 +218,17 @@ class RotRNN(LinearRecurrence):
         running[...] = np.where(batch > 0, after, running)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
-        return self.fold_call_backward(params, folded, dsystem)[0]
+        return self._fold_backward(params, folded, dsystem)[0]
 
     def fold_call_backward(
         self, params: Params, folded: Folded[System], dsystem: System
     ) -> tuple[Params, Array | None]:
+        if self.through_spectrum:
+            return self._fold_backward(params, folded, dsystem)
+        return self.fold_backward(params, folded, dsystem), None
+
+    def _fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> tuple[Params, Array | None]:
+        """Returns the gradients of the parameters, and of the input whose spectrum was measured (None: zero)."""
         H, W = self.heads, self.width
         P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured = folded.kept
         B = times_power(params["B"], -exponent)
