@@ -352,7 +352,7 @@ static const struct {
 #endif
 #if LIB_MATRIX_STATES
     {"SsdScan", read_ssd, 6, 6},
-    {"DeltaRule", read_delta, 5, 5},
+    {"DeltaRule", read_delta, 5, 7},
 #endif
 #if LIB_XLSTM
     {"MatrixMemory", read_matrix_memory, 5, 5},

@@ -59,10 +59,11 @@ typedef enum {
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
-    OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, betas s, decays t if it has width */
-    OP_MLSTM,       /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
-    OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
-    OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
+    OP_DELTA,        /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
+                      * decays t, by keys if `choice`, keys e that are read and f that are erased */
+    OP_MLSTM,        /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
+    OP_SLSTM,        /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
+    OP_FIXED_POINT,  /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer; x: its input, z: its gate; `iterated` */
     OP_COUNT
 } op_kind;
@@ -129,7 +130,7 @@ enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
     op_kind kind;
-    rows y, x, z, v, s, t;
+    rows y, x, z, v, s, t, e, f;
     int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */

@@ -347,18 +347,33 @@ void read_ssd(reader *r) {
     o->state = state_for(r, N * numbers_of(x));
 }
 
+/* Whether input i of a step has the shape (a, b, c), whose zeros are no axes; or it is not given and `rows` is empty.
+ */
+static bool optional_rows(reader *r, int64_t i, rows *to, const int64_t *shape) {
+    const value *const v = r->in[i];
+    bool fits = !v || !v->fixed;
+    for (int axis = 0; v && fits && axis < 3; axis++)
+        fits = shape[axis] ? axis < v->axes && is(v, axis, shape[axis]) : axis >= v->axes;
+    *to = v && fits ? v->rows : (rows){0, 0};
+    return expect(r, fits && (!v || v->axes <= 3));
+}
+
 void read_delta(reader *r) {
-    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 3), *const v = steps(r, 2, 3);
-    const value *const beta = steps(r, 3, 2), *const decay = r->in[4];
+    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 3), *const v = steps(r, 2, 3),
+                       *const decay = r->in[4];
     const int64_t n = k->shape[0], H = q->shape[0], K = q->shape[1], V = v->shape[2];
-    if (!expect(r, n && is(k, 1, H) && is(k, 2, K) && is(v, 0, n) && is(v, 1, H) && is(beta, 0, n) && is(beta, 1, H)) ||
-        !expect(r, !decay || (!decay->fixed && decay->axes == 1 && is(decay, 0, H))))
+    const int64_t by_keys = decay && decay->axes == 2, keys[] = {n, H, K};
+    rows beta, decays, read, erase;
+    if (!expect(r, n && is(k, 1, H) && is(k, 2, K) && is(v, 0, n) && is(v, 1, H)) ||
+        !optional_rows(r, 3, &beta, (int64_t[]){n, H, 0}) ||
+        !optional_rows(r, 4, &decays, (int64_t[]){H, by_keys ? K : 0, 0}) || !optional_rows(r, 5, &read, keys) ||
+        !optional_rows(r, 6, &erase, keys))
         return;
     const value like = {.shape = {H, V}, .axes = 2};
     op *const o = emit(r->b, OP_DELTA, make_like(r, &like), q->rows);
-    o->z = v->rows, o->v = k->rows, o->s = beta->rows;
-    o->t = decay ? decay->rows : (rows){0, 0};
+    o->z = v->rows, o->v = k->rows, o->s = beta, o->t = decays, o->e = read, o->f = erase;
     o->count = H;
+    o->choice = by_keys;
     o->state = state_for(r, H * K * V);
 }
 #endif

@@ -543,22 +543,38 @@ static void run_ssd(const op *o, const frame *f) {
 #endif
 
 #if LIB_MATRIX_STATES || LIB_XLSTM
-/* sum (values) <- h^T c of a head's state h (keys, values) */
-static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys,
-                          int64_t values) {
+/* sum (values) <- h^T c of a head's state h (keys, values), or of d c if there is d */
+static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, const real *restrict d,
+                          int64_t keys, int64_t values) {
     zero_row(sum, values);
-    for (int64_t s = 0; s < keys; s++) EACH(j, values) sum[j] += h[s * values + j] * c[s];
+    for (int64_t s = 0; s < keys; s++) {
+        const real by = d ? d[s] * c[s] : c[s];
+        EACH(j, values) sum[j] += h[s * values + j] * by;
+    }
 }
 #endif
 
 #if LIB_MATRIX_STATES
 
-/* A Householder step after the decay a; u (values) is overwritten. */
-static void householder_row(real *restrict h, real *restrict u, const real *restrict k, const real *restrict v,
-                            real beta, real a, int64_t keys, int64_t values) {
-    state_product(u, h, k, keys, values);
-    EACH(j, values) u[j] = beta * delta_error(v[j], a, u[j]);
-    for (int64_t s = 0; s < keys; s++) EACH(j, values) h[s * values + j] = delta_step(h[s * values + j], a, k[s], u[j]);
+/* A Householder step (delta.c): its decay, a or by keys d, and its keys, of which e and f may be NULL. */
+typedef struct {
+    const real *k, *v, *d, *e, *f;
+    real a, beta;
+} householder_step;
+
+/* read (values) is overwritten. */
+static void householder_row(real *restrict h, real *restrict read, householder_step i, int64_t keys, int64_t values) {
+    const real a = i.e || i.d ? 1 : i.a;
+    state_product(read, h, i.e ? i.e : i.k, i.e ? NULL : i.d, keys, values);
+    EACH(j, values) read[j] = i.f ? a * read[j] : i.beta * delta_error(i.v[j], a, read[j]);
+    for (int64_t s = 0; s < keys; s++) {
+        real *const row = h + s * values;
+        const real decay = i.d ? i.d[s] : i.a, k = i.k[s];
+        if (i.f)
+            EACH(j, values) row[j] = delta_erase(delta_step(row[j], decay, k, i.beta * i.v[j]), i.f[s], read[j]);
+        else
+            EACH(j, values) row[j] = delta_step(row[j], decay, k, read[j]);
+    }
 }
 
 /* Rows of keys, values and betas are those of each Householder step, by heads. */
@@ -569,15 +585,23 @@ static void run_delta(const op *o, const frame *f) {
         const int64_t row = b * f->n + t;
         real *y = rows_of(f, o->y) + row * o->y.width, *h = state_of(f, b, o->state);
         const real *const q = rows_of(f, o->x) + row * o->x.width, *const k = rows_of(f, o->v) + row * o->v.width;
-        const real *const v = rows_of(f, o->z) + row * o->z.width, *const beta = rows_of(f, o->s) + row * o->s.width;
-        const real *const decays = o->t.width ? rows_of(f, o->t) + row * heads : NULL;
+        const real *const v = rows_of(f, o->z) + row * o->z.width;
+        const real *const beta = o->s.width ? rows_of(f, o->s) + row * o->s.width : NULL;
+        const real *const decay = o->t.width ? rows_of(f, o->t) + row * o->t.width : NULL;
+        const real *const e = o->e.width ? rows_of(f, o->e) + row * o->e.width : NULL;
+        const real *const erase = o->f.width ? rows_of(f, o->f) + row * o->f.width : NULL;
         for (int64_t head = 0; head < heads; head++, y += values, h += keys * values) {
-            real a = decays ? decays[head] : 1;
-            for (int64_t i = 0; i < steps; i++, a = 1) {
+            for (int64_t i = 0; i < steps; i++) {
                 const int64_t own = i * heads + head;
-                householder_row(h, y, k + own * keys, v + own * values, beta[own], a, keys, values);
+                const bool decays = decay && i == 0;
+                householder_step one = {k + own * keys, v + own * values, .a = 1, .beta = beta ? beta[own] : 1};
+                if (decays && o->choice) one.d = decay + head * keys;
+                if (decays && !o->choice) one.a = decay[head];
+                if (e) one.e = e + own * keys;
+                if (erase) one.f = erase + own * keys;
+                householder_row(h, y, one, keys, values);
             }
-            state_product(y, h, q + head * keys, keys, values);
+            state_product(y, h, q + head * keys, NULL, keys, values);
         }
     }
 }
@@ -598,7 +622,7 @@ static void mlstm_row(real *restrict y, real *restrict c, real *restrict n, real
     }
     EACH(s, keys) n[s] = scan_step(kept, n[s], taken * k[s]);
     EACH(s, keys) k[s] = n[s] * q[s];
-    state_product(y, c, q, keys, values);
+    state_product(y, c, q, NULL, keys, values);
     const real inverse = 1 / denominator_of(row_sum(k, keys), least_denominator(level));
     EACH(j, values) y[j] *= inverse;
 }

@@ -13,9 +13,11 @@ from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
 
 def delta_loop(
-    q: Any, k: Any, v: Any, beta: Any, decay: Any = None, h0: Any = None, reverse: bool = False, lengths: Any = None
-) -> tuple[Any, Any]:
-    """The papers' form, S = h^T: S_t = alpha_t S_{t-1} prod_i (I - beta_i k_i k_i^T) + ..., o_t = S_t q_t."""
+    q: Any, k: Any, v: Any, beta: Any = None, decay: Any = None, h0: Any = None, read: Any = None, erase: Any = None,
+    reverse: bool = False, lengths: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """In the papers' form, S = h^T: S_t = S_{t-1} (D - e f^T) + beta v k^T, o_t = S_t q_t; a token's first step
+    decays."""
     B, T, R, H, K = k.shape
     y, hT = np.zeros(v.shape[:2] + v.shape[3:]), np.zeros((B, H, K, v.shape[-1])) if h0 is None else np.array(h0)
     for b in range(B):
@@ -23,35 +25,40 @@ def delta_loop(
             S = hT[b, head].T
             steps = range(T if lengths is None else lengths[b])
             for t in reversed(steps) if reverse else steps:
-                S = S * (1 if decay is None else decay[b, t, head])
                 for i in range(R):
-                    key, step = k[b, t, i, head], beta[b, t, i, head]
-                    S = S @ (np.eye(K) - step * np.outer(key, key)) + step * np.outer(v[b, t, i, head], key)
+                    at = b, t, i, head
+                    d = np.ones(K) if i or decay is None else np.ones(K) * decay[b, t, head]
+                    step = 1 if beta is None else beta[at]
+                    e, f = d * k[at] if read is None else read[at], step * k[at] if erase is None else erase[at]
+                    S = S @ (np.diag(d) - np.outer(e, f)) + step * np.outer(v[at], k[at])
                 y[b, t, head] = S @ q[b, t, head]
             hT[b, head] = S.T
     return y, hT
 
 
 def delta_case(
-    B: int, T: int, R: int, H: int, K: int, V: int, *, decay: bool = True, reverse: bool = False, lengths: Any = None,
-    keep: bool = False,
+    B: int, T: int, R: int, H: int, K: int, V: int, *, beta: bool = True, decay: str = "head", read: bool = False,
+    erase: bool = False, reverse: bool = False, lengths: Any = None, keep: bool = False,
 ) -> Case:  # fmt: skip
-    """Unit keys and beta in (0, 2), so that the state does not grow; the first head's state does not decay."""
+    """Unit keys and beta in (0, 2), so that the state does not grow; the first head's state does not decay. Keys e of
+    length 1/8: a step adds at most a quarter of the state, which is what the decay takes."""
     how: dict[str, Any] = {"reverse": reverse, "lengths": lengths}
 
     def make(rng: np.random.Generator) -> Arrays:
-        k = normal(rng, (B, T, R, H, K))
-        args = {
-            "q": normal(rng, (B, T, H, K)),
-            "k": k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), 1e-9),
-            "v": normal(rng, (B, T, R, H, V)),
-            "beta": rng.uniform(0.1, 1.9, (B, T, R, H)),
-            "h0": normal(rng, (B, H, K, V)),
-        }
+        def unit() -> Any:
+            k = normal(rng, (B, T, R, H, K))
+            return k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), 1e-9)
+
+        k = unit()
+        args = {"q": normal(rng, (B, T, H, K)), "k": k, "v": normal(rng, (B, T, R, H, V))}
+        if beta:
+            args["beta"] = rng.uniform(0.1, 1.9, (B, T, R, H))
+        args["h0"] = normal(rng, (B, H, K, V))
         if decay:
-            args["decay"] = rng.uniform(0.5, 1, (B, T, H))
-            args["decay"][..., :1] = 1
-        return args
+            args["decay"] = rng.uniform(0.5, 1 - 0.25 * (read or erase), (B, T, H, *[K] * (decay == "keys")))
+            if not (read or erase):
+                args["decay"][:, :, :1] = 1
+        return args | ({"read": unit() / 8} if read else {}) | ({"erase": unit()} if erase else {})
 
     def forward(args: Arrays) -> tuple[Any, ...]:
         result = delta_rule(**args, **how, return_state=True)
@@ -63,8 +70,16 @@ def delta_case(
         grads = delta_rule_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
         return {name: getattr(grads, f"d{name}") for name in args}
 
-    flags = " decay" * decay + " reverse" * reverse + " ragged" * (lengths is not None) + " kept" * keep
-    padded = ("q", "k", "v", "beta", *(("decay",) if decay else ()), "out0")
+    optional = {"beta": beta, "decay": bool(decay), "read": read, "erase": erase}
+    flags = (
+        " decay" * bool(decay)
+        + " by keys" * (decay == "keys")
+        + " no beta" * (not beta)
+        + " read" * read
+        + " erase" * erase
+    )
+    flags += " reverse" * reverse + " ragged" * (lengths is not None) + " kept" * keep
+    padded = ("q", "k", "v", *(name for name, there in optional.items() if there), "out0")
     return Case(
         f"delta_rule{flags} {B}x{T}x{R} H{H} {K}x{V}",
         make,
@@ -87,16 +102,27 @@ OPS = [
     delta_case(2, 4, 1, 0, 3, 2),
     delta_case(2, 4, 1, 1, 0, 2),
     delta_case(2, 4, 2, 1, 3, 0, keep=True),
-    delta_case(1, 37, 1, 2, 4, 5, decay=False, keep=True),
+    delta_case(1, 37, 1, 2, 4, 5, decay="", keep=True),
     delta_case(2, 19, 3, 2, 5, 3),  # three steps a token, two tiles
     delta_case(3, 34, 2, 1, 3, 2, lengths=(34, 0, 17), keep=True),  # lengths at none, in the second tile, and past it
     delta_case(3, 34, 1, 2, 7, 37, reverse=True, lengths=(16, 34, 0)),  # several blocks of channels; at a tile's end
-    delta_case(2, 17, 2, 1, 9, 16, reverse=True, decay=False),
+    delta_case(2, 17, 2, 1, 9, 16, reverse=True, decay=""),
+    delta_case(2, 19, 1, 2, 5, 3, decay="keys"),
+    delta_case(1, 0, 1, 1, 3, 2, decay="keys", read=True, erase=True),
+    delta_case(2, 4, 1, 1, 0, 2, decay="keys", read=True, erase=True),
+    delta_case(3, 34, 2, 1, 7, 17, beta=False, decay="keys", lengths=(16, 34, 0), keep=True),
+    delta_case(2, 19, 1, 2, 5, 3, read=True),
+    delta_case(3, 37, 2, 1, 3, 18, beta=False, decay="keys", read=True, lengths=(37, 0, 17), reverse=True),
+    delta_case(2, 18, 2, 2, 4, 5, erase=True),
+    delta_case(2, 17, 1, 2, 5, 33, beta=False, decay="keys", read=True, erase=True),
+    delta_case(3, 20, 2, 1, 4, 3, read=True, erase=True, lengths=(20, 0, 16), reverse=True, keep=True),
+    delta_case(1, 13, 1, 1, 3, 3, decay="", erase=True, beta=False),
 ]
 
 OPS_LARGE = [
     delta_case(3, 50, 2, 2, 16, 40, lengths=(50, 0, 37)),
-    delta_case(1, 60, 1, 8, 16, 16, reverse=True, decay=False),
+    delta_case(1, 60, 1, 8, 16, 16, reverse=True, decay=""),
+    delta_case(2, 45, 1, 2, 16, 33, beta=False, decay="keys", read=True, erase=True),
 ]
 
 

@@ -21,7 +21,7 @@ static const struct {
     {"Decay", 2},         {"Product", 2},   {"Sum", 2},        {"GLU", 2},          {"SwiGLU", 2},
     {"GeGLU", 2},         {"Split", 1},     {"Concat", 2},     {"Reshape", 1},      {"BatchNorm", 4},
     {"Conv", 3},          {"Scan", 2},      {"Elman", 2},      {"LSTMCells", 2},    {"GRUCells", 3},
-    {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 5},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
+    {"SelectiveScan", 6}, {"SsdScan", 6},   {"DeltaRule", 7},  {"MatrixMemory", 5}, {"ScalarMemory", 2},
     {"System", 8},        {"Bank", 3},      {"DplrBank", 3},   {"Products", 1},     {"TurningScan", 6},
     {"Rotary", 1},        {"Attention", 3}, {"Wrope", 1},      {"FixedPoint", 7},   {"MatrixFixedPoint", 10},
 };

@@ -535,32 +535,39 @@ class SsdScan(Instruction):
 
 @dataclass(frozen=True)
 class DeltaRule(Instruction):
-    """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or None
-    (`rotrnn.ops.delta_rule`)."""
+    """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or
+    (H, K), read and erase (n, H, K), of which all but q, k and v may be None (`rotrnn.ops.delta_rule`)."""
 
-    reads = ("q", "k", "v", "beta", "decay")
-    form = "H K; n H K; n H V; n H; H -> H V"
+    reads = ("q", "k", "v", "beta", "decay", "read", "erase")
+    form = "H K; n H K; n H V; n H; H ...; n H K; n H K -> H V"
 
-    def state(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[StateArray, ...]:
+    def shapes(self, *inputs: Any) -> tuple[Shape, ...]:
+        q, *_, decay, _, _ = inputs
+        if decay is not None and decay not in (q[:1], q):
+            raise ValueError("expected decay (H) or (H, K)")
+        return super().shapes(*inputs)
+
+    def state(self, q: Any, k: Any, v: Any, *more: Any) -> tuple[StateArray, ...]:
         return (StateArray("h", (*q, v[-1])),)
 
-    def forward(self, call: Call, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None) -> Array:
+    def forward(
+        self, call: Call, q: Array, k: Array, v: Array, beta: Array | None = None, decay: Array | None = None,
+        read: Array | None = None, erase: Array | None = None,
+    ) -> Array:  # fmt: skip
         y: Array
-        y, h, call.kept = delta_rule(
-            *(q, k, v, beta, decay, *(call.state or ())), lengths=call.lengths, return_state=True, return_carries=True
-        )
+        (h0,) = call.state or (None,)
+        how: Any = {"lengths": call.lengths, "return_state": True, "return_carries": True}
+        y, h, call.kept = delta_rule(q, k, v, beta, decay, h0, read, erase, **how)
         call.after = (h,)
         return y
 
-    def backward(
-        self, call: Call, dy: Array, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None
-    ) -> tuple[Any, ...]:
-        (dhT,) = call.dafter or (None,)
+    def backward(self, call: Call, dy: Array, *inputs: Array) -> tuple[Any, ...]:
+        (dhT,), (h0,) = call.dafter or (None,), call.state or (None,)
         grads = delta_rule_backward(
-            *(dy, q, k, v, beta, decay, *(call.state or ())), dhT=dhT, lengths=call.lengths, carries=call.kept
+            *(dy, *inputs[:5], h0, *inputs[5:]), dhT=dhT, lengths=call.lengths, carries=call.kept
         )
         call.dbefore = (grads.dh0,)
-        return tuple(grads[:5])
+        return grads.dq, grads.dk, grads.dv, grads.dbeta, grads.ddecay, grads.dread, grads.derase
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,202 @@
+"""The published rules that `delta_rule` contains: recurrent forms as printed, bounds of transitions, long sequences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn.nn.instructions import DeltaRule, Reshape
+from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.nn.program import Builder
+from rotrnn.ops.delta import delta_rule, delta_rule_backward
+
+EPS = np.finfo(np.float64).eps
+B, T, H, K, V = 2, 37, 2, 5, 4
+Tokens = dict[str, Any]
+
+
+def tokens() -> Tokens:
+    """What the layers give each head: unit keys, decays and gates in (0, 1), as RWKV-7 has them."""
+    rng = np.random.default_rng(0)
+    n, u = rng.standard_normal, rng.uniform
+
+    def unit() -> Any:
+        k = n((B, T, H, K))
+        return k / np.linalg.norm(k, axis=-1, keepdims=True)
+
+    found = {"q": n((B, T, H, K)), "k": unit(), "v": n((B, T, H, V)), "kappa": unit(), "alpha": u(0.5, 1, (B, T, H))}
+    found |= {"d": u(0.55, 1, (B, T, H, K)), "beta": u(0, 1, (B, T, H)), "a": u(0, 1, (B, T, H, K))}
+    return found | {"b": u(0, 1, (B, T, H, K)), "w": u(0, 1, (B, T, H, V)), "h0": n((B, H, K, V))}
+
+
+def kda(S: Any, t: Tokens) -> Any:
+    """Kimi Linear (2510.26692), eq. 1: S = (I - beta k k^T) Diag(alpha) S + beta k v^T."""
+    return (np.eye(K) - t["beta"] * np.outer(t["k"], t["k"])) @ np.diag(t["d"]) @ S + t["beta"] * np.outer(
+        t["k"], t["v"]
+    )
+
+
+def gated_delta_net_2(S: Any, t: Tokens) -> Any:
+    """S = Diag(d) S, then S + k (w * v - S^T (b * k))^T: an erase gate by keys, a write gate by values."""
+    S = t["d"][:, None] * S
+    return S + np.outer(t["k"], t["w"] * t["v"] - S.T @ (t["b"] * t["k"]))
+
+
+def comba(S: Any, t: Tokens) -> Any:
+    """Comba (2506.02475): the error is that of the state before its decay, read at p = 0.7 k."""
+    error = t["v"] - S.T @ (0.7 * t["k"])
+    return t["alpha"] * S + t["beta"] * np.outer(t["k"], error)
+
+
+def rwkv_7(S: Any, t: Tokens) -> Any:
+    """RWKV-7 (2503.14456), eq. 16-17, of its state S^T (V, K):
+    S^T (Diag(w) - kappa^T (a * kappa)) + v^T k."""
+    return (S.T @ (np.diag(t["d"]) - np.outer(t["kappa"], t["a"] * t["kappa"])) + np.outer(t["v"], t["k"])).T
+
+
+def dplr(S: Any, t: Tokens) -> Any:
+    """flash-linear-attention's form, with any vectors alpha and beta: (Diag(d) + beta alpha^T) S + k v^T."""
+    return (np.diag(t["d"]) + np.outer(-t["a"] * t["b"] / 2, t["kappa"])) @ S + np.outer(t["k"], t["v"])
+
+
+def gated_linear_attention(S: Any, t: Tokens) -> Any:
+    """Nothing is erased."""
+    return t["d"][:, None] * S + np.outer(t["k"], t["v"])
+
+
+RULES: dict[Callable[..., Any], Callable[[Tokens], Tokens]] = {
+    kda: lambda t: {"beta": t["beta"], "decay": t["d"]},
+    gated_delta_net_2: lambda t: {"decay": t["d"], "read": t["d"] * t["b"] * t["k"], "v": t["w"] * t["v"]},
+    comba: lambda t: {"beta": t["beta"], "decay": t["alpha"], "read": 0.7 * t["k"]},
+    rwkv_7: lambda t: {"decay": t["d"], "read": t["kappa"], "erase": t["a"] * t["kappa"]},
+    dplr: lambda t: {"decay": t["d"], "read": t["kappa"], "erase": t["a"] * t["b"] / 2},
+    gated_linear_attention: lambda t: {"decay": t["d"], "erase": 0 * t["k"]},
+}
+
+
+def with_steps(args: Tokens) -> Tokens:
+    """One Householder step a token."""
+    return {name: x[:, :, None] if name in ("k", "v", "beta", "read", "erase") else x for name, x in args.items()}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_published_rule_is_a_case(rule: Callable[..., Any]) -> None:
+    """A decay of 3/4 on the mean remembers some 4 tokens, whose states have a norm below 15; each rounds 2 K + 8 times
+    on both sides, and is read by |q| < 5: 4 * 2 * 18 * 15 * 5 EPS = 2.4e-12."""
+    t = tokens()
+    args = with_steps({name: t[name] for name in ("q", "k", "v", "h0")} | RULES[rule](t))
+    y, hT = delta_rule(**args, return_state=True)
+    for b, head in itertools.product(range(B), range(H)):
+        S = t["h0"][b, head]
+        for i in range(T):
+            S = rule(S, {name: x[b, i, head] for name, x in t.items() if name != "h0"})
+            np.testing.assert_allclose(y[b, i, head], S.T @ t["q"][b, i, head], rtol=0, atol=2.4e-12)
+        np.testing.assert_allclose(hT[b, head], S, rtol=0, atol=2.4e-12)
+
+
+def test_defaults_are_what_they_stand_for() -> None:
+    """`read` = decay k and `erase` = beta k change roundings alone, in results and gradients, by whatever way."""
+    t = tokens()
+    args = with_steps({name: t[name] for name in ("q", "k", "v", "h0", "beta")} | {"decay": t["d"]})
+    explicit = args | {"read": t["d"][:, :, None] * args["k"], "erase": args["beta"][..., None] * args["k"]}
+    dy = np.random.default_rng(1).standard_normal((B, T, H, V))
+    found = delta_rule_backward(dy, **explicit)
+    expected = delta_rule_backward(dy, **args)
+    read, erase = found.dread, found.derase
+    whole = {
+        "dk": found.dk + t["d"][:, :, None] * read + args["beta"][..., None] * erase,
+        "dbeta": found.dbeta + (erase * args["k"]).sum(-1),
+        "ddecay": found.ddecay + (read * args["k"])[:, :, 0],
+    }
+    for name in expected._fields[:6]:
+        got = whole.get(name, getattr(found, name))
+        np.testing.assert_allclose(got, getattr(expected, name), rtol=0, atol=1e-12 * np.abs(got).max())
+
+
+def test_a_decay_by_keys_that_are_alike_is_that_of_the_head() -> None:
+    t = tokens()
+    args = with_steps({name: t[name] for name in ("q", "k", "v", "h0", "beta")})
+    of_head = delta_rule_backward(t["v"], **args, decay=t["alpha"])
+    of_keys = delta_rule_backward(t["v"], **args, decay=np.repeat(t["alpha"][..., None], K, -1))
+    np.testing.assert_allclose(of_keys.ddecay.sum(-1), of_head.ddecay, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(of_keys.dk, of_head.dk, rtol=0, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------- bounds, long sequences
+
+
+def draws(rng: np.random.Generator) -> Any:
+    """Vectors of unit length, and numbers from 0 to 1 at whose ends bounds are attained."""
+    k = rng.standard_normal(K)
+    return k / np.linalg.norm(k), np.clip(rng.uniform(-0.5, 1.5, K), 0, 1), rng.uniform(0, 1)
+
+
+def test_transitions_of_kda_and_comba_lengthen_no_state() -> None:
+    """diag(d) (I - beta k k^T), beta from 0 to 2, and alpha I - beta kappa k k^T, all from 0 to 1, in both orders."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        k, d, kappa = draws(rng)
+        reflected = np.eye(K) - 2 * rng.uniform() * np.outer(k, k)
+        assert np.linalg.norm(np.diag(d) @ reflected, 2) <= 1 + 16 * EPS
+        assert np.linalg.norm(d[0] * np.eye(K) - d[1] * kappa * np.outer(k, k), 2) <= 1 + 16 * EPS
+
+
+def test_the_erase_gate_of_gated_delta_net_2_may_lengthen_a_state_by_a_seventh() -> None:
+    """I - k (b * k)^T with b from 0 to 1 has a norm of at most sqrt(4/3), at b of 0 and 1 with sum b k^2 = 1/3; its
+    eigenvalues are 1 and 1 - sum b k^2, from 0 to 1."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        k, b, _ = draws(rng)
+        A = np.eye(K) - np.outer(k, b * k)
+        assert np.linalg.norm(A, 2) <= np.sqrt(4 / 3) * (1 + 16 * EPS)
+    k, b = np.sqrt(np.array([1, 1, 1, 0, 0]) / 3), np.array([1.0, 0, 0, 0, 0])
+    np.testing.assert_allclose(np.linalg.norm(np.eye(K) - np.outer(k, b * k), 2), np.sqrt(4 / 3), rtol=16 * EPS)
+
+
+@pytest.mark.parametrize("form", ["keys", "read", "erase"])
+def test_reflections_keep_a_state_for_20000_tokens_in_float32(form: str) -> None:
+    """beta = 2, no decay, no values: each step keeps the length up to a rounding of 2 K + 8 numbers and the key's
+    length, so the relative change is below 20000 (2 K + 10) 2^-24 = 3 %."""
+    rng, steps = np.random.default_rng(0), 20_000
+    k = rng.standard_normal((1, steps, 1, 1, K))
+    k = (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(np.float32)
+    h0 = np.eye(K, dtype=np.float32)[None, None]
+    args = {"q": k[:, :, 0], "k": k, "v": np.zeros((1, steps, 1, 1, K), np.float32)}
+    args |= {"beta": np.full((1, steps, 1, 1), 2, np.float32), "decay": np.ones((1, steps, 1, K), np.float32)}
+    args |= {"read": k} if form != "keys" else {}
+    args |= {"erase": 2 * k} if form == "erase" else {}
+    y, hT = delta_rule(**args, h0=h0, return_state=True)
+    lengths = np.linalg.norm(y[0, :, 0], axis=-1)
+    assert 0.97 < lengths.min() <= lengths.max() < 1.03
+    assert np.linalg.norm(hT[0, 0].T @ hT[0, 0] - np.eye(K), 2) < 0.06
+    grads = delta_rule_backward(np.zeros_like(y), **args, h0=h0, dhT=h0)
+    assert 0.97 < np.linalg.norm(grads.dh0) / np.sqrt(K) < 1.03
+
+
+def test_a_program_checks_the_decay() -> None:
+    p = Builder(DeltaNet(6))
+    q, k, v = (p(Reshape(shape), p.x) for shape in ((2, 3), (1, 2, 3), (1, 2, 3)))
+    with pytest.raises(ValueError, match=r"DeltaRule: .*expected decay \(H\) or \(H, K\)"):
+        p(DeltaRule(), q, k, v, None, p(Reshape((3, 2)), p.x))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decay": np.ones((B, T, H, K + 1))}, r"decay has shape .2, 37, 2, 6., expected .*K=5"),
+        ({"decay": np.ones((B, T))}, r"decay has shape .2, 37., expected .*B, T, H.* or .*B, T, H, K"),
+        ({"read": np.ones((B, T, H, K))}, "read has shape .*, expected .B, T, R, H, K."),
+        ({"erase": np.ones((B, T, 1, H, K - 1))}, "erase has shape .*, expected .*K=5"),
+    ],
+)
+def test_bad_arrays(change: Tokens, message: str) -> None:
+    t = tokens()
+    args = with_steps({name: t[name] for name in ("q", "k", "v", "beta")}) | change
+    with pytest.raises(ValueError, match=f"delta_rule: {message}"):
+        delta_rule(**args)
+    with pytest.raises(ValueError, match=f"delta_rule_backward: {message}"):
+        delta_rule_backward(t["v"], **args)
