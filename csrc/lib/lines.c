@@ -241,10 +241,18 @@ static void read_log_sigmoid(reader *r) {
     emit_affine(r, y, y, scales, NULL, NULL, 0);
 }
 
+/* y = e^{r x}, a rate r for each number along the first axis, or one for all. */
 static void read_decay(reader *r) {
-    const value *const x = steps(r, 0, 1), *const rates = fixed(r, 1, 1);
-    if (!expect(r, is(rates, 0, x->shape[0]))) return;
-    emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, doubles(r, rates), x->shape[0]);
+    const value *const x = steps(r, 0, 0);
+    const bool older = r->in[1] && !json_member(r->p.settings, "rate"); /* files without the setting */
+    const double rate = older ? 0 : number_of(r->b, &r->p, "rate");
+    if (!good(r->b) || !expect(r, is_matrix_or_none(r, 1, x->shape[0], 0))) return;
+    const double *const given = doubles(r, r->in[1]);
+    const int64_t count = numbers_of(x), inner = count / x->shape[0];
+    double *const rates = good(r->b) ? spare(r->b, count) : NULL;
+    if (!rates) return;
+    for (int64_t i = 0; i < count; i++) rates[i] = given ? given[i / inner] : rate;
+    emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, rates, count);
 }
 
 /* A function of the numbers of two registers. */
@@ -325,7 +333,7 @@ static const struct {
     {"LogSigmoid", read_log_sigmoid, 1, 1},
     {"Softplus", read_softplus, 1, 1},
     {"Affine", read_affine, 1, 1},
-    {"Decay", read_decay, 2, 2},
+    {"Decay", read_decay, 1, 2},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
     {"GLU", read_glu, 2, 2},

@@ -9,6 +9,7 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
 from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
 
@@ -169,8 +170,47 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
     return y, (tail, h)
 
 
+def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """One token after the other, as published: KDA by the product of its matrices, Gated DeltaNet-2 by its error."""
+    tail, h = (np.array(one) for one in state)
+    H, K, V = layer.heads, layer.d_state, layer.width
+    y = np.zeros_like(x)
+
+    def s(z: Any) -> Any:
+        return 1 / (1 + np.exp(-z))
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            u = x[b, t]
+            z = params["qkv_proj"] @ u
+            if layer.d_conv:
+                window = np.concatenate([tail[b], z[None]])
+                tail[b] = window[1:]
+                z = np.einsum("kd,dk->d", window, params["conv_w"])
+            q, k, v = np.split(z * s(z), [H * K, 2 * H * K])
+            q, k = (one.reshape(H, K) for one in (q, k))
+            q, k = (one / np.sqrt((one**2).sum(-1, keepdims=True) + 1e-6) for one in (q, k))
+            v, o = v.reshape(H, V), np.zeros((H, V))
+            delta = np.log1p(np.exp(params["decay_out"] @ (params["decay_in"] @ u) + params["dt_bias"])).reshape(H, K)
+            for i in range(H):
+                S = np.diag(np.exp(-np.exp(params["A_log"][i]) * delta[i])) @ h[b, i]
+                if isinstance(layer, GatedDeltaNet2):
+                    erase = (1 + layer.negative) * s(params["erase_proj"] @ u).reshape(H, K)[i]
+                    write = s(params["write_proj"] @ u).reshape(H, V)[i]
+                    S = S + np.outer(k[i], write * v[i] - S.T @ (erase * k[i]))
+                else:
+                    beta = (1 + layer.negative) * s(params["beta_proj"][i] @ u)
+                    S = (np.eye(K) - beta * np.outer(k[i], k[i])) @ S + beta * np.outer(k[i], v[i])
+                h[b, i] = S
+                o[i] = S.T @ q[i]
+            o = params["norm"] * o / np.sqrt((o**2).mean(-1, keepdims=True) + layer.norm_eps)
+            gate = s(params["gate_out"] @ (params["gate_in"] @ u) + params["gate_bias"])
+            y[b, t] = params["out_proj"] @ (o.ravel() * gate)
+    return y, (tail, h)
+
+
 def delta_net_row(
-    name: str, layer: DeltaNet, B: int, T: int, lengths: Any = None, reference: Any = delta_net_loop
+    name: str, layer: Any, B: int, T: int, lengths: Any = None, reference: Any = delta_net_loop
 ) -> LayerRow:
     return LayerRow(
         name,
@@ -180,7 +220,7 @@ def delta_net_row(
         lengths,
         reference,
         # those of the rule; the norms divide by what they are given, so roundings grow by its inverse size
-        terms=(2 * layer.d_state + 8 + B) * layer.steps * T + 8 * layer.inner + 200,
+        terms=(2 * layer.d_state + 8 + B) * getattr(layer, "steps", 1) * T + 8 * layer.inner + 200,
         linear=(("out_proj",),),
     )
 
@@ -200,6 +240,18 @@ LAYERS = [
     delta_net_row("", DeltaNet(2, d_state=2, d_conv=1), 1, 0),
 ]
 
+LAYERS += [
+    delta_net_row(name, layer, B, T, lengths, kda_loop)
+    for kind in (KDA, GatedDeltaNet2)
+    for name, layer, B, T, lengths in (
+        ("", kind(4, d_state=3), 2, 12, None),
+        ("negative", kind(6, heads=2, d_state=3, expand=2, negative=True, d_conv=2), 3, 9, (9, 0, 2)),
+        ("no convolution", kind(4, heads=2, d_state=2, d_conv=0), 2, 6, None),
+        ("", kind(2, d_state=2, d_conv=1), 1, 0, None),
+    )
+]
+
 LAYERS_LARGE = [
     delta_net_row("", DeltaNet(24, heads=2, d_state=8, steps=2, gate=True), 3, 120, (120, 0, 83), None),
+    delta_net_row("", GatedDeltaNet2(24, heads=2, d_state=8, negative=True), 3, 80, (80, 0, 43), None),
 ]

@@ -98,6 +98,8 @@ static void say_line(writer *w, input *in, int *next) {
             : first & 64 ? ",\"shape\":[%d,%d]"
                          : ",\"shape\":[%d,%d,%d]",
             first % 9, second % 9, second / 16);
+    else if (!strcmp(OPS[op].name, "Decay"))
+        say(w, ",\"rate\":-%d.5", first);
     else if (!strcmp(OPS[op].name, "Affine"))
         say(w, ",\"scale\":%d,\"shift\":%d.5", first - 128, second - 128);
     else if (!strcmp(OPS[op].name, "RMSNorm"))

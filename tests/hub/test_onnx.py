@@ -40,6 +40,8 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),
     "gru": ("gru", N),
+    "kda": ("kda", {**N, "heads": 2}),
+    "gated_delta_net_2": ("gated_delta_net_2", {**N, "heads": 2}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

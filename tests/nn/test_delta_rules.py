@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from rotrnn.nn.instructions import DeltaRule, Reshape
+from rotrnn.nn.layer import astype
 from rotrnn.nn.layers.delta_net import DeltaNet
+from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
 from rotrnn.nn.program import Builder
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
@@ -200,3 +202,75 @@ def test_bad_arrays(change: Tokens, message: str) -> None:
         delta_rule(**args)
     with pytest.raises(ValueError, match=f"delta_rule_backward: {message}"):
         delta_rule_backward(t["v"], **args)
+
+
+# ------------------------------------------------------------------------------------------------------------ layers
+
+
+@pytest.mark.parametrize("kind", [KDA, GatedDeltaNet2])
+@pytest.mark.parametrize("negative", [False, True])
+def test_transitions_move_the_state_and_keep_their_bounds(kind: type[KDA], negative: bool) -> None:
+    """A state without what is added moves by `transitions`: the difference of two sequences that differ in h0 alone. To
+    roundings of T products of K terms. Norms: those of the rules above, times 2 of b where GatedDeltaNet2 doubles it;
+    unit keys are shorter by 1e-6 / (2 |z|^2)."""
+    layer = kind(6, heads=2, d_state=4, negative=negative)
+    params = astype(layer.init(np.random.default_rng(0)), np.float64)
+    params = {name: 4 * x if name.endswith("_proj") else x for name, x in params.items()}
+    x, h0 = np.random.default_rng(1).standard_normal((2, 9, 6)), np.random.default_rng(2).standard_normal((2, 2, 4, 3))
+    A = layer.transitions(params, x)
+    _, saved = layer.forward(params, x)
+    _, moved = layer.forward(params, x, state=(np.zeros((2, 3, 22)), h0))
+    for t in range(9):
+        h0 = A[:, t] @ h0
+    np.testing.assert_allclose(moved.state[1] - saved.state[1], h0, rtol=0, atol=9 * 24 * EPS * 10)
+    norms, sizes = np.linalg.norm(A, 2, axis=(-2, -1)), np.abs(layer.eigenvalues(params, x))
+    if kind is KDA:
+        assert norms.max() <= 1 + 16 * EPS
+    elif not negative:
+        assert norms.max() <= np.sqrt(4 / 3) * (1 + 16 * EPS)
+    assert sizes.max() <= norms.max() * (1 + 64 * EPS)
+    found = layer.registers(params, x)
+    gates = found["beta" if kind is KDA else "b"]
+    assert 0 < gates.min() < 0.5 < gates.max() < 1 + negative
+    assert gates.max() > 1 or not negative
+
+
+def test_gated_delta_net_2_with_gates_that_are_beta_is_kda() -> None:
+    """Rows of W_b and W_w that are w_beta of their head."""
+    settings: Any = {"heads": 2, "d_state": 3, "expand": 2, "negative": False}
+    one, other = KDA(4, **settings), GatedDeltaNet2(4, **settings)
+    params = astype(one.init(np.random.default_rng(0)), np.float64)
+    beta = params["beta_proj"]
+    both = {name: x for name, x in params.items() if name != "beta_proj"}
+    both |= {"erase_proj": np.repeat(beta, 3, 0), "write_proj": np.repeat(beta, 4, 0)}
+    x = np.random.default_rng(1).standard_normal((2, 9, 4))
+    expected, got = one.forward(params, x)[0], other.forward(both, x)[0]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def test_initial_values_are_the_released_ones() -> None:
+    """Bounds of which some thousand draws come near; rates log-uniform steps, which float32 holds to 1e-5 of them."""
+    layer = KDA(64, heads=8, d_state=16, dt_min=0.002, dt_max=0.05)
+    params = layer.init(np.random.default_rng(0))
+    for name, fan_in in (("qkv_proj", 64), ("decay_in", 64), ("decay_out", 8), ("gate_bias", 8), ("out_proj", 64)):
+        most = np.abs(params[name]).max() * np.sqrt(fan_in)
+        assert (0.9 if name == "gate_bias" else 0.99) < most <= 1 + 1e-6
+    dt, rates = np.log1p(np.exp(params["dt_bias"])), np.exp(params["A_log"])
+    assert 0.002 * (1 - 1e-4) <= dt.min() < 0.004 < 0.03 < dt.max() <= 0.05 * (1 + 1e-4)
+    assert 1 - 1e-6 <= rates.min() < 6 < 10 < rates.max() <= 16 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", [KDA, GatedDeltaNet2])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"heads": 3}, r"heads=3, expected a divisor of expand \* d_model = 4"),
+        ({"d_state": 0}, "d_state=0, expected a positive integer"),
+        ({"negative": "yes"}, "negative='yes', expected True or False"),
+        ({"dt_min": 0.0}, "dt_min=0.0, dt_max=0.1, expected 0 < dt_min <= dt_max"),
+        ({"norm_eps": -1.0}, "norm_eps=-1.0, expected a positive number"),
+    ],
+)
+def test_bad_settings(kind: type[KDA], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {message}"):
+        kind(4, **settings)

@@ -52,6 +52,11 @@ def _affine(g: Graph, line: Line, x: str) -> str:
     return g.op("Add", g.op("Mul", x, g.constant(own["scale"])), g.constant(own["shift"]))
 
 
+def _decay_of(g: Graph, line: Line, x: str, r: Array | None = None) -> str:
+    rates = line.settings["rate"] if r is None else r.reshape(-1, *[1] * (len(line.shapes[0]) - 1))
+    return g.op("Exp", g.op("Mul", x, g.constant(rates)))
+
+
 def _split(g: Graph, line: Line, x: str) -> tuple[str, ...]:
     own = line.settings
     cuts = pairwise([0, *np.cumsum(own["sizes"])])
@@ -314,7 +319,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "LogSigmoid": _log_sigmoid,
     "Softplus": lambda g, line, x: g.op("Softplus", x),
     "Affine": _affine,
-    "Decay": lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
+    "Decay": _decay_of,
     "Product": lambda g, line, x, z: g.op("Mul", x, z),
     "Sum": lambda g, line, x, z: g.op("Add", x, z),
     "GLU": lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),

@@ -221,18 +221,24 @@ class Affine(Instruction):
 
 @dataclass(frozen=True)
 class Decay(Instruction):
-    """``y = e^{x r}``, x (H,), r (H,)."""
+    """``y = e^{x r}``, x (H, ...), r (H,), or r = `rate`."""
 
+    rate: float = -1
     reads = ("x", "y")
-    form = "H; H -> H"
+    form = "H ...; H -> H ..."
     parameters = ("r",)
 
-    def forward(self, call: Call, x: Array, r: Array) -> Array:
-        return exp(x * r)
+    def forward(self, call: Call, x: Array, r: Array | None = None) -> Array:
+        return exp(x * self._rates(x, r))
 
-    def backward(self, call: Call, dy: Array, x: Array, r: Array) -> tuple[Array, Array]:
+    def backward(self, call: Call, dy: Array, x: Array, r: Array | None = None) -> Any:
         dexponent = exp_backward(dy, call.y)
-        return dexponent * r, einsum("bth,bth->h", dexponent, x)
+        inner = "k" * (x.ndim - 3)
+        dr = None if r is None else einsum(f"bth{inner},bth{inner}->h", dexponent, x)
+        return dexponent * self._rates(x, r), dr
+
+    def _rates(self, x: Array, r: Array | None) -> Any:
+        return self.rate if r is None else r.reshape(-1, *[1] * (x.ndim - 3))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.gru import GRU as GRU
+from rotrnn.nn.layers.kda import KDA as KDA
+from rotrnn.nn.layers.kda import GatedDeltaNet2 as GatedDeltaNet2
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
 from rotrnn.nn.layers.lstm import LSTM as LSTM
@@ -39,6 +41,8 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "selective_rotrnn": SelectiveRotRNN,
         "min_gru": MinGRU,
         "delta_net": DeltaNet,
+        "kda": KDA,
+        "gated_delta_net_2": GatedDeltaNet2,
         "mlstm": MLSTM,
     },
     "fixed points": {
