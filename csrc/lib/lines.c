@@ -265,6 +265,15 @@ static void read_pair(reader *r, op_kind kind) {
 static void read_product(reader *r) { read_pair(r, OP_PRODUCT); }
 static void read_sum(reader *r) { read_pair(r, OP_SUM); }
 
+/* y = (q . k) v by heads */
+static void read_bonus(reader *r) {
+    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 2), *const v = steps(r, 2, 2);
+    if (!expect(r, alike(q, k) && is(v, 0, q->shape[0]))) return;
+    op *const o = emit(r->b, OP_BONUS, make_like(r, v), q->rows);
+    o->z = k->rows, o->v = v->rows;
+    o->count = q->shape[0];
+}
+
 /* y = x f(gate) */
 static void read_gated(reader *r, op_kind function) {
     const value *const x = steps(r, 0, 0), *const gate = steps(r, 1, 0);
@@ -336,6 +345,7 @@ static const struct {
     {"Decay", read_decay, 1, 2},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
+    {"Bonus", read_bonus, 3, 3},
     {"GLU", read_glu, 2, 2},
     {"SwiGLU", read_swiglu, 2, 2},
     {"GeGLU", read_geglu, 2, 2},

@@ -40,6 +40,7 @@ typedef enum {
     OP_DECAY,        /* y = exp(w[0] x), by channel */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
+    OP_BONUS,        /* y = (x . z) v in each of `count` heads */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
     OP_PLACE,        /* columns of y, from `from` on, = x */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */

@@ -488,6 +488,22 @@ static void run_conv(const op *o, const frame *f) {
     }
 }
 
+/* y = (q . k) v in each head. */
+static void run_bonus(const op *o, const frame *f) {
+    const int64_t heads = o->count, keys = o->x.width / heads, values = o->y.width / heads;
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        for (int64_t head = 0; head < heads; head++) {
+            const real *const q = rows_of(f, o->x) + row * o->x.width + head * keys;
+            const real *const k = rows_of(f, o->z) + row * o->z.width + head * keys;
+            const real *const v = rows_of(f, o->v) + row * o->v.width + head * values;
+            real *const y = rows_of(f, o->y) + row * o->y.width + head * values, size = 0;
+            for (int64_t s = 0; s < keys; s++) size += q[s] * k[s];
+            EACH(j, values) y[j] = size * v[j];
+        }
+    }
+}
+
 /* One state of each channel. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
                           const real *restrict x, real b, real c, int64_t D, bool negative) {
@@ -687,6 +703,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_DECAY] = run_decay,
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
+    [OP_BONUS] = run_bonus,
     [OP_COLUMNS] = run_columns,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,

@@ -10,6 +10,7 @@ from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
+from rotrnn.nn.layers.rwkv7 import RWKV7
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
 
@@ -209,6 +210,40 @@ def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tu
     return y, (tail, h)
 
 
+def rwkv7_loop(layer: RWKV7, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """RWKV-7's section 4 one token after the other, with the paper's state S = h^T (V, K)."""
+    before, h = (np.array(one) for one in state)
+    H, K = layer.heads, layer.width
+    y = np.zeros_like(x)
+
+    def s(z: Any) -> Any:
+        return 1 / (1 + np.exp(-z))
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            u = {c: x[b, t] + (before[b, 0] - x[b, t]) * params[f"mu_{c}"] for c in "rwkvag"}
+            before[b, 0] = x[b, t]
+            r, k, v = (params[f"W_{c}"] @ u[c] for c in "rkv")
+            w = np.exp(-np.exp(-0.5) * s(params["w_bias"] + params["w_out"] @ np.tanh(params["w_in"] @ u["w"])))
+            a = s(params["a_bias"] + params["a_out"] @ (params["a_in"] @ u["a"]))
+            g = params["g_out"] @ s(params["g_in"] @ u["g"])
+            kappa = (k * params["k_k"]).reshape(H, K)
+            kappa = kappa / np.sqrt((kappa**2).sum(-1, keepdims=True) + 1e-12)
+            k = k * (1 + (a - 1) * params["k_a"])
+            r, w, k, v, a = (one.reshape(H, K) for one in (r, w, k, v, a))
+            out = np.zeros((H, K))
+            for i in range(H):
+                S = h[b, i].T
+                S = S @ (np.diag(w[i]) - np.outer(kappa[i], a[i] * kappa[i])) + np.outer(v[i], k[i])
+                h[b, i] = S.T
+                o = S @ r[i]
+                normed = (o - o.mean()) / np.sqrt(o.var() + layer.norm_eps * K)
+                scale, offset, r_k = (params[name].reshape(H, K)[i] for name in ("norm", "norm_bias", "r_k"))
+                out[i] = normed * scale + offset + (r[i] * k[i] * r_k).sum() * v[i]
+            y[b, t] = params["W_o"] @ (out.ravel() * g)
+    return y, (before, h)
+
+
 def delta_net_row(
     name: str, layer: Any, B: int, T: int, lengths: Any = None, reference: Any = delta_net_loop
 ) -> LayerRow:
@@ -248,6 +283,25 @@ LAYERS += [
         ("negative", kind(6, heads=2, d_state=3, expand=2, negative=True, d_conv=2), 3, 9, (9, 0, 2)),
         ("no convolution", kind(4, heads=2, d_state=2, d_conv=0), 2, 6, None),
         ("", kind(2, d_state=2, d_conv=1), 1, 0, None),
+    )
+]
+
+LAYERS += [
+    LayerRow(
+        "",
+        layer,
+        B,
+        T,
+        lengths,
+        rwkv7_loop,
+        # those of the rule with K = D / H; the norms divide by lengths, here above a tenth
+        terms=(2 * layer.width + 30) * (T + 4) + 60 * layer.d_model + 300,
+        linear=(("W_o",),),
+    )
+    for layer, B, T, lengths in (
+        (RWKV7(4, rank=3, gate_rank=5), 2, 12, None),
+        (RWKV7(6, heads=2, rank=2, gate_rank=3), 3, 9, (9, 0, 2)),
+        (RWKV7(6, heads=3, rank=2, gate_rank=2), 1, 0, None),
     )
 ]
 

@@ -13,6 +13,7 @@ from rotrnn.nn.instructions import DeltaRule, Reshape
 from rotrnn.nn.layer import astype
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
+from rotrnn.nn.layers.rwkv7 import RWKV7
 from rotrnn.nn.program import Builder
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 
@@ -205,6 +206,59 @@ def test_bad_arrays(change: Tokens, message: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ layers
+
+
+def test_a_saved_register_of_another_batch_is_refused() -> None:
+    layer = RWKV7(4, rank=2, gate_rank=2)
+    params, x = layer.init(np.random.default_rng(0)), np.ones((2, 3, 4), np.float32)
+    y, saved = layer.forward(params, x)
+    name = next(iter(saved.registers))
+    saved = saved._replace(registers={**saved.registers, name: saved.registers[name][1:]})
+    with pytest.raises(ValueError, match=rf"RWKV7.backward: .*: {name} has shape .1, 3, .*expected .B, T. of dy="):
+        layer.backward(params, saved, y)
+
+
+def test_transitions_of_rwkv_7_move_the_state() -> None:
+    """Decays are between exp(-e^{-1/2}) and 1; a state moves by `transitions`, up to roundings of T products."""
+    layer = RWKV7(6, heads=2, rank=3)
+    rng = np.random.default_rng(0)
+    params = astype(layer.init(rng), np.float64)
+    params = {name: x + 0.3 * rng.standard_normal(x.shape) for name, x in params.items()}
+    x, h0, zero = rng.standard_normal((2, 9, 6)), rng.standard_normal((2, 2, 3, 3)), np.zeros((2, 1, 6))
+    A = layer.transitions(params, x)
+    found = layer.registers(params, x)
+    assert np.exp(-np.exp(-0.5)) < found["decay"].min() < found["decay"].max() < 1
+    np.testing.assert_allclose(np.linalg.norm(found["kappa"], axis=-1), 1, rtol=0, atol=1e-6)
+    moved, still = (layer.forward(params, x, state=(zero, h))[1].state[1] for h in (h0, 0 * h0))
+    for t in range(9):
+        h0 = A[:, t] @ h0
+    np.testing.assert_allclose(moved - still, h0, rtol=0, atol=9 * 24 * EPS * max(10, np.abs(moved).max()))
+    assert np.abs(layer.eigenvalues(params, x)).max() <= np.linalg.norm(A, 2, axis=(-2, -1)).max() * (1 + 64 * EPS)
+
+
+def test_initial_values_of_rwkv_7() -> None:
+    """Those of flash-linear-attention for one block, at D = 8 and heads of 4; W_o is zero, so y is."""
+    layer = RWKV7(8, heads=2, rank=4, gate_rank=12)
+    params = layer.init(np.random.default_rng(0))
+    np.testing.assert_allclose(params["mu_w"], 1 - (np.arange(8) / 8) ** 0.9, rtol=1e-6)
+    np.testing.assert_allclose(params["w_bias"][[0, 3, 4, 7]], [-8, 6 * 3 / 7 - 3, 6 * 4 / 7 - 8, 3], rtol=1e-5)
+    np.testing.assert_allclose(params["k_k"][[0, 7]], [0.76, 0.66], rtol=1e-6)
+    for name, gain, axis in (("W_r", 1, 0), ("W_k", 0.1, 0), ("w_out", 0.1, 0), ("g_out", 0.1 * np.sqrt(1.5), 1)):
+        np.testing.assert_allclose(np.linalg.norm(params[name], axis=axis), gain, rtol=1e-5)
+    assert not layer.forward(params, np.ones((1, 3, 8), np.float32))[0].any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"heads": 3}, "heads=3, expected a divisor of d_model = 4"),
+        ({"rank": 0}, "rank=0, expected a positive integer"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0, expected a positive number"),
+    ],
+)
+def test_bad_settings_of_rwkv_7(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"RWKV7: {message}"):
+        RWKV7(4, **settings)
 
 
 @pytest.mark.parametrize("kind", [KDA, GatedDeltaNet2])

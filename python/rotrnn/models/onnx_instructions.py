@@ -322,6 +322,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Decay": _decay_of,
     "Product": lambda g, line, x, z: g.op("Mul", x, z),
     "Sum": lambda g, line, x, z: g.op("Add", x, z),
+    "Bonus": lambda g, line, q, k, v: g.op("Mul", g.op("ReduceSum", g.op("Mul", q, k), g.axes(-1)), v),
     "GLU": lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
     "GeGLU": lambda g, line, x, gate: g.op("Mul", x, gelu(g, gate)),
     "SwiGLU": lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),

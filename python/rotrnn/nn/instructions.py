@@ -70,18 +70,22 @@ class Dense(Instruction):
 
 @dataclass(frozen=True)
 class Skip(Instruction):
-    """``y = d * x``, by channels: x (I,), d (I,)."""
+    """``y = d * x + b``, by channels: x (I,), d (I,), b (I,) or None."""
 
     reads = ("x",)
-    form = "I; I -> I"
-    parameters = ("d",)
+    form = "I; I; I -> I"
+    parameters = ("d", "b")
 
-    def forward(self, call: Call, x: Array, d: Array) -> Array:
+    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None) -> Array:
         y: Array = d * x
-        return y
+        return y if b is None else np.add(y, b, out=y)
 
-    def backward(self, call: Call, dy: Array, x: Array, d: Array) -> tuple[Array, Array]:
-        return d * dy, (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+    def backward(self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None) -> tuple[Any, ...]:
+        dd = (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+        return d * dy, dd, None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+
+    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None) -> Any:
+        return to("Skip", x, d) if b is None else to("BatchNorm", x, d, np.zeros_like(d), b)
 
 
 @dataclass(frozen=True)
@@ -273,6 +277,22 @@ class Sum(Instruction):
 
 
 @dataclass(frozen=True)
+class Bonus(Instruction):
+    """``y = (q . k) v``, in each head: q and k (H, K), v (H, V)."""
+
+    reads = ("q", "k", "v")
+    form = "H K; H K; H V -> H V"
+
+    def forward(self, call: Call, q: Array, k: Array, v: Array) -> Array:
+        y: Array = (q * k).sum(-1, keepdims=True) * v
+        return y
+
+    def backward(self, call: Call, dy: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        size, dsize = (q * k).sum(-1, keepdims=True), (dy * v).sum(-1, keepdims=True)
+        return dsize * k, dsize * q, size * dy
+
+
+@dataclass(frozen=True)
 class GLU(Instruction):
     """``y = x s(gate)``, s the sigmoid."""
 
@@ -434,6 +454,35 @@ class Conv(Instruction):
         grads = causal_conv_backward(dy, x, w, past, dhT=dafter, lengths=call.lengths)
         call.dbefore = (grads.dstate,)
         return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class Previous(Instruction):
+    """``y_t = x_{t-1}``, x (I,). Its state is the last x."""
+
+    def state(self, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("x", (1, *x)),)
+
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return to("Conv", x, np.tile([1.0, 0.0], (line.shapes[0][0], 1)), None)  # type: ignore[index]
+
+    def forward(self, call: Call, x: Array) -> Array:
+        past = None if call.state is None else call.state[0]
+        y, after = causal_conv(x, self._taps(x), None, past, lengths=call.lengths, return_state=True)
+        call.after = (after,)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        past = None if call.state is None else call.state[0]
+        dafter = None if call.dafter is None else call.dafter[0]
+        grads = causal_conv_backward(dy, dy, self._taps(dy), past, dhT=dafter, lengths=call.lengths)
+        call.dbefore = (grads.dstate,)
+        return grads.dx
+
+    def _taps(self, x: Array) -> Array:
+        taps = full((x.shape[-1], 2), 0, x.dtype, x)
+        taps[:, 0] = 1
+        return taps
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.layers.rwkv7 import RWKV7 as RWKV7
 from rotrnn.nn.layers.s4 import S4 as S4
 from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
@@ -43,6 +44,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "delta_net": DeltaNet,
         "kda": KDA,
         "gated_delta_net_2": GatedDeltaNet2,
+        "rwkv7": RWKV7,
         "mlstm": MLSTM,
     },
     "fixed points": {
