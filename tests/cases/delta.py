@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
+from rotrnn.nn.layers.comba import Comba
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
 from rotrnn.nn.layers.rwkv7 import RWKV7
@@ -210,6 +211,43 @@ def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tu
     return y, (tail, h)
 
 
+def comba_loop(layer: Comba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """One token after the other, with the error of the state before its decay."""
+    tail, h = (np.array(one) for one in state)
+    H, K, V = layer.heads, layer.d_state, layer.width
+    y = np.zeros_like(x)
+
+    def s(z: Any) -> Any:
+        return 1 / (1 + np.exp(-z))
+
+    def unit(z: Any) -> Any:
+        return z / np.sqrt(z @ z + 1e-6)
+
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1] if lengths is None else lengths[b]):
+            u = x[b, t]
+            z = params["qkv_proj"] @ u
+            if layer.d_conv:
+                window = np.concatenate([tail[b], z[None]])
+                tail[b] = window[1:]
+                z = np.einsum("kd,dk->d", window, params["conv_w"])
+            q, k, v = np.split(z * s(z), [H * K, 2 * H * K])
+            q, k, v, o = q.reshape(H, K), k.reshape(H, K), v.reshape(H, V), np.zeros((H, V))
+            delta = np.log1p(np.exp(params["decay_proj"] @ u + params["dt_bias"]))
+            for i in range(H):
+                d = s(params["feedback"][i])
+                query = unit(q[i] - params["correction"][i] * d * k[i])
+                key, S = unit(k[i]), h[b, i]
+                error = v[i] - S.T @ (d * key)
+                alpha, beta = np.exp(-np.exp(params["A_log"][i]) * delta[i]), s(params["beta_proj"][i] @ u)
+                S = alpha * S + beta * np.outer(key, error)
+                h[b, i] = S
+                o[i] = S.T @ query
+            o = params["norm"] * o / np.sqrt((o**2).mean(-1, keepdims=True) + layer.norm_eps)
+            y[b, t] = params["out_proj"] @ (o.ravel() * s(params["gate_proj"] @ u))
+    return y, (tail, h)
+
+
 def rwkv7_loop(layer: RWKV7, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """RWKV-7's section 4 one token after the other, with the paper's state S = h^T (V, K)."""
     before, h = (np.array(one) for one in state)
@@ -284,6 +322,12 @@ LAYERS += [
         ("no convolution", kind(4, heads=2, d_state=2, d_conv=0), 2, 6, None),
         ("", kind(2, d_state=2, d_conv=1), 1, 0, None),
     )
+]
+
+LAYERS += [
+    delta_net_row("", Comba(4, d_state=3), 2, 12, None, comba_loop),
+    delta_net_row("", Comba(6, heads=2, d_state=3, expand=2, d_conv=2), 3, 9, (9, 0, 2), comba_loop),
+    delta_net_row("no convolution", Comba(4, heads=2, d_state=2, d_conv=0, correction=0.02), 2, 6, None, comba_loop),
 ]
 
 LAYERS += [

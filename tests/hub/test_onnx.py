@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "slstm": ("slstm", {**N, "heads": 2}),
     "lstm": ("lstm", N),
     "gru": ("gru", N),
+    "comba": ("comba", {**N, "heads": 2}),
     "rwkv7": ("rwkv7", {"heads": 2, "rank": 3}),
     "kda": ("kda", {**N, "heads": 2}),
     "gated_delta_net_2": ("gated_delta_net_2", {**N, "heads": 2}),

@@ -107,6 +107,7 @@ CASES = {
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
     "mamba2, no convolution": Case("mamba2", {"d_state": 5, "d_conv": 0, "d_head": 1, "norm_eps": 0.1}),
     "delta_net": Case("delta_net", {"d_state": 5}, {"block": "plain"}),
+    "comba": Case("comba", {"d_state": 4, "heads": 3}),
     "rwkv7": Case("rwkv7", {"heads": 3, "rank": 4, "gate_rank": 2}),
     "kda": Case("kda", {"d_state": 5, "heads": 2, "negative": True}),
     "gated_delta_net_2": Case("gated_delta_net_2", {"d_state": 4, "heads": 3, "expand": 2}),

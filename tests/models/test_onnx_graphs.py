@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mamba2": ({**N, "d_conv": 3, "groups": 2, "d_head": 4, "negative": True}, {"norm": "rms"}),
     "kda": ({**N, "heads": 2, "negative": True}, {}),
     "gated_delta_net_2": ({**N, "heads": 2}, {"norm": "rms"}),
+    "comba": ({**N, "heads": 2}, {}),
     "rwkv7": ({"heads": 2, "rank": 3, "gate_rank": 2}, {"norm": "layer"}),
     "delta_net": ({**N, "heads": 2, "steps": 2, "gate": True, "negative": True, "output_gate": True}, {}),
     "mlstm": ({**N, "heads": 2, "bias": True}, {"norm": "layer"}),

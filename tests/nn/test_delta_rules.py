@@ -11,6 +11,8 @@ import pytest
 
 from rotrnn.nn.instructions import DeltaRule, Reshape
 from rotrnn.nn.layer import astype
+from rotrnn.nn.layers.comba import Comba
+from rotrnn.nn.layers.delta_heads import DeltaHeads
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
 from rotrnn.nn.layers.rwkv7 import RWKV7
@@ -261,13 +263,15 @@ def test_bad_settings_of_rwkv_7(settings: dict[str, Any], message: str) -> None:
         RWKV7(4, **settings)
 
 
-@pytest.mark.parametrize("kind", [KDA, GatedDeltaNet2])
-@pytest.mark.parametrize("negative", [False, True])
-def test_transitions_move_the_state_and_keep_their_bounds(kind: type[KDA], negative: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "negative"),
+    [(KDA, False), (KDA, True), (GatedDeltaNet2, False), (GatedDeltaNet2, True), (Comba, False)],
+)
+def test_transitions_move_the_state_and_keep_their_bounds(kind: type[DeltaHeads], negative: bool) -> None:
     """A state without what is added moves by `transitions`: the difference of two sequences that differ in h0 alone. To
     roundings of T products of K terms. Norms: those of the rules above, times 2 of b where GatedDeltaNet2 doubles it;
     unit keys are shorter by 1e-6 / (2 |z|^2)."""
-    layer = kind(6, heads=2, d_state=4, negative=negative)
+    layer = kind(6, heads=2, d_state=4, **({"negative": True} if negative else {}))
     params = astype(layer.init(np.random.default_rng(0)), np.float64)
     params = {name: 4 * x if name.endswith("_proj") else x for name, x in params.items()}
     x, h0 = np.random.default_rng(1).standard_normal((2, 9, 6)), np.random.default_rng(2).standard_normal((2, 2, 4, 3))
@@ -278,13 +282,13 @@ def test_transitions_move_the_state_and_keep_their_bounds(kind: type[KDA], negat
         h0 = A[:, t] @ h0
     np.testing.assert_allclose(moved.state[1] - saved.state[1], h0, rtol=0, atol=9 * 24 * EPS * 10)
     norms, sizes = np.linalg.norm(A, 2, axis=(-2, -1)), np.abs(layer.eigenvalues(params, x))
-    if kind is KDA:
+    if kind is not GatedDeltaNet2:
         assert norms.max() <= 1 + 16 * EPS
     elif not negative:
         assert norms.max() <= np.sqrt(4 / 3) * (1 + 16 * EPS)
     assert sizes.max() <= norms.max() * (1 + 64 * EPS)
     found = layer.registers(params, x)
-    gates = found["beta" if kind is KDA else "b"]
+    gates = found["b" if kind is GatedDeltaNet2 else "beta"]
     assert 0 < gates.min() < 0.5 < gates.max() < 1 + negative
     assert gates.max() > 1 or not negative
 
@@ -314,17 +318,30 @@ def test_initial_values_are_the_released_ones() -> None:
     assert 1 - 1e-6 <= rates.min() < 6 < 10 < rates.max() <= 16 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("kind", [KDA, GatedDeltaNet2])
+BAD: Any = [
+    ({"heads": 3}, r"heads=3, expected a divisor of expand \* d_model = 4"),
+    ({"d_state": 0}, "d_state=0, expected a positive integer"),
+    ({"negative": "yes"}, "negative='yes', expected True or False"),
+    ({"dt_min": 0.0}, "dt_min=0.0, dt_max=0.1, expected 0 < dt_min <= dt_max"),
+    ({"norm_eps": -1.0}, "norm_eps=-1.0, expected a positive number"),
+]
+
+
+def test_the_feedback_of_comba_has_a_gradient_by_what_it_reads() -> None:
+    """Also where the query is not corrected: p is not normalised."""
+    layer = Comba(4, heads=2, d_state=3, correction=0)
+    params = layer.init(np.random.default_rng(0))
+    y, saved = layer.forward(params, np.random.default_rng(1).standard_normal((1, 9, 4)).astype(np.float32))
+    assert layer.backward(params, saved, y)[1]["feedback"].all()
+    assert layer.registers(params, np.ones((1, 2, 4), np.float32))["read"].shape == (1, 2, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"heads": 3}, r"heads=3, expected a divisor of expand \* d_model = 4"),
-        ({"d_state": 0}, "d_state=0, expected a positive integer"),
-        ({"negative": "yes"}, "negative='yes', expected True or False"),
-        ({"dt_min": 0.0}, "dt_min=0.0, dt_max=0.1, expected 0 < dt_min <= dt_max"),
-        ({"norm_eps": -1.0}, "norm_eps=-1.0, expected a positive number"),
-    ],
+    ("kind", "settings", "message"),
+    [(Comba, {"correction": np.nan}, "correction=nan, expected a finite number")]
+    + [(kind, *bad) for kind in (KDA, GatedDeltaNet2) for bad in BAD]
+    + [(Comba, *bad) for bad in BAD if "negative" not in bad[0]],
 )
-def test_bad_settings(kind: type[KDA], settings: dict[str, Any], message: str) -> None:
+def test_bad_settings(kind: type[DeltaHeads], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"{kind.__name__}: {message}"):
         kind(4, **settings)

@@ -20,7 +20,7 @@ TRAINING = "AdamW ConvergenceError NotConverged learning_rate load_recipe precis
 FILES = "from_pretrained import_lru import_s5 load"
 
 NN = """
-Activation Attention BatchNorm Bedouin Bidirectional Context Converted DeltaNet Dense Dropout Embedding FPMamba
+Activation Attention BatchNorm Bedouin Bidirectional Comba Context Converted DeltaNet Dense Dropout Embedding FPMamba
 FeedForward FeedForwardBlock FixedPointRNN GELU GRU Gate GatedDeltaNet2 Griffin KDA LAYERS LRU LSTM LastPool LayerNorm
 LiquidS4 MLSTM Mamba Mamba2 MeanPool MinGRU RMSNorm RNN RWKV7 Recurrent ResidualBlock ResidualStack RopeMemory RotRNN
 S4 S4D S5 SLSTM SelectiveRotRNN StateArray StoredHistory TiedDense WropeMemory astype flatten orthogonal_inverse

@@ -170,6 +170,7 @@ class Sigmoid(Instruction):
     """``y = 1 / (1 + e^{-x})``."""
 
     reads = ("y",)
+    foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
         return sigmoid(x)
@@ -403,6 +404,25 @@ class Rates(Instruction):
     def backward(self, call: Call, dy: Array, A_log: Array) -> Array:
         dA_log: Array = dy * call.y
         return dA_log
+
+
+@dataclass(frozen=True)
+class Repeat(Instruction):
+    """Each number of x (I,) `times` times, one after the other."""
+
+    times: int
+    parameters = ("x",)
+    foldable = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        return ((self.times * x[0],),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return np.repeat(x, self.times)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = dy.reshape(-1, self.times).sum(-1)
+        return dx
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention
 from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
+from rotrnn.nn.layers.comba import Comba as Comba
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
@@ -44,6 +45,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "delta_net": DeltaNet,
         "kda": KDA,
         "gated_delta_net_2": GatedDeltaNet2,
+        "comba": Comba,
         "rwkv7": RWKV7,
         "mlstm": MLSTM,
     },

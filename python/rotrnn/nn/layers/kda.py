@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import numpy as np
 
 from rotrnn.nn.instructions import (
     GLU,
     Affine,
-    Conv,
     Decay,
     DeltaRule,
     Dense,
@@ -20,17 +16,15 @@ from rotrnn.nn.instructions import (
     Reshape,
     RMSNorm,
     Sigmoid,
-    SiLU,
     Softplus,
-    Split,
 )
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.layers.delta_net import UNIT_EPS
-from rotrnn.nn.program import Builder, Program, Programmed, Register
+from rotrnn.nn.layer import Array
+from rotrnn.nn.layers.delta_heads import DeltaHeads
+from rotrnn.nn.program import Builder, Program, Register
 
 
 @dataclass(frozen=True)
-class KDA(Programmed):
+class KDA(DeltaHeads):
     """``y = W_out (RMSNorm(o) * s(W_g2 W_g1 x + b_g))``, o the output of `rotrnn.ops.delta_rule` with decays by keys.
 
     Kimi Delta Attention (Kimi Team 2025, "Kimi Linear", eq. 1). Each of H heads has a matrix state h (K, V):
@@ -55,14 +49,14 @@ class KDA(Programmed):
         K, the size of a key.
     expand : int
         The heads' values have together `expand` * `d_model` numbers, V = `expand` * `d_model` / H each.
-    negative : bool
-        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
     d_conv : int
         The number of taps of the convolution; 0 for no convolution.
     dt_min, dt_max : float
         Initial softplus(b_dt): log-uniform on [dt_min, dt_max].
     norm_eps : float
         Added to the mean of squares in RMSNorm.
+    negative : bool
+        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
 
     Parameters (dict of float32): qkv_proj (C, D) with C = 2 H K + H V rows for q, k, v, each by heads; conv_w (C,
     d_conv); beta_proj (H, D); decay_in (V, D), decay_out (H K, V), dt_bias (H K,), A_log (H,); norm (V,); gate_in (V,
@@ -74,41 +68,8 @@ class KDA(Programmed):
 
     about: ClassVar[str] = "Kimi Delta Attention: a delta rule whose state decays by keys"
     paper: ClassVar[str] = 'Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture"'
-    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias"})  # without weight decay in the released code
-    lanes: ClassVar[str] = "expand d_model d_state + (d_conv - 1) (2 heads d_state + expand d_model)"
 
-    heads: int = 1
-    d_state: int = 16
-    expand: int = 1
     negative: bool = False
-    d_conv: int = 4
-    dt_min: float = 0.001
-    dt_max: float = 0.1
-    norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = type(self).__name__
-        self.check_sizes("heads", "d_state", "expand")
-        self.check_sizes("d_conv", least=0)
-        if self.inner % self.heads:
-            raise ValueError(f"{name}: heads={self.heads}, expected a divisor of expand * d_model = {self.inner}")
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ValueError(
-                f"{name}: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
-            )
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"{name}: norm_eps={self.norm_eps!r}, expected a positive number")
-
-    @property
-    def inner(self) -> int:
-        """H V, the number of value channels."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """V, the size of a head's value."""
-        return self.inner // self.heads
 
     @property
     def gates(self) -> dict[str, int]:
@@ -118,38 +79,18 @@ class KDA(Programmed):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, H, V, keys, inner = self.d_model, self.heads, self.width, self.heads * self.d_state, self.inner
-        channels = 2 * keys + inner
-        shapes: dict[str, tuple[int, ...]] = {"qkv_proj": (channels, D)}
-        if self.d_conv:
-            shapes["conv_w"] = (channels, self.d_conv)
-        shapes |= {name: (rows, D) for name, rows in self.gates.items()}
+        shapes = self.inputs_shapes | {name: (rows, D) for name, rows in self.gates.items()}
         shapes |= {"decay_in": (V, D), "decay_out": (keys, V), "dt_bias": (keys,), "A_log": (H,), "norm": (V,)}
         return {**shapes, "gate_in": (V, D), "gate_out": (inner, V), "gate_bias": (inner,), "out_proj": (D, inner)}
-
-    def init(self, rng: np.random.Generator) -> Params:
-        params: Params = {}
-        for name, shape in self.shapes.items():
-            if name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
-            elif name == "A_log":
-                params[name] = np.log(rng.uniform(1, 16, shape))
-            elif name == "norm":
-                params[name] = np.ones(shape)
-            else:
-                fan_in = self.width if name == "gate_bias" else shape[1]
-                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(fan_in)
-        return astype(params, np.float32)
 
     def program(self) -> Program:
         """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V))."""
         p = Builder(self)
-        H, K, V, keys = self.heads, self.d_state, self.width, self.heads * self.d_state
+        H, K, V = self.heads, self.d_state, self.width
         delta = p(Softplus(), p(Dense(), p(Dense(), p.x, "decay_in"), "decay_out", "dt_bias"))
         decay = p(Decay(), p(Reshape((H, K)), delta), p(Rates(), "A_log"))
-        u = p(SiLU(), p(Conv(), p(Dense(), p.x, "qkv_proj"), "conv_w"))
-        both, value = p(Split((2 * keys, self.inner)), u)
-        q, k = p(Split((1, 1), axis=-3), p(RMSNorm(UNIT_EPS / K, 1 / math.sqrt(K)), p(Reshape((2, H, K)), both)))
+        q, k, value = self.inputs(p)
+        q, k = self.unit(p, q), self.unit(p, k)
         v, beta, read, shown = self.step_of(p, k, value, decay)
         o = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((1, H, V)), v), beta, decay, read)
         gate = p(Dense(), p(Dense(), p.x, "gate_in"), "gate_out", "gate_bias")
@@ -162,24 +103,11 @@ class KDA(Programmed):
         beta = p(Affine(2), beta) if self.negative else beta
         return v, beta, None, {"beta": beta}
 
-    def erased(self, found: dict[str, Array]) -> Array:
-        """Returns the keys (B, T, H, K) at which the decayed state is read and erased."""
-        keys: Array = found["beta"][:, :, 0, :, None] * found["k"][:, :, 0]
-        return keys
-
-    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:
-        ``A_t = (I - beta_t k_t k_t^T) diag(d_t)``. Zero beyond the lengths. Arguments and errors are those of
-        `forward`."""
-        found = self.registers(params, x, ctx, state)
-        k = found["k"][:, :, 0]
-        A: Array = np.eye(self.d_state, dtype=k.dtype, like=k) - k[..., None] * self.erased(found)[..., None, :]
-        return mask_steps(A * found["decay"][..., None, :], ctx.lengths)
-
-    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
-        `transitions`."""
-        return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))
+    def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
+        """``A_t = (I - beta_t k_t k_t^T) diag(d_t)``"""
+        erased = found["beta"][:, :, 0, :, None, None] * k
+        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
+        return A
 
 
 @dataclass(frozen=True)
@@ -209,6 +137,8 @@ class GatedDeltaNet2(KDA):
         read = p(Product(), p(Product(), p(Reshape(shape), decay), b), k)
         return p(GLU(), v, p(Dense(), p.x, "write_proj")), None, read, {"b": b}
 
-    def erased(self, found: dict[str, Array]) -> Array:
-        keys: Array = (found["b"] * found["k"])[:, :, 0]
-        return keys
+    def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
+        """``A_t = (I - k_t (b_t * k_t)^T) diag(d_t)``"""
+        erased = found["b"][:, :, 0, ..., None] * k
+        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
+        return A
