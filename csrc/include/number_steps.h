@@ -135,7 +135,8 @@ ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved, 
     return g * moved;
 }
 
-/* The gated delta rule, one value channel whose state is h (keys), one Householder step, where a is the decay:
+/* The delta rule, one value channel whose state is h (keys), one Householder step, where a is the decay, which is one
+ * number or one for each key:
  *
  *   error = v - a k . h_prev      u = beta error      h_s = a h_prev_s + k_s u      y = q . h
  *
@@ -144,14 +145,24 @@ ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved, 
  *   du = k . g      dv = beta du      dbeta += du error      dq_s += h_s dy
  *   dk_s += g_s u - a h_prev_s dv,   m_s = g_s - k_s dv  of  a h_prev_s,   da += m_s h_prev_s,   g_prev_s = a m_s
  *
+ * In general the state is read at a key e, and what was read is erased at a key f:
+ *
+ *   p = e . h_prev      error = v - p      and with f  error = v,  h_s <- h_s - f_s p
+ *
+ * where dv is also -dp, or with f  dp = -f . g  and  df_s -= g_s p;  and with e
+ *
+ *   dk_s += g_s u      de_s += h_prev_s dp      da += g_s h_prev_s      g_prev_s = a g_s + e_s dp
+ *
  * The caller sums over keys, channels and steps. */
 ROT_ALWAYS_INLINE number OF(delta_error)(number v, real a, number product) { return v - a * product; }
 ROT_ALWAYS_INLINE number OF(delta_step)(number h_prev, real a, real k, number u) { return a * h_prev + k * u; }
+ROT_ALWAYS_INLINE number OF(delta_erase)(number h, real f, number p) { return h - f * p; }
 ROT_ALWAYS_INLINE number OF(delta_output_adjoint)(number g, number dy, real q) { return g + q * dy; }
 ROT_ALWAYS_INLINE number OF(delta_key_adjoint)(number g, number u, number h_prev, real a, number dv) {
     return g * u - a * h_prev * dv;
 }
 ROT_ALWAYS_INLINE number OF(delta_moved_adjoint)(number g, real k, number dv) { return g - k * dv; }
+ROT_ALWAYS_INLINE number OF(delta_past_adjoint)(number g, real a, real e, number dp) { return a * g + e * dp; }
 
 /* Layer norm (Ba et al. 2016) of a row of D channels, <> the mean over them:
  *

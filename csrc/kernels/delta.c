@@ -1,8 +1,12 @@
-/* The gated delta rule, by heads with a matrix state h (keys, values), and its adjoint. A token decays the state by the
- * number a_t, then makes R Householder steps i, and is read:
+/* The delta rule, by heads with a matrix state h (keys, values), and its adjoint. A token decays the state by a_t,
+ * which is one number or one for each key (`lanes`), then makes R Householder steps i, and is read:
  *
  *   h <- a_t h          h <- h + beta_i k_i (v_i - h^T k_i)^T = (I - beta_i k_i k_i^T) h + beta_i k_i v_i^T
  *   y_t = h^T q_t
+ *
+ * In general a step reads the state, before its decay, at a key e_i of its own, and may erase what it read at f_i:
+ *
+ *   p = h^T e_i         h <- a_t h + beta_i k_i (v_i - p)^T     or     h <- a_t h - f_i p^T + beta_i k_i v_i^T
  *
  * Each value channel is a recurrence of its own: SIMD across channels. Forward, a task is a block of WIDTH channels of
  * a head of a sequence, and walks through time with the block's state (keys, WIDTH) in level 1 cache; it saves the
@@ -24,6 +28,7 @@
 enum {
     CHAINS = VECTORS < 4 ? 4 / VECTORS : 1, /* sums over keys that run together: one alone waits for its last term */
     TILE = DELTA_TILE,
+    KEYS = 32,      /* keys whose sums over channels are added up together */
     SERIAL = 16384, /* numbers (B,T,R,H,keys,values) up to which one thread is used */
 };
 
@@ -36,7 +41,8 @@ typedef struct {
 } plan;
 
 typedef struct {
-    const real *q, *k, *v, *beta, *decay;
+    const real *q, *k, *v, *beta, *decay, *read, *erase;
+    bool lanes;
 } inputs;
 
 static bool many(const plan *p, int64_t tasks) {
@@ -47,20 +53,28 @@ static walk tokens_of_tile(const plan *p, int64_t b, int64_t tile) {
     return walk_of(b, tile, TILE, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
-/* Householder step j of a tile: the rows of its token (B T H) and of its own (B T R H), and its place in the token. */
+/* Householder step j of a tile: the rows of its token (B T H) and of its own (B T R H), and its place in the token; its
+ * decay, by keys if there is d; its keys, of which e and f may be NULL. */
 typedef struct {
     int64_t token, own;
     bool first, last;
+    real a, beta;
+    const real *d, *k, *e, *f;
 } place;
 
-static place place_of(const plan *p, walk w, int64_t head, int64_t j) {
+static place place_of(const plan *p, const inputs *in, walk w, int64_t head, int64_t j) {
     const int64_t row = w.first + j / p->R * w.stride, i = j % p->R;
-    const place here = {row * p->H + head, (row * p->R + i) * p->H + head, i == 0, i == p->R - 1};
+    place here = {.token = row * p->H + head, .own = (row * p->R + i) * p->H + head, .first = i == 0};
+    const bool decays = here.first && in->decay;
+    here.last = i == p->R - 1;
+    here.a = decays && !in->lanes ? in->decay[here.token] : 1;
+    here.d = decays && in->lanes ? in->decay + here.token * p->keys : NULL;
+    here.beta = in->beta ? in->beta[here.own] : 1;
+    here.k = in->k + here.own * p->keys;
+    here.e = in->read ? in->read + here.own * p->keys : NULL;
+    here.f = in->erase ? in->erase + here.own * p->keys : NULL;
     return here;
 }
-
-/* The decay before a step: that of its token, before the first. */
-static real decay_of(const inputs *in, place here) { return here.first && in->decay ? in->decay[here.token] : 1; }
 
 /* h (keys, WIDTH) <- a block of x (keys, values), or zeros; and back. */
 static void load_state(real *restrict h, const real *restrict x, span block, const plan *p) {
@@ -87,35 +101,60 @@ static void sum_keys(real *restrict sum, const real *restrict h, const real *res
     }
 }
 
-/* error (WIDTH) <- v - h^T k, of the decayed state */
-static void errors(real *restrict error, const real *restrict h, const inputs *in, place here, span block,
-                   const plan *p) {
-    const real a = decay_of(in, here);
+/* found (2, WIDTH) <- the error of a step, and what it read, from the state h before it; room (keys) is overwritten. */
+static void errors(real *restrict found, const real *restrict h, const inputs *in, const place *here,
+                   real *restrict room, span block, const plan *p) {
+    const bool early = here->e || here->d; /* read before the decay, at e or d k */
+    const real *at_key = here->e ? here->e : here->k;
+    const real a = early ? 1 : here->a;
     real v[WIDTH], product[WIDTH];
-    load_block(v, in->v + here.own * p->values + block.lo, block.n);
-    sum_keys(product, h, in->k + here.own * p->keys, p->keys);
-    for (int j = 0; j < WIDTH; j++) error[j] = delta_error(v[j], a, product[j]);
+    if (here->d && !here->e) {
+        for (int64_t s = 0; s < p->keys; s++) room[s] = here->d[s] * here->k[s];
+        at_key = room;
+    }
+    load_block(v, in->v + here->own * p->values + block.lo, block.n);
+    sum_keys(product, h, at_key, p->keys);
+    for (int j = 0; j < WIDTH; j++) found[j] = here->f ? v[j] : delta_error(v[j], a, product[j]);
+    for (int j = 0; j < WIDTH; j++) found[WIDTH + j] = a * product[j];
 }
 
-/* to <- h after a step with these errors; `to` may be h. */
-static void advance(real *to, const real *h, const real *restrict error, const inputs *in, place here, int64_t keys) {
-    const real a = decay_of(in, here), beta = in->beta[here.own];
-    const real *const k = in->k + here.own * keys;
-    vec u[VECTORS];
-    for (int v = 0; v < VECTORS; v++) u[v] = at(error, v) * beta;
+/* What a step adds at its key, and what it erases. */
+typedef struct {
+    vec u[VECTORS], p[VECTORS];
+} change;
+
+static change change_of(const real *found, const place *here) {
+    change c;
+    for (int v = 0; v < VECTORS; v++) c.u[v] = at(found, v) * here->beta, c.p[v] = at(found + WIDTH, v);
+    return c;
+}
+
+/* Register v of key s of the state after a step. */
+ROT_ALWAYS_INLINE vec after(vec h, const place *here, int64_t s, const change *c, int v) {
+    const vec added = delta_step_vec(h, here->d ? here->d[s] : here->a, here->k[s], c->u[v]);
+    return here->f ? delta_erase_vec(added, here->f[s], c->p[v]) : added;
+}
+
+/* to <- h after a step that found these; `to` may be h. */
+static void advance(real *to, const real *h, const real *restrict found, const place *step, int64_t keys) {
+    const place here = *step;
+    const change c = change_of(found, &here);
     for (int64_t s = 0; s < keys; s++)
-        for (int v = 0; v < VECTORS; v++) put(to + s * WIDTH, v, delta_step_vec(at(h + s * WIDTH, v), a, k[s], u[v]));
+        for (int v = 0; v < VECTORS; v++) put(to + s * WIDTH, v, after(at(h + s * WIDTH, v), &here, s, &c, v));
 }
 
 /* y (B,T,H,values), hT (B,H,keys,values) and carries (B,H,tiles,keys,values), the states before each tile: each may be
- * NULL; q (B,T,H,keys), k (B,T,R,H,keys), v (B,T,R,H,values), beta (B,T,R,H), decay (B,T,H) or NULL for ones, h0
- * (B,H,keys,values) or NULL. */
+ * NULL; q (B,T,H,keys), k (B,T,R,H,keys), v (B,T,R,H,values), beta (B,T,R,H), decay (B,T,H), or (B,T,H,keys) if
+ * `lanes`, either NULL for ones; h0 (B,H,keys,values), and e and f, `read` and `erase` (B,T,R,H,keys), or NULL. */
 KERNEL(delta_forward) {
     const plan p = {B, T, R, H, keys, values, lengths, (bool)reverse, pieces_of(values, WIDTH), pieces_of(T, TILE)};
-    const inputs in = {q, k, v, beta, decay};
+    const inputs in = {q, k, v, beta, decay, read, erase, (bool)lanes};
     const int64_t tasks = B * H * p.blocks, size = keys * values;
     real *const states = WORKSPACE(real, most_threads(), keys, WIDTH);
-    if (!states) return ROT_NO_MEMORY;
+    real *const rooms = WORKSPACE(real, most_threads(), keys);
+    int status = ROT_NO_MEMORY;
+    if (!states || !rooms) goto end;
+    status = ROT_OK;
     for (int64_t b = 0; y && b < B; b++) zero_padding(y, b, steps_of(lengths, b, T), T, H * values);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (many(&p, tasks))
@@ -128,10 +167,10 @@ KERNEL(delta_forward) {
             const walk w = tokens_of_tile(&p, b, tile);
             if (carries) store_state(carries + (sequence * p.tiles + tile) * size, h, block, &p);
             for (int64_t j = 0; j < w.steps * R; j++) {
-                const place here = place_of(&p, w, head, j);
-                real error[WIDTH], out[WIDTH];
-                errors(error, h, &in, here, block, &p);
-                advance(h, h, error, &in, here, keys);
+                const place here = place_of(&p, &in, w, head, j);
+                real found[2 * WIDTH], out[WIDTH];
+                errors(found, h, &in, &here, rooms + thread_number() * keys, block, &p);
+                advance(h, h, found, &here, keys);
                 if (!y || !here.last) continue;
                 sum_keys(out, h, q + here.token * keys, keys);
                 copy_block(y + here.token * values + block.lo, out, block.n);
@@ -139,116 +178,171 @@ KERNEL(delta_forward) {
         }
         if (hT) store_state(hT + sequence * size, h, block, &p);
     }
-    pool_give(states);
-    return ROT_OK;
+end:
+    pool_give(states), pool_give(rooms);
+    return status;
 }
 
-/* A thread's memory: of a tile's Householder steps the state before each (keys, WIDTH) and its errors (WIDTH); g
- * (blocks, keys, WIDTH); and sums over channels that are still spread over a register, (keys, LANES) of k and of q,
- * with as much for adding them up. */
+/* A thread's memory: of a tile's Householder steps the state before each (keys, WIDTH), and what it found (2, WIDTH); g
+ * (blocks, keys, WIDTH); and a key. */
 typedef struct {
-    real *before, *errors, *g, *spread_k, *spread_q, *other;
+    real *before, *found, *g, *key;
 } room;
 
-enum { SPREADS = 3 };
-
-static room room_of(real *tile, real *g, real *spreads, const plan *p) {
-    const int64_t i = thread_number(), steps = TILE * p->R, spread = p->keys * LANES;
+static room room_of(real *tile, real *g, real *keys, const plan *p) {
+    const int64_t i = thread_number(), steps = TILE * p->R;
     room r;
-    r.before = tile + i * steps * (p->keys + 1) * WIDTH;
-    r.errors = r.before + steps * p->keys * WIDTH;
+    r.before = tile + i * steps * (p->keys + 2) * WIDTH;
+    r.found = r.before + steps * p->keys * WIDTH;
     r.g = g + i * p->blocks * p->keys * WIDTH;
-    r.spread_k = spreads + i * SPREADS * spread;
-    r.spread_q = r.spread_k + spread, r.other = r.spread_q + spread;
+    r.key = keys + i * p->keys;
     return r;
 }
 
 typedef struct {
-    real *dq, *dk, *dv, *dbeta, *ddecay;
+    real *dq, *dk, *dv, *dbeta, *ddecay, *dread, *derase;
 } gradients;
 
-/* sums (keys) += the totals of the registers of `spread`, which is overwritten. */
-static void add_totals(real *restrict sums, real *restrict spread, real *restrict other, int64_t keys) {
-    const real *const totals = register_totals(spread, other, keys);
-    for (int64_t s = 0; s < keys; s++) sums[s] += totals[s];
+/* Sums over channels for some keys, which are still spread over a register each, and as much for adding them up. */
+typedef struct {
+    _Alignas(64) real of[KEYS * LANES];
+    _Alignas(64) real other[KEYS * LANES];
+} spread;
+
+/* sums (n) += the totals of registers, which are overwritten; n <= KEYS. */
+static void add_totals(real *restrict sums, spread *restrict x, int64_t n) {
+    const real *const totals = register_totals(x->of, x->other, n == KEYS ? KEYS : n);
+    for (int64_t s = 0; s < n; s++) sums[s] += totals[s];
 }
 
-/* What reading the state does backward: g (keys, WIDTH) += q dy^T, and dq += h dy, of the state h after the step. */
-static void read_adjoint(real *restrict g, const room *r, const real *restrict h, const real *restrict error,
-                         const real *restrict dy, const inputs *in, const gradients *out, place here, int64_t keys) {
-    const real a = decay_of(in, here), beta = in->beta[here.own];
-    const real *const k = in->k + here.own * keys, *const q = in->q + here.token * keys;
-    for (int64_t s = 0; s < keys; s++) {
-        vec sum = {0};
-        for (int v = 0; v < VECTORS; v++) {
-            const vec after = delta_step_vec(at(h + s * WIDTH, v), a, k[s], at(error, v) * beta);
-            sum += after * at(dy, v);
-            put(g + s * WIDTH, v, delta_output_adjoint_vec(at(g + s * WIDTH, v), at(dy, v), q[s]));
+/* What reading the state does backward: g (keys, WIDTH) += q dy^T, and dq += h dy, of the state after the step, which
+ * follows from h before it. */
+static void read_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const real *restrict dy,
+                         const inputs *in, const gradients *out, const place *step, int64_t keys) {
+    const real *const q = in->q + step->token * keys;
+    const place here = *step;
+    const change c = change_of(found, &here);
+    spread of_q;
+    for (int64_t lo = 0; lo < keys; lo += KEYS) {
+        const int64_t n = least(keys - lo, KEYS);
+        for (int64_t s = lo; s < lo + n; s++) {
+            vec sum = {0};
+            for (int v = 0; v < VECTORS; v++) {
+                sum += after(at(h + s * WIDTH, v), &here, s, &c, v) * at(dy, v);
+                put(g + s * WIDTH, v, delta_output_adjoint_vec(at(g + s * WIDTH, v), at(dy, v), q[s]));
+            }
+            store(of_q.of + (s - lo) * LANES, sum);
         }
-        store(r->spread_q + s * LANES, sum);
+        add_totals(out->dq + here.token * keys + lo, &of_q, n);
     }
-    add_totals(out->dq + here.token * keys, r->spread_q, r->other, keys);
 }
 
-/* A Householder step backward, with the state h before it and its errors: g <- the gradient of h. */
-static void step_adjoint(real *restrict g, const room *r, const real *restrict h, const real *restrict error,
-                         const inputs *in, const gradients *out, place here, span block, const plan *p) {
-    const real a = decay_of(in, here), beta = in->beta[here.own];
-    const real *const k = in->k + here.own * p->keys;
-    vec u[VECTORS], dv[VECTORS], of_beta = {0}, of_decay = {0};
-    real du[WIDTH];
-    sum_keys(du, g, k, p->keys);
+/* The keys of a step backward: g <- the gradient of h before it, with the gradient dp of what the step read; gradients
+ * of keys and of a decay by keys are added to. Returns the gradient of a decay by one number, spread. */
+ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, const place *here, const change *c,
+                                   const vec *dp, const gradients *out, int64_t keys, bool lanes, bool reads,
+                                   bool erases) {
+    const int64_t own = here->own * keys;
+    const real *const k = here->k, *const d = here->d, *const e = here->e, one_a = here->a;
+    spread of_keys, of_decays, of_reads, of_erases;
+    vec of_d = {0};
+    for (int64_t lo = 0; lo < keys; lo += KEYS) {
+        const int64_t n = least(keys - lo, KEYS);
+        for (int64_t s = lo; s < lo + n; s++) {
+            const real a = lanes ? d[s] : one_a;
+            const int64_t place = (s - lo) * LANES;
+            vec of_k = {0}, of_e = {0}, of_f = {0};
+            for (int v = 0; v < VECTORS; v++) {
+                const vec g_s = at(g + s * WIDTH, v), h_s = at(h + s * WIDTH, v);
+                if (erases) of_f -= g_s * c->p[v];
+                if (reads) {
+                    of_k += g_s * c->u[v], of_d += g_s * h_s, of_e += h_s * dp[v];
+                    put(g + s * WIDTH, v, delta_past_adjoint_vec(g_s, a, e[s], dp[v]));
+                } else {
+                    const vec moved = delta_moved_adjoint_vec(g_s, k[s], -dp[v]);
+                    of_k += delta_key_adjoint_vec(g_s, c->u[v], h_s, a, -dp[v]), of_d += moved * h_s;
+                    put(g + s * WIDTH, v, moved * a);
+                }
+            }
+            store(of_keys.of + place, of_k);
+            if (reads) store(of_reads.of + place, of_e);
+            if (erases) store(of_erases.of + place, of_f);
+            if (lanes) store(of_decays.of + place, of_d), of_d = (vec){0};
+        }
+        add_totals(out->dk + own + lo, &of_keys, n);
+        if (reads) add_totals(out->dread + own + lo, &of_reads, n);
+        if (erases) add_totals(out->derase + own + lo, &of_erases, n);
+        if (lanes) add_totals(out->ddecay + here->token * keys + lo, &of_decays, n);
+    }
+    return of_d;
+}
+
+/* A Householder step backward, with the state h before it and what it found: g <- the gradient of h. */
+static void step_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const gradients *out,
+                         const place *here, span block, const plan *p) {
+    const int64_t keys = p->keys;
+    const change c = change_of(found, here);
+    const bool lanes = here->d, reads = here->e, erases = here->f;
+    vec dp[VECTORS], of_beta = {0}, of_d;
+    real du[WIDTH], erased[WIDTH] = {0};
+    sum_keys(du, g, here->k, keys);
+    if (erases) sum_keys(erased, g, here->f, keys);
     for (int v = 0; v < VECTORS; v++) {
-        of_beta += at(du, v) * at(error, v);
-        u[v] = at(error, v) * beta, dv[v] = at(du, v) * beta;
+        of_beta += at(du, v) * at(found, v);
+        put(du, v, at(du, v) * here->beta);
+        dp[v] = erases ? -at(erased, v) : -at(du, v);
     }
-    for (int64_t s = 0; s < p->keys; s++) {
-        vec sum = {0};
-        for (int v = 0; v < VECTORS; v++) {
-            const vec g_s = at(g + s * WIDTH, v), h_s = at(h + s * WIDTH, v);
-            const vec moved = delta_moved_adjoint_vec(g_s, k[s], dv[v]);
-            sum += delta_key_adjoint_vec(g_s, u[v], h_s, a, dv[v]);
-            of_decay += moved * h_s;
-            put(g + s * WIDTH, v, moved * a);
-        }
-        store(r->spread_k + s * LANES, sum);
-    }
-    add_totals(out->dk + here.own * p->keys, r->spread_k, r->other, p->keys);
-    out->dbeta[here.own] += lane_total(of_beta);
-    if (out->ddecay && here.first) out->ddecay[here.token] += lane_total(of_decay);
-    for (int v = 0; v < VECTORS; v++) put(du, v, dv[v]);
-    copy_block(out->dv + here.own * p->values + block.lo, du, block.n);
+    if (!reads && !erases) /* the compiler makes a loop of each */
+        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, true, false, false)
+                     : keys_adjoint(g, h, here, &c, dp, out, keys, false, false, false);
+    else if (!erases)
+        of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, true, true, false)
+                     : keys_adjoint(g, h, here, &c, dp, out, keys, false, true, false);
+    else
+        of_d = keys_adjoint(g, h, here, &c, dp, out, keys, lanes, reads, true);
+    if (out->ddecay && here->first && !lanes) out->ddecay[here->token] += lane_total(of_d);
+    if (out->dbeta) out->dbeta[here->own] += lane_total(of_beta);
+    copy_block(out->dv + here->own * p->values + block.lo, du, block.n);
 }
 
-/* dq, dk, dv, dbeta, ddecay (NULL without decay), dh0, all overwritten, with the shapes of what they are gradients of;
- * dy (B,T,H,values), dhT (B,H,keys,values) or NULL, carries as forward wrote them, the rest as in forward. With g the
- * gradient of the state after a Householder step, which is dhT, or zero, after the last one of all:
+/* dq, dk, dv, dbeta, ddecay, dread, derase (NULL if the input is), dh0, all overwritten, with the shapes of what they
+ * are gradients of; dy (B,T,H,values), dhT (B,H,keys,values) or NULL, carries as forward wrote them, the rest as in
+ * forward. With g the gradient of the state after a Householder step, which is dhT, or zero, after the last one of all:
  *
  *   g <- g + q_t dy_t^T,   dq_t = h dy_t                              after the last step of a token
  *   du = g^T k,   dv = beta du,   dbeta = du . error,   error = v - h^T k  of the decayed state h
  *   dk = g (beta error) - h dv,   g <- g - k dv^T
  *   da_t = sum over the state of g h_{t-1},   g <- a_t g              after the first step of a token
  *
- * and dh0 = g before the first one of all (dhT if there is none). */
+ * and dh0 = g before the first one of all (dhT if there is none). number_steps.h has a step in general. */
 KERNEL(delta_backward) {
     const plan p = {B, T, R, H, keys, values, lengths, (bool)reverse, pieces_of(values, WIDTH), pieces_of(T, TILE)};
-    const inputs in = {q, k, v, beta, decay};
-    const gradients out = {dq, dk, dv, dbeta, ddecay};
+    const inputs in = {q, k, v, beta, decay, read, erase, (bool)lanes};
+    const gradients out = {dq, dk, dv, dbeta, ddecay, dread, derase};
     const int64_t size = keys * values, tokens = B * T * H;
-    real *const of_tile = WORKSPACE(real, most_threads(), TILE, R, keys + 1, WIDTH);
+    real *const of_tile = WORKSPACE(real, most_threads(), TILE, R, keys + 2, WIDTH);
     real *const of_heads = WORKSPACE(real, most_threads(), p.blocks, keys, WIDTH);
-    real *const spreads = WORKSPACE(real, most_threads(), SPREADS, keys, LANES);
+    real *const of_keys = WORKSPACE(real, most_threads(), keys);
+    const struct {
+        real *of;
+        int64_t count;
+    } cleared[] = {{dq, tokens * keys},
+                   {dk, tokens * R * keys},
+                   {dv, tokens * R * values},
+                   {dbeta, tokens * R},
+                   {ddecay, tokens * (lanes ? keys : 1)},
+                   {dread, tokens * R * keys},
+                   {derase, tokens * R * keys}};
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
-    if (!of_tile || !of_heads || !spreads) goto end;
+    if (!of_tile || !of_heads || !of_keys) goto end;
     status = ROT_OK;
-    zero_row(dq, tokens * keys), zero_row(dk, tokens * R * keys), zero_row(dv, tokens * R * values);
-    zero_row(dbeta, tokens * R);
-    if (ddecay) zero_row(ddecay, tokens);
+    for (size_t i = 0; i < sizeof cleared / sizeof *cleared; i++)
+        if (cleared[i].of) zero_row(cleared[i].of, cleared[i].count);
 #pragma omp parallel for schedule(dynamic) if (many(&p, B * H))
     for (int64_t sequence = 0; sequence < B * H; sequence++) { /* of a head */
         const int64_t b = sequence / H, head = sequence % H;
-        const room r = room_of(of_tile, of_heads, spreads, &p);
+        const room r = room_of(of_tile, of_heads, of_keys, &p);
         for (int64_t i = 0; i < p.blocks; i++)
             load_state(r.g + i * keys * WIDTH, dhT ? dhT + sequence * size : NULL, span_of(values, i), &p);
         for (int64_t tile = p.tiles - 1; tile >= 0 && !stopped(stop); tile--) {
@@ -259,20 +353,20 @@ KERNEL(delta_backward) {
                 real *const g = r.g + i * keys * WIDTH;
                 load_state(r.before, carries + (sequence * p.tiles + tile) * size, block, &p);
                 for (int64_t j = 0; j < steps; j++) {
-                    const place here = place_of(&p, w, head, j);
-                    real *const h = r.before + j * keys * WIDTH, *const error = r.errors + j * WIDTH;
-                    errors(error, h, &in, here, block, &p);
-                    if (j + 1 < steps) advance(h + keys * WIDTH, h, error, &in, here, keys);
+                    const place here = place_of(&p, &in, w, head, j);
+                    real *const h = r.before + j * keys * WIDTH, *const found = r.found + j * 2 * WIDTH;
+                    errors(found, h, &in, &here, r.key, block, &p);
+                    if (j + 1 < steps) advance(h + keys * WIDTH, h, found, &here, keys);
                 }
                 for (int64_t j = steps - 1; j >= 0; j--) {
-                    const place here = place_of(&p, w, head, j);
-                    const real *const h = r.before + j * keys * WIDTH, *const error = r.errors + j * WIDTH;
+                    const place here = place_of(&p, &in, w, head, j);
+                    const real *const h = r.before + j * keys * WIDTH, *const found = r.found + j * 2 * WIDTH;
                     real dy_t[WIDTH];
                     if (here.last) {
                         load_block(dy_t, dy + here.token * values + block.lo, block.n);
-                        read_adjoint(g, &r, h, error, dy_t, &in, &out, here, keys);
+                        read_adjoint(g, h, found, dy_t, &in, &out, &here, keys);
                     }
-                    step_adjoint(g, &r, h, error, &in, &out, here, block, &p);
+                    step_adjoint(g, h, found, &out, &here, block, &p);
                 }
             }
         }
@@ -280,6 +374,6 @@ KERNEL(delta_backward) {
             store_state(dh0 + sequence * size, r.g + i * keys * WIDTH, span_of(values, i), &p);
     }
 end:
-    pool_give(of_tile), pool_give(of_heads), pool_give(spreads);
+    pool_give(of_tile), pool_give(of_heads), pool_give(of_keys);
     return status;
 }

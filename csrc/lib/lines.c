@@ -211,6 +211,7 @@ static void read_affine(reader *r) {
     if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, shift);
 }
 
+#if LIB_MATRIX_STATES
 /* y_i = base^{-i/P} x_i along the last axis, of P numbers. */
 static void read_frequencies(reader *r) {
     const value *const x = steps(r, 0, 0);
@@ -220,6 +221,7 @@ static void read_frequencies(reader *r) {
     for (int64_t i = 0; scales && i < numbers_of(x); i++) scales[i] = pow(base, -(double)(i % P) / (double)P);
     if (scales) emit_affine(r, make_like(r, x), x->rows, scales, NULL, NULL, 0);
 }
+#endif
 
 /* Numbers for each channel of a norm over the last axis: those of input i, or one number. */
 static const double *spread_of(reader *r, const value *x, int64_t i, double otherwise) {
@@ -270,12 +272,21 @@ static void read_log_sigmoid(reader *r) {
     emit_affine(r, y, y, scales, NULL, NULL, 0);
 }
 
+/* y = e^{r x}, a rate r for each number along the first axis, or one for all. */
 static void read_decay(reader *r) {
-    const value *const x = steps(r, 0, 1), *const rates = fixed(r, 1, 1);
-    if (!expect(r, is(rates, 0, x->shape[0]))) return;
-    emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, doubles(r, rates), x->shape[0]);
+    const value *const x = steps(r, 0, 0);
+    const bool older = r->in[1] && !json_member(r->p.settings, "rate"); /* files without the setting */
+    const double rate = older ? 0 : number_of(r->b, &r->p, "rate");
+    if (!good(r->b) || !expect(r, is_matrix_or_none(r, 1, x->shape[0], 0))) return;
+    const double *const given = doubles(r, r->in[1]);
+    const int64_t count = numbers_of(x), inner = count / x->shape[0];
+    double *const rates = good(r->b) ? spare(r->b, count) : NULL;
+    if (!rates) return;
+    for (int64_t i = 0; i < count; i++) rates[i] = given ? given[i / inner] : rate;
+    emit(r->b, OP_DECAY, make_like(r, x), x->rows)->w[0] = stored(r->b, rates, count);
 }
 
+#if LIB_MATRIX_STATES
 static void read_log_decay(reader *r) {
     const value *const delta = steps(r, 0, 1), *const x = steps(r, 1, 1);
     if (!expect(r, alike(delta, x))) return;
@@ -300,6 +311,7 @@ static void read_of_heads(reader *r) {
     o->choice = x->shape[1];
     o->w[0] = stored(r->b, doubles(r, b), numbers_of(b));
 }
+#endif
 
 /* A function of the numbers of two registers. */
 static void read_pair(reader *r, op_kind kind) {
@@ -310,6 +322,17 @@ static void read_pair(reader *r, op_kind kind) {
 }
 static void read_product(reader *r) { read_pair(r, OP_PRODUCT); }
 static void read_sum(reader *r) { read_pair(r, OP_SUM); }
+
+#if LIB_MATRIX_STATES
+/* y = (q . k) v by heads */
+static void read_bonus(reader *r) {
+    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 2), *const v = steps(r, 2, 2);
+    if (!expect(r, alike(q, k) && is(v, 0, q->shape[0]))) return;
+    op *const o = emit(r->b, OP_BONUS, make_like(r, v), q->rows);
+    o->z = k->rows, o->v = v->rows;
+    o->count = q->shape[0];
+}
+#endif
 
 /* y = x f(gate) */
 static void read_gated(reader *r, op_kind function) {
@@ -380,12 +403,7 @@ static const struct {
     {"LogSigmoid", read_log_sigmoid, 1, 1},
     {"Softplus", read_softplus, 1, 1},
     {"Affine", read_affine, 1, 1},
-    {"Decay", read_decay, 2, 2},
-    {"Frequencies", read_frequencies, 1, 1},
-    {"LogDecay", read_log_decay, 2, 2},
-    {"StepAngles", read_step_angles, 2, 2},
-    {"OfHeads", read_of_heads, 2, 2},
-    {"Turn", read_turn, 2, 3},
+    {"Decay", read_decay, 1, 2},
     {"DecayGain", read_decay_gain, 1, 1},
     {"Product", read_product, 2, 2},
     {"Sum", read_sum, 2, 2},
@@ -397,7 +415,6 @@ static const struct {
     {"Reshape", read_reshape, 1, 1},
     {"Conv", read_conv, 1, 3},
     {"Scan", read_scan, 2, 2},
-    {"OscillatorScan", read_oscillator_scan, 3, 3},
     {"System", read_system, 8, 10},
     {"Bank", read_bank, 3, 3},
     {"TurningScan", read_turning_scan, 6, 6},
@@ -409,13 +426,20 @@ static const struct {
     {"GRUCells", read_gru, 3, 3},
     {"SelectiveScan", read_selective, 6, 6},
 #if LIB_S4
+    {"OscillatorScan", read_oscillator_scan, 3, 3},
     {"DplrBank", read_dplr_bank, 3, 3},
     {"Products", read_products, 1, 1},
 #endif
 #if LIB_MATRIX_STATES
     {"SsdScan", read_ssd, 6, 6},
     {"TrapezoidScan", read_trapezoid, 7, 7},
-    {"DeltaRule", read_delta, 5, 5},
+    {"Frequencies", read_frequencies, 1, 1},
+    {"LogDecay", read_log_decay, 2, 2},
+    {"StepAngles", read_step_angles, 2, 2},
+    {"OfHeads", read_of_heads, 2, 2},
+    {"Turn", read_turn, 2, 3},
+    {"Bonus", read_bonus, 3, 3},
+    {"DeltaRule", read_delta, 5, 7},
 #endif
 #if LIB_XLSTM
     {"MatrixMemory", read_matrix_memory, 5, 5},

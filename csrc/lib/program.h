@@ -44,6 +44,7 @@ typedef enum {
     OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
+    OP_BONUS,        /* y = (x . z) v in each of `count` heads */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
     OP_PLACE,        /* columns of y, from `from` on, = x */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
@@ -67,7 +68,8 @@ typedef enum {
     OP_TRAPEZOID,    /* y: scan of Mamba-3 of x; steps z, lambda t, log a u; else as OP_SSD without A */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
-    OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, betas s, decays t if it has width */
+    OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
+                     * decays t, by keys if `choice`, keys e that are read and f that are erased */
     OP_MLSTM,       /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
     OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
     OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
@@ -137,7 +139,7 @@ enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 /* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
 typedef struct {
     op_kind kind;
-    rows y, x, z, v, s, t, u;
+    rows y, x, z, v, s, t, e, f;
     int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
     int64_t window; /* the number of steps that are kept; 0 for all */

@@ -236,6 +236,7 @@ void read_rotary(reader *r) {
     turn->w[0] = stored_exact(r->b, frequencies, pairs);
 }
 
+#if LIB_MATRIX_STATES
 /* x (..., H, N) and z alike, whose pairs of lanes turn by the sums of angles theta (H, A). */
 void read_turn(reader *r) {
     const value *const theta = steps(r, 0, 2);
@@ -255,6 +256,7 @@ void read_turn(reader *r) {
     }
     give_back(r, c);
 }
+#endif
 
 /* Queries q (D) in `heads`; keys k and values v (K), whose heads are as wide and may be shared. */
 void read_attention(reader *r) {
@@ -297,6 +299,7 @@ void read_scan(reader *r) {
     o->state = state_for(r, x->shape[0]);
 }
 
+#if LIB_S4
 void read_oscillator_scan(reader *r) {
     const value *const m = fixed(r, 0, 3), *const f = fixed(r, 1, 2), *const u = steps(r, 2, 1);
     const int64_t N = u->shape[0];
@@ -306,6 +309,7 @@ void read_oscillator_scan(reader *r) {
     o->w[1] = stored(r->b, doubles(r, f), 2 * N);
     o->state = state_for(r, 2 * N);
 }
+#endif
 
 void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
@@ -391,25 +395,40 @@ void read_trapezoid(reader *r) {
         !expect(r, G && H % G == 0))
         return;
     op *const o = emit(r->b, OP_TRAPEZOID, make_like(r, x), x->rows);
-    o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = lam->rows, o->u = log_a->rows;
+    o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = lam->rows, o->e = log_a->rows;
     o->count = N;
     o->choice = G;
     o->w[1] = stored(r->b, doubles(r, skip), H);
     o->state = state_for(r, (N + 1) * numbers_of(x) + G * N);
 }
 
+/* Whether input i of a step has the shape (a, b, c), whose zeros are no axes; or it is not given and `rows` is empty.
+ */
+static bool optional_rows(reader *r, int64_t i, rows *to, const int64_t *shape) {
+    const value *const v = r->in[i];
+    bool fits = !v || !v->fixed;
+    for (int axis = 0; v && fits && axis < 3; axis++)
+        fits = shape[axis] ? axis < v->axes && is(v, axis, shape[axis]) : axis >= v->axes;
+    *to = v && fits ? v->rows : (rows){0, 0};
+    return expect(r, fits && (!v || v->axes <= 3));
+}
+
 void read_delta(reader *r) {
-    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 3), *const v = steps(r, 2, 3);
-    const value *const beta = steps(r, 3, 2), *const decay = r->in[4];
+    const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 3), *const v = steps(r, 2, 3),
+                       *const decay = r->in[4];
     const int64_t n = k->shape[0], H = q->shape[0], K = q->shape[1], V = v->shape[2];
-    if (!expect(r, n && is(k, 1, H) && is(k, 2, K) && is(v, 0, n) && is(v, 1, H) && is(beta, 0, n) && is(beta, 1, H)) ||
-        !expect(r, !decay || (!decay->fixed && decay->axes == 1 && is(decay, 0, H))))
+    const int64_t by_keys = decay && decay->axes == 2, keys[] = {n, H, K};
+    rows beta, decays, read, erase;
+    if (!expect(r, n && is(k, 1, H) && is(k, 2, K) && is(v, 0, n) && is(v, 1, H)) ||
+        !optional_rows(r, 3, &beta, (int64_t[]){n, H, 0}) ||
+        !optional_rows(r, 4, &decays, (int64_t[]){H, by_keys ? K : 0, 0}) || !optional_rows(r, 5, &read, keys) ||
+        !optional_rows(r, 6, &erase, keys))
         return;
     const value like = {.shape = {H, V}, .axes = 2};
     op *const o = emit(r->b, OP_DELTA, make_like(r, &like), q->rows);
-    o->z = v->rows, o->v = k->rows, o->s = beta->rows;
-    o->t = decay ? decay->rows : (rows){0, 0};
+    o->z = v->rows, o->v = k->rows, o->s = beta, o->t = decays, o->e = read, o->f = erase;
     o->count = H;
+    o->choice = by_keys;
     o->state = state_for(r, H * K * V);
 }
 #endif

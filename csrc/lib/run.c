@@ -95,6 +95,7 @@ EACH_NUMBER(run_decay, vmath_exp(w[d] * x[d]))
 EACH_NUMBER(run_sum, x[d] + z[d])
 EACH_NUMBER(run_product, x[d] * z[d])
 
+#if LIB_MATRIX_STATES
 /* Rates of forgetting of Mamba-3: softplus, or this function; at least `least`. */
 static real rational_rate(real x) { return x < 0 ? 1 / (1 - x) : 1 + x; }
 static real least_rate(real rate, real least) { return rate < least ? least : rate; }
@@ -120,6 +121,7 @@ static void run_of_heads(const op *o, const frame *f) {
             EACH(j, N) y[j] = x[j] + b[j];
         }
 }
+#endif
 
 static void run_columns(const op *o, const frame *f) {
     const int64_t n = o->y.width, width = o->x.width;
@@ -267,6 +269,7 @@ static void run_rotary(const op *o, const frame *f) {
     }
 }
 
+#if LIB_MATRIX_STATES
 /* The sums are in double, within half a turn. */
 static void run_angles(const op *o, const frame *f) {
     const int64_t n = o->y.width;
@@ -292,6 +295,7 @@ static void run_turn(const op *o, const frame *f) {
         }
     }
 }
+#endif
 
 static real dot(const real *restrict x, const real *restrict y, int64_t n) {
     real sum = 0;
@@ -472,6 +476,7 @@ static void run_real_scan(const op *o, const frame *f) {
     }
 }
 
+#if LIB_S4
 static void oscillator_row(real *restrict h, real *restrict y, const real *restrict m, const real *restrict f,
                            const real *restrict u, int64_t N) {
     EACH(j, N) {
@@ -490,6 +495,7 @@ static void run_oscillator(const op *o, const frame *f) {
         oscillator_row(state_of(f, b, o->state), rows_of(f, o->y) + 2 * at, o->w[0], o->w[1], rows_of(f, o->x) + at, N);
     }
 }
+#endif
 
 static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t cell) {
     if (cell == CELL_TANH)
@@ -572,6 +578,24 @@ static void run_conv(const op *o, const frame *f) {
     }
 }
 
+#if LIB_MATRIX_STATES
+/* y = (q . k) v in each head. */
+static void run_bonus(const op *o, const frame *f) {
+    const int64_t heads = o->count, keys = o->x.width / heads, values = o->y.width / heads;
+    EACH_STEP(f, b, t) {
+        const int64_t row = b * f->n + t;
+        for (int64_t head = 0; head < heads; head++) {
+            const real *const q = rows_of(f, o->x) + row * o->x.width + head * keys;
+            const real *const k = rows_of(f, o->z) + row * o->z.width + head * keys;
+            const real *const v = rows_of(f, o->v) + row * o->v.width + head * values;
+            real *const y = rows_of(f, o->y) + row * o->y.width + head * values, size = 0;
+            for (int64_t s = 0; s < keys; s++) size += q[s] * k[s];
+            EACH(j, values) y[j] = size * v[j];
+        }
+    }
+}
+#endif
+
 /* One state of each channel. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
                           const real *restrict x, real b, real c, int64_t D, bool negative) {
@@ -643,7 +667,7 @@ static void run_trapezoid(const op *o, const frame *f) {
         real *const B_last = h + N * D, *const x_last = B_last + G * N;
         const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * H;
         const real *const in = rows_of(f, o->v) + at * G * N, *const out = rows_of(f, o->s) + at * G * N;
-        const real *const lam = rows_of(f, o->t) + at * H, *const log_a = rows_of(f, o->u) + at * H;
+        const real *const lam = rows_of(f, o->t) + at * H, *const log_a = rows_of(f, o->e) + at * H;
         for (int64_t i = 0; i < H; i++) {
             const int64_t group = i / (H / G) * N;
             const real a = exp2_of((real)ssd_exponent(log_a[i], 1)), newer = lam[i] * delta[i];
@@ -662,22 +686,38 @@ static void run_trapezoid(const op *o, const frame *f) {
 #endif
 
 #if LIB_MATRIX_STATES || LIB_XLSTM
-/* sum (values) <- h^T c of a head's state h (keys, values) */
-static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, int64_t keys,
-                          int64_t values) {
+/* sum (values) <- h^T c of a head's state h (keys, values), or of d c if there is d */
+static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, const real *restrict d,
+                          int64_t keys, int64_t values) {
     zero_row(sum, values);
-    for (int64_t s = 0; s < keys; s++) EACH(j, values) sum[j] += h[s * values + j] * c[s];
+    for (int64_t s = 0; s < keys; s++) {
+        const real by = d ? d[s] * c[s] : c[s];
+        EACH(j, values) sum[j] += h[s * values + j] * by;
+    }
 }
 #endif
 
 #if LIB_MATRIX_STATES
 
-/* A Householder step after the decay a; u (values) is overwritten. */
-static void householder_row(real *restrict h, real *restrict u, const real *restrict k, const real *restrict v,
-                            real beta, real a, int64_t keys, int64_t values) {
-    state_product(u, h, k, keys, values);
-    EACH(j, values) u[j] = beta * delta_error(v[j], a, u[j]);
-    for (int64_t s = 0; s < keys; s++) EACH(j, values) h[s * values + j] = delta_step(h[s * values + j], a, k[s], u[j]);
+/* A Householder step (delta.c): its decay, a or by keys d, and its keys, of which e and f may be NULL. */
+typedef struct {
+    const real *k, *v, *d, *e, *f;
+    real a, beta;
+} householder_step;
+
+/* read (values) is overwritten. */
+static void householder_row(real *restrict h, real *restrict read, householder_step i, int64_t keys, int64_t values) {
+    const real a = i.e || i.d ? 1 : i.a;
+    state_product(read, h, i.e ? i.e : i.k, i.e ? NULL : i.d, keys, values);
+    EACH(j, values) read[j] = i.f ? a * read[j] : i.beta * delta_error(i.v[j], a, read[j]);
+    for (int64_t s = 0; s < keys; s++) {
+        real *const row = h + s * values;
+        const real decay = i.d ? i.d[s] : i.a, k = i.k[s];
+        if (i.f)
+            EACH(j, values) row[j] = delta_erase(delta_step(row[j], decay, k, i.beta * i.v[j]), i.f[s], read[j]);
+        else
+            EACH(j, values) row[j] = delta_step(row[j], decay, k, read[j]);
+    }
 }
 
 /* Rows of keys, values and betas are those of each Householder step, by heads. */
@@ -688,15 +728,23 @@ static void run_delta(const op *o, const frame *f) {
         const int64_t row = b * f->n + t;
         real *y = rows_of(f, o->y) + row * o->y.width, *h = state_of(f, b, o->state);
         const real *const q = rows_of(f, o->x) + row * o->x.width, *const k = rows_of(f, o->v) + row * o->v.width;
-        const real *const v = rows_of(f, o->z) + row * o->z.width, *const beta = rows_of(f, o->s) + row * o->s.width;
-        const real *const decays = o->t.width ? rows_of(f, o->t) + row * heads : NULL;
+        const real *const v = rows_of(f, o->z) + row * o->z.width;
+        const real *const beta = o->s.width ? rows_of(f, o->s) + row * o->s.width : NULL;
+        const real *const decay = o->t.width ? rows_of(f, o->t) + row * o->t.width : NULL;
+        const real *const e = o->e.width ? rows_of(f, o->e) + row * o->e.width : NULL;
+        const real *const erase = o->f.width ? rows_of(f, o->f) + row * o->f.width : NULL;
         for (int64_t head = 0; head < heads; head++, y += values, h += keys * values) {
-            real a = decays ? decays[head] : 1;
-            for (int64_t i = 0; i < steps; i++, a = 1) {
+            for (int64_t i = 0; i < steps; i++) {
                 const int64_t own = i * heads + head;
-                householder_row(h, y, k + own * keys, v + own * values, beta[own], a, keys, values);
+                const bool decays = decay && i == 0;
+                householder_step one = {k + own * keys, v + own * values, .a = 1, .beta = beta ? beta[own] : 1};
+                if (decays && o->choice) one.d = decay + head * keys;
+                if (decays && !o->choice) one.a = decay[head];
+                if (e) one.e = e + own * keys;
+                if (erase) one.f = erase + own * keys;
+                householder_row(h, y, one, keys, values);
             }
-            state_product(y, h, q + head * keys, keys, values);
+            state_product(y, h, q + head * keys, NULL, keys, values);
         }
     }
 }
@@ -717,7 +765,7 @@ static void mlstm_row(real *restrict y, real *restrict c, real *restrict n, real
     }
     EACH(s, keys) n[s] = scan_step(kept, n[s], taken * k[s]);
     EACH(s, keys) k[s] = n[s] * q[s];
-    state_product(y, c, q, keys, values);
+    state_product(y, c, q, NULL, keys, values);
     const real inverse = 1 / denominator_of(row_sum(k, keys), least_denominator(level));
     EACH(j, values) y[j] *= inverse;
 }
@@ -780,11 +828,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SILU] = run_silu,
     [OP_SIGMOID] = run_sigmoid,
     [OP_DECAY] = run_decay,
-    [OP_LOG_DECAY] = run_log_decay,
-    [OP_STEP_ANGLES] = run_step_angles,
-    [OP_OF_HEADS] = run_of_heads,
-    [OP_ANGLES] = run_angles,
-    [OP_TURN] = run_turn,
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
@@ -796,7 +839,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_BANK] = run_bank,
     [OP_RNN] = run_rnn,
     [OP_REAL_SCAN] = run_real_scan,
-    [OP_OSCILLATOR] = run_oscillator,
     [OP_LSTM] = run_lstm,
     [OP_GRU] = run_gru,
     [OP_CONV] = run_conv,
@@ -807,12 +849,19 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,
 #if LIB_S4
+    [OP_OSCILLATOR] = run_oscillator,
     [OP_DPLR_BANK] = run_dplr_bank,
     [OP_PRODUCTS] = run_products,
 #endif
 #if LIB_MATRIX_STATES
     [OP_SSD] = run_ssd,
     [OP_TRAPEZOID] = run_trapezoid,
+    [OP_LOG_DECAY] = run_log_decay,
+    [OP_STEP_ANGLES] = run_step_angles,
+    [OP_OF_HEADS] = run_of_heads,
+    [OP_ANGLES] = run_angles,
+    [OP_TURN] = run_turn,
+    [OP_BONUS] = run_bonus,
     [OP_DELTA] = run_delta,
 #endif
 #if LIB_XLSTM

@@ -52,6 +52,8 @@ TIMED: list[Case] = [
     trapezoid_case(B, T, 2, D // 2, D, groups=2),
     turn_case(B, T, 2, D // 4, D, others=1),
     delta_case(B, T, 1, 4, D // 4, D // 4),
+    delta_case(B, T, 1, 4, D // 4, D // 4, decay="keys"),
+    delta_case(B, T, 1, 4, D // 4, D // 4, beta=False, decay="keys", read=True, erase=True),
     mlstm_case(B, T, 2, D // 2, D // 2),
     slstm_case(B, T, 2, D // 2),
     rnn_case(B, T, D, "tanh"),

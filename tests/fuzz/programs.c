@@ -29,6 +29,7 @@ static const struct {
     {"Decay", 2},
     {"Product", 2},
     {"Sum", 2},
+    {"Bonus", 3},
     {"GLU", 2},
     {"SwiGLU", 2},
     {"GeGLU", 2},
@@ -43,7 +44,7 @@ static const struct {
     {"GRUCells", 3},
     {"SelectiveScan", 6},
     {"SsdScan", 6},
-    {"DeltaRule", 5},
+    {"DeltaRule", 7},
     {"MatrixMemory", 5},
     {"ScalarMemory", 2},
     {"System", 8},
@@ -139,6 +140,8 @@ static void say_line(writer *w, input *in, int *next) {
             : first & 64 ? ",\"shape\":[%d,%d]"
                          : ",\"shape\":[%d,%d,%d]",
             first % 9, second % 9, second / 16);
+    else if (!strcmp(OPS[op].name, "Decay"))
+        say(w, ",\"rate\":-%d.5", first);
     else if (!strcmp(OPS[op].name, "Affine"))
         say(w, ",\"scale\":%d,\"shift\":%d.5", first - 128, second - 128);
     else if (!strcmp(OPS[op].name, "RMSNorm"))

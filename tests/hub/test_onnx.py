@@ -45,6 +45,10 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rg_lru": ("rg_lru", {"heads": 2}),
     "linoss": ("linoss", N),
     "linoss, damped": ("linoss", {**N, "method": "damped"}),
+    "comba": ("comba", {**N, "heads": 2}),
+    "rwkv7": ("rwkv7", {"heads": 2, "rank": 3}),
+    "kda": ("kda", {**N, "heads": 2}),
+    "gated_delta_net_2": ("gated_delta_net_2", {**N, "heads": 2}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},

@@ -120,6 +120,10 @@ CASES = {
     ),
     "mamba2, no convolution": Case("mamba2", {"d_state": 5, "d_conv": 0, "d_head": 1, "norm_eps": 0.1}),
     "delta_net": Case("delta_net", {"d_state": 5}, {"block": "plain"}),
+    "comba": Case("comba", {"d_state": 4, "heads": 3}),
+    "rwkv7": Case("rwkv7", {"heads": 3, "rank": 4, "gate_rank": 2}),
+    "kda": Case("kda", {"d_state": 5, "heads": 2, "negative": True}),
+    "gated_delta_net_2": Case("gated_delta_net_2", {"d_state": 4, "heads": 3, "expand": 2}),
     "delta_net, gated": Case("delta_net", {"d_state": 5, "heads": 2, "gate": True, "output_gate": True}),
     "delta_net, steps": Case(
         "delta_net", {"d_state": 3, "heads": 3, "expand": 2, "steps": 2, "negative": True, "gate": True, "d_conv": 1}
@@ -665,6 +669,33 @@ def test_settings_of_a_fixed_point_that_contradict_each_other(
     error = refusal(made.content(facts))
     assert error.status == librotrnn.DAMAGED
     assert f"line {place} of the program" in error.text
+
+
+def test_lines_as_former_versions_wrote_them(tmp_path: Path) -> None:
+    """A delta rule of five inputs, and a decay without the setting `rate`, are what they were."""
+    made = Made(tmp_path, "delta_net, gated")
+    facts = made.facts()
+    for line in facts["program"]["lines"]:
+        if line["op"] == "DeltaRule":
+            assert line["in"][5:] == [None, None]
+            del line["in"][5:]
+        if line["op"] == "Decay":
+            del line["rate"]
+    _, _, x = built("delta_net, gated")
+    new, old = (Model(made.content(one)).stream(BATCH).push(x) for one in (made.facts(), facts))
+    np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize(("place", "other"), [(3, "out of steps"), (4, "an array"), (5, "q"), (6, "q")])
+def test_arrays_of_a_delta_rule_that_do_not_fit(place: int, other: str, tmp_path: Path) -> None:
+    """beta, decay, and the keys that are read and erased: each as another register, or as a weight."""
+    made = Made(tmp_path, "delta_net, gated")
+    facts = made.facts()
+    line = next(one for one in facts["program"]["lines"] if one["op"] == "DeltaRule")
+    line["in"][place] = {"q": line["in"][0], "an array": "head.bias", "out of steps": line["in"][2]}[other]
+    error = refusal(made.content(facts))
+    assert error.status == librotrnn.DAMAGED
+    assert "DeltaRule" in error.text
 
 
 def test_a_model_of_two_dtypes(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def _affine(g: Graph, line: Line, x: str) -> str:
     return g.op("Add", g.op("Mul", x, g.constant(own["scale"])), g.constant(own["shift"]))
 
 
+def _decay_of(g: Graph, line: Line, x: str, r: Array | None = None) -> str:
+    rates = line.settings["rate"] if r is None else r.reshape(-1, *[1] * (len(line.shapes[0]) - 1))
+    return g.op("Exp", g.op("Mul", x, g.constant(rates)))
+
+
 def _split(g: Graph, line: Line, x: str) -> tuple[str, ...]:
     own = line.settings
     cuts = pairwise([0, *np.cumsum(own["sizes"])])
@@ -318,25 +323,36 @@ def _of_heads(g: Graph, line: Line, x: str, b: Array) -> str:
     return g.op("Reshape", y, g.axes(0, 0, H, N))
 
 
-def _delta(g: Graph, line: Line, q: str, k: str, v: str, beta: str, decay: str | None) -> str:
-    n = line.shapes[1][0]
+def _delta(
+    g: Graph, line: Line, q: str, k: str, v: str, beta: str | None = None, decay: str | None = None,
+    read: str | None = None, erase: str | None = None,
+) -> str:  # fmt: skip
+    arrays = {"q": q, "k": k, "v": v, "beta": beta, "decay": decay, "read": read, "erase": erase}
+    given = {name: value for name, value in arrays.items() if value is not None}
+    axes = (-1,) if decay is not None and len(line.shapes[4]) == 2 else (-2, -1)
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
-        (h,), (q_t, k_t, v_t, beta_t, *decays) = states, now
-        for decay_t in decays:
-            h = body.op("Mul", h, body.op("Unsqueeze", decay_t, body.axes(-2, -1)))
-        for i in range(n):
-            key, value, size = (
-                body.op("Gather", one, body.constant(i, np.int64), axis=1) for one in (k_t, v_t, beta_t)
-            )
-            key = body.op("Unsqueeze", key, body.axes(-1))
-            error = body.op(
-                "Mul", body.op("Sub", value, _sum(body, h, key, -2)), body.op("Unsqueeze", size, body.axes(-1))
-            )
-            h = body.op("Add", h, body.op("Mul", key, body.op("Unsqueeze", error, body.axes(-2))))
-        return [h], [_sum(body, h, body.op("Unsqueeze", q_t, body.axes(-1)), -2)]
+        (h,), all_of = states, dict(zip(given, now, strict=True))
+        for i in range(line.shapes[1][0]):
+            at = {
+                name: body.op("Gather", all_of[name], body.constant(i, np.int64), axis=1)
+                for name in given
+                if name not in ("q", "decay")
+            }
+            key, *own = (body.op("Unsqueeze", at[name], body.axes(-1)) for name in ("k", "read", "erase") if name in at)
+            seen = _sum(body, h, own[0], -2) if read is not None else None
+            if decay is not None and i == 0:
+                h = body.op("Mul", h, body.op("Unsqueeze", all_of["decay"], body.axes(*axes)))
+            seen = _sum(body, h, key, -2) if seen is None else seen
+            added = at["v"] if erase is not None else body.op("Sub", at["v"], seen)
+            if beta is not None:
+                added = body.op("Mul", added, body.op("Unsqueeze", at["beta"], body.axes(-1)))
+            h = body.op("Add", h, body.op("Mul", key, body.op("Unsqueeze", added, body.axes(-2))))
+            if erase is not None:
+                h = body.op("Sub", h, body.op("Mul", own[-1], body.op("Unsqueeze", seen, body.axes(-2))))
+        return [h], [_sum(body, h, body.op("Unsqueeze", all_of["q"], body.axes(-1)), -2)]
 
-    return g.scan(step, _sizes(line), [q, k, v, beta, *([] if decay is None else [decay])])[0]
+    return g.scan(step, _sizes(line), [*given.values()])[0]
 
 
 def _matrix_memory(g: Graph, line: Line, q: str, k: str, v: str, i: str, f: str) -> str:
@@ -408,10 +424,11 @@ RULES: dict[str, Callable[..., Any]] = {
     "LogSigmoid": _log_sigmoid,
     "Softplus": lambda g, line, x: g.op("Softplus", x),
     "Affine": _affine,
-    "Decay": lambda g, line, x, r: g.op("Exp", g.op("Mul", x, g.constant(r))),
+    "Decay": _decay_of,
     "DecayGain": _decay_gain,
     "Product": lambda g, line, x, z: g.op("Mul", x, z),
     "Sum": lambda g, line, x, z: g.op("Add", x, z),
+    "Bonus": lambda g, line, q, k, v: g.op("Mul", g.op("ReduceSum", g.op("Mul", q, k), g.axes(-1)), v),
     "GLU": lambda g, line, x, gate: g.op("Mul", x, g.op("Sigmoid", gate)),
     "GeGLU": lambda g, line, x, gate: g.op("Mul", x, gelu(g, gate)),
     "SwiGLU": lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),

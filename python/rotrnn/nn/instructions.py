@@ -106,18 +106,22 @@ def _blocks(x: Array, width: int) -> list[Array]:
 
 @dataclass(frozen=True)
 class Skip(Instruction):
-    """``y = d * x``, by channels: x (I,), d (I,)."""
+    """``y = d * x + b``, by channels: x (I,), d (I,), b (I,) or None."""
 
     reads = ("x",)
-    form = "I; I -> I"
-    parameters = ("d",)
+    form = "I; I; I -> I"
+    parameters = ("d", "b")
 
-    def forward(self, call: Call, x: Array, d: Array) -> Array:
+    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None) -> Array:
         y: Array = d * x
-        return y
+        return y if b is None else np.add(y, b, out=y)
 
-    def backward(self, call: Call, dy: Array, x: Array, d: Array) -> tuple[Array, Array]:
-        return d * dy, (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+    def backward(self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None) -> tuple[Any, ...]:
+        dd = (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
+        return d * dy, dd, None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+
+    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None) -> Any:
+        return to("Skip", x, d) if b is None else to("BatchNorm", x, d, np.zeros_like(d), b)
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ class Sigmoid(Instruction):
     """``y = 1 / (1 + e^{-x})``."""
 
     reads = ("y",)
+    foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
         return sigmoid(x)
@@ -275,18 +280,24 @@ class Frequencies(Instruction):
 
 @dataclass(frozen=True)
 class Decay(Instruction):
-    """``y = e^{x r}``, x (H,), r (H,)."""
+    """``y = e^{x r}``, x (H, ...), r (H,), or r = `rate`."""
 
+    rate: float = -1
     reads = ("x", "y")
-    form = "H; H -> H"
+    form = "H ...; H -> H ..."
     parameters = ("r",)
 
-    def forward(self, call: Call, x: Array, r: Array) -> Array:
-        return exp(x * r)
+    def forward(self, call: Call, x: Array, r: Array | None = None) -> Array:
+        return exp(x * self._rates(x, r))
 
-    def backward(self, call: Call, dy: Array, x: Array, r: Array) -> tuple[Array, Array]:
+    def backward(self, call: Call, dy: Array, x: Array, r: Array | None = None) -> Any:
         dexponent = exp_backward(dy, call.y)
-        return dexponent * r, einsum("bth,bth->h", dexponent, x)
+        inner = "k" * (x.ndim - 3)
+        dr = None if r is None else einsum(f"bth{inner},bth{inner}->h", dexponent, x)
+        return dexponent * self._rates(x, r), dr
+
+    def _rates(self, x: Array, r: Array | None) -> Any:
+        return self.rate if r is None else r.reshape(-1, *[1] * (x.ndim - 3))
 
 
 @dataclass(frozen=True)
@@ -422,6 +433,22 @@ class Sum(Instruction):
 
 
 @dataclass(frozen=True)
+class Bonus(Instruction):
+    """``y = (q . k) v``, in each head: q and k (H, K), v (H, V)."""
+
+    reads = ("q", "k", "v")
+    form = "H K; H K; H V -> H V"
+
+    def forward(self, call: Call, q: Array, k: Array, v: Array) -> Array:
+        y: Array = (q * k).sum(-1, keepdims=True) * v
+        return y
+
+    def backward(self, call: Call, dy: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        size, dsize = (q * k).sum(-1, keepdims=True), (dy * v).sum(-1, keepdims=True)
+        return dsize * k, dsize * q, size * dy
+
+
+@dataclass(frozen=True)
 class GLU(Instruction):
     """``y = x s(gate)``, s the sigmoid."""
 
@@ -535,6 +562,25 @@ class Rates(Instruction):
 
 
 @dataclass(frozen=True)
+class Repeat(Instruction):
+    """Each number of x (I,) `times` times, one after the other."""
+
+    times: int
+    parameters = ("x",)
+    foldable = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        return ((self.times * x[0],),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return np.repeat(x, self.times)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = dy.reshape(-1, self.times).sum(-1)
+        return dx
+
+
+@dataclass(frozen=True)
 class Columns(Instruction):
     """``y = w * scale``, w (O, I) with its columns multiplied by scale (I,)."""
 
@@ -643,6 +689,35 @@ class Conv(Instruction):
         grads = causal_conv_backward(dy, x, w, past, dhT=dafter, lengths=call.lengths)
         call.dbefore = (grads.dstate,)
         return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class Previous(Instruction):
+    """``y_t = x_{t-1}``, x (I,). Its state is the last x."""
+
+    def state(self, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("x", (1, *x)),)
+
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return to("Conv", x, np.tile([1.0, 0.0], (line.shapes[0][0], 1)), None)  # type: ignore[index]
+
+    def forward(self, call: Call, x: Array) -> Array:
+        past = None if call.state is None else call.state[0]
+        y, after = causal_conv(x, self._taps(x), None, past, lengths=call.lengths, return_state=True)
+        call.after = (after,)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        past = None if call.state is None else call.state[0]
+        dafter = None if call.dafter is None else call.dafter[0]
+        grads = causal_conv_backward(dy, dy, self._taps(dy), past, dhT=dafter, lengths=call.lengths)
+        call.dbefore = (grads.dstate,)
+        return grads.dx
+
+    def _taps(self, x: Array) -> Array:
+        taps = full((x.shape[-1], 2), 0, x.dtype, x)
+        taps[:, 0] = 1
+        return taps
 
 
 @dataclass(frozen=True)
@@ -856,32 +931,39 @@ def _vectors(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class DeltaRule(Instruction):
-    """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or None
-    (`rotrnn.ops.delta_rule`)."""
+    """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or
+    (H, K), read and erase (n, H, K), of which all but q, k and v may be None (`rotrnn.ops.delta_rule`)."""
 
-    reads = ("q", "k", "v", "beta", "decay")
-    form = "H K; n H K; n H V; n H; H -> H V"
+    reads = ("q", "k", "v", "beta", "decay", "read", "erase")
+    form = "H K; n H K; n H V; n H; H ...; n H K; n H K -> H V"
 
-    def state(self, q: Any, k: Any, v: Any, beta: Any, decay: Any = None) -> tuple[StateArray, ...]:
+    def shapes(self, *inputs: Any) -> tuple[Shape, ...]:
+        q, *_, decay, _, _ = inputs
+        if decay is not None and decay not in (q[:1], q):
+            raise ValueError("expected decay (H) or (H, K)")
+        return super().shapes(*inputs)
+
+    def state(self, q: Any, k: Any, v: Any, *more: Any) -> tuple[StateArray, ...]:
         return (StateArray("h", (*q, v[-1])),)
 
-    def forward(self, call: Call, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None) -> Array:
+    def forward(
+        self, call: Call, q: Array, k: Array, v: Array, beta: Array | None = None, decay: Array | None = None,
+        read: Array | None = None, erase: Array | None = None,
+    ) -> Array:  # fmt: skip
         y: Array
-        y, h, call.kept = delta_rule(
-            *(q, k, v, beta, decay, *(call.state or ())), lengths=call.lengths, return_state=True, return_carries=True
-        )
+        (h0,) = call.state or (None,)
+        how: Any = {"lengths": call.lengths, "return_state": True, "return_carries": True}
+        y, h, call.kept = delta_rule(q, k, v, beta, decay, h0, read, erase, **how)
         call.after = (h,)
         return y
 
-    def backward(
-        self, call: Call, dy: Array, q: Array, k: Array, v: Array, beta: Array, decay: Array | None = None
-    ) -> tuple[Any, ...]:
-        (dhT,) = call.dafter or (None,)
+    def backward(self, call: Call, dy: Array, *inputs: Array) -> tuple[Any, ...]:
+        (dhT,), (h0,) = call.dafter or (None,), call.state or (None,)
         grads = delta_rule_backward(
-            *(dy, q, k, v, beta, decay, *(call.state or ())), dhT=dhT, lengths=call.lengths, carries=call.kept
+            *(dy, *inputs[:5], h0, *inputs[5:]), dhT=dhT, lengths=call.lengths, carries=call.kept
         )
         call.dbefore = (grads.dh0,)
-        return tuple(grads[:5])
+        return grads.dq, grads.dk, grads.dv, grads.dbeta, grads.ddecay, grads.dread, grads.derase
 
 
 @dataclass(frozen=True)

@@ -507,6 +507,8 @@ class Programmed(Recurrent):
         program, values = self.begun(params, ctx)
         for name, place in program.kept.items():
             values[place] = saved.registers[name]
+            if values[place].shape[:2] != dy.shape[:2]:  # NumPy might broadcast it
+                raise ValueError(f"{name} has shape {values[place].shape}, expected (B, T) of dy={dy.shape[:2]}")
         grads = Gradients(len(values), program.y, mask_padding(dy, saved.lengths))
         if dh is not None:
             h = program.shown["h"]

@@ -3,10 +3,13 @@
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention
 from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
+from rotrnn.nn.layers.comba import Comba as Comba
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
 from rotrnn.nn.layers.fixed_point import FixedPointRNN as FixedPointRNN
 from rotrnn.nn.layers.fpmamba import FPMamba as FPMamba
 from rotrnn.nn.layers.gru import GRU as GRU
+from rotrnn.nn.layers.kda import KDA as KDA
+from rotrnn.nn.layers.kda import GatedDeltaNet2 as GatedDeltaNet2
 from rotrnn.nn.layers.linoss import LinOSS as LinOSS
 from rotrnn.nn.layers.liquid_s4 import LiquidS4 as LiquidS4
 from rotrnn.nn.layers.lru import LRU as LRU
@@ -21,6 +24,7 @@ from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
 from rotrnn.nn.layers.rg_lru import RGLRU as RGLRU
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
+from rotrnn.nn.layers.rwkv7 import RWKV7 as RWKV7
 from rotrnn.nn.layers.s4 import S4 as S4
 from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
@@ -45,6 +49,10 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "min_gru": MinGRU,
         "rg_lru": RGLRU,
         "delta_net": DeltaNet,
+        "kda": KDA,
+        "gated_delta_net_2": GatedDeltaNet2,
+        "comba": Comba,
+        "rwkv7": RWKV7,
         "mlstm": MLSTM,
     },
     "fixed points": {

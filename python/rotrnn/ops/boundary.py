@@ -249,7 +249,8 @@ class Boundary:
         kernel, given, size = self.declared.kernels[name], self.given, self.size
         numbers: dict[str, Any] = dict.fromkeys(kernel.arguments)
         numbers |= {argument: size.get(letter, letter) for argument, letter in kernel.sizes}
-        numbers |= {flag: given[own].ndim == rank for flag, own, rank in kernel.varying}
+        ranks = {own: getattr(given[own], "ndim", 0) for _, own, _ in kernel.varying}
+        numbers |= {flag: ranks[own] == rank for flag, own, rank in kernel.varying}
         results = []
         for argument, own, optional, pairs, letters in kernel.results:
             like = given.get(own[1:]) if own[0] == "d" else None

@@ -15,6 +15,7 @@ COMPLEX = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 _PARTS = re.compile(r", (?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
 _VARYING = re.compile(r"(\w+) \? B : 1, \1 \? T : 1, (.+)")
+_LAST = re.compile(r"(.+), (\w+) \? (\w+) : 1")
 
 
 def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -45,7 +46,7 @@ class Kernel(NamedTuple):
     arrays: list[tuple[str, str, bool]]
     sizes: list[tuple[str, Any]]
     varying: list[tuple[str, str, int]]
-    """Flags that are set if an array has this rank."""
+    """Flags that are set if an array is there and has this rank."""
     results: list[tuple[str, str, bool, bool, list[str]]]
     """Whether one is optional, whether it is of pairs, and its letters."""
 
@@ -88,8 +89,8 @@ class Declared:
                 kernel.results.append((name, own, optional, pairs, shapes[-1].split()))
             if kind == "read":
                 kernel.arrays.append((name, own, pairs))
-                if varying := _VARYING.fullmatch(text):
-                    kernel.varying.append((varying[1], own, len(shapes[1].split())))
+                if flag := _VARYING.fullmatch(text) or _LAST.fullmatch(text):
+                    kernel.varying.append((flag[1 if flag.re is _VARYING else 2], own, len(shapes[1].split())))
         return kernel
 
     def _name(self, name: str) -> str:
@@ -102,11 +103,13 @@ class Declared:
         for part, own in self._names.items():
             text = text if part.isidentifier() else text.replace(part, str(own))
         text = re.sub(r"[A-Za-z_]\w*", lambda word: str(self._names.get(word[0], word[0])), text)
-        varying = _VARYING.fullmatch(text)
-        *parts, last = (self._part(one) for one in _PARTS.split(varying[2] if varying else text))
+        varying, flagged = _VARYING.fullmatch(text), _LAST.fullmatch(text)
+        whole = varying[2] if varying else flagged[1] if flagged else text
+        *parts, last = (self._part(one) for one in _PARTS.split(whole))
         pairs = last == "2"
         shape = " ".join(parts if pairs else [*parts, last])
-        return ((shape, f"B T {shape}") if varying else (shape,)), pairs
+        more = f"B T {shape}" if varying else f"{shape} {flagged[3]}" if flagged else None
+        return ((shape,) if more is None else (shape, more)), pairs
 
     def _part(self, text: str) -> str:
         """Returns the letter of a part of a shape, and notes how it follows from another one."""

@@ -1,0 +1,107 @@
+"""What layers of delta rules share: heads of queries, keys and values behind a convolution, and initial values."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rotrnn.nn.instructions import Conv, Dense, Reshape, RMSNorm, SiLU, Split
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
+from rotrnn.nn.layers.delta_net import UNIT_EPS
+from rotrnn.nn.program import Builder, Programmed, Register
+
+
+@dataclass(frozen=True)
+class DeltaHeads(Programmed):
+    """The base of `rotrnn.KDA` and others. A subclass has the shapes, the program, and the transition of a step."""
+
+    lanes: ClassVar[str] = "expand d_model d_state + (d_conv - 1) (2 heads d_state + expand d_model)"
+    recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias"})  # without weight decay in the released code
+    slowest: ClassVar[float] = 1.0
+    """The least initial exp(A_log); the largest is 16."""
+
+    heads: int = 1
+    d_state: int = 16
+    expand: int = 1
+    d_conv: int = 4
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        self.check_sizes("heads", "d_state", "expand")
+        self.check_sizes("d_conv", least=0)
+        if self.inner % self.heads:
+            raise ValueError(f"{name}: heads={self.heads}, expected a divisor of expand * d_model = {self.inner}")
+        if not 0 < self.dt_min <= self.dt_max < math.inf:
+            raise ValueError(
+                f"{name}: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
+            )
+        if not 0 < self.norm_eps < math.inf:
+            raise ValueError(f"{name}: norm_eps={self.norm_eps!r}, expected a positive number")
+
+    @property
+    def inner(self) -> int:
+        """H V, the number of value channels."""
+        return self.expand * self.d_model
+
+    @property
+    def width(self) -> int:
+        """V, the size of a head's value."""
+        return self.inner // self.heads
+
+    @property
+    def inputs_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters of `inputs`."""
+        channels = 2 * self.heads * self.d_state + self.inner
+        shapes: dict[str, tuple[int, ...]] = {"qkv_proj": (channels, self.d_model)}
+        return shapes | ({"conv_w": (channels, self.d_conv)} if self.d_conv else {})
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params: Params = {}
+        for name, shape in self.shapes.items():
+            if name == "dt_bias":
+                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
+                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
+            elif name == "A_log":
+                params[name] = np.log(16 - (16 - self.slowest) * rng.random(shape))  # never log(0)
+            elif name in ("norm", "feedback", "correction"):
+                params[name] = np.ones(shape)
+            else:
+                fan_in = self.width if name == "gate_bias" else shape[1]
+                params[name] = rng.uniform(-1, 1, shape) / np.sqrt(fan_in)
+        return astype(params, np.float32)
+
+    def inputs(self, p: Builder) -> tuple[Register, Register, Register]:
+        """Writes q and k (1, H, K) and v (H V,), the convolved projections through SiLU."""
+        keys, shape = self.heads * self.d_state, (1, self.heads, self.d_state)
+        q, k, v = p(Split((keys, keys, self.inner)), p(SiLU(), p(Conv(), p(Dense(), p.x, "qkv_proj"), "conv_w")))
+        return p(Reshape(shape), q), p(Reshape(shape), k), v
+
+    def unit(self, p: Builder, x: Register) -> Register:
+        """Writes ``x / sqrt(|x|^2 + 1e-6)``, along the keys."""
+        found: Register = p(RMSNorm(UNIT_EPS / self.d_state, 1 / math.sqrt(self.d_state)), x)
+        return found
+
+    @abstractmethod
+    def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
+        """Returns A_t (B, T, H, K, K) from what the program shows, with k (B, T, H, K, 1)."""
+
+    def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head. Zero
+        beyond the lengths. Arguments and errors are those of `forward`."""
+        found = self.registers(params, x, ctx, state)
+        k = found["k"][:, :, 0]
+        identity = np.eye(self.d_state, dtype=k.dtype, like=k)
+        return mask_steps(self.transition(found, identity, k[..., None]), ctx.lengths)
+
+    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
+        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
+        `transitions`."""
+        return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))

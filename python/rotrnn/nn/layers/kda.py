@@ -1,0 +1,144 @@
+"""Kimi Delta Attention and Gated DeltaNet-2: delta rules whose state decays by keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rotrnn.nn.instructions import (
+    GLU,
+    Affine,
+    Decay,
+    DeltaRule,
+    Dense,
+    Product,
+    Rates,
+    Reshape,
+    RMSNorm,
+    Sigmoid,
+    Softplus,
+)
+from rotrnn.nn.layer import Array
+from rotrnn.nn.layers.delta_heads import DeltaHeads
+from rotrnn.nn.program import Builder, Program, Register
+
+
+@dataclass(frozen=True)
+class KDA(DeltaHeads):
+    """``y = W_out (RMSNorm(o) * s(W_g2 W_g1 x + b_g))``, o the output of `rotrnn.ops.delta_rule` with decays by keys.
+
+    Kimi Delta Attention (Kimi Team 2025, "Kimi Linear", eq. 1). Each of H heads has a matrix state h (K, V):
+
+    ``h <- (I - beta k k^T) diag(d) h + beta k v^T``, ``o = h^T q``.
+
+    With the short causal convolution of Mamba before SiLU, and | | the length of a head's vector:
+
+    ``q = unit(SiLU(conv(W_q x)))``, ``k = unit(SiLU(conv(W_k x)))``, ``v = SiLU(conv(W_v x))``,
+    ``unit(z) = z / sqrt(|z|^2 + 1e-6)``, ``beta = s(w_beta x)``, or twice this if `negative`, for each head;
+    ``d = exp(-exp(A_log) softplus(W_d2 W_d1 x + b_dt))``, of each head and key, with one A_log for a head.
+
+    The two maps W_d1 and W_g1 have V rows. All transitions have a norm of at most 1, also with `negative`. The code of
+    the authors (flash-linear-attention) divides q by sqrt(K): with ``norm_eps = 1e-5 * d_state`` the layer computes
+    what that code does with 1e-5.
+
+    Parameters
+    ----------
+    heads : int
+        H, a divisor of `expand` * `d_model`.
+    d_state : int
+        K, the size of a key.
+    expand : int
+        The heads' values have together `expand` * `d_model` numbers, V = `expand` * `d_model` / H each.
+    d_conv : int
+        The number of taps of the convolution; 0 for no convolution.
+    dt_min, dt_max : float
+        Initial softplus(b_dt): log-uniform on [dt_min, dt_max].
+    norm_eps : float
+        Added to the mean of squares in RMSNorm.
+    negative : bool
+        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
+
+    Parameters (dict of float32): qkv_proj (C, D) with C = 2 H K + H V rows for q, k, v, each by heads; conv_w (C,
+    d_conv); beta_proj (H, D); decay_in (V, D), decay_out (H K, V), dt_bias (H K,), A_log (H,); norm (V,); gate_in (V,
+    D), gate_out (H V, V), gate_bias (H V,); out_proj (D, H V).
+
+    Initial values: weights uniform on +-1/sqrt(fan-in), and gate_bias on +-1/sqrt(V); exp(A_log) uniform on [1, 16];
+    norm = 1.
+    """
+
+    about: ClassVar[str] = "Kimi Delta Attention: a delta rule whose state decays by keys"
+    paper: ClassVar[str] = 'Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture"'
+
+    negative: bool = False
+
+    @property
+    def gates(self) -> dict[str, int]:
+        """The projections to the gates of a step, and their numbers of rows."""
+        return {"beta_proj": self.heads}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D, H, V, keys, inner = self.d_model, self.heads, self.width, self.heads * self.d_state, self.inner
+        shapes = self.inputs_shapes | {name: (rows, D) for name, rows in self.gates.items()}
+        shapes |= {"decay_in": (V, D), "decay_out": (keys, V), "dt_bias": (keys,), "A_log": (H,), "norm": (V,)}
+        return {**shapes, "gate_in": (V, D), "gate_out": (inner, V), "gate_bias": (inner,), "out_proj": (D, inner)}
+
+    def program(self) -> Program:
+        """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V))."""
+        p = Builder(self)
+        H, K, V = self.heads, self.d_state, self.width
+        delta = p(Softplus(), p(Dense(), p(Dense(), p.x, "decay_in"), "decay_out", "dt_bias"))
+        decay = p(Decay(), p(Reshape((H, K)), delta), p(Rates(), "A_log"))
+        q, k, value = self.inputs(p)
+        q, k = self.unit(p, q), self.unit(p, k)
+        v, beta, read, shown = self.step_of(p, k, value, decay)
+        o = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((1, H, V)), v), beta, decay, read)
+        gate = p(Dense(), p(Dense(), p.x, "gate_in"), "gate_out", "gate_bias")
+        y = p(GLU(), p(Reshape((self.inner,)), p(RMSNorm(self.norm_eps), o, "norm")), gate)
+        return p.returns(p(Dense(), y, "out_proj"), q=q, k=k, decay=decay, **shown)
+
+    def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Writes what a step writes, its beta, and the key that it reads; returns these, and what is shown."""
+        beta = p(Reshape((1, self.heads)), p(Sigmoid(), p(Dense(), p.x, "beta_proj")))
+        beta = p(Affine(2), beta) if self.negative else beta
+        return v, beta, None, {"beta": beta}
+
+    def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
+        """``A_t = (I - beta_t k_t k_t^T) diag(d_t)``"""
+        erased = found["beta"][:, :, 0, :, None, None] * k
+        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
+        return A
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet2(KDA):
+    """KDA with an erase gate b for each key and a write gate w for each value, in place of one beta for both.
+
+    ``h <- (I - k (b * k)^T) diag(d) h + k (w * v)^T``, ``b = s(W_b x)``, or twice this if `negative`, and
+    ``w = s(W_w x)``. At b = w = beta it is `rotrnn.KDA`, which has the rest: equations, settings, initial values.
+
+    The matrix ``I - k (b * k)^T`` has the eigenvalues 1 and ``1 - sum b k^2``, in (0, 1] (in (-1, 1] if `negative`).
+    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1.
+
+    Parameters (dict of float32): those of KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
+    """
+
+    about: ClassVar[str] = "Gated DeltaNet-2: KDA with gates for what is erased and for what is written"
+    paper: ClassVar[str] = 'NVIDIA, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"'
+
+    @property
+    def gates(self) -> dict[str, int]:
+        return {"erase_proj": self.heads * self.d_state, "write_proj": self.inner}
+
+    def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
+        shape = 1, self.heads, self.d_state
+        b = p(Reshape(shape), p(Sigmoid(), p(Dense(), p.x, "erase_proj")))
+        b = p(Affine(2), b) if self.negative else b
+        read = p(Product(), p(Product(), p(Reshape(shape), decay), b), k)
+        return p(GLU(), v, p(Dense(), p.x, "write_proj")), None, read, {"b": b}
+
+    def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
+        """``A_t = (I - k_t (b_t * k_t)^T) diag(d_t)``"""
+        erased = found["b"][:, :, 0, ..., None] * k
+        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
+        return A
