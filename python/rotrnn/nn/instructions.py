@@ -368,6 +368,11 @@ class DecayGain(Instruction):
     def state(self, x: Any) -> tuple[StateArray, ...]:
         return (StateArray("places", (), "integer"),)
 
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        places = state[0]
+        if not name.startswith("d") and (places < 0).any():
+            raise ValueError(f"{args.op}: {name}.places is {places}, expected the number of steps so far")
+
     def forward(self, call: Call, x: Array) -> Array:
         steps = np.full(len(x), x.shape[1]) if call.lengths is None else call.lengths
         call.after = (steps if call.state is None else call.state[0] + steps,)
