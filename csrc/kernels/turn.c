@@ -4,9 +4,9 @@
  *   c_t = c_{t-1} + theta_t    y_t = R(c_t) x_t    for each vector x (N) of the head
  *
  * There are A angles; pair i is (2i, 2i+1) or, of halves, (i, i + N/2), and other lanes stay. Angles are summed in
- * double and kept within half a turn, so that errors do not grow with time. A task is a sequence and a run of RUN
- * steps, whose first angles are the sums of the runs before, added in order: results have the same bits for any number
- * of threads.
+ * double and kept within half a turn, after each run: of T angles of at most a >= 1, roundings in runs add up to T a
+ * RUN 2^-54, and reductions to less. A task is a sequence and a run of RUN steps, whose first angles are the sums of
+ * the runs before, added in order: results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; runs are numbered in the order of the walk.

@@ -11,7 +11,8 @@ import pytest
 
 import fake_cupy
 from cuda_harness import on_harness
-from rotrnn import Bedouin, Context, cuda
+from rotrnn import Bedouin, Context
+from rotrnn.devices import cuda
 from rotrnn.devices.recording import NotRecordable, RecordedLengths, Recording, recorded
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import astype, flatten, moved

@@ -77,6 +77,23 @@ def test_the_ends_of_the_range(method: str, own: dict[str, float]) -> None:
         np.testing.assert_allclose(pushed[0, :, 0], S**2 * np.arange(1, 6), rtol=16 * EPS)
 
 
+@pytest.mark.parametrize("own", [{"dt": -1e4}, {"dt": -100.0}, {"dt": -40.0}, {"G": 1e20}, {"G": 1e38}, {"A": 1e38}])
+def test_limits_of_damped_that_float32_does_not_hold(own: dict[str, float]) -> None:
+    """s rounds to 0, or squares of 1 / s and of g overflow: nothing is divided by zero, and the numbers, at most 1, are
+    those of float64 but for some sixteen roundings."""
+    found = []
+    for dtype in (np.float32, np.float64):
+        layer, params = made("damped", **own)
+        params = astype(params, dtype)
+        with np.errstate(divide="raise", over="raise", invalid="raise"):
+            y, saved = layer.forward(params, np.ones((1, 5, 1), dtype))
+            _, grads, _ = layer.backward(params, saved, np.ones_like(y))
+        assert all(np.isfinite(one).all() for one in grads.values())
+        found.append((y, [grads[name] for name in ("A", "dt", "G")]))
+    for narrow, wide in zip(*found, strict=True):
+        np.testing.assert_allclose(narrow, wide, rtol=0, atol=16 * 2**-24)
+
+
 def test_imex_beyond_the_stable_range_grows() -> None:
     layer, params = made("imex", A=4.1 / S**2)
     assert np.abs(layer.eigenvalues(params)).max() > 1

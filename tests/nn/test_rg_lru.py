@@ -96,6 +96,15 @@ def test_the_variance_of_a_white_input_is_kept() -> None:
     assert np.abs(y[0].var(-1) - 1).max() <= 5 * np.sqrt(2 / 4000)
 
 
+def after(method: str, places: list[int]) -> Any:
+    """The call with zeros, after so many steps of each of two sequences."""
+    layer = RGLRU(1)
+    params, state = layer.init(np.random.default_rng(0)), (np.array(places), np.zeros((2, 1)))
+    if method == "step":
+        return layer.step(params, state, np.zeros((2, 1)))
+    return layer.forward(params, np.zeros((2, 3, 1)), state=state)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -103,6 +112,8 @@ def test_the_variance_of_a_white_input_is_kept() -> None:
         (lambda: RGLRU(4, r_min=0.9, r_max=1.0), "RGLRU: r_min=0.9, r_max=1.0, expected 0 < r_min <= r_max < 1"),
         (lambda: RGLRU(4, r_min=0.9, r_max=0.8), "RGLRU: r_min=0.9, r_max=0.8, expected 0 < r_min <= r_max < 1"),
         (lambda: decay_gain(np.zeros(3, np.int64)), "decay_gain: x has dtype int64"),
+        (lambda: after("forward", [0, -1]), r"RGLRU.forward: state.places is \[ 0 -1\], expected the number of steps"),
+        (lambda: after("step", [-2, 3]), r"RGLRU.step: state.places is \[-2  3\], expected the number of steps"),
     ],
 )
 def test_bad_input_is_named(make: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from rotrnn.ops.turn import Turned, turn, turn_backward
 
 EPS = float(np.finfo(np.float32).eps)
+TURN = 2 * Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
 UNIT = 12 * EPS
 """Of a number of a turned pair (1, 1), in units of EPS: c, up to pi, is rounded by 1 at most. The sine s and the cosine
 k of its half are sums of two terms of up to 1, whose products round two or three times by 1/2: each is wrong by 1.1 at
@@ -35,6 +37,19 @@ def test_float32_does_not_drift_over_long_sequences() -> None:
     y = turn(theta, x).y
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, whole(theta, x), rtol=0, atol=UNIT)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("angle", [0.3, 3.0, 1000.3])
+def test_the_error_of_an_angle_has_the_bound_that_is_said(angle: float, dtype: Any) -> None:
+    """One angle T times, beside the exact sum, modulo 2 pi by fractions: T a 2^-46."""
+    T = 20_000
+    theta = np.full((1, T, 1, 1), angle, dtype)
+    c = turn(theta, np.ones((1, T, 1, 1, 2), dtype)).cT
+    exact = T * Fraction(float(theta[0, 0, 0, 0]))
+    error = sum(Fraction(float(part)) for part in c.ravel()) - exact
+    error -= TURN * round(error / TURN)
+    assert abs(float(error)) < T * max(angle, 1) * 2**-46
 
 
 def test_float32_does_not_drift_in_streams() -> None:

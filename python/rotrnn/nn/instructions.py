@@ -379,6 +379,11 @@ class DecayGain(Instruction):
     def state(self, x: Any) -> tuple[StateArray, ...]:
         return (StateArray("places", (), "integer"),)
 
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        places = state[0]
+        if not name.startswith("d") and (places < 0).any():
+            raise ValueError(f"{args.op}: {name}.places is {places}, expected the number of steps so far")
+
     def forward(self, call: Call, x: Array) -> Array:
         steps = np.full(len(x), x.shape[1]) if call.lengths is None else call.lengths
         call.after = (steps if call.state is None else call.state[0] + steps,)
@@ -625,7 +630,9 @@ class Oscillators(Instruction):
         g = np.maximum(G, 0)
         S = 1 + s * g
         r = np.sqrt(S) + 1
-        return s, np.minimum(np.maximum(A, (g / r) ** 2), (r / s) ** 2), g, S
+        a = np.maximum(A, (g / r) ** 2)
+        high = s * np.sqrt(a) > r  # then s is not 0, which a small dt rounds to
+        return s, np.minimum(a, np.where(high, (r / np.where(high, s, 1)) ** 2, a)), g, S
 
     def backward(self, call: Call, dy: tuple[Array, Array], A: Array, dt: Array, G: Array | None = None) -> Any:
         """First by a, s and S, of f = s M_1 and of M; then through a, which is A, 0, or a limit that depends on g and s
@@ -643,16 +650,16 @@ class Oscillators(Instruction):
         else:
             da = -(s * d01 + s * s * d11) / S
             ds += (d10 - a * d01 - 2 * s * a * d11) / S
-            dS = -(d00 - s * a * d01 + s * d10 - s * s * a * d11) / (S * S)
+            dS = -(d00 - s * a * d01 + s * d10 - s * s * a * d11) / S / S
         if G is None:
             return np.where(A > 0, da, 0), ds * s * (1 - s), None
         root = np.sqrt(S)
         r = root + 1
-        low, high = (g / r) ** 2 > A, (r / s) ** 2 < A
-        dr = np.where(low, -2 * g * g / r**3, np.where(high, 2 * r / (s * s), 0)) * da
+        low, high = a > A, a < A  # of the limits, a / r and a / s do not overflow, nor divide by s = 0
+        dr = 2 * (a / r) * np.where(low, -da, np.where(high, da, 0))
         dS = dS + dr / (2 * root)
-        ds += g * dS + np.where(high, -2 * r * r / s**3, 0) * da
-        dg = s * dS + np.where(low, 2 * g / (r * r), 0) * da
+        ds += g * dS - 2 * np.where(high, a / np.where(high, s, 1), 0) * da
+        dg = s * dS + np.where(low, 2 * (g / r) / r, 0) * da
         return np.where(low | high, 0, da), ds * s * (1 - s), np.where(G > 0, dg, 0)
 
 
