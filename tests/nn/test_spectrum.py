@@ -10,9 +10,9 @@ import pytest
 
 import rotrnn
 import theory_of_rotrnn as theory
-from rotrnn import Context, RotRNN, build_model
+from rotrnn import Bidirectional, Context, RotRNN, StoredHistory, build_model
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layer import Array, Params, Recurrent, astype, is_parameter
 from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
 from rotrnn.ops.linear_layer import System
 
@@ -238,6 +238,27 @@ def test_a_fold_of_ones_own_is_used_in_training() -> None:
     exact = Louder(3, 6, heads=2, normalise="spectrum", through_spectrum=True)
     with pytest.raises(ValueError, match="Louder has a fold of its own"):
         exact.forward(params, x, TRAIN)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda layer: Bidirectional(3, layer),
+        lambda layer: StoredHistory(3, layer, 5),
+    ],
+    ids=["Bidirectional", "StoredHistory"],
+)
+def test_layers_around_it_measure_and_have_no_gradient_of_the_spectrum(around: Any, exact: bool) -> None:
+    layer: Recurrent = around(RotRNN(3, 6, heads=2, normalise="spectrum", through_spectrum=exact))
+    params = astype(layer.init(np.random.default_rng(0)), np.float64)
+    buffers = [name for name in params if name.startswith("running_spectrum")]
+    assert buffers == [name for name in params if not is_parameter(name)]
+    x = np.random.default_rng(1).standard_normal((2, 7, layer.d_model))
+    y, saved = layer.forward(params, x, TRAIN)
+    assert all((params[name] > 0).all() for name in buffers)
+    assert layer.backward(params, saved, y)[1].keys() == params.keys() - {*buffers}
+    rotrnn.testing.gradcheck(layer, params, x, TRAIN if exact else Context())
 
 
 def test_settings_that_are_refused() -> None:
