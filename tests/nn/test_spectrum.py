@@ -10,7 +10,7 @@ import pytest
 
 import rotrnn
 import theory_of_rotrnn as theory
-from rotrnn import Bidirectional, Context, RotRNN, StoredHistory, build_model
+from rotrnn import Bidirectional, Context, Griffin, RotRNN, StoredHistory, build_model
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, Recurrent, astype, is_parameter
 from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
@@ -245,9 +245,10 @@ def test_a_fold_of_ones_own_is_used_in_training() -> None:
     "around",
     [
         lambda layer: Bidirectional(3, layer),
+        lambda layer: Griffin(2, layer),
         lambda layer: StoredHistory(3, layer, 5),
     ],
-    ids=["Bidirectional", "StoredHistory"],
+    ids=["Bidirectional", "Griffin", "StoredHistory"],
 )
 def test_layers_around_it_measure_and_have_no_gradient_of_the_spectrum(around: Any, exact: bool) -> None:
     layer: Recurrent = around(RotRNN(3, 6, heads=2, normalise="spectrum", through_spectrum=exact))
