@@ -131,6 +131,16 @@ def test_the_running_spectrum_begins_with_the_first_batch_and_is_constant_in_eva
         layer.forward(params, x, TRAIN)
 
 
+def test_a_batch_whose_squares_overflow_is_not_averaged() -> None:
+    """It would end the recurrence for good: an infinite spectrum stays infinite, and the gain zero."""
+    layer, params = made(normalise="spectrum")
+    params, x = astype(params, np.float32), np.random.default_rng(1).standard_normal((2, 9, 3), np.float32)
+    layer.forward(params, x, TRAIN)
+    before = params["running_spectrum"].copy()
+    layer.forward(params, x * np.float32(1e20), TRAIN)
+    np.testing.assert_array_equal(params["running_spectrum"], before)
+
+
 def test_padding_is_not_measured() -> None:
     layer, params = made(normalise="spectrum", bidirectional=True)
     x = np.random.default_rng(1).standard_normal((2, 9, 3))

@@ -210,12 +210,13 @@ class RotRNN(LinearRecurrence):
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
     def _update(self, params: Params, batch: Array) -> None:
-        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before."""
+        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before. A
+        batch whose squares overflow or vanish is left out: an infinite average would never be finite again."""
         running = params["running_spectrum"]
         if not is_writeable(running):
             raise ValueError("RotRNN: parameter running_spectrum is read-only, but training updates it")
         after = np.where(running > 0, MOMENTUM * running + (1 - MOMENTUM) * batch, batch)
-        running[...] = np.where(batch > 0, after, running)
+        running[...] = np.where((batch > 0) & np.isfinite(batch), after, running)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return self._fold_backward(params, folded, dsystem)[0]
