@@ -10,7 +10,7 @@ import pytest
 
 import rotrnn
 import theory_of_rotrnn as theory
-from rotrnn import Bidirectional, Context, Griffin, RotRNN, StoredHistory, build_model
+from rotrnn import Bidirectional, Context, Griffin, RotRNN, SelectiveRotRNN, StoredHistory, build_model
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, Recurrent, astype, is_parameter
 from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
@@ -270,6 +270,15 @@ def test_layers_around_it_measure_and_have_no_gradient_of_the_spectrum(around: A
     assert all((params[name] > 0).all() for name in buffers)
     assert layer.backward(params, saved, y)[1].keys() == params.keys() - {*buffers}
     rotrnn.testing.gradcheck(layer, params, x, TRAIN if exact else Context())
+
+
+@pytest.mark.parametrize("name", ["B", "B_reverse"])
+def test_an_input_matrix_of_zeros_is_refused_in_both_directions(name: str) -> None:
+    layer = Bidirectional(3, SelectiveRotRNN(3, 4, heads=2))
+    params = layer.init(np.random.default_rng(0))
+    params[name][1] = 0
+    with pytest.raises(ValueError, match=f"Bidirectional: parameter {name} of head 1 is zero, expected a nonzero"):
+        layer.forward(params, np.ones((1, 4, 3), np.float32))
 
 
 def test_settings_that_are_refused() -> None:

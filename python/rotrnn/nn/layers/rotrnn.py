@@ -139,7 +139,7 @@ class RotRNN(LinearRecurrence):
             params["running_spectrum"] = np.zeros(H)
         return astype(params, np.float32)
 
-    conditioned: ClassVar[str | None] = "B"
+    conditioned: ClassVar[tuple[str, ...]] = ("B",)
 
     def condition(self, value: Array) -> Any:
         """B of a head must not be zero, since it is divided by its norm."""
