@@ -60,7 +60,7 @@ class RotRNN(LinearRecurrence):
       V / tr(B^T B) is measured from each batch, for which v_t = P^T B u_t is scanned once more. The first batch sets
       `running_spectrum`, later ones update it with a momentum of 0.9, and it is used in training and evaluation as a
       constant, without a gradient. With `through_spectrum`, training uses V of the batch itself, as batch norm does,
-      with its exact gradient; then a step depends on later ones of its batch.
+      with its exact gradient; then a step depends on later ones of its batch. A distributed batch is then refused.
     - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: |x_t| is never above sqrt(c) times
       the largest |u_s|, whatever the input. |B| is the Schatten norm of order 2^13, above it by at most 0.1 %.
 
