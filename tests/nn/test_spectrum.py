@@ -10,9 +10,9 @@ import pytest
 
 import rotrnn
 import theory_of_rotrnn as theory
-from rotrnn import Context, RotRNN, build_model
+from rotrnn import Bidirectional, Context, Griffin, RotRNN, SelectiveRotRNN, StoredHistory, build_model
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layer import Array, Params, Recurrent, astype, is_parameter
 from rotrnn.nn.spectrum import SQUARINGS, measure, norm_bound
 from rotrnn.ops.linear_layer import System
 
@@ -131,6 +131,16 @@ def test_the_running_spectrum_begins_with_the_first_batch_and_is_constant_in_eva
         layer.forward(params, x, TRAIN)
 
 
+def test_a_batch_whose_squares_overflow_is_not_averaged() -> None:
+    """It would end the recurrence for good: an infinite spectrum stays infinite, and the gain zero."""
+    layer, params = made(normalise="spectrum")
+    params, x = astype(params, np.float32), np.random.default_rng(1).standard_normal((2, 9, 3), np.float32)
+    layer.forward(params, x, TRAIN)
+    before = params["running_spectrum"].copy()
+    layer.forward(params, x * np.float32(1e20), TRAIN)
+    np.testing.assert_array_equal(params["running_spectrum"], before)
+
+
 def test_padding_is_not_measured() -> None:
     layer, params = made(normalise="spectrum", bidirectional=True)
     x = np.random.default_rng(1).standard_normal((2, 9, 3))
@@ -238,6 +248,37 @@ def test_a_fold_of_ones_own_is_used_in_training() -> None:
     exact = Louder(3, 6, heads=2, normalise="spectrum", through_spectrum=True)
     with pytest.raises(ValueError, match="Louder has a fold of its own"):
         exact.forward(params, x, TRAIN)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda layer: Bidirectional(3, layer),
+        lambda layer: Griffin(2, layer),
+        lambda layer: StoredHistory(3, layer, 5),
+    ],
+    ids=["Bidirectional", "Griffin", "StoredHistory"],
+)
+def test_layers_around_it_measure_and_have_no_gradient_of_the_spectrum(around: Any, exact: bool) -> None:
+    layer: Recurrent = around(RotRNN(3, 6, heads=2, normalise="spectrum", through_spectrum=exact))
+    params = astype(layer.init(np.random.default_rng(0)), np.float64)
+    buffers = [name for name in params if name.startswith("running_spectrum")]
+    assert buffers == [name for name in params if not is_parameter(name)]
+    x = np.random.default_rng(1).standard_normal((2, 7, layer.d_model))
+    y, saved = layer.forward(params, x, TRAIN)
+    assert all((params[name] > 0).all() for name in buffers)
+    assert layer.backward(params, saved, y)[1].keys() == params.keys() - {*buffers}
+    rotrnn.testing.gradcheck(layer, params, x, TRAIN if exact else Context())
+
+
+@pytest.mark.parametrize("name", ["B", "B_reverse"])
+def test_an_input_matrix_of_zeros_is_refused_in_both_directions(name: str) -> None:
+    layer = Bidirectional(3, SelectiveRotRNN(3, 4, heads=2))
+    params = layer.init(np.random.default_rng(0))
+    params[name][1] = 0
+    with pytest.raises(ValueError, match=f"Bidirectional: parameter {name} of head 1 is zero, expected a nonzero"):
+        layer.forward(params, np.ones((1, 4, 3), np.float32))
 
 
 def test_settings_that_are_refused() -> None:

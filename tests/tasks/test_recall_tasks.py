@@ -184,10 +184,17 @@ def test_flip_flop_reads_what_was_written_last(split: str) -> None:
     [
         (lambda: MQAR(length=30, pairs=8), "MQAR: length is 30, expected an even number from 4 pairs, 32"),
         (lambda: MQAR(test_length=63), "MQAR: test_length is 63, expected an even number"),
+        (
+            lambda: MQAR(length=2**20 + 2),
+            "MQAR: length is 1048578, expected an even number from 4 pairs, 16, to 1048576",
+        ),
+        (lambda: MQAR(test_pairs=0), "MQAR: test_pairs is 0, expected an integer from 1 to 65536"),
         (lambda: MQAR(vocab=8, pairs=4), "MQAR: vocab is 8, expected more than 9 for 4 pairs"),
         (lambda: MQAR(power=0.0), "MQAR: power is 0.0, expected a number above 0"),
         (lambda: MAD(kind="compression"), "MAD: kind is 'compression', expected one of recall, noisy_recall"),
         (lambda: MAD(kind="selective_copy", length=32), "MAD: length is 32, expected an integer from 33"),
+        (lambda: MAD(vocab=0), "MAD: vocab is 0, expected an integer from 2"),
+        (lambda: MAD(length=0), "MAD: length is 0, expected an integer from 4"),
         (lambda: MAD(length=31), "MAD: length is 31, expected an even number"),
         (lambda: MAD(noise=1.0), "MAD: noise is 1.0, expected a share from 0, below 1"),
         (lambda: FlipFlop(length=7), "FlipFlop: length is 7, expected an even number from 4"),

@@ -483,6 +483,9 @@ def test_settings_that_cannot_be_split_say_so():
     windowed = LRU(D, 4, window=2)
     with pytest.raises(ValueError, match=r"LRU\.forward: LRU has window=2, expected None: sequences are split"):
         windowed.forward(windowed.init(rng), x, ctx)
+    measuring = RotRNN(D, 4, normalise="spectrum")
+    with pytest.raises(ValueError, match=r"RotRNN\.forward: RotRNN\(.*normalise='spectrum'\) measures its input, exp"):
+        measuring.forward(measuring.init(rng), x, ctx)
     with pytest.raises(ValueError, match=r"linear_layer: window=2, expected None: windows of split sequences"):
         linear_layer(windowed.fold(windowed.init(rng)).weights, x, window=2, split=ALONE)
     with pytest.raises(ValueError, match=r"Dropout: rate=0\.5 with over_time=False, expected rate=0 or over_time=True"):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn.devices.device import beside, contiguous, einsum, empty, full
-from rotrnn.nn.layer import Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
+from rotrnn.nn.layer import BUFFERS, Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
 from rotrnn.nn.scaling import bounded_exp
@@ -1144,11 +1144,11 @@ class Inner(Instruction):
         call.after = state_leaves(call.kept.state)
         return y
 
-    def backward(self, call: Call, dy: Array, x: Array, *params: Array) -> tuple[Array, ...]:
+    def backward(self, call: Call, dy: Array, x: Array, *params: Array) -> tuple[Array | None, ...]:
         after = self._whole(call.dafter)
         dx, dparams, dstate = trusted(self.layer.backward)(self._named(params), call.kept, dy, after)
         call.dbefore = state_leaves(dstate)
-        return dx, *(dparams[name] for name in self.layer.shapes)
+        return dx, *(None if name in BUFFERS else dparams[name] for name in self.layer.shapes)
 
     def _named(self, params: tuple[Array, ...]) -> dict[str, Array]:
         return dict(zip(self.layer.shapes, params, strict=True))

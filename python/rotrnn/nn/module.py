@@ -199,8 +199,8 @@ class Module(Summarised):
 
     # ---- declarations of a subclass ----
 
-    conditioned: ClassVar[str | None] = None
-    """A parameter that must meet more than to be finite: `condition` of it is a number, finite where it does, and
+    conditioned: ClassVar[tuple[str, ...]] = ()
+    """Parameters that must meet more than to be finite: `condition` of one is a number, finite where it does, and
     `condition_message` says what is wrong where it does not."""
 
     def condition(self, value: Array) -> Any:
@@ -262,7 +262,7 @@ class Module(Summarised):
             return
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             total: Any = sum([one[3].sum() for one in arrays])
-            total = sum([one[0].condition(one[3]) for one in arrays if one[1] == one[0].conditioned], start=total)
+            total = sum([one[0].condition(one[3]) for one in arrays if one[1] in one[0].conditioned], start=total)
         if np.isfinite(total):
             return
         for owner, name, path, value in arrays:  # the sum of finite numbers may overflow
@@ -270,7 +270,7 @@ class Module(Summarised):
                 at = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
                 raise ValueError(f"{_title(owner, name, path)} is {value[at]} at {at}, expected finite numbers")
         for owner, name, path, value in arrays:
-            if name == owner.conditioned:
+            if name in owner.conditioned:
                 with np.errstate(divide="ignore"):
                     met = np.isfinite(owner.condition(value))
                 if not met:

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import (
+    BUFFERS,
     EVALUATION,
     TRUSTED,
     Array,
@@ -535,6 +536,7 @@ class Programmed(Recurrent):
         dparams = {
             name: np.zeros_like(params[name]) if d is None else d
             for name, d in zip(program.parameters, given, strict=True)
+            if name not in BUFFERS
         }
         return np.zeros_like(dy) if dx is None else dx, dparams, self._whole(before)
 

@@ -10,8 +10,11 @@ from typing import Any
 from rotrnn._support.text import plural
 from rotrnn.devices.device import is_array
 
-BUFFERS = frozenset({"running_mean", "running_var", "running_spectrum"})
-"""Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode."""
+BUFFERS = frozenset(
+    name + direction for name in ("running_mean", "running_var", "running_spectrum") for direction in ("", "_reverse")
+)
+"""Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode.
+`Bidirectional` adds "_reverse" to those of its second copy."""
 
 
 class Summary(str):

@@ -209,7 +209,8 @@ class MAD:
     def sizes(self) -> tuple[int, int]:
         """Number of ids and of tokens."""
         kind = KINDS[self.kind]
-        return self.vocab or kind.vocab, self.length or kind.length
+        vocab = kind.vocab if self.vocab is None else self.vocab
+        return vocab, kind.length if self.length is None else self.length
 
     @property
     def ids(self) -> tuple[int, int]:

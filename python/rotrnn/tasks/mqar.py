@@ -90,11 +90,14 @@ class MQAR:
         settle(self)
         check_ranges("MQAR", self, (("vocab", 4, 2**20), ("pairs", 1, 2**16), ("seed", 0, 2**63 - 1)))
         check_ranges("MQAR", self, ((name, 1, 2**31 - 1) for name in ("train", "val", "test")))
+        if self.test_pairs is not None:
+            check_ranges("MQAR", self, [("test_pairs", 1, 2**16)])
         if not 0 < self.power <= 1:
             raise ValueError(f"MQAR: power is {self.power}, expected a number above 0, at most 1")
         for name, (length, pairs) in {"length": (self.length, self.pairs), "test_length": self._test}.items():
             if length % 2 or not 4 * pairs <= length <= 2**20:
-                raise ValueError(f"MQAR: {name} is {length}, expected an even number from 4 pairs, {4 * pairs}")
+                expected = f"an even number from 4 pairs, {4 * pairs}, to {2**20}"
+                raise ValueError(f"MQAR: {name} is {length}, expected {expected}")
             if pairs >= self.vocab // 2:
                 raise ValueError(f"MQAR: vocab is {self.vocab}, expected more than {2 * pairs + 1} for {pairs} pairs")
 

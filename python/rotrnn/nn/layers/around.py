@@ -33,7 +33,7 @@ class Around(Recurrent):
         return saved.layer
 
     @property
-    def conditioned(self) -> str | None:  # type: ignore[override]
+    def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.layer.conditioned
 
     def condition(self, value: Array) -> Any:

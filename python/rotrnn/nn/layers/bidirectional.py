@@ -51,6 +51,17 @@ class Bidirectional(Recurrent):
         return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
 
     @property
+    def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]
+        names = self.layer.conditioned
+        return names + tuple(name + REVERSE for name in names)
+
+    def condition(self, value: Array) -> Any:
+        return self.layer.condition(value)
+
+    def condition_message(self, value: Array) -> str:
+        return self.layer.condition_message(value)
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         shapes = self.layer.shapes
         return shapes | {name + REVERSE: shape for name, shape in shapes.items()}

@@ -92,12 +92,11 @@ class LinearRecurrence(Recurrent):
     def check_split(self, args: Boundary) -> None:
         if type(self).forward is not LinearRecurrence.forward or type(self).backward is not LinearRecurrence.backward:
             super().check_split(args)  # which refuses
-        for name, has, expected in (("window", self.window, None), ("measures", self.measures, False)):
-            if has:
-                raise ValueError(
-                    f"{args.op}: {type(self).__name__} has {name}={has}, expected {expected}: sequences are split over "
-                    "processes, where this is not supported"
-                )
+        where = "sequences are split over processes, where this is not supported"
+        if self.window is not None:
+            raise ValueError(f"{args.op}: {type(self).__name__} has window={self.window}, expected None: {where}")
+        if self.measures:
+            raise ValueError(f"{args.op}: {self!r} measures its input, expected a layer that does not: {where}")
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

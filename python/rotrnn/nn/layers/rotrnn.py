@@ -60,7 +60,7 @@ class RotRNN(LinearRecurrence):
       V / tr(B^T B) is measured from each batch, for which v_t = P^T B u_t is scanned once more. The first batch sets
       `running_spectrum`, later ones update it with a momentum of 0.9, and it is used in training and evaluation as a
       constant, without a gradient. With `through_spectrum`, training uses V of the batch itself, as batch norm does,
-      with its exact gradient; then a step depends on later ones of its batch.
+      with its exact gradient; then a step depends on later ones of its batch. A distributed batch is then refused.
     - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: |x_t| is never above sqrt(c) times
       the largest |u_s|, whatever the input. |B| is the Schatten norm of order 2^13, above it by at most 0.1 %.
 
@@ -139,7 +139,7 @@ class RotRNN(LinearRecurrence):
             params["running_spectrum"] = np.zeros(H)
         return astype(params, np.float32)
 
-    conditioned: ClassVar[str | None] = "B"
+    conditioned: ClassVar[tuple[str, ...]] = ("B",)
 
     def condition(self, value: Array) -> Any:
         """B of a head must not be zero, since it is divided by its norm."""
@@ -210,12 +210,13 @@ class RotRNN(LinearRecurrence):
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
     def _update(self, params: Params, batch: Array) -> None:
-        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before."""
+        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before. A
+        batch whose squares overflow or vanish is left out: an infinite average would never be finite again."""
         running = params["running_spectrum"]
         if not is_writeable(running):
             raise ValueError("RotRNN: parameter running_spectrum is read-only, but training updates it")
         after = np.where(running > 0, MOMENTUM * running + (1 - MOMENTUM) * batch, batch)
-        running[...] = np.where(batch > 0, after, running)
+        running[...] = np.where((batch > 0) & np.isfinite(batch), after, running)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return self._fold_backward(params, folded, dsystem)[0]

@@ -127,7 +127,7 @@ class SelectiveRotRNN(Recurrent):
             rename(error, "RotRNN", "SelectiveRotRNN")
             raise
 
-    conditioned: ClassVar[str | None] = RotRNN.conditioned
+    conditioned: ClassVar[tuple[str, ...]] = RotRNN.conditioned
 
     def condition(self, value: Array) -> Any:
         return self.base.condition(value)
