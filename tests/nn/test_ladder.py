@@ -415,7 +415,7 @@ def test_decays_are_decays_for_any_parameter(layer: Any, name: str, value: float
 def test_layers_say_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="LRU: form='polar', expected one of real_imag, exp, stable_exp, log_phase"):
         LRU(3, 2, form="polar")
-    with pytest.raises(ValueError, match="RotRNN: normalise='beta', expected input or alpha"):
+    with pytest.raises(ValueError, match="RotRNN: normalise='beta', expected one of input, alpha, spectrum, bounded"):
         RotRNN(3, 2, normalise="beta")
     with pytest.raises(ValueError, match=r"RotRNN: c=0\.0, expected a positive number"):
         RotRNN(3, 2, c=0)

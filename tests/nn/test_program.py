@@ -177,7 +177,7 @@ ELSEWHERE = "expected one that depends on"
         (lambda p: p(Dense(), p.x), "Dense: w is None, expected a register, or a parameter of the layer"),
         (lambda p: p(Dense(), p.x, p.x), f"Dense: w depends on x, {ELSEWHERE} parameters alone"),
         (lambda p: p(Sum(), p.x, "b"), f"Sum: z depends on parameters alone, {ELSEWHERE} x"),
-        (lambda p: p(Sigmoid(), "b"), f"Sigmoid: x depends on parameters alone, {ELSEWHERE} x"),
+        (lambda p: p(SiLU(), "b"), f"SiLU: x depends on parameters alone, {ELSEWHERE} x"),
         (
             lambda p: p(Product(), p.x, p(Dense(), p.x, "W")),
             r"Product: got shapes \(3,\), \(4,\): expected x \(\.\.\.\); z",

@@ -178,6 +178,7 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     fed = ops.dplr_bank(dplr, X)[2]
     key: dict[str, int] = {"seed": 0, "step": 0, "site": 0}
     block: Any = X, *(None,) * 3
+    turning, lanes = np.ones((2, 3, 2, 1)), np.ones((2, 3, 1, 2, 4))
     return {
         ("causal_conv", "return_state"): lambda flag: ops.causal_conv(X, np.ones((4, 2)), return_state=flag),
         ("delta_rule", "return_carries"): lambda flag: ops.delta_rule(*delta, return_carries=flag),
@@ -205,6 +206,9 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("rotation_scan_backward", "reverse"): lambda flag: ops.rotation_scan_backward(
             X, angles, None, X, reverse=flag
         ),
+        ("oscillator_scan", "return_state"): lambda flag: ops.oscillator_scan(
+            np.ones((2, 2, 4)), np.ones((2, 4)), X, return_state=flag
+        ),
         ("selective_scan", "return_carries"): lambda flag: ops.selective_scan(*select, return_carries=flag),
         ("selective_scan", "return_state"): lambda flag: ops.selective_scan(*select, return_state=flag),
         ("selective_scan", "reverse"): lambda flag: ops.selective_scan(*select, reverse=flag),
@@ -225,6 +229,10 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("ssd_scan", "negative"): lambda flag: ops.ssd_scan(*scalars, negative=flag),
         ("ssd_scan_backward", "negative"): lambda flag: ops.ssd_scan_backward(heads, *scalars, negative=flag),
         ("ssd_scan_backward", "reverse"): lambda flag: ops.ssd_scan_backward(heads, *scalars, reverse=flag),
+        ("turn", "reverse"): lambda flag: ops.turn(turning, lanes, reverse=flag),
+        ("turn_backward", "reverse"): lambda flag: ops.turn_backward(
+            lanes, turning, ops.turn(turning, lanes), reverse=flag
+        ),
         ("tiir_scan", "resets"): lambda flag: ops.tiir_scan(a, X, window=2, resets=flag),
     }
 
