@@ -33,9 +33,10 @@ FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 NORMALISE = "--seeds 0..2 --grid layer.normalise=input,spectrum,bounded"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
-ALONE = ("digits-rings", "digits-gru")
+ROTATIONS = ("mamba3", "rg_lru", "linoss", "kda", "gated_delta_net_2", "comba", "rwkv7", "griffin")
+ALONE = ("digits-rings", "digits-gru", *(f"digits-{name}" for name in ROTATIONS))
 DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name not in ALONE)
-NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "griffin", "min_gru")
+NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "min_gru")
 LATER = tuple(f"digits-{name}" for name in NEIGHBOURS)
 """Recipes of `DIGITS` for what the papers compare with, on pages of their own."""
 BRACKETS = ("bedouin-4", "lstm", "transformer", "mamba")
@@ -62,6 +63,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits-neighbours": tuple(f"{name} --seeds 0..2" for name in LATER),
     "digits-rings": ("digits-rings",),
     "digits-gru": ("digits-gru --seeds 0..2",),
+    "digits-rotations": tuple(f"digits-{name} --seeds 0..2" for name in ROTATIONS),
     "digits-normalise": (f"digits-rotrnn {NORMALISE}",),
     "listops-normalise": (f"listops-rotrnn-small {NORMALISE}",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
