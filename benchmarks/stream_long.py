@@ -30,6 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 16, "heads": 2},
     "selective_rotrnn": {"d_state": 16, "heads": 2},
     "rg_lru": {"heads": 2},
+    "rwkv7": {"heads": 2},
     "rnn": {"d_state": 16, "activation": "tanh"},
     "attention": {"heads": 2, "window": 64},
     "rope_memory": {"d_state": 16, "length": 1000},

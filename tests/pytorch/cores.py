@@ -29,6 +29,7 @@ IMPLICIT = {"d_state": 4, "gradient": "implicit", "tol": 1e-12, "max_iterations"
 SETTINGS: dict[str, dict[str, Any]] = {
     "rotrnn": {"d_state": 8, "heads": 2},
     "rg_lru": {"heads": 2},
+    "rwkv7": {"heads": 2},
     "attention": {"heads": 2},
     "fixed_point": IMPLICIT,
     "bedouin": IMPLICIT,
