@@ -305,7 +305,7 @@ static void read_step_angles(reader *r) {
 
 static void read_of_heads(reader *r) {
     const value *const x = steps(r, 0, 2), *const b = fixed(r, 1, 2);
-    if (!expect(r, b->shape[0] % x->shape[0] == 0 && is(b, 1, x->shape[1]))) return;
+    if (!good(r->b) || !expect(r, b->shape[0] % x->shape[0] == 0 && is(b, 1, x->shape[1]))) return;
     op *const o = emit(r->b, OP_OF_HEADS, make_like(r, b), x->rows);
     o->count = x->shape[0];
     o->choice = x->shape[1];

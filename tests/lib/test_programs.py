@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -285,6 +286,27 @@ def test_an_output_of_another_width_is_refused(own: Callable[..., Any], op: dict
         program["y"] = 3
 
     assert refused(model, params, narrow).status == librotrnn.DAMAGED
+
+
+LINES = librotrnn.ROOT / "csrc/lib/lines.c"
+INSTRUCTIONS = re.findall(r'\{"(\w+)", read_\w+, (\d+), ', LINES.read_text("utf-8") if LINES.exists() else "")
+
+
+@pytest.mark.parametrize(("op", "inputs"), INSTRUCTIONS, ids=[op for op, _ in INSTRUCTIONS])
+@pytest.mark.parametrize("given", [0, "head.w"])
+def test_inputs_of_another_kind_are_refused(own: Callable[..., Any], op: str, inputs: str, given: Any) -> None:
+    """A register where parameters belong, and the other way round. A fuzzer found a division by a size that such an
+    input does not have."""
+    model, params = own()
+
+    def alike(program: Any) -> None:
+        program["lines"] = [{"op": op, "in": [given] * int(inputs)}]
+        program["y"] = 1
+
+    try:
+        assert refused(model, params, alike).status in (librotrnn.DAMAGED, librotrnn.UNSUPPORTED)
+    except pytest.fail.Exception:
+        assert given == 0  # maps of registers alone run
 
 
 @pytest.mark.parametrize("op", ["Concat", "Products"])
