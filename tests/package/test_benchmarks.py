@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import busy, full_size, recall, report, ssd, tiles, training
+from benchmarks import busy, expressive, full_size, recall, report, ssd, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -23,6 +23,7 @@ from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from benchmarks.record import record, text_of
 from rotrnn import _cpu
 from rotrnn.cli import _parser
+from rotrnn.nn.layer import form_leaves
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall
 from rotrnn.training.sweep import parse_grid, plan
@@ -150,6 +151,46 @@ def test_every_training_is_a_sweep() -> None:
     for arguments in (one for some in training.TRAININGS.values() for one in some):
         args = _parser().parse_args(["sweep", *arguments.split()])
         assert plan(args.recipe, grid=[parse_grid(one) for one in args.grid], variants=args.variant)
+
+
+@pytest.mark.filterwarnings("ignore:.*another task.name drops")
+def test_every_layer_is_in_the_table_of_what_layers_express() -> None:
+    """Once, with a state of 512 numbers where its size is a setting."""
+    listed = [layer for kind in expressive.KINDS for layer in kind.layers]
+    for settings, _ in expressive.TASKS.values():
+        args = _parser().parse_args(["sweep", expressive.NAME, *settings.split()])
+        runs = plan(args.recipe, seeds=[0], overrides=args.set)
+        assert sorted(name.split(",")[0] for name in runs) == sorted(listed)
+    assert {one.model.layer for one in runs.values()} == set(LAYERS)
+    of_another_size = {"rg_lru", "attention", "wrope_memory"}  # as many as channels, or as steps
+    for name, one in runs.items():
+        state = form_leaves(one.build(one.task.load()).stack.blocks[0].layer.state_form)
+        sizes = [of.lanes for of in state if of.kind != "integer"]
+        # windows of convolutions, normalisers and the last input aside
+        assert one.model.layer in of_another_size or 512 in (*sizes, sum(sizes)), (name, sizes)
+
+
+def test_the_table_of_what_layers_express() -> None:
+    """Means over lengths by their numbers of strings; the first of 16 products, and all 32."""
+    row: dict[str, Any] = dict.fromkeys(
+        ("configuration", "done", "failed", "unfinished", "seeds", "steps", "commits"), 1
+    )
+    row |= {"parameters": 5, "metric": "accuracy", "seconds": {"each": [1.0]}}
+    curve = {"length": [3, 20, 21], "n": [1, 3, 2], "accuracy": [{"each": [1.0]}, {"each": [0.6]}, {"each": [0.25]}]}
+    found = expressive.numbers(row | {"best": {"curve": curve}}, 20)
+    assert found["as_trained"] == [pytest.approx(0.7)]
+    assert found["longer"] == [0.25]
+    curve = {
+        "length": [15, 16, 31, 32],
+        "n": [5] * 4,
+        "sequence_accuracy": [{"each": [x]} for x in (1, 0.5, 0.5, 0.125)],
+    }
+    found = expressive.numbers(row | {"metric": "sequence_accuracy", "best": {"curve": curve}}, 16)
+    assert (found["as_trained"], found["longer"]) == ([0.5], [0.125])
+    text = expressive.page({"S5": [found | {"configuration": "delta_net-4"}]})
+    assert (
+        "| delta_net-4 | 5 | **yes** not run | not run | **yes** not run | **yes** not run | **yes** 50 / 12 |" in text
+    )
 
 
 def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
