@@ -7,11 +7,12 @@ import os
 import pickle
 import re
 import struct
+import warnings
 
 import numpy as np
 import pytest
 
-from rotrnn.tasks import CIFAR, MNIST, describe
+from rotrnn.tasks import CIFAR, MNIST, FashionMNIST, describe, mnist
 from rotrnn.tasks.cifar import LABELS, grey, read_binary, read_python, write_binary
 from rotrnn.tasks.images import divide
 from rotrnn.tasks.mnist import read_idx
@@ -382,11 +383,20 @@ def write_mnist(folder, digits, packed):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("inside", ["", "MNIST/raw"])
-def test_mnist(tmp_path, digits, packed, inside):
+@pytest.mark.parametrize(
+    ("kind", "inside", "scale"),
+    [
+        (MNIST, "", (0.1307, 0.3081)),
+        (MNIST, "MNIST/raw", (0.1307, 0.3081)),
+        (FashionMNIST, "", (0.2860, 0.3530)),
+        (FashionMNIST, "FashionMNIST/raw", (0.2860, 0.3530)),
+    ],
+)
+def test_mnist(tmp_path, digits, packed, kind, inside, scale):
     write_mnist(tmp_path / inside, digits, packed)
-    with pytest.warns(UserWarning, match="MNIST: .*: train 30 instead of 60000, test 6 instead of 10000"):
-        task = MNIST(data_dir=str(tmp_path)).load()
+    warning = f"^{kind.__name__}: .*: train 30 instead of 60000, test 6 instead of 10000"
+    with pytest.warns(UserWarning, match=warning):
+        task = kind(data_dir=str(tmp_path)).load()
     order = torch_random_order(30, 42)
     for split, name, rows in (
         (task.train, "train", order[:27]),
@@ -395,10 +405,25 @@ def test_mnist(tmp_path, digits, packed, inside):
     ):
         images, labels = digits[name]
         batch = everything(split)
-        normalised = (images[rows].reshape(len(rows), 784, 1) / 255 - 0.1307) / 0.3081
+        normalised = (images[rows].reshape(len(rows), 784, 1) / 255 - scale[0]) / scale[1]
         np.testing.assert_allclose(batch.inputs, normalised, rtol=1e-14, atol=1e-14)
         np.testing.assert_array_equal(batch.labels, labels[rows])
-    assert "mnist: 10 classes" in describe(task)
+    assert f"{kind.name}: 10 classes" in describe(task)
+
+
+def test_data_of_another_name_are_told_apart(tmp_path, digits, monkeypatch):
+    """MNIST and Fashion-MNIST have files of the same names. Random pixels have the mean 1/2."""
+    write_mnist(tmp_path, digits, True)
+    monkeypatch.setattr(mnist, "IMAGES", {"train": 30, "test": 6})
+    for kind, mean in ((MNIST, "0.1307"), (FashionMNIST, "0.2860")):
+        with pytest.warns(
+            UserWarning, match=rf"{kind.__name__}: .* is 0\.[45]\d+, of the published ones {mean}; other"
+        ):
+            kind(data_dir=str(tmp_path)).load()
+    monkeypatch.setattr(MNIST, "scale", (digits["train"][0].mean() / 255, 0.3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MNIST(data_dir=str(tmp_path)).load()
 
 
 def test_permuted_mnist(tmp_path, digits):

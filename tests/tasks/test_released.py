@@ -22,7 +22,7 @@ from rotrnn.training.recipe import read_recipe
 pytestmark = pytest.mark.filterwarnings("ignore:.*not the whole published data set")
 
 KINDS = {name: kind for name, kind in TASKS.items() if issubclass(kind, Released)}
-LENGTH = {"imdb": 4096, "aan": 4000, "cifar": 1024, "mnist": 784, "speech_commands": 16_000}
+LENGTH = {"imdb": 4096, "aan": 4000, "cifar": 1024, "mnist": 784, "fashion_mnist": 784, "speech_commands": 16_000}
 EXAMPLES = 12
 
 

@@ -12,7 +12,7 @@ from rotrnn.tasks.imdb import IMDB
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.listops import ListOps
 from rotrnn.tasks.mad import MAD
-from rotrnn.tasks.mnist import MNIST
+from rotrnn.tasks.mnist import MNIST, FashionMNIST
 from rotrnn.tasks.mqar import MQAR
 from rotrnn.tasks.pathfinder import Pathfinder
 from rotrnn.tasks.recall import Recall
@@ -32,6 +32,7 @@ TASKS: dict[str, type[Settings]] = {
     "aan": AAN,
     "cifar": CIFAR,
     "mnist": MNIST,
+    "fashion_mnist": FashionMNIST,
     "speech_commands": SpeechCommands,
     "word_problem": WordProblem,
     "copy": Copy,
@@ -64,6 +65,7 @@ __all__ = [
     "Copy",
     "DelayedCopy",
     "Digits",
+    "FashionMNIST",
     "FlipFlop",
     "Folder",
     "Language",

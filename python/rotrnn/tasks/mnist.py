@@ -1,10 +1,11 @@
-"""MNIST as sequences of pixels: sequential MNIST and permuted MNIST."""
+"""MNIST and Fashion-MNIST as sequences of pixels: in raster order, or permuted."""
 
 from __future__ import annotations
 
 import gzip
 import math
 import os
+import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,6 @@ IMAGES = {"train": 60_000, "test": 10_000}
 MOST = 2**20
 """Number of records of an idx file that `read_idx` reads at most; the largest published one, EMNIST's, has 814,255."""
 PERMUTATIONS = "random", "bit_reversal"
-MEAN, STD = 0.1307, 0.3081  # of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples
-
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 # Hashes from torchvision (pytorch/vision, torchvision/datasets/mnist.py). The file named in `marks` is downloaded last:
 # when it is there, all others are.
@@ -75,6 +74,9 @@ class MNIST(Released):
     seed: int = 42
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
+    name: ClassVar[str] = "mnist"
+    scale: ClassVar[tuple[float, float]] = 0.1307, 0.3081
+    """Mean and deviation of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples."""
     release: ClassVar[Release] = Release(
         {f"{MIRROR}/{name}.gz": f"sha256:{sha256}" for name, sha256 in SHA256.items()},
         marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
@@ -86,8 +88,8 @@ class MNIST(Released):
         super().__post_init__()
         if self.permutation not in PERMUTATIONS:
             known = " or ".join(map(repr, PERMUTATIONS))
-            raise ValueError(f"MNIST: permutation is {self.permutation!r}, expected {known}")
-        check_ranges("MNIST", self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
+            raise ValueError(f"{type(self).__name__}: permutation is {self.permutation!r}, expected {known}")
+        check_ranges(type(self).__name__, self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
 
     @property
     def shape(self) -> Shape:
@@ -102,6 +104,7 @@ class MNIST(Released):
     def load(self) -> Task:
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
+        kind = type(self).__name__
         files = {name: [_plain_or_gz(folder / file) for file in pair] for name, pair in FILES.items()}
 
         def make(store: Store) -> None:
@@ -117,20 +120,25 @@ class MNIST(Released):
         forms: Forms = {}
         for name in files:
             forms |= {f"{name}_pixels": ("u1", name, PIXELS, 1), f"{name}_labels": ("u1", name)}
-        arrays = self.prepare("mnist", (path for pair in files.values() for path in pair), make, forms)
+        arrays = self.prepare(self.name, (path for pair in files.values() for path in pair), make, forms)
         count = {name: len(arrays[f"{name}_labels"]) for name in files}
-        compare("MNIST", folder, count, IMAGES)
-        train, val = divide("MNIST", count["train"], self.val_fraction, self.seed)
+        compare(kind, folder, count, IMAGES)
+        mean = arrays["train_pixels"].mean() / 255
+        if count["train"] == IMAGES["train"] and abs(mean - self.scale[0]) > 5e-4:
+            what = f"the mean of the training pixels is {mean:.4f}, of the published ones {self.scale[0]:.4f}"
+            warnings.warn(f"{kind}: {folder}: {what}; other data sets have files of the same names", stacklevel=2)
+        train, val = divide(kind, count["train"], self.val_fraction, self.seed)
         order = (
             bit_reversal(PIXELS) if self.permutation == "bit_reversal" else shuffled(PIXELS, self.permutation_seed, 0)
         )
         steps = order if self.permuted else None
 
         def split(name: str, rows: Index) -> ImageSplit:
-            return ImageSplit(arrays[f"{name}_pixels"], arrays[f"{name}_labels"], rows, (MEAN,), (STD,), steps)
+            mean, std = self.scale
+            return ImageSplit(arrays[f"{name}_pixels"], arrays[f"{name}_labels"], rows, (mean,), (std,), steps)
 
         return Task(
-            "mnist",
+            self.name,
             split("train", train),
             split("train", val),
             split("test", np.arange(count["test"])),
@@ -144,6 +152,33 @@ class MNIST(Released):
         for images, labels in FILES.values():
             write_idx(Path(folder, f"{images}.gz"), rng.integers(0, 256, (examples, SIDE, SIDE), np.uint8))
             write_idx(Path(folder, f"{labels}.gz"), rng.integers(0, 10, examples, np.uint8))
+
+
+FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+FASHION_SHA256 = {  # of the files whose MD5 hashes its authors publish
+    "t10k-labels-idx1-ubyte": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    "t10k-images-idx3-ubyte": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "train-labels-idx1-ubyte": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "train-images-idx3-ubyte": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+}
+
+
+@dataclass(frozen=True)
+class FashionMNIST(MNIST):
+    """The 70,000 pictures of clothes of Fashion-MNIST, in the form and with the settings of MNIST.
+
+    Its files have the names and the format of MNIST's. Debian has them as the package dataset-fashion-mnist, in
+    /usr/share/datasets/fashion-mnist.
+
+    Xiao, Rasul and Vollgraf 2017, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms".
+    """
+
+    name: ClassVar[str] = "fashion_mnist"
+    scale: ClassVar[tuple[float, float]] = 0.2860, 0.3530
+    release: ClassVar[Release] = MNIST.release._replace(
+        urls={f"{FASHION}/{name}.gz": f"sha256:{sha256}" for name, sha256 in FASHION_SHA256.items()},
+        places=("FashionMNIST/raw", "fashion-mnist", "."),
+    )
 
 
 def bit_reversal(n: int) -> Index:
