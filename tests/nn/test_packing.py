@@ -10,7 +10,7 @@ import pytest
 
 from cases import LAYER_ROWS
 from cases.layer_row import LayerRow
-from rotrnn import Bidirectional, Context, Griffin, ModelSettings, StoredHistory, build_model
+from rotrnn import Bidirectional, Context, Griffin, ModelSettings, StoredHistory, build_model, pack
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Recurrent, astype, flatten, flatten_state, form_leaves, state_leaves
 from rotrnn.nn.module import Module
@@ -395,6 +395,21 @@ def test_rows_without_steps() -> None:
         assert y.shape == x.shape
         assert saved.state.shape == (B, 4)
         assert LRU.backward(params, saved, y)[0].shape == x.shape
+
+
+def test_pack_puts_sequences_into_a_row() -> None:
+    parts = [np.full((steps, 2), steps, np.float32) for steps in (3, 0, 2)]
+    x, bounds = pack(parts)
+    assert x.shape == (1, 5, 2)
+    assert x.dtype == np.float32
+    assert bounds.tolist() == [0, 3, 3, 5]
+    for one, part in zip(parts, np.split(x[0], bounds[1:-1]), strict=True):
+        np.testing.assert_array_equal(one, part)
+    assert pack([np.arange(3), np.arange(2)]).x.tolist() == [[0, 1, 2, 0, 1]]
+    with pytest.raises(ValueError, match=r"pack: sequences is empty, expected at least one sequence"):
+        pack([])
+    with pytest.raises(ValueError, match=r"pack: sequences\[1\] has shape \(3, 3\), expected \(time, 2\) as seq"):
+        pack([np.zeros((3, 2)), np.zeros((3, 3))])
 
 
 def test_targets_of_packed_tokens_end_with_each_sequence() -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.devices.device import Array, contiguous, device_of
+from rotrnn.devices.device import Array, contiguous, device_of, empty
 from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.ops.boundary import Boundary, CheckedLengths, on_host
 from rotrnn.ops.pointwise import rows_of
@@ -27,6 +27,48 @@ Index = npt.NDArray[np.int64]
 RATIOS = (math.inf, 16, 8, 4, 2)
 """How much longer than its shortest segment the longest one of a group may be: the first ratio with which there is at
 most as much padding as there are steps. 2 ensures it."""
+
+
+class Packed(NamedTuple):
+    """A packed row x (1, T, ...), and where its sequences begin and end, (S + 1,) int64."""
+
+    x: Array
+    cu_seqlens: Index
+
+
+def pack(sequences: Sequence[Array]) -> Packed:
+    """Packs sequences into one row, one after the other: the input of forward, and `cu_seqlens` of its context.
+
+        x, cu_seqlens = rotrnn.pack(sequences)
+        y, saved = layer.forward(params, x, rotrnn.Context(cu_seqlens=cu_seqlens))
+        parts = np.split(y[0], cu_seqlens[1:-1])
+
+    Parameters
+    ----------
+    sequences : S arrays (T_s, ...)
+        Of features (T_s, D), or of token ids (T_s,), of any lengths; S is at least 1. Labels of steps are packed alike.
+
+    Returns
+    -------
+    x : (1, T, ...)
+        T is the sum of the T_s.
+    cu_seqlens : (S + 1,) int64
+        Sequence s is ``x[0, cu_seqlens[s] : cu_seqlens[s + 1]]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        There is no sequence; one is no array with a time axis, is on another device, or has other sizes behind it.
+    """
+    args = Boundary("pack")
+    parts = [args.any_array(f"sequences[{i}]", one) for i, one in enumerate(sequences)]
+    if not parts:
+        raise ValueError("pack: sequences is empty, expected at least one sequence")
+    for i, one in enumerate(parts):
+        if one.ndim == 0 or one.shape[1:] != parts[0].shape[1:]:
+            rest = ", ".join(["time", *map(str, parts[0].shape[1:])])
+            raise ValueError(f"pack: sequences[{i}] has shape {one.shape}, expected ({rest}) as sequences[0]")
+    return Packed(np.concatenate(parts)[None], np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 
 class Rows:
@@ -120,9 +162,7 @@ class Segments:
         shape = self.B, self.T, *first.shape[2:]
         if len(parts) == 1 and self.groups[0].slice is not None:
             return first.reshape(shape)
-        tables = [*map(_table, parts)]
-        table = tables[0] if len(parts) == 1 else np.concatenate(tables)
-        return rows_of(table, self._back.beside(first)).view(first.dtype).reshape(shape)
+        return rows_of(_joined([*map(_table, parts)]), self._back.beside(first)).view(first.dtype).reshape(shape)
 
     # ---- states: arrays with a row for each segment, tuples of them, or None ----
 
@@ -295,6 +335,17 @@ def _grown(leaf: Array, count: int, newest_last: bool) -> Array:
     more = np.zeros((len(leaf), count - leaf.shape[1], *leaf.shape[2:]), leaf.dtype, like=leaf)
     grown: Array = np.concatenate([more, leaf] if newest_last else [leaf, more], 1)
     return grown
+
+
+def _joined(tables: list[Array]) -> Array:
+    """Returns tables below each other, in memory of the pool: new memory would cost more than the copy."""
+    if len(tables) == 1:
+        return tables[0]
+    joined, first = empty((sum(map(len, tables)), tables[0].shape[1]), tables[0].dtype, tables[0]), 0
+    for table in tables:
+        joined[first : first + len(table)] = table
+        first += len(table)
+    return joined
 
 
 def _table(x: Array) -> Array:
