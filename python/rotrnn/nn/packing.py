@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
@@ -308,6 +308,26 @@ def check_segments(args: Boundary, cu_seqlens: Any, reset: Any, lengths: Any) ->
         )
     args.bind("segments", len(bounds) - 1, "cu_seqlens")
     return Segments(1, T, bounds[:-1], np.diff(bounds))
+
+
+class AsBatch(NamedTuple):
+    """A packed row (1, T, ...) as one ragged batch (S, L, ...): the rows (S, L) of its steps, in padding any row, the
+    lengths, and where each step (1, T) is in the batch, whose rows are one table."""
+
+    rows: Index
+    lengths: Index
+    back: Index
+
+
+def as_batch(op: str, shape: Sequence[int], cu_seqlens: Any, lengths: Any = None) -> AsBatch:
+    """Checks the bounds of a packed row of this shape, an argument of `op`. For adapters, which gather by themselves:
+    it is one batch, whatever padding there is, because shapes within their calls may not depend on the bounds."""
+    args = Boundary(op)
+    for letter, size in zip("BT", shape, strict=False):
+        args.bind(letter, size, "x")
+    segments = replace(check_segments(args, cu_seqlens, None, lengths), together=True)
+    (group,) = segments.groups
+    return AsBatch(group.rows.rows, np.asarray(group.lengths), segments._back.rows)
 
 
 def _of_resets(args: Boundary, reset: Array, B: int, T: int) -> Segments:
