@@ -24,6 +24,7 @@ import numpy as np
 from rotrnn import _cpu
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
 from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
+from rotrnn.nn.packing import AsBatch, as_batch
 
 try:
     import jax
@@ -43,11 +44,12 @@ def function(
 ) -> Callable[..., Any]:
     """Returns a layer, block, stack or model as a function for JAX.
 
-        f(params, x, state=None, *, lengths=None, seed=0, step=0)
+        f(params, x, state=None, *, lengths=None, cu_seqlens=None, seed=0, step=0)
 
     It returns y, or a tuple of y and what else is asked for here. `params` is a nested dict of arrays, as from
     ``module.init``, and `state` the state before x. `lengths`, and in training mode `seed` and `step`, are as in
-    `rotrnn.Context`, and may be traced.
+    `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, is a NumPy
+    array, since shapes follow from it: the row runs as a padded batch that is as long as its longest sequence.
 
     Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
     mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
@@ -99,9 +101,24 @@ def function(
         )
     compiled = jax.jit(adapter.differentiable())
 
-    def apply(params: Params, x: Any, state: State = None, *, lengths: Any = None, seed: Any = 0, step: Any = 0) -> Any:
+    def apply(
+        params: Params,
+        x: Any,
+        state: State = None,
+        *,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        seed: Any = 0,
+        step: Any = 0,
+    ) -> Any:
+        packed = None
+        if cu_seqlens is not None:
+            packed = adapter.as_batch(x, cu_seqlens, lengths)
+            x, lengths = x[0][packed.rows], packed.lengths.astype(np.int32)
         given = adapter.arguments(params, x, state, lengths, (seed, step) if train else None)
         y, after, buffers = compiled(given)
+        if packed is not None and any("T" in form.split() for form in module.output_forms):
+            y = y.reshape(-1, *y.shape[2:])[packed.back]
         more = [filled(adapter.call.form, after)] if return_state else []
         if return_buffers:
             more.append(unflatten(dict(zip(adapter.buffers, buffers, strict=True))))
@@ -184,6 +201,13 @@ class _Adapter:
             for leaf in leaves:
                 self._check_array("state", leaf)
         return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, key)
+
+    def as_batch(self, x: Any, cu_seqlens: Any, lengths: Any) -> AsBatch:
+        """Returns a packed row as a batch."""
+        self._check_array("x", x)
+        if isinstance(cu_seqlens, jax.core.Tracer):
+            raise TypeError(f"{self.title}: cu_seqlens is traced, expected a NumPy array: shapes follow from it")
+        return as_batch(self.title, x.shape, cu_seqlens, lengths)
 
     def check_state_form(self) -> None:
         """Checks that there is a state, and one of fixed size: shapes may not depend on the number of steps so far."""

@@ -38,6 +38,25 @@ def test_a_training_step_on_the_cuda_kernels(layer: str, fused: bool, seed: int)
         np.testing.assert_allclose(to_host(got), expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.parametrize("layer", ["lru", "delta_net"])
+def test_packed_rows_on_the_cuda_kernels(layer: str) -> None:
+    """Of a layer that is unpacked as a whole, and of a program."""
+    model = classifier(layer, 2)
+    rng = np.random.default_rng(0)
+    params, tokens = astype(model.init(rng), np.float64), rng.integers(0, 5, (1, T))
+    ctx = Context(train=True, cu_seqlens=np.array([0, 1, 1, T]))
+    logits, saved = model.forward(params, tokens, ctx)
+    dlogits = rng.standard_normal(logits.shape)
+    grads = dict(flatten(model.backward(params, saved, dlogits)))
+    with on_harness(SEEDS[0]):
+        there = to_device(params)
+        logits_there, saved = model.forward(there, to_device(tokens), ctx)
+        grads_there = dict(flatten(model.backward(there, saved, to_device(dlogits))))
+    np.testing.assert_allclose(to_host(logits_there), logits, rtol=1e-9, atol=1e-9)
+    for name, expected in grads.items():
+        np.testing.assert_allclose(to_host(grads_there[name]), expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
 def test_an_op_without_a_kernel_says_so() -> None:
     layer = Bedouin(4, d_state=3, solver="direct")
     params, x = to_device(layer.init(np.random.default_rng(0))), to_device(np.ones((1, 2, 4), np.float32))
@@ -79,6 +98,14 @@ def test_forward_and_backward_are_recorded(layer: str, ragged: bool) -> None:
             grads = dict(flatten(model.backward(params, saved, model.loss(logits, own_labels).dlogits)))
             expected = np.concatenate([grads[name].reshape(-1) for name in grads])
             np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_packed_rows_are_not_recorded() -> None:
+    """A graph would always have the bounds of the first batch."""
+    params = LAYERS["lru"](4, 3).init(np.random.default_rng(0))
+    ctx = Context(cu_seqlens=np.array([0, 1, 4]))
+    with recorded(Recording()), pytest.raises(NotRecordable, match="the numbers of cu_seqlens are read on the host"):
+        LAYERS["lru"](4, 3).forward(params, np.zeros((1, 4, 4), np.float32), ctx)
 
 
 def test_random_numbers_of_the_host_are_not_recorded() -> None:

@@ -328,3 +328,37 @@ def test_without_torch_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['torch'] = None; import rotrnn.torch"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'" in run.stderr
+
+
+@pytest.mark.parametrize("name", ["mamba2", "lru"])
+def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
+    layer = rotrnn.Mamba2(D, d_state=3, d_head=4) if name == "mamba2" else rotrnn.LRU(D, 3)
+    net = rotrnn.torch.Module(layer).double()
+    x, bounds = torch.randn(1, 9, D, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 4, 9])
+    y, state = net(x, cu_seqlens=bounds, return_state=True)
+    weights = torch.randn_like(y)
+    dx, *dparams = torch.autograd.grad((weights * y).sum(), [x, *net.parameters()])
+    parts = [net(x[:, begin:end], return_state=True) for begin, end in ((0, 4), (4, 4), (4, 9))]
+    torch.testing.assert_close(y, torch.cat([part for part, _ in parts], 1))
+    for s, (_, after) in enumerate(parts):
+        for leaf, own in zip(*((one if isinstance(one, tuple) else (one,)) for one in (state, after)), strict=True):
+            torch.testing.assert_close(leaf[s : s + 1], own)
+    apart = torch.cat([part for part, _ in parts], 1)
+    expected = torch.autograd.grad((weights * apart).sum(), [x, *net.parameters()])
+    for got, wanted in zip([dx, *dparams], expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+    later = net(x, state=state, cu_seqlens=bounds)
+    torch.testing.assert_close(later[:, :4], net(x[:, :4], state=parts[0][1]))
+
+
+def test_a_packed_row_of_a_model_has_a_result_for_each_sequence() -> None:
+    settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
+    net = rotrnn.torch.Module(rotrnn.build_model(settings, {"d_state": 3}, vocab=5, n_classes=3))
+    tokens = torch.tensor([[1, 2, 3, 4, 0, 1]])
+    net.eval()
+    logits = net(tokens, cu_seqlens=[0, 2, 6])
+    torch.testing.assert_close(logits, torch.cat([net(tokens[:, :2]), net(tokens[:, 2:])]))
+    with pytest.raises(ValueError, match=r"SequenceClassifier.forward: cu_seqlens\[1\] is 5, expected T=6"):
+        net(tokens, cu_seqlens=[0, 5])
+    with pytest.raises(ValueError, match=r"SequenceClassifier.forward: got cu_seqlens and lengths"):
+        net(tokens, torch.tensor([6]), cu_seqlens=[0, 6])

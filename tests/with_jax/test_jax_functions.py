@@ -589,3 +589,25 @@ def test_other_platforms_are_refused() -> None:
     f = jax.jit(rotrnn.jax.function(LAYER))
     with pytest.raises(NotImplementedError, match=r"rotrnn.jax: LRU: the arrays are on cuda, expected jax.device_put"):
         f.trace(PARAMS, X).lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.parametrize("name", ["mamba2", "lru"])
+def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
+    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    f = rotrnn.jax.function(layer, return_state=True)
+    params, x = layer.init(rng), rng.standard_normal((1, 9, D)).astype(np.float32)
+    bounds = np.array([0, 4, 4, 9])
+    expected, saved = layer.forward(params, x, Context(cu_seqlens=bounds))
+    y, state = f(params, x, cu_seqlens=bounds)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    for (_, one), (_, other) in zip(flatten_state(state), flatten_state(saved.state), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    weights = rng.standard_normal(y.shape).astype(np.float32)
+    grads = jax.grad(lambda p, x: (weights * f(p, x, cu_seqlens=bounds)[0]).sum(), (0, 1))(params, x)
+    dx, dparams, _ = layer.backward(params, saved, weights)
+    np.testing.assert_allclose(grads[1], dx, rtol=1e-4, atol=1e-4)
+    for key, value in dparams.items():
+        np.testing.assert_allclose(grads[0][key], value, rtol=1e-4, atol=1e-4, err_msg=key)
+    traced = jax.jit(lambda bounds: f(params, x, cu_seqlens=bounds)[0])
+    with pytest.raises(TypeError, match=r"cu_seqlens is traced, expected a NumPy array: shapes follow from it"):
+        traced(bounds)

@@ -191,7 +191,8 @@ class SequenceModel(Module, ABC):
         self, params: Params, inputs: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, ModelSaved]:
         """Returns (logits, saved). `state` is that of the blocks before the first step, a tuple with one state per
-        block (`zero_state`); the state after the inputs is ``saved.blocks.state``. A pool reads these inputs alone."""
+        block (`zero_state`); the state after the inputs is ``saved.blocks.state``. A pool reads these inputs alone. Of
+        a packed row (`Context.cu_seqlens`), a model with a pool returns logits (S, C), and others (1, T, C)."""
         x, saved = self.encode(params, inputs, ctx, state)
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
@@ -311,6 +312,8 @@ class SequenceModel(Module, ABC):
         """
         args = Boundary(f"{type(self).__name__}.state_norms")
         args.one_of("ctx", ctx, Context)
+        if ctx.cu_seqlens is not None or ctx.reset is not None:
+            raise ValueError(f"{args.op}: got a packed row, expected lengths: its means are over sequences at a step")
         inputs = args.any_array("inputs", inputs)
         _, saved = self.forward(params, inputs, replace(ctx, fused=False))  # the fused pass keeps no states
         found = [block.state_norms(one) for block, one in self._blocks(saved)]

@@ -49,6 +49,8 @@ class Retrieval(SequenceModel):
 
     def check_context(self, args: Boundary, ctx: Context) -> Context:
         """Lengths and places of that batch."""
+        if ctx.cu_seqlens is not None or ctx.reset is not None:
+            raise ValueError(f"{args.op}: got a packed row, expected lengths (B, 2): a model of pairs takes none")
         B = args.size["B"] // 2
         places = np.arange(B) if ctx.places is None else on_host(args.op, "places", ctx.places)
         if places.shape != (B,):

@@ -15,6 +15,7 @@ from rotrnn.models.model import IGNORED, Loss, ModelSaved, SequenceModel
 from rotrnn.models.stream import Stream
 from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
+from rotrnn.nn.packing import check_segments
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
 from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy, tanh, tanh_backward
 
@@ -159,16 +160,20 @@ class LanguageModel(Tagger):
                 )
 
     @staticmethod
-    def targets(tokens: Array, lengths: Array | None = None) -> Array:
+    def targets(tokens: Array, lengths: Array | None = None, cu_seqlens: Array | None = None) -> Array:
         """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`.
 
         With `lengths` (B,) the last position of sequence b is ``lengths[b] - 1``, and what is behind it is `IGNORED`.
+        With `cu_seqlens` (S + 1,), as in `Context`, a packed row (1, T) has the last positions of S sequences.
         """
         args = Boundary("LanguageModel.targets")
         tokens = args.array("tokens", tokens, "B T", kinds=INTEGERS)
         steps = args.lengths(lengths)
         labels = np.full(tokens.shape, IGNORED, np.int64)
         labels[:, :-1] = tokens[:, 1:]
+        if cu_seqlens is not None:
+            segments = check_segments(args, cu_seqlens, None, lengths)
+            labels[0, (segments.starts + segments.lengths - 1)[segments.lengths > 0]] = IGNORED
         if steps is not None:
             labels[np.arange(tokens.shape[1]) >= steps[:, None] - 1] = IGNORED
         return labels

@@ -36,6 +36,7 @@ from rotrnn.nn.layer import unflatten as unflatten
 from rotrnn.nn.layers.bidirectional import Bidirectional as Bidirectional
 from rotrnn.nn.layers.griffin import Griffin as Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory as StoredHistory
+from rotrnn.nn.packing import pack as pack
 from rotrnn.nn.registry import *  # noqa: F403  (every layer)
 from rotrnn.nn.registry import LAYERS as LAYERS
 from rotrnn.nn.summary import summary as summary
@@ -69,6 +70,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         "astype",
         "flatten",
         "orthogonal_inverse",
+        "pack",
         "real_jordan",
         "summary",
         "to_lru",

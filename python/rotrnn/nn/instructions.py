@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn.devices.device import beside, contiguous, einsum, empty, full
-from rotrnn.nn.layer import BUFFERS, Array, Recurrent, StateArray, form_leaves, state_leaves, trusted
+from rotrnn.nn.layer import BUFFERS, Array, Context, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
 from rotrnn.nn.scaling import bounded_exp
@@ -1090,6 +1090,7 @@ class Elman(Instruction):
     activation: str = "identity"
     reverse: bool = False
     reads = ("y",)
+    along = True
     form = "N; N N -> N"
     parameters = ("A",)
 
@@ -1115,6 +1116,10 @@ class Inner(Instruction):
     """Another layer, of x and its parameters in the order of its `shapes`."""
 
     layer: Recurrent
+    along = True
+
+    def together(self, ctx: Context) -> bool:
+        return self.layer.together(ctx)
 
     def shapes(self, x: Any, *params: Any) -> tuple[Shape, ...]:
         expected = [(self.layer.d_model,), *self.layer.shapes.values()]

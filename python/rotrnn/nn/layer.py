@@ -25,9 +25,11 @@ The outermost call checks its arguments, and errors name this call; inner calls 
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,6 +51,7 @@ from rotrnn.nn.module import StateArray as StateArray
 from rotrnn.nn.module import StateForm as StateForm
 from rotrnn.nn.module import split_by as split_by
 from rotrnn.nn.module import trusted as trusted
+from rotrnn.nn.packing import PackedSaved, Segments, each, of_group, shapes_of, total
 from rotrnn.ops.boundary import Boundary
 
 
@@ -80,7 +83,17 @@ class Recurrent(Module, ABC):
     """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
     that are not named; t is the number of steps so far."""
 
+    packs: ClassVar[bool] = False
+    """Whether its methods take packed rows (`Context.segments`). Otherwise these are unpacked around the methods."""
+
     d_model: int
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        for name, around in _UNPACKING.items():
+            method = vars(cls).get(name)
+            if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
+                setattr(cls, name, around(method))
+        super().__init_subclass__(**more)
 
     def __post_init__(self) -> None:
         """Checks d_model and the types of the settings. A subclass with own checks calls this method first."""
@@ -119,6 +132,10 @@ class Recurrent(Module, ABC):
     def report(self, saved: Any) -> dict[str, float]:
         """Returns numbers of a forward for the training log."""
         return {}
+
+    def together(self, ctx: Context) -> bool:
+        """Whether a sequence's results depend on others of the batch: those of a packed row are then one batch."""
+        return False
 
     @property
     def core(self) -> Recurrent:
@@ -172,6 +189,111 @@ class Recurrent(Module, ABC):
         if state is not None and getattr(self, "bidirectional", False):
             raise ValueError(f"{args.op}: a bidirectional layer takes no state, got one")
         super().check_state(args, name, state)
+
+
+# ---- packed rows ----
+
+
+def _forward(method: Any) -> Any:
+    @functools.wraps(method)
+    def forward(
+        self: Recurrent,
+        params: Params,
+        x: Array,
+        ctx: Context = EVALUATION,
+        state: State = None,
+        *more: Any,
+        **named: Any,
+    ) -> tuple[Array, Any]:
+        if ctx.segments is None or self.packs:
+            found: tuple[Array, Any] = method(self, params, x, ctx, state, *more, **named)
+            return found
+        segments = replace(ctx.segments, together=self.together(ctx))
+        calls = _calls(segments, x, ctx, state, *more, **named)
+        runs = [method(self, params, *given, **further) for given, further in calls]
+        saved = PackedSaved(segments, tuple(one for _, one in runs), (), newest_last(self.state_form))
+        return segments.packed([y for y, _ in runs]), saved
+
+    return forward
+
+
+def _backward(method: Any) -> Any:
+    @functools.wraps(method)
+    def backward(
+        self: Recurrent, params: Params, saved: Any, dy: Array, dstate: State = None, *more: Any, **named: Any
+    ) -> tuple[Array, Params, State]:
+        given = [dy]
+        del dy  # so that it is freed as soon as the method no longer needs it
+        if not isinstance(saved, PackedSaved):
+            found: tuple[Array, Params, State] = method(self, params, saved, given.pop(), dstate, *more, **named)
+            return found
+        return _backward_of_groups(method, self, params, saved, given.pop(), dstate, **named)
+
+    return backward
+
+
+def _backward_of_groups(
+    method: Any, layer: Recurrent, params: Params, saved: PackedSaved, dy: Array, dstate: State, **named: Any
+) -> tuple[Array, Params, State]:
+    segments, newest = saved.segments, saved.newest_last
+    dstate, found = segments.after_backward(dstate), []
+    for group, part in zip(segments.groups, saved.parts, strict=True):
+        own = None if dstate is None else of_group(group, dstate, shapes_of(part.state), newest)
+        along = {name: segments.batch(group, value) for name, value in named.items() if value is not None}
+        found.append(method(layer, params, part, segments.batch(group, dy), own, **along))
+    dparams = {name: total([one[1][name] for one in found]) for name in found[0][1]}
+    before = segments.before_backward(segments.collected([one[2] for one in found], newest))
+    return segments.packed([one[0] for one in found]), dparams, before
+
+
+def _along(method: Any) -> Any:
+    """Of methods with the arguments of forward, which return an array along time."""
+    if list(inspect.signature(method).parameters)[1:] != ["params", "x", "ctx", "state"]:
+        return method
+
+    @functools.wraps(method)
+    def along(self: Recurrent, params: Params, x: Any = None, ctx: Context = EVALUATION, state: State = None) -> Array:
+        if x is None or ctx.segments is None or self.packs:
+            found: Array = method(self, params, x, ctx, state)
+            return found
+        segments = replace(ctx.segments, together=self.together(ctx))
+        return segments.packed([method(self, params, *given) for given, _ in _calls(segments, x, ctx, state)])
+
+    return along
+
+
+def _of_saved(method: Any) -> Any:
+    """Of methods that return an array along time, or None, of what forward saved."""
+
+    @functools.wraps(method)
+    def of_saved(self: Recurrent, saved: Any) -> Array | None:
+        if not isinstance(saved, PackedSaved):
+            found: Array | None = method(self, saved)
+            return found
+        parts = [method(self, one) for one in saved.parts]
+        return None if parts[0] is None else saved.segments.packed(parts)
+
+    return of_saved
+
+
+_UNPACKING = {
+    **{"forward": _forward, "backward": _backward, "hidden_states": _of_saved},
+    **{"transitions": _along, "eigenvalues": _along},
+}
+
+
+def _calls(
+    segments: Segments, x: Array, ctx: Context, state: State, *more: Any, **named: Any
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Yields the arguments of forward, after the parameters, for each group of a packed row. Those after the state are
+    arrays along time."""
+    state = segments.before(state)
+    for group in segments.groups:
+        further, keywords = (
+            [None if one is None else segments.batch(group, one) for one in of] for of in (more, named.values())
+        )
+        given = segments.batch(group, x), ctx.unpacked(group), each(group.of, state), *further
+        yield given, dict(zip(named, keywords, strict=True))
 
 
 def _check_dict(name: str, params: Any) -> None:
@@ -268,6 +390,11 @@ def zero_state(name: str, layer: Recurrent, batch: int, dtype: npt.DTypeLike) ->
 def form_leaves(form: StateForm | None) -> tuple[StateArray, ...]:
     """Returns the arrays of a state's form."""
     return (form,) if isinstance(form, StateArray) else form or ()
+
+
+def newest_last(form: StateForm | None) -> tuple[bool, ...] | bool:
+    """Returns `StateArray.newest_last` of the arrays of a state's form, in its structure."""
+    return form.newest_last if isinstance(form, StateArray) else tuple(one.newest_last for one in form or ())
 
 
 def state_leaves(state: State) -> tuple[Any, ...]:

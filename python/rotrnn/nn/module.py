@@ -29,6 +29,7 @@ from rotrnn._support.text import alike, nearest
 from rotrnn.devices.device import is_array, is_plain
 from rotrnn.devices.recording import recording
 from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments
 from rotrnn.nn.summary import BUFFERS as BUFFERS
 from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
@@ -75,6 +76,14 @@ class Context:
         Bytes in which the fused blocks of a stack keep what backward would make again, the most useful first
         (`rotrnn.nn.blocks.fused.kept_by`). Results have the same bits. Default: in training half of the bytes of the
         blocks' inputs, which are saved anyway; else none. 0 is the least memory.
+    cu_seqlens : (S + 1,) integers, optional
+        Where the S sequences of a packed row begin and end: sequence s is steps ``cu_seqlens[s]`` to ``cu_seqlens[s +
+        1] - 1`` of an input with B = 1. The first number is 0, the last T; a sequence may be empty. Results are those
+        of the sequences apart, without padding, and states (S, ...) are those of the sequences. Not with `lengths`.
+    reset : (B, T) bool, optional
+        Where the state is replaced by the one before a first step, zero, just before a step: so rows of any batch are
+        cut into sequences. A given state (B, ...) is that before each row, and the state after is that of its last
+        sequence. Neither with `lengths` nor with `cu_seqlens`.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
@@ -85,6 +94,9 @@ class Context:
     gather: Gather | None = None
     fused: bool = True
     memory: int | None = None
+    cu_seqlens: npt.NDArray[np.int64] | None = None
+    reset: npt.NDArray[np.bool_] | None = None
+    _segments: Segments | None = field(default=None, repr=False, compare=False)
     _checked: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,9 +117,18 @@ class Context:
         """The processes that share each sequence; None if sequences are not split."""
         return split_by(self.gather)
 
-    def checked(self, lengths: npt.NDArray[np.int64] | None) -> Context:
-        """Returns this context with checked lengths and marked as checked, for inner calls."""
-        return replace(self, lengths=lengths, _checked=True)
+    @property
+    def segments(self) -> Segments | None:
+        """The checked segments of a packed row, in inner calls; None if nothing is packed."""
+        return self._segments
+
+    def checked(self, lengths: npt.NDArray[np.int64] | None, segments: Segments | None = None) -> Context:
+        """Returns this context with checked lengths or segments and marked as checked, for inner calls."""
+        return replace(self, lengths=lengths, _segments=segments, _checked=True)
+
+    def unpacked(self, group: Group) -> Context:
+        """Returns the context of a group of segments (`rotrnn.nn.packing`), which is a batch with lengths."""
+        return replace(self, lengths=group.lengths, places=None, cu_seqlens=None, reset=None, _segments=None)
 
 
 def split_by(gather: Gather | None) -> Ranks | None:
@@ -130,6 +151,9 @@ class StateArray:
     shape: tuple[int | None, ...]
     kind: str = "real"
     """ "real", "complex" or "integer"."""
+    newest_last: bool = False
+    """Whether the last rows are those of the newest steps, and not the first rows those of the oldest, if one sequence
+    of a batch has fewer steps than another. Of arrays that grow in time."""
 
     @property
     def lanes(self) -> int | None:
@@ -344,12 +368,23 @@ class Module(Summarised):
         return args.array(name, x, *self.input_forms, kinds=self.input_kinds)
 
     def check_context(self, args: Boundary, ctx: Context) -> Context:
-        """Returns the context with checked lengths, for inner calls."""
+        """Returns the context with checked lengths or segments, for inner calls."""
         if ctx.lengths is not None and "T" not in args.size:
             raise ValueError(f"{args.op}: lengths were given for an input without a time axis")
         if ctx.split is not None:
             self.check_split(args)
+        if ctx.cu_seqlens is not None or ctx.reset is not None:
+            if ctx.split is not None:
+                raise ValueError(f"{args.op}: sequences are split over processes, expected no cu_seqlens and no reset")
+            return ctx.checked(None, check_segments(args, ctx.cu_seqlens, ctx.reset, ctx.lengths))
         return TRUSTED if ctx is EVALUATION else ctx.checked(args.lengths(ctx.lengths))
+
+    def output_sizes(self, args: Boundary) -> Sizes:
+        """Returns the sizes of an output of forward, whose arguments `args` has checked, by their letters."""
+        sizes = {letter: args.size[letter] for letter in ("B", "T", "segments") if letter in args.size}
+        if "segments" in sizes and not any("T" in form.split() for form in self.output_forms):
+            sizes["B"] = sizes["segments"]  # an output for each sequence
+        return tuple(sizes.items())
 
     def check_split(self, args: Boundary) -> None:
         """Checks that the module can run on split sequences. One that acts on each step on its own can."""
@@ -402,9 +437,11 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
     elif leaf.dtype.newbyteorder("=") not in _DTYPES[form.kind]:
         expected = " or ".join(str(kind) for kind in _DTYPES[form.kind])
         raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected {expected}")
-    shape = (args.size.get("B"), *form.shape)
+    sequences = "segments" if "segments" in args.size else "B"
+    shape = (args.size.get(sequences), *form.shape)
     if leaf.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, leaf.shape, strict=True)):
-        first = "B" if shape[0] is None else f"B={shape[0]}"
+        letter = "S" if sequences == "segments" else "B"
+        first = letter if shape[0] is None else f"{letter}={shape[0]}"
         rest = ["any" if size is None else str(size) for size in form.shape]
         expected = ", ".join([first, *rest]) + ("," if not rest else "")
         raise ValueError(f"{args.op}: {name} has shape {leaf.shape}, expected ({expected})")
@@ -630,7 +667,7 @@ def _along(method: Any) -> Any:
         if call != "forward":
             return result
         y, saved = result
-        return y, mark(saved, self, tuple((letter, args.size[letter]) for letter in "BT" if letter in args.size))
+        return y, mark(saved, self, self.output_sizes(args))
 
     return along
 
@@ -711,7 +748,7 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     """Checks the arguments of backward. Returns dy."""
     self.arrays(params)
     expected = _saved_of(type(self).forward)
-    if not isinstance(saved, expected):
+    if not isinstance(saved, (expected, PackedSaved) if isinstance(expected, type) else (*expected, PackedSaved)):
         kinds = expected if isinstance(expected, tuple) else (expected,)
         raise TypeError(
             f"{type(self).__name__}.backward: saved is a {type(saved).__name__}, expected the "

@@ -25,8 +25,9 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property, partial
 from itertools import accumulate, zip_longest
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +49,7 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.module import nearer
+from rotrnn.nn.packing import Group, PackedSaved, Segments, each, of_group, shapes_of, total
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -102,6 +104,10 @@ class Instruction:
     reads: ClassVar[tuple[str, ...]] = ()
     """The inputs that backward reads, by their names in forward; "y" is forward's output, or list of them, as
     ``call.y``."""
+    along: ClassVar[bool] = False
+    """Whether a step's output may depend on other steps though there is no state, as in reverse. With a state it
+    always may. Of a packed row, what runs along time gets the sequences as a batch with lengths, and all else the row
+    itself."""
     light: ClassVar[bool] = False
     """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
@@ -127,6 +133,10 @@ class Instruction:
     def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
         """Returns the arrays of its state, from the shapes of its inputs."""
         return ()
+
+    def together(self, ctx: Context) -> bool:
+        """Whether a sequence's results depend on others of the batch (`Recurrent.together`)."""
+        return False
 
     def check_state(self, args: Boundary, name: str, state: Any) -> None:
         """Checks its arrays of a state, or of a gradient of one (`name` begins with d), beyond their shapes."""
@@ -190,6 +200,11 @@ class Line:
     shapes: tuple[Shape | None, ...]
     states: tuple[StateArray, ...]
     fixed: bool
+
+    @property
+    def along(self) -> bool:
+        """Whether it runs along time."""
+        return bool(self.states) or self.instruction.along
 
 
 @dataclass(frozen=True)
@@ -384,19 +399,23 @@ class Prepared(NamedTuple):
 
 
 class ProgramSaved(NamedTuple):
-    """Saved for backward: registers by name, what each line has kept, the lengths, and the states before and after x.
-    The last is None for a bidirectional layer."""
+    """Saved for backward: registers by name, what each line has kept, the lengths, the states before and after x, and
+    the segments of a packed row. The state after x is None for a bidirectional layer. What a line along time has kept
+    of a packed row is a `PackedSaved`."""
 
     registers: dict[str, Array]
     kept: dict[str, Any]
     lengths: npt.NDArray[np.int64] | None
     before: State
     state: State
+    segments: Segments | None = None
 
 
 @dataclass(frozen=True)
 class Programmed(Recurrent):
     """A layer that is given by a program: a subclass declares its `shapes`, `init` and `program`."""
+
+    packs: ClassVar[bool] = True
 
     @abstractmethod
     def program(self) -> Program:
@@ -457,17 +476,24 @@ class Programmed(Recurrent):
         values[0] = mask_padding(x, ctx.lengths)
         kept: dict[str, Any] = {}
         after: list[Any] = []
-        for line, own, ends in zip(program.lines, program.split(state), program.ends, strict=True):
+        before = state if ctx.segments is None else ctx.segments.before(state)
+        for line, own, ends in zip(program.lines, program.split(before), program.ends, strict=True):
             call = Call(line, ctx, own)
-            _run(line, values, call)
+            if ctx.segments is None or not line.along:
+                _run(line, values, call)
+            else:
+                segments = replace(ctx.segments, together=line.instruction.together(ctx))
+                _run_packed(line, program.fixed, values, call, segments)
             after += call.after
             if call.kept is not None:
                 kept[line.name] = call.kept
             for place in ends:
                 values[place] = None
         registers = {name: values[place] for name, place in program.kept.items()}
-        y = mask_padding(values[program.y], ctx.lengths)
-        return y, ProgramSaved(registers, kept, ctx.lengths, state, self._whole(after))
+        y, whole = mask_padding(values[program.y], ctx.lengths), self._whole(after)
+        if ctx.segments is not None:
+            whole = ctx.segments.after(whole)
+        return y, ProgramSaved(registers, kept, ctx.lengths, before, whole, ctx.segments)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         """Appends the lines that depend on the input; what depends on parameters alone is computed."""
@@ -515,6 +541,8 @@ class Programmed(Recurrent):
             h = program.shown["h"]
             grads.add(h.place, dh.reshape(*dh.shape[:2], *h.shape))
         before: list[Any] = []
+        if saved.segments is not None:
+            dstate = saved.segments.after_backward(dstate)
         states, dstates = program.split(saved.before), program.split(dstate)
         for line, again in zip(reversed(program.all_lines), reversed(program.again), strict=True):
             for light in again:
@@ -527,7 +555,10 @@ class Programmed(Recurrent):
             taken = [grads.take(place) for place in line.outputs]
             if not line.states and all(d is None for d in taken):
                 continue  # nothing depends on it
-            found = line.instruction.backward(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
+            adjoint = line.instruction.backward
+            if saved.segments is not None and line.along:
+                adjoint = partial(_packed_adjoint, line, program.fixed)
+            found = adjoint(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
             for place, d in zip(line.inputs, found if isinstance(found, tuple) else (found,), strict=True):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
@@ -538,7 +569,10 @@ class Programmed(Recurrent):
             for name, d in zip(program.parameters, given, strict=True)
             if name not in BUFFERS
         }
-        return np.zeros_like(dy) if dx is None else dx, dparams, self._whole(before)
+        whole = self._whole(before)
+        if saved.segments is not None:
+            whole = saved.segments.before_backward(whole)
+        return np.zeros_like(dy) if dx is None else dx, dparams, whole
 
     def registers(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> dict[str, Array]:
         """Returns the registers that the program shows, by name. Arguments and errors are those of `forward`."""
@@ -604,6 +638,61 @@ def _read(line: Line) -> set[int]:
 
 def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
     return [values[place] for place in places]
+
+
+def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call, segments: Segments) -> None:
+    """Like `_run` for a line along time of a packed row: its segments are a batch for each group. `fixed` are the
+    registers that depend on parameters alone, which all groups have in common."""
+    runs, outputs = [], []
+    for group in segments.groups:
+        one = Call(line, call.ctx.unpacked(group), each(group.of, call.state))
+        inputs = _of_group(line.inputs, fixed, _given(line.inputs, values), segments, group)
+        result = line.instruction.forward(one, *inputs)
+        outputs.append(result if len(line.outputs) > 1 else (result,))
+        runs.append(one)
+    for place, parts in zip(line.outputs, zip(*outputs, strict=True), strict=True):
+        values[place] = segments.packed(parts)
+    newest = tuple(one.newest_last for one in line.states)
+    call.kept = PackedSaved(segments, tuple(one.kept for one in runs), tuple(shapes_of(one.after) for one in runs))
+    call.after = segments.collected([tuple(one.after) for one in runs], newest) if line.states else ()
+
+
+def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *read: Any) -> tuple[Any, ...]:
+    """The adjoint of `_run_packed`, with the arguments of the instruction's own."""
+    segments = call.kept.segments
+    newest = tuple(one.newest_last for one in line.states)
+    found, before = [], []
+    for group, kept, shapes in zip(segments.groups, call.kept.parts, call.kept.shapes, strict=True):
+        one = Call(line, TRUSTED.unpacked(group), each(group.of, call.state))
+        one.kept = kept
+        if call.dafter is not None:
+            one.dafter = of_group(group, call.dafter, shapes, newest)
+        one.y, d = (_along(of, segments, group) for of in (call.y, dy))
+        inputs = _of_group(line.read, fixed, read, segments, group)
+        result = line.instruction.backward(one, d, *inputs)
+        found.append(result if isinstance(result, tuple) else (result,))
+        before.append(tuple(one.dbefore))
+    call.dbefore = segments.collected(before, newest) if line.states else ()
+    return tuple(
+        total(parts) if place in fixed or parts[0] is None else segments.packed(parts)
+        for place, parts in zip(line.inputs, zip(*found, strict=True), strict=True)
+    )
+
+
+def _of_group(
+    places: tuple[int, ...], fixed: frozenset[int], values: Sequence[Any], segments: Segments, group: Group
+) -> list[Any]:
+    """Returns registers of a packed row as a group of its segments has them."""
+    return [
+        value if place in fixed else _along(value, segments, group) for place, value in zip(places, values, strict=True)
+    ]
+
+
+def _along(value: Any, segments: Segments, group: Group) -> Any:
+    """Returns an array along time, or several, or None, as a group of segments has it."""
+    if isinstance(value, list):
+        return [_along(one, segments, group) for one in value]
+    return None if value is None else segments.batch(group, value)
 
 
 def _run(line: Line, values: list[Any], call: Call) -> None:

@@ -808,6 +808,17 @@ def embedding(
     return y
 
 
+def rows_of(table: Array, rows: Array, lengths: CheckedLengths | None = None) -> Array:
+    """Returns ``table[rows[b, t]]`` (B, T, D), zero beyond the lengths: the `embedding` of rows (B, T) int64 that are
+    known to be in the table (V, D), in padding too."""
+    args = Boundary("rows_of")
+    for letter, size in zip("BT", rows.shape, strict=True):
+        args.bind(letter, size, "rows")
+    args.take(EMBEDDING, table=table, bias=None, lengths=lengths)
+    y: Array = args.run("embedding_forward", ids=rows)["y"]
+    return y
+
+
 class EmbeddingGrads(NamedTuple):
     """Gradients of `embedding`: of table (V, D) and bias (D,)."""
 

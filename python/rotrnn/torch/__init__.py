@@ -28,6 +28,7 @@ from rotrnn.models.call import describe, filled, leaves_of, parse
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import BUFFERS, Params, unflatten
 from rotrnn.nn.module import Module as Core
+from rotrnn.nn.packing import as_batch
 from rotrnn.ops.boundary import rename
 from rotrnn.torch import ops
 
@@ -112,7 +113,15 @@ class Module(_Tree):
         self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
         self._form, self._leaves = call.form, len(call.leaves)
 
-    def forward(self, x: torch.Tensor, lengths: Any = None, state: Any = None, *, return_state: bool = False) -> Any:
+    def forward(
+        self,
+        x: torch.Tensor,
+        lengths: Any = None,
+        state: Any = None,
+        *,
+        cu_seqlens: Any = None,
+        return_state: bool = False,
+    ) -> Any:
         """Returns y, or (y, the state after x) with `return_state`.
 
         Parameters
@@ -122,7 +131,12 @@ class Module(_Tree):
             Number of valid steps of each sequence; padding is not read, and zero in y.
         state : tensor or tuple of tensors, optional
             The state before x, as an earlier call returned it; it is differentiable.
+        cu_seqlens : (S + 1,) integers, optional
+            Where the S sequences of a packed row x (1, T, ...) begin and end, as in `rotrnn.Context`: the states are
+            (S, ...). The row runs as a padded batch, as long as its longest sequence. Not with `lengths`.
         """
+        if cu_seqlens is not None:
+            return self._packed(x, lengths, state, cu_seqlens, return_state)
         params = [self._at(path) for path in self._paths]
         self._check(x, params)
         if lengths is not None:
@@ -146,6 +160,18 @@ class Module(_Tree):
         if self._form is None:
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
         return outputs[0], filled(self._form, outputs[last - self._leaves : last])
+
+    def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, return_state: bool) -> Any:
+        """Like `forward`, of a packed row."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{self._name}.forward: x is a {type(x).__name__}, expected a torch.Tensor")
+        bounds = torch.as_tensor(cu_seqlens).cpu().numpy()
+        rows, steps, back = map(torch.as_tensor, as_batch(f"{self._name}.forward", x.shape, bounds, lengths))
+        found = self.forward(x[0][rows.to(x.device)], steps, state, return_state=return_state)
+        y, *after = found if return_state else (found,)
+        if any("T" in form.split() for form in self.core.output_forms):
+            y = y.flatten(0, 1)[back.to(x.device)]
+        return (y, *after) if return_state else y
 
     def params(self) -> Params:
         """Returns the parameters as the core takes them: nested NumPy arrays that share the memory of the tensors.

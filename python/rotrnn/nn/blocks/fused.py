@@ -65,6 +65,7 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts 
     supports. Otherwise None."""
     if (
         ctx.fused
+        and ctx.segments is None
         and ctx.split is None  # backward needs the gradient of the final state before it can begin
         and isinstance(norm, BatchNorm | LayerNorm)
         and type(norm) in (BatchNorm, LayerNorm)

@@ -1,7 +1,8 @@
-"""Pooling over time: (B, T, D) to (B, D)."""
+"""Pooling over time: (B, T, D) to (B, D), or (S, D) of the sequences of a packed row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -10,16 +11,32 @@ import numpy.typing as npt
 
 from rotrnn.devices.device import beside
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Module, Params, State, StateArray, split_by, trusted
+from rotrnn.nn.packing import Segments
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
 from rotrnn.ops.split import Ranks
 
 
 class PoolSaved(NamedTuple):
-    """T, lengths and, of a split sequence, the share (B, 1) of its valid steps that are in this piece."""
+    """T, lengths, of a split sequence the share (B, 1) of its valid steps that are in this piece, and the segments of a
+    packed row."""
 
     seq_len: int
     lengths: npt.NDArray[np.int64] | None
     share: Array | None = None
+    segments: Segments | None = None
+
+
+def _of_segments(pool: Module, pooled: Callable[..., Array], x: Array, segments: Segments) -> tuple[Array, PoolSaved]:
+    """Returns (result (S, D) of each sequence of a packed row, saved)."""
+    if segments.ends is not None:
+        raise ValueError(f"{type(pool).__name__}.forward: got reset, expected cu_seqlens, whose sequences a pool reads")
+    parts = [pooled(segments.batch(group, x), lengths=group.lengths) for group in segments.groups]
+    return segments.collected(parts), PoolSaved(x.shape[1], None, None, segments)
+
+
+def _of_segments_backward(adjoint: Callable[..., Array], segments: Segments, dy: Array) -> Array:
+    parts = [adjoint(group.of(dy), group.shape[1], lengths=group.lengths) for group in segments.groups]
+    return segments.packed(parts)
 
 
 def _sum_of(split: Ranks, x: Array) -> Array:
@@ -42,6 +59,8 @@ class MeanPool(Module):
         return {}
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
+        if ctx.segments is not None:
+            return _of_segments(self, mean_pool, x, ctx.segments)
         y = mean_pool(x, lengths=ctx.lengths)
         if ctx.split is None:
             return y, PoolSaved(x.shape[1], ctx.lengths)
@@ -54,6 +73,8 @@ class MeanPool(Module):
         self, params: Params, saved: PoolSaved, dy: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
         """Returns (dx, {}). `gather` must be that of forward's context."""
+        if saved.segments is not None:
+            return _of_segments_backward(mean_pool_backward, saved.segments, dy), {}
         if saved.share is not None:
             if (split := split_by(gather)) is None:
                 raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected that of forward")
@@ -89,9 +110,13 @@ class LastPool(Module):
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
         if ctx.split is not None:
             raise ValueError("LastPool.forward: sequences are split over processes, expected MeanPool there")
+        if ctx.segments is not None:
+            return _of_segments(self, last_pool, x, ctx.segments)
         return last_pool(x, lengths=ctx.lengths), PoolSaved(x.shape[1], ctx.lengths)
 
     def backward(self, params: Params, saved: PoolSaved, dy: Array) -> tuple[Array, Params]:
+        if saved.segments is not None:
+            return _of_segments_backward(last_pool_backward, saved.segments, dy), {}
         return last_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 
     def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:

@@ -189,6 +189,9 @@ class MatrixFixedPoint(Recurrent):
         limits = self.max_iterations, self.train_iterations
         return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
 
+    def together(self, ctx: Context) -> bool:
+        return self._iteration.ends_together
+
     @property
     def mixer_maps(self) -> dict[str, tuple[int, ...]]:
         """Returns names and shapes of the mixer's parts, if they are maps."""

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
+from rotrnn.nn.packing import inside
 
 
 class Around(Recurrent):
@@ -21,6 +22,9 @@ class Around(Recurrent):
     def core(self) -> Recurrent:
         return self.layer.core
 
+    def together(self, ctx: Context) -> bool:
+        return self.layer.together(ctx)
+
     def report(self, saved: Any) -> dict[str, float]:
         """Returns the report of the layer."""
         return self.layer.report(self.saved_inside(saved))
@@ -30,7 +34,7 @@ class Around(Recurrent):
 
     def saved_inside(self, saved: Any) -> Any:
         """Returns what the forward of the layer saved."""
-        return saved.layer
+        return inside(saved, "layer")
 
     @property
     def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateForm, trusted
+from rotrnn.nn.packing import inside
 from rotrnn.ops.pointwise import flip
 
 REVERSE = "_reverse"
@@ -74,6 +75,9 @@ class Bidirectional(Recurrent):
         params = self.layer.init(rng)
         return params | {name + REVERSE: value for name, value in self.layer.init(rng).items()}
 
+    def together(self, ctx: Context) -> bool:
+        return self.layer.together(ctx)
+
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, BidirectionalSaved]:
@@ -95,11 +99,11 @@ class Bidirectional(Recurrent):
 
     def report(self, saved: BidirectionalSaved) -> dict[str, float]:
         """Returns the report of the layer for each direction."""
-        reverse = {name + REVERSE: value for name, value in self.layer.report(saved.reverse).items()}
-        return self.layer.report(saved.forward) | reverse
+        reverse = {name + REVERSE: value for name, value in self.layer.report(inside(saved, "reverse")).items()}
+        return self.layer.report(inside(saved, "forward")) | reverse
 
     def state_norms(self, saved: BidirectionalSaved) -> Array | None:
-        return self.layer.state_norms(saved.forward)
+        return self.layer.state_norms(inside(saved, "forward"))
 
     @property
     def state_size(self) -> int | None:

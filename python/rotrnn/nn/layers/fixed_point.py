@@ -497,6 +497,9 @@ class FixedPointRNN(Recurrent):
         limits = self.max_iterations, self.train_iterations
         return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
 
+    def together(self, ctx: Context) -> bool:
+        return self._iteration.ends_together
+
     def _varies(self, part: str) -> bool:
         return part in self.selective and (part != "mixer" or self._mixer.varying)
 

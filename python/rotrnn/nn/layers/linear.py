@@ -132,6 +132,9 @@ class LinearRecurrence(Recurrent):
         """Whether the fused block (`rotrnn.ops.residual_block`) computes this call."""
         return self.window is None
 
+    def together(self, ctx: Context) -> bool:
+        return self.measures and ctx.train
+
     def fold_call(self, params: Params, x: Array, ctx: Context) -> Folded[System]:
         """Returns the folded system of a call with the input x (B, T, D). It may depend on x in training, and update
         buffers."""

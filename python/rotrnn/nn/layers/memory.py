@@ -211,7 +211,8 @@ class WropeMemory(Recurrent):
 
     @property
     def state_form(self) -> StateForm:
-        return StateArray("h", (None if self.window is None else self.window - 1, self.d_state), "complex")
+        rows = None if self.window is None else self.window - 1
+        return StateArray("h", (rows, self.d_state), "complex", newest_last=True)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None

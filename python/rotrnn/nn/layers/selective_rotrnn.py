@@ -264,9 +264,9 @@ class SelectiveRotRNN(Recurrent):
         return du, {name: dparams[name] for name in self.shapes}, scan.dh0
 
     def report(self, saved: SelectiveRotRNNSaved) -> dict[str, float]:
-        B, T, _ = saved.h.shape
-        steps = B * T if saved.lengths is None else int(saved.lengths.sum())
-        square = float(np.vdot(saved.h, saved.h).real)
+        h = self.hidden_states(saved)
+        steps = h.shape[0] * h.shape[1] if saved.lengths is None else int(saved.lengths.sum())
+        square = float(np.vdot(h, h).real)
         return {"state_norm": math.sqrt(square / (steps * self.heads))} if steps else {}
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:

@@ -180,7 +180,8 @@ class StoredHistory(Around):
 
     @property
     def state_form(self) -> StateForm:
-        stored = StateArray("stored", (None if self.window is None else self.window - 1, self.planes), "complex")
+        rows = None if self.window is None else self.window - 1
+        stored = StateArray("stored", (rows, self.planes), "complex", newest_last=True)
         return *form_leaves(self.layer.state_form), stored, StateArray("places", (), "integer")
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
