@@ -114,6 +114,16 @@ def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDA
     return rest if fits is None else CheckedLengths.of(rest, *fits)
 
 
+def longer(lengths: Any, times: int) -> Any:
+    """Returns the lengths of checked sequences of which each step has become so many; None for None."""
+    if lengths is None:
+        return None
+    B, T = lengths.fits
+    if isinstance(lengths, RecordedLengths):
+        return RecordedLengths(times * lengths.there, times * T)
+    return CheckedLengths.of(times * lengths, B, times * T)
+
+
 def is_too_large(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
     """Returns whether an array of this shape is too large to address, counting empty axes as size one."""
     numbers = math.prod(shape) or math.prod([max(size, 1) for size in shape])
