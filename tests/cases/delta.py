@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
-from cases.turn import rotate
+from cases.turn import rotate, selective_angles
 from rotrnn.nn.layers.comba import Comba
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
@@ -153,12 +153,7 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
             q, k, v = q.reshape(H, K), k.reshape(n, H, K), v.reshape(n, H, V)
             if layer.rope_base is not None:
                 past, c = (one[b] for one in turning)
-                u = np.stack([unit(own) for own in x[b, t].reshape(H, -1)]).ravel()
-                window = np.concatenate([past, [params["rope_up"] @ (params["rope_down"] @ u)]])
-                phi = np.einsum("kd,dk->d", window, params["rope_conv"])
-                phi = phi + np.exp(params["rope_bias"]) if layer.rope_bias else phi
-                past[:] = window[1:]
-                c[0] += phi.reshape(H, K // 2) / layer.rope_base ** (np.arange(0, K, 2) / K)
+                selective_angles(layer, params, x[b, t], past, c)
                 q, k = (rotate(one, c.sum(0), "halves") for one in (q, k))
             beta = (1 + layer.negative) * s(params["beta_proj"] @ x[b, t]).reshape(n, H)
             read = np.zeros((H, V))

@@ -115,6 +115,9 @@ CASES = {
     "mamba2, negative": Case("mamba2", {"d_state": 4, "d_head": 4, "negative": True}),
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
     "mamba3": Case("mamba3", {"d_state": 5}, {"block": "plain"}),
+    "mamba2, selective rope": Case(
+        "mamba2", {"d_state": 6, "d_head": 4, "groups": 3, "rope_base": 50.0, "rope_rank": 5, "rope_bias": True}
+    ),
     "mamba3, ranks": Case(
         "mamba3", {"d_state": 5, "d_head": 4, "groups": 3, "rank": 3, "norm": True}, {"block": "plain"}
     ),

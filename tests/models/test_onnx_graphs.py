@@ -28,6 +28,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mamba3": ({"d_state": 7, "groups": 2, "d_head": 4, "rate": "rational", "norm": True}, {"norm": "rms"}),
     "mamba3, ranks": ({**N, "groups": 2, "d_head": 4, "rank": 3}, {"norm": "rms"}),
     "mamba2": ({**N, "d_conv": 3, "groups": 2, "d_head": 4, "negative": True}, {"norm": "rms"}),
+    "mamba2, rope": ({**N, "groups": 2, "d_head": 4, "rope_base": 9.0}, {"norm": "rms"}),
     "kda": ({**N, "heads": 2, "negative": True}, {}),
     "gated_delta_net_2": ({**N, "heads": 2}, {"norm": "rms"}),
     "comba": ({**N, "heads": 2}, {}),

@@ -11,7 +11,7 @@ import numpy as np
 
 from rotrnn.nn.instructions import Conv, Dense, Reshape, RMSNorm, SiLU, Split
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.layers.delta_net import UNIT_EPS
+from rotrnn.nn.layers.selective_rope import UNIT_EPS
 from rotrnn.nn.program import Builder, Programmed, Register
 
 
