@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mamba2": ({**N, "d_conv": 3, "groups": 2, "d_head": 4, "negative": True}, {"norm": "rms"}),
     "mamba2, rope": ({**N, "groups": 2, "d_head": 4, "rope_base": 9.0}, {"norm": "rms"}),
     "kda": ({**N, "heads": 2, "negative": True}, {}),
+    "kda, fewer keys": ({**N, "heads": 4, "key_heads": 2, "lower_bound": -5.0}, {}),
     "gated_delta_net_2": ({**N, "heads": 2}, {"norm": "rms"}),
     "comba": ({**N, "heads": 2}, {}),
     "rwkv7": ({"heads": 2, "rank": 3, "gate_rank": 2}, {"norm": "layer"}),

@@ -370,6 +370,33 @@ class OfHeads(Instruction):
 
 
 @dataclass(frozen=True)
+class Spread(Instruction):
+    """``y_h = x_g``, g the group of head h: x (G, N), y (`heads`, N), their number a multiple of G."""
+
+    heads: int
+    light = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        if len(x) != 2 or self.heads % x[0]:
+            raise ValueError(f"expected x (G, N), G a divisor of {self.heads}")
+        return ((self.heads, x[1]),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        size, T, G, N = x.shape
+        y = empty((size, T, G, self.heads // G, N), x.dtype, x)
+        y[...] = x[:, :, :, None]
+        return y.reshape(size, T, self.heads, N)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        G, N = call.shapes[0]
+        dx: Array = dy.reshape(*dy.shape[:2], G, self.heads // G, N).sum(3)
+        return dx
+
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return to("OfHeads", x, np.zeros(self.shapes(line.shapes[0])[0]), shapes=(line.shapes[0], None))
+
+
+@dataclass(frozen=True)
 class DecayGain(Instruction):
     """``y = sqrt(1 - e^{2x})``, and 1 at the first step of a sequence: the gain of an input beside a decay e^x, which
     keeps the variance of a state that begins with its first input (`rotrnn.ops.decay_gain`). Its state is the number of
