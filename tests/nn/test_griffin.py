@@ -124,6 +124,15 @@ def test_recurrent_gemmas_embedding_and_logits() -> None:
     assert abs((f(1e-6) - f(-1e-6)) / 2e-6 - sum(terms)) <= 1e-6 * sum(map(abs, terms))
 
 
+def test_initial_values_are_those_of_the_authors_code() -> None:
+    """Standard deviations of some thousand numbers, to five times their own of 1 / sqrt(2 n)."""
+    params = Griffin(96, rotrnn.RGLRU(128)).init(np.random.default_rng(0))
+    for name, expected in (("gate_w", 96**-0.5), ("value_w", 96**-0.5), ("out_w", 128**-0.5), ("conv_w", 0.05)):
+        found = params[f"griffin_{name}"]
+        assert abs(found.std() / expected - 1) < 5 / np.sqrt(2 * found.size), name
+    assert not any(params[f"griffin_{name}"].any() for name in ("gate_bias", "value_bias", "conv_bias", "out_bias"))
+
+
 def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
     E, taps, inner = 12, 4, RotRNN(12, 8, heads=2)
     own = sum(value.size for value in Griffin(D, inner).init(np.random.default_rng(0)).values())
