@@ -28,6 +28,7 @@ import librotrnn
 from librotrnn import Array, LibraryError, Model
 from rotrnn import ModelSettings, NotConverged, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
+from rotrnn._support.text import an
 from rotrnn.models.files import contents
 from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
@@ -868,7 +869,9 @@ def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
     model = build_model(ModelSettings(layer, D, 1), own, n_classes=3, n_features=2)
     error = refusal(saved(tmp_path, model, model.init(np.random.default_rng(0))))
     assert error.status == librotrnn.UNSUPPORTED
-    assert re.search(rf"line \d+ is a |the model has a {type(model.stack.blocks[0].layer).__name__}", error.text), error
+    assert re.search(rf"line \d+ is a |the model has {an(type(model.stack.blocks[0].layer).__name__)}", error.text), (
+        error
+    )
 
 
 @pytest.mark.parametrize("name", ["attention", "wrope_memory"])

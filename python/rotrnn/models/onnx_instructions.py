@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn._support.text import an
 from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Line
@@ -148,7 +149,7 @@ def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
 
 def _no_window(line: Line) -> None:
     if line.settings["window"] is not None:
-        raise ValueError(f"save_onnx: a {line.layer} has window={line.settings['window']}, expected None")
+        raise ValueError(f"save_onnx: {an(line.layer)} has window={line.settings['window']}, expected None")
 
 
 def _scan(g: Graph, line: Line, a: str, x: str) -> str:
