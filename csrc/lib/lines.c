@@ -432,7 +432,7 @@ static const struct {
 #endif
 #if LIB_MATRIX_STATES
     {"SsdScan", read_ssd, 6, 6},
-    {"TrapezoidScan", read_trapezoid, 7, 7},
+    {"TrapezoidScan", read_trapezoid, 7, 8},
     {"Frequencies", read_frequencies, 1, 1},
     {"LogDecay", read_log_decay, 2, 2},
     {"StepAngles", read_step_angles, 2, 2},

@@ -65,7 +65,7 @@ typedef enum {
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
-    OP_TRAPEZOID,    /* y: scan of Mamba-3 of x; steps z, lambda t, log a u; else as OP_SSD without A */
+    OP_TRAPEZOID,    /* y: as OP_SSD, of Mamba-3, `from` ranks with gains w[0]; lambda t, log a e */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,

@@ -386,20 +386,26 @@ void read_ssd(reader *r) {
     o->state = state_for(r, N * numbers_of(x));
 }
 
+/* With input 7, what x is multiplied by to be the input of each rank, B, C and y have a first axis of ranks. */
 void read_trapezoid(reader *r) {
+    const bool ranked = r->in[7] != NULL;
     const value *const x = steps(r, 0, 2), *const delta = steps(r, 1, 1), *const lam = steps(r, 2, 1);
-    const value *const log_a = steps(r, 3, 1), *const B = steps(r, 4, 2), *const C = steps(r, 5, 2);
-    const value *const skip = fixed(r, 6, 1);
-    const int64_t H = x->shape[0], G = B->shape[0], N = B->shape[1];
+    const value *const log_a = steps(r, 3, 1), *const B = steps(r, 4, 2 + ranked), *const C = steps(r, 5, 2 + ranked);
+    const value *const skip = fixed(r, 6, 1), *const gain = ranked ? fixed(r, 7, 3) : NULL;
+    const int64_t H = x->shape[0], P = x->shape[1], R = ranked ? B->shape[0] : 1;
+    const int64_t G = B->shape[ranked], N = B->shape[1 + ranked];
     if (!expect(r, is(delta, 0, H) && alike(delta, lam) && alike(delta, log_a) && is(skip, 0, H) && alike(B, C)) ||
-        !expect(r, G && H % G == 0))
+        !expect(r, G && H % G == 0) || (ranked && !expect(r, is(gain, 0, H) && is(gain, 1, R) && is(gain, 2, P))))
         return;
-    op *const o = emit(r->b, OP_TRAPEZOID, make_like(r, x), x->rows);
+    const value like = ranked ? (value){.shape = {R, H, P}, .axes = 3} : *x;
+    op *const o = emit(r->b, OP_TRAPEZOID, make_like(r, &like), x->rows);
     o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = lam->rows, o->e = log_a->rows;
     o->count = N;
     o->choice = G;
+    o->from = R;
+    if (ranked) o->w[0] = stored(r->b, doubles(r, gain), numbers_of(gain));
     o->w[1] = stored(r->b, doubles(r, skip), H);
-    o->state = state_for(r, (N + 1) * numbers_of(x) + G * N);
+    o->state = state_for(r, (N + 1) * numbers_of(x) + R * G * N);
 }
 
 /* Whether input i of a step has the shape (a, b, c), whose zeros are no axes; or it is not given and `rows` is empty.

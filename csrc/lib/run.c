@@ -638,6 +638,15 @@ static void trapezoid_row(real *restrict y, real *restrict h, real a, real older
     }
 }
 
+/* The two taps of one rank alone, whose inputs are multiplied by g, and what one reads. */
+static void rank_taps(real *restrict h, real older, real newer, const real *restrict last, const real *restrict x,
+                      const real *restrict g, int64_t P) {
+    EACH(j, P) h[j] += g[j] * (older * last[j] + newer * x[j]);
+}
+static void rank_read(real *restrict y, const real *restrict h, real c, int64_t P) {
+    EACH(j, P) y[j] = selective_output(y[j], h[j], c);
+}
+
 /* The state of a head is (N,P). */
 static void run_ssd(const op *o, const frame *f) {
     const int64_t D = o->y.width, H = o->z.width, N = o->count, G = o->choice, P = D / H;
@@ -657,28 +666,42 @@ static void run_ssd(const op *o, const frame *f) {
     }
 }
 
-/* The state: as run_ssd's, then the last B and x. */
+/* The state: as run_ssd's, then the last B and x. Of `from` ranks each has its own B, C and y, and gains if w[0]. */
 static void run_trapezoid(const op *o, const frame *f) {
-    const int64_t D = o->y.width, H = o->z.width, N = o->count, G = o->choice, P = D / H;
-    const real *const skip = o->w[1];
+    const int64_t D = o->x.width, H = o->z.width, N = o->count, G = o->choice, P = D / H, R = o->from;
+    const real *const gain = o->w[0], *const skip = o->w[1];
     EACH_STEP(f, b, t) {
         const int64_t at = b * f->n + t;
-        real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
-        real *const B_last = h + N * D, *const x_last = B_last + G * N;
+        real *const y = rows_of(f, o->y) + at * R * D, *const h = state_of(f, b, o->state);
+        real *const B_last = h + N * D, *const x_last = B_last + R * G * N;
         const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * H;
-        const real *const in = rows_of(f, o->v) + at * G * N, *const out = rows_of(f, o->s) + at * G * N;
+        const real *const in = rows_of(f, o->v) + at * R * G * N, *const out = rows_of(f, o->s) + at * R * G * N;
         const real *const lam = rows_of(f, o->t) + at * H, *const log_a = rows_of(f, o->e) + at * H;
         for (int64_t i = 0; i < H; i++) {
             const int64_t group = i / (H / G) * N;
-            const real a = exp2_of((real)ssd_exponent(log_a[i], 1)), newer = lam[i] * delta[i];
-            EACH(j, P) y[i * P + j] = skip[i] * x[i * P + j];
+            const real *const now = x + i * P, *const last = x_last + i * P;
+            const real a = exp2_of((real)ssd_exponent(log_a[i], 1)), newer = lam[i] * delta[i],
+                       older = delta[i] - newer;
+            for (int64_t q = 0; q < R; q++) {
+                const real *const g = gain ? gain + (i * R + q) * P : NULL;
+                EACH(j, P) y[q * D + i * P + j] = skip[i] * (g ? g[j] * now[j] : now[j]);
+            }
             for (int64_t s = 0; s < N; s++) {
                 real *const own = h + (i * N + s) * P;
-                trapezoid_row(y + i * P, own, a, (delta[i] - newer) * B_last[group + s], newer * in[group + s],
-                              x_last + i * P, x + i * P, out[group + s], P);
+                if (!gain) {
+                    trapezoid_row(y + i * P, own, a, older * B_last[group + s], newer * in[group + s], last, now,
+                                  out[group + s], P);
+                    continue;
+                }
+                EACH(j, P) own[j] *= a;
+                for (int64_t q = 0; q < R; q++) {
+                    const int64_t B = q * G * N + group + s;
+                    rank_taps(own, a * older * B_last[B], newer * in[B], last, now, gain + (i * R + q) * P, P);
+                }
+                for (int64_t q = 0; q < R; q++) rank_read(y + q * D + i * P, own, out[q * G * N + group + s], P);
             }
         }
-        copy_row(B_last, in, G * N);
+        copy_row(B_last, in, R * G * N);
         copy_row(x_last, x, D);
     }
 }

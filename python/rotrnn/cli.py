@@ -23,7 +23,7 @@ from rotrnn._support.files import check_folder
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
-from rotrnn._support.text import alike, plain, plural
+from rotrnn._support.text import alike, an, plain, plural
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load
@@ -326,7 +326,7 @@ def _generate(args: argparse.Namespace) -> None:
         raise ValueError(f"generate: PROMPT is {args.prompt!a:.80}, expected a text in UTF-8") from None
     (model, params), folder = _model(args)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"generate: {args.model} is a {type(model).__name__}, expected a LanguageModel")
+        raise ValueError(f"generate: {args.model} is {an(type(model).__name__)}, expected a LanguageModel")
     of_bytes = args.bytes or (Run(folder).recipe.is_file() and isinstance(Run(folder).load_recipe().task, Language))
     if of_bytes and model.head.d_out > Bytes.COUNT:
         raise ValueError(f"generate: --bytes with a model of {model.head.d_out} tokens, expected at most {Bytes.COUNT}")

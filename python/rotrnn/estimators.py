@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_folder
 from rotrnn._support.settings import Unfit, fit
+from rotrnn._support.text import an
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
@@ -387,7 +388,7 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
     if hasattr(x, "__array__"):
         array = on_host(call, "X", x)
     elif isinstance(x, str) or not isinstance(x, Sequence):
-        raise TypeError(f"{call}: X is a {type(x).__name__}, expected an array, or a list of arrays")
+        raise TypeError(f"{call}: X is {an(type(x).__name__)}, expected an array, or a list of arrays")
     given: Any = x if array is None else array
     listed = array is None or (array.dtype.kind == "O" and array.ndim == 1)
     if listed:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rotrnn import _cpu
+from rotrnn._support.text import an
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
 from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
 from rotrnn.nn.packing import AsBatch, as_batch
@@ -86,7 +87,7 @@ def function(
     """
     if not isinstance(module, Module):
         kind = type(module).__name__
-        raise TypeError(f"rotrnn.jax.function: module is a {kind}, expected a layer, block, stack or model")
+        raise TypeError(f"rotrnn.jax.function: module is {an(kind)}, expected a layer, block, stack or model")
     for name, value in (("train", train), ("return_state", return_state), ("return_buffers", return_buffers)):
         if not isinstance(value, bool):
             raise TypeError(f"rotrnn.jax.function: {name} is {value!r}, expected True or False")
@@ -173,7 +174,7 @@ class _Adapter:
         """Returns the arrays of a call. Checks names and kinds, and that JAX will not round them in silence."""
         if not isinstance(params, dict):
             kind = type(params).__name__
-            raise TypeError(f"{self.title}: params is a {kind}, expected a dict of arrays (the arguments: params, x)")
+            raise TypeError(f"{self.title}: params is {an(kind)}, expected a dict of arrays (the arguments: params, x)")
         flat = dict(flatten(params))
         for name, value in [("x", x), *((f"params.{name}", value) for name, value in flat.items())]:
             self._check_array(name, value)
@@ -220,7 +221,7 @@ class _Adapter:
 
     def _check_array(self, name: str, value: Any) -> None:
         if not hasattr(value, "dtype"):
-            raise TypeError(f"{self.title}: {name} is a {type(value).__name__}, expected an array")
+            raise TypeError(f"{self.title}: {name} is {an(type(value).__name__)}, expected an array")
         self._check_width(name, value.dtype)
         if value.dtype.kind in "iu" and isinstance(value, np.ndarray | np.generic):
             kept = jax.dtypes.canonicalize_dtype(value.dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import an
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -108,7 +109,7 @@ def gradcheck(
         name, given = getattr(function, "__name__", "function"), _op(function, arguments, settings)
     else:
         raise TypeError(
-            f"gradcheck: function is a {type(function).__name__}, expected a module, an op, or (forward, backward)"
+            f"gradcheck: function is {an(type(function).__name__)}, expected a module, an op, or (forward, backward)"
         )
     forward, backward, arrays = given
     errors = central_differences(forward, backward, arrays, rng, name)
@@ -307,7 +308,7 @@ def _module(
         drawn = flatten(astype(module.init(rng), np.float64))
         params = unflatten({n: one + 0.05 * rng.standard_normal(one.shape) * is_parameter(n) for n, one in drawn})
     if x is None and width is None:
-        raise TypeError(f"gradcheck: x is missing, expected the input of a {kind}")
+        raise TypeError(f"gradcheck: x is missing, expected the input of {an(kind)}")
     params, x = astype(params, np.float64), rng.standard_normal((BATCH, STEPS, width or 0)) if x is None else _wide(x)
     one_way = isinstance(module, Recurrent) and not getattr(module, "bidirectional", False)
     if state is None and one_way and width is not None:

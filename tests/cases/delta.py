@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal
-from cases.turn import rotate
+from cases.turn import rotate, selective_angles
 from rotrnn.nn.layers.comba import Comba
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.kda import KDA, GatedDeltaNet2
@@ -153,12 +153,7 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
             q, k, v = q.reshape(H, K), k.reshape(n, H, K), v.reshape(n, H, V)
             if layer.rope_base is not None:
                 past, c = (one[b] for one in turning)
-                u = np.stack([unit(own) for own in x[b, t].reshape(H, -1)]).ravel()
-                window = np.concatenate([past, [params["rope_up"] @ (params["rope_down"] @ u)]])
-                phi = np.einsum("kd,dk->d", window, params["rope_conv"])
-                phi = phi + np.exp(params["rope_bias"]) if layer.rope_bias else phi
-                past[:] = window[1:]
-                c[0] += phi.reshape(H, K // 2) / layer.rope_base ** (np.arange(0, K, 2) / K)
+                selective_angles(layer, params, x[b, t], past, c)
                 q, k = (rotate(one, c.sum(0), "halves") for one in (q, k))
             beta = (1 + layer.negative) * s(params["beta_proj"] @ x[b, t]).reshape(n, H)
             read = np.zeros((H, V))
@@ -202,13 +197,18 @@ def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tu
                 window = np.concatenate([tail[b], z[None]])
                 tail[b] = window[1:]
                 z = np.einsum("kd,dk->d", window, params["conv_w"])
-            q, k, v = np.split(z * s(z), [H * K, 2 * H * K])
-            q, k = (one.reshape(H, K) for one in (q, k))
+            G = layer.groups
+            q, k, v = np.split(z * s(z), [G * K, 2 * G * K])
+            q, k = (one.reshape(G, K) for one in (q, k))
             q, k = (one / np.sqrt((one**2).sum(-1, keepdims=True) + 1e-6) for one in (q, k))
+            q, k = (np.stack([one[i * G // H] for i in range(H)]) for one in (q, k))
             v, o = v.reshape(H, V), np.zeros((H, V))
-            delta = np.log1p(np.exp(params["decay_out"] @ (params["decay_in"] @ u) + params["dt_bias"])).reshape(H, K)
+            step = (params["decay_out"] @ (params["decay_in"] @ u) + params["dt_bias"]).reshape(H, K)
             for i in range(H):
-                S = np.diag(np.exp(-np.exp(params["A_log"][i]) * delta[i])) @ h[b, i]
+                rate = np.exp(params["A_log"][i])
+                bound = layer.lower_bound
+                log_d = -rate * np.log1p(np.exp(step[i])) if bound is None else bound * s(rate * step[i])
+                S = np.diag(np.exp(log_d)) @ h[b, i]
                 if isinstance(layer, GatedDeltaNet2):
                     erase = (1 + layer.negative) * s(params["erase_proj"] @ u).reshape(H, K)[i]
                     write = s(params["write_proj"] @ u).reshape(H, V)[i]
@@ -341,6 +341,7 @@ LAYERS += [
         ("", kind(4, d_state=3), 2, 12, None),
         ("negative", kind(6, heads=2, d_state=3, expand=2, negative=True, d_conv=2), 3, 9, (9, 0, 2)),
         ("no convolution", kind(4, heads=2, d_state=2, d_conv=0), 2, 6, None),
+        ("fewer keys", kind(4, heads=4, d_state=3, key_heads=2, lower_bound=-5.0), 2, 7, (7, 3)),
         ("", kind(2, d_state=2, d_conv=1), 1, 0, None),
     )
 ]

@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.layer_row import LayerRow
 from cases.table import Arrays, Case, normal, padding
+from cases.turn import rotate, selective_angles
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 
@@ -108,7 +109,7 @@ OPS_LARGE = [
 
 def mamba2_loop(layer: Mamba2, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """One token after the other, with a buffer for the window of the convolution."""
-    tail, h = (np.array(one) for one in state)
+    tail, *turning, h = (np.array(one) for one in state)
     inner, H, P, N, G, K = layer.inner, layer.heads, layer.width, layer.d_state, layer.groups, layer.convolved
     y = np.zeros_like(x)
 
@@ -124,6 +125,10 @@ def mamba2_loop(layer: Mamba2, params: Arrays, x: Any, state: Any, lengths: Any)
                 v = np.einsum("kd,dk->d", window, params["conv_w"]) + params.get("conv_bias", 0)
             u, B, C = np.split(swish(v), [inner, inner + G * N])
             u, B, C = u.reshape(H, P), B.reshape(G, N), C.reshape(G, N)
+            if turning:
+                past, c = (one[b] for one in turning)
+                selective_angles(layer, params, x[b, t], past, c)
+                B, C = (rotate(one, c.sum(0), "halves") for one in (B, C))
             delta = np.log1p(np.exp(d + params["dt_bias"]))
             out = np.zeros((H, P))
             for i in range(H):
@@ -134,7 +139,10 @@ def mamba2_loop(layer: Mamba2, params: Arrays, x: Any, state: Any, lengths: Any)
             gated = (out.ravel() * swish(z)).reshape(G, inner // G)
             normed = gated / np.sqrt(np.mean(gated**2, 1, keepdims=True) + layer.norm_eps)
             y[b, t] = params["out_proj"] @ (params["norm"] * normed.ravel()) + params.get("out_bias", 0)
-    return y, (tail, h)
+    if turning:
+        whole = turning[1].sum(1)
+        turning[1] = np.stack([whole - 2 * np.pi * np.rint(whole / (2 * np.pi)), np.zeros_like(whole)], 1)
+    return y, (tail, *turning, h)
 
 
 def mamba2_row(name: str, layer: Mamba2, B: int, T: int, lengths: Any = None, reference: Any = mamba2_loop) -> LayerRow:
@@ -152,6 +160,8 @@ LAYERS = [
     mamba2_row("no convolution", Mamba2(3, d_state=2, d_conv=0), 2, 6),
     mamba2_row("no bias", Mamba2(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
     mamba2_row("negative", Mamba2(4, d_state=3, d_head=2, dt_min=0.02, negative=True), 3, 9, (9, 0, 2)),
+    mamba2_row("rope", Mamba2(4, d_state=4, d_head=2, groups=2, rope_base=50.0, rope_rank=3), 2, 70, (70, 9)),
+    mamba2_row("rope bias", Mamba2(4, d_state=2, rope_base=1.0, rope_bias=True, negative=True), 2, 5),
 ]
 
 LAYERS_LARGE = [mamba2_row("", Mamba2(24, d_state=8, d_head=12, groups=2), 3, 200, (200, 0, 133), None)]

@@ -10,6 +10,16 @@ from cases.table import Arrays, Case, normal, padding
 from rotrnn.ops.turn import turn, turn_backward
 
 
+def selective_angles(layer: Any, params: Arrays, x: Any, past: Any, c: Any) -> None:
+    """Adds the angles of Selective RoPE of a step x (D,) to c (2, H, K / 2); `past` are the inputs of its taps."""
+    u = np.concatenate([own / np.sqrt(own @ own + 1e-6) for own in x.reshape(c.shape[1], -1)])
+    window = np.concatenate([past, [params["rope_up"] @ (params["rope_down"] @ u)]])
+    phi = np.einsum("kd,dk->d", window, params["rope_conv"])
+    phi = phi + np.exp(params["rope_bias"]) if layer.rope_bias else phi
+    past[:], pairs = window[1:], c.shape[2]
+    c[0] += phi.reshape(c.shape[1:]) / layer.rope_base ** (np.arange(pairs) / pairs)
+
+
 def rotate(x: Any, c: Any, pairs: str) -> Any:
     """Vectors (..., N) whose pairs i are turned by c_i, as complex numbers."""
     y, N = np.array(x), x.shape[-1]

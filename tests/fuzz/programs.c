@@ -62,7 +62,7 @@ static const struct {
     {"StepAngles", 2},
     {"OfHeads", 2},
     {"Turn", 3},
-    {"TrapezoidScan", 7},
+    {"TrapezoidScan", 8},
     {"BlockDense", 3},
     {"DecayGain", 1},
     {"OscillatorScan", 3},

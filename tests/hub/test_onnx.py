@@ -131,10 +131,10 @@ def test_the_file_says_what_it_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layer", "own", "message"), [
-    ("attention", {"heads": 2}, "the model has a Attention, whose Rotary has no form in ONNX here"),
-    ("lru", {**N, "window": 3}, "a LRU has window=3, expected None"),
+    ("attention", {"heads": 2}, "the model has an Attention, whose Rotary has no form in ONNX here"),
+    ("lru", {**N, "window": 3}, "an LRU has window=3, expected None"),
     ("wrope_memory", {**N, "length": 9}, "the model has a WropeMemory, whose Wrope has no form in ONNX here"),
-    ("s4d", {**N, "window": 3}, "a S4D has window=3, expected None"),
+    ("s4d", {**N, "window": 3}, "an S4D has window=3, expected None"),
     ("mamba", {**N, "window": 3}, "a Mamba has window=3, expected None"),
 ])  # fmt: skip
 def test_what_has_no_form_is_refused(layer: str, own: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("mamba", {"d_state": 2, "negative": True}),
     ("mamba2", {"d_state": 2, "d_head": 2, "groups": 2}),
     ("mamba3", {"d_state": 4, "d_head": 2, "groups": 2}),
+    ("mamba3", {"d_state": 4, "d_head": 2, "rank": 2}),
     ("delta_net", {"d_state": 2, "heads": 2, "steps": 2, "gate": True}),
     ("rwkv7", {"heads": 2, "rank": 2, "gate_rank": 3}),
     ("gated_delta_net_2", {"d_state": 2, "heads": 2}),

@@ -28,6 +28,7 @@ import librotrnn
 from librotrnn import Array, LibraryError, Model
 from rotrnn import ModelSettings, NotConverged, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
+from rotrnn._support.text import an
 from rotrnn.models.files import contents
 from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
@@ -115,6 +116,12 @@ CASES = {
     "mamba2, negative": Case("mamba2", {"d_state": 4, "d_head": 4, "negative": True}),
     "mamba2, other forms": Case("mamba2", {"d_state": 3, "d_conv": 1, "d_head": 6, "groups": 2, "bias": True}),
     "mamba3": Case("mamba3", {"d_state": 5}, {"block": "plain"}),
+    "mamba2, selective rope": Case(
+        "mamba2", {"d_state": 6, "d_head": 4, "groups": 3, "rope_base": 50.0, "rope_rank": 5, "rope_bias": True}
+    ),
+    "mamba3, ranks": Case(
+        "mamba3", {"d_state": 5, "d_head": 4, "groups": 3, "rank": 3, "norm": True}, {"block": "plain"}
+    ),
     "mamba3, other forms": Case(
         "mamba3", {"d_state": 6, "d_head": 4, "groups": 3, "fraction": 1.0, "rate": "rational", "norm": True}
     ),
@@ -123,6 +130,7 @@ CASES = {
     "comba": Case("comba", {"d_state": 4, "heads": 3}),
     "rwkv7": Case("rwkv7", {"heads": 3, "rank": 4, "gate_rank": 2}),
     "kda": Case("kda", {"d_state": 5, "heads": 2, "negative": True}),
+    "kda, fewer keys": Case("kda", {"d_state": 3, "heads": 4, "key_heads": 2, "lower_bound": -5.0}),
     "gated_delta_net_2": Case("gated_delta_net_2", {"d_state": 4, "heads": 3, "expand": 2}),
     "delta_net, gated": Case("delta_net", {"d_state": 5, "heads": 2, "gate": True, "output_gate": True}),
     "delta_net, steps": Case(
@@ -861,7 +869,9 @@ def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
     model = build_model(ModelSettings(layer, D, 1), own, n_classes=3, n_features=2)
     error = refusal(saved(tmp_path, model, model.init(np.random.default_rng(0))))
     assert error.status == librotrnn.UNSUPPORTED
-    assert re.search(rf"line \d+ is a |the model has a {type(model.stack.blocks[0].layer).__name__}", error.text), error
+    assert re.search(rf"line \d+ is a |the model has {an(type(model.stack.blocks[0].layer).__name__)}", error.text), (
+        error
+    )
 
 
 @pytest.mark.parametrize("name", ["attention", "wrope_memory"])

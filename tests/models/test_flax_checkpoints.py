@@ -256,7 +256,7 @@ def test_files_and_settings_that_do_not_fit(tmp_path: Path) -> None:
         rotrnn.import_lru(path, prenorm=True)
     with pytest.raises(FileNotFoundError):
         rotrnn.import_lru(tmp_path / "none", prenorm=True)
-    with pytest.raises(TypeError, match="import_lru: source is a int, expected a path or a dict of arrays"):
+    with pytest.raises(TypeError, match="import_lru: source is an int, expected a path or a dict of arrays"):
         rotrnn.import_lru(3, prenorm=True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="import_lru: pool is 'max', expected one of mean, last, none"):
         rotrnn.import_lru(tree, prenorm=True, pool="max")

@@ -93,7 +93,7 @@ def test_own_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_model(ModelSettings(layer="lru", d_model=4, n_layers=1), OwnGRU(4, 3), n_classes=2, n_features=1)
     params = model.init(np.random.default_rng(0))
     with pytest.raises(
-        ValueError, match=r"save: could not load a OwnGRU again, expected a part of rotrnn or a layer in LAYERS"
+        ValueError, match=r"save: could not load an OwnGRU again, expected a part of rotrnn or a layer in LAYERS"
     ):
         model.save(tmp_path / "m", params)
     assert not (tmp_path / "m").exists()
@@ -124,11 +124,11 @@ def _layer(**settings: Any) -> Any:
 WRONG = {
     "no model": (lambda facts: facts.pop("model"), "is not a model, expected a file that a model's save wrote"),
     "format": (lambda facts: facts.update(model_format=2), "has model_format 2, expected 1"),
-    "number": (lambda facts: facts.update(model=3), "model is a int, expected one of SequenceClassifier, Multi"),
-    "part": (lambda facts: facts.update(model=facts["model"]["encoder"]), "model is a Embedding, expected one of"),
+    "number": (lambda facts: facts.update(model=3), "model is an int, expected one of SequenceClassifier, Multi"),
+    "part": (lambda facts: facts.update(model=facts["model"]["encoder"]), "model is an Embedding, expected one of"),
     "kind": (_layer(kind="LRV"), "layer has kind 'LRV', expected one of .*mean LRU"),
     "no kind": (_layer(kind=None), "blocks.1.layer has kind None"),
-    "setting": (_layer(dstate=3), "a LRU, has 'dstate', which is no setting.*d_state"),
+    "setting": (_layer(dstate=3), "an LRU, has 'dstate', which is no setting.*d_state"),
     "missing": (_layer(d_state=None), "blocks.1.layer: .*missing.*d_state"),
     "type": (_layer(d_state="3"), "LRU: d_state='3', expected an integer"),
     "value": (lambda facts: _block(facts)["gate"].update(form="no"), "blocks.1.gate: .*form"),
@@ -152,7 +152,7 @@ def test_wrong_files(wrong: str, tmp_path: Path) -> None:
 def test_missing_and_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         rotrnn.load(tmp_path / "none")
-    with pytest.raises(TypeError, match="load: path is a int, expected the path of a file"):
+    with pytest.raises(TypeError, match="load: path is an int, expected the path of a file"):
         rotrnn.load(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"SequenceClassifier\.save: path is a dict, expected the path of a file"):
         model_of().save({}, {})  # type: ignore[arg-type]

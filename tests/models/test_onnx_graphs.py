@@ -26,8 +26,11 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "min_gru": ({**N, "negative": True}, {"glu": "gelu", "prenorm": False}),
     "mamba": ({**N, "d_conv": 3, "expand": 1, "negative": True}, {"norm": "layer"}),
     "mamba3": ({"d_state": 7, "groups": 2, "d_head": 4, "rate": "rational", "norm": True}, {"norm": "rms"}),
+    "mamba3, ranks": ({**N, "groups": 2, "d_head": 4, "rank": 3}, {"norm": "rms"}),
     "mamba2": ({**N, "d_conv": 3, "groups": 2, "d_head": 4, "negative": True}, {"norm": "rms"}),
+    "mamba2, rope": ({**N, "groups": 2, "d_head": 4, "rope_base": 9.0}, {"norm": "rms"}),
     "kda": ({**N, "heads": 2, "negative": True}, {}),
+    "kda, fewer keys": ({**N, "heads": 4, "key_heads": 2, "lower_bound": -5.0}, {}),
     "gated_delta_net_2": ({**N, "heads": 2}, {"norm": "rms"}),
     "comba": ({**N, "heads": 2}, {}),
     "rwkv7": ({"heads": 2, "rank": 3, "gate_rank": 2}, {"norm": "layer"}),
@@ -70,7 +73,7 @@ def test_a_graph_says_what_forward_says(layer: str, head: str, tmp_path: Path) -
     if layer == "rg_lru" and head == "tagger":
         settings = settings | {"scale_embedding": True, "logit_cap": 2.0}
     reads = {"vocab": 6} if head == "tagger" else {"n_features": 3}
-    model: Any = build_model(ModelSettings(layer, 8, 1, **settings), own, head=head, n_classes=5, **reads)
+    model: Any = build_model(ModelSettings(layer.split(",")[0], 8, 1, **settings), own, head=head, n_classes=5, **reads)
     rng = np.random.default_rng(0)
     moved = {name: one + 0.05 * rng.standard_normal(one.shape) for name, one in flatten(model.init(rng))}
     moved = {name: np.abs(one) if name.endswith("running_var") else one for name, one in moved.items()}

@@ -87,7 +87,7 @@ def test_wrong_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             rotrnn.from_pretrained(name)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         rotrnn.from_pretrained(tmp_path)
-    with pytest.raises(TypeError, match="from_pretrained: name is a int, expected a folder or a repository's name"):
+    with pytest.raises(TypeError, match="from_pretrained: name is an int, expected a folder or a repository's name"):
         rotrnn.from_pretrained(3)  # type: ignore[arg-type]
     MODEL.save_pretrained(tmp_path / "m", PARAMS)
     with pytest.raises(ValueError, match="revision is 'main', expected None with the folder"):

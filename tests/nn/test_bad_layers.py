@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cases import LAYER_ROWS
+from rotrnn._support.text import an
 from rotrnn.models.build import HEADS, ModelSettings, build_model
 from rotrnn.nn import (
     GELU,
@@ -202,7 +203,7 @@ def test_inputs_that_do_not_fit(name: str) -> None:
         given = np.array([[one] * 2 for one in lengths] if "retrieval" in name else lengths)
         message = raised(lambda given=given: module.forward(params, x, Context(given)))
         assert re.match(rf"{kind}\.forward: {what}", message), message
-    assert f"{kind}.forward: ctx is a ndarray, expected a Context" in raised(
+    assert f"{kind}.forward: ctx is an ndarray, expected a Context" in raised(
         lambda: module.forward(params, x, np.ones(B))
     )
 
@@ -434,7 +435,7 @@ FOREIGN: list[tuple[Any, Any, str]] = [
     (LRU(D, 3), LRU(D, 3, form="exp"), "LRU with form='exp', expected 'log_phase'"),
     (LRU(D, 3), LRU(D, 3, window=2), "LRU with window=2, expected None"),
     (LRU(D, 3), LRU(D, 2), "LRU with d_state=2, expected 3"),
-    (LRU(D, 4), S5(D, 4), "S5, expected that of a LRU"),
+    (LRU(D, 4), S5(D, 4), "S5, expected that of an LRU"),
     (RNN(D, 3), RNN(D, 3, activation="tanh"), "RNN with activation='tanh', expected 'identity'"),
     (MeanPool(), LastPool(), "LastPool, expected that of a MeanPool"),
     (LayerNorm(D), LayerNorm(D, 0.5), "LayerNorm with eps=0.5, expected 1e-05"),
@@ -465,7 +466,7 @@ def test_what_a_module_with_other_settings_saved_or_prepared(mine: Any, other: A
     saved = other.forward(other.init(np.random.default_rng(0)), x)[1]
     arrays, structure = flatten_saved(saved)
     for one in (saved, unflatten_saved(structure, arrays)):
-        assert f"{kind}.backward: saved is that of a {message}" == raised(
+        assert f"{kind}.backward: saved is that of {an(message)}" == raised(
             lambda one=one: mine.backward(params, one, y), ValueError
         )
     same = replace(mine)  # equal, and another object
@@ -473,7 +474,7 @@ def test_what_a_module_with_other_settings_saved_or_prepared(mine: Any, other: A
     same.backward(params, own, y)
     if isinstance(mine, LRU):
         prepared = other.prepare(other.init(np.random.default_rng(0)))
-        assert f"LRU.step: prepared is that of a {message}" == raised(
+        assert f"LRU.step: prepared is that of {an(message)}" == raised(
             lambda: mine.step(params, None, x[:, 0], prepared), ValueError
         )
         same.step(params, None, x[:, 0], mine.prepare(params))
@@ -558,8 +559,8 @@ def test_models_name_their_own_methods_and_arguments() -> None:
             "Retrieval.forward: l",
         ),
         (lambda: classifier.stream(params, "a"), "Stream: batch is 'a', expected an integer from 1 to"),  # type: ignore[arg-type]
-        (lambda: classifier.stream(params).save(3), "Stream.save: path is a int, expected the path of a file"),  # type: ignore[arg-type]
-        (lambda: classifier.stream(params).load(3), "Stream.load: path is a int, expected the path of a file"),  # type: ignore[arg-type]
+        (lambda: classifier.stream(params).save(3), "Stream.save: path is an int, expected the path of a file"),  # type: ignore[arg-type]
+        (lambda: classifier.stream(params).load(3), "Stream.load: path is an int, expected the path of a file"),  # type: ignore[arg-type]
     ]
     for call, message in rows:
         assert raised(call).startswith(message), raised(call)

@@ -362,7 +362,7 @@ def test_bad_input() -> None:
         ),
         (u, (np.zeros((3, 6, 5)), np.zeros((3, 6))), r"Bedouin.forward: state.h has shape \(3, 6, 5\)"),
         (u, (np.zeros((3, 6, 2)), np.zeros((2, 6))), r"Bedouin.forward: state.y has shape \(2, 6\)"),
-        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is a ndarray, expected a tuple of 2: \(h, y\)"),
+        (u, np.zeros((3, 6, 2)), r"Bedouin.forward: state is an ndarray, expected a tuple of 2: \(h, y\)"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             layer.forward(params, x, state=state)

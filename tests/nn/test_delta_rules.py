@@ -336,10 +336,24 @@ def test_the_feedback_of_comba_has_a_gradient_by_what_it_reads() -> None:
     assert layer.registers(params, np.ones((1, 2, 4), np.float32))["read"].shape == (1, 2, 1, 2, 3)
 
 
+def test_a_lower_bound_of_decays_begins_without_rates() -> None:
+    """A_log = 0, as in the released code, and no decay is below exp(lower_bound)."""
+    layer = KDA(8, heads=2, d_state=3, lower_bound=-0.5)
+    params = layer.init(np.random.default_rng(0))
+    assert not params["A_log"].any()
+    decay = layer.registers(params, 100 * np.random.default_rng(1).standard_normal((2, 50, 8)).astype(np.float32))
+    assert np.exp(-0.5) * (1 - 1e-6) <= decay["decay"].min() < 0.7
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [(Comba, {"correction": np.nan}, "correction=nan, expected a finite number")]
     + [(kind, *bad) for kind in (KDA, GatedDeltaNet2) for bad in BAD]
+    + [
+        (KDA, {"heads": 4, "key_heads": 3}, "key_heads=3, expected a divisor of heads=4"),
+        (KDA, {"key_heads": 0}, "key_heads=0, expected a positive integer"),
+        (KDA, {"lower_bound": 0.0}, "lower_bound=0.0, expected a negative number, or None"),
+    ]
     + [(Comba, *bad) for bad in BAD if "negative" not in bad[0]],
 )
 def test_bad_settings(kind: type[DeltaHeads], settings: dict[str, Any], message: str) -> None:

@@ -28,6 +28,7 @@ from rotrnn import (
     StoredHistory,
     build_model,
 )
+from rotrnn._support.text import an
 from rotrnn.models.build import bfloat16, make_layer
 from rotrnn.nn import FeedForward
 from rotrnn.nn.blocks.block import FeedForwardBlock
@@ -122,6 +123,15 @@ def test_recurrent_gemmas_embedding_and_logits() -> None:
 
     terms = [np.sum(grads[name] * v[name]) for name in grads]
     assert abs((f(1e-6) - f(-1e-6)) / 2e-6 - sum(terms)) <= 1e-6 * sum(map(abs, terms))
+
+
+def test_initial_values_are_those_of_the_authors_code() -> None:
+    """Standard deviations of some thousand numbers, to five times their own of 1 / sqrt(2 n)."""
+    params = Griffin(96, rotrnn.RGLRU(128)).init(np.random.default_rng(0))
+    for name, expected in (("gate_w", 96**-0.5), ("value_w", 96**-0.5), ("out_w", 128**-0.5), ("conv_w", 0.05)):
+        found = params[f"griffin_{name}"]
+        assert abs(found.std() / expected - 1) < 5 / np.sqrt(2 * found.size), name
+    assert not any(params[f"griffin_{name}"].any() for name in ("gate_bias", "value_bias", "conv_bias", "out_bias"))
 
 
 def test_it_has_as_many_parameters_as_its_docstring_says() -> None:
@@ -289,7 +299,7 @@ def test_eigenvalues_are_those_for_what_enters_the_layer(inner: Recurrent) -> No
         layer.eigenvalues(params, x[:, 3:], state=saved.state), wanted[:, 3:], rtol=0, atol=1e-12
     )
     name = type(inner).__name__
-    with pytest.raises(TypeError, match=rf"^Griffin\.eigenvalues: the layer is a {name}, expected x, on which"):
+    with pytest.raises(TypeError, match=rf"^Griffin\.eigenvalues: the layer is {an(name)}, expected x, on which"):
         layer.eigenvalues(params)
     with pytest.raises(ValueError, match=r"^Griffin\.eigenvalues: x has shape \(7, 4\)"):
         layer.eigenvalues(params, x[0])
@@ -298,9 +308,9 @@ def test_eigenvalues_are_those_for_what_enters_the_layer(inner: Recurrent) -> No
 def test_constant_eigenvalues_take_no_input() -> None:
     layer = Griffin(4, LRU(4, 6))
     params = layer.init(np.random.default_rng(0))
-    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: the layer is a LRU, expected params alone"):
+    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: the layer is an LRU, expected params alone"):
         layer.eigenvalues(params, np.zeros((1, 2, 4), np.float32))
-    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: ctx is a int, expected a Context"):
+    with pytest.raises(TypeError, match=r"^Griffin\.eigenvalues: ctx is an int, expected a Context"):
         layer.eigenvalues(params, None, 3)  # type: ignore[arg-type]
 
 

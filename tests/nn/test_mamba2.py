@@ -9,6 +9,7 @@ import pytest
 
 from cases.ssd import ssd_loop
 from rotrnn._cpu import SSD_CHUNK as CHUNK
+from rotrnn.nn.layer import astype
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.ops.pointwise import softplus
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
@@ -301,6 +302,22 @@ def test_heads_are_of_the_released_width_where_it_fits() -> None:
         assert (layer.width, layer.heads) == expected
 
 
+def test_eigenvalues_with_angles_are_those_of_the_state_that_turns() -> None:
+    """Their sizes are the decays, and their angles theta, the conjugates' in the second half of the lanes."""
+    layer = Mamba2(4, d_state=4, d_head=4, groups=1, d_conv=0, rope_base=7.0)
+    rng = np.random.default_rng(0)
+    params, x = astype(layer.init(rng), np.float64), rng.standard_normal((1, 9, 4))
+    found = layer.eigenvalues(params, x)
+    assert found.shape == (1, 9, 2, 4)
+    np.testing.assert_array_equal(found[..., :2], found[..., 2:].conj())
+    still = Mamba2(4, d_state=4, d_head=4, groups=1, d_conv=0)
+    decays = still.eigenvalues({name: params[name] for name in still.shapes}, x)
+    # |e^{i theta}| is 1 to 2 roundings of each part, and so is the product's size
+    np.testing.assert_allclose(abs(found), np.repeat(decays[..., None], 4, -1), rtol=8 * np.finfo(float).eps)
+    theta = layer.registers(params, x)["theta"]
+    np.testing.assert_allclose(np.angle(found[:, :, 0, :2]), theta[:, :, 0], rtol=0, atol=8 * np.finfo(float).eps)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -313,6 +330,13 @@ def test_heads_are_of_the_released_width_where_it_fits() -> None:
         ({"dt_min": 0.0}, "dt_min=0.0, dt_max=0.1, expected 0 < dt_min <= dt_max"),
         ({"A_max": 0.5}, "A_min=1.0, A_max=0.5, expected 0 < A_min <= A_max"),
         ({"norm_eps": 0.0}, "norm_eps=0.0, expected a positive number"),
+        ({"rope_bias": True}, "rope_bias=True, expected False without rope_base"),
+        ({"rope_base": 0.5}, "rope_base=0.5, expected a number from 1, or None"),
+        ({"rope_base": 10.0, "d_state": 5}, "d_state=5, expected an even number with rope_base"),
+        (
+            {"rope_base": 10.0, "groups": 8, "d_head": 1},
+            "groups=8, expected a divisor of d_model=4 with rope_base",
+        ),
         ({"bias": 1}, "bias=1, expected True or False"),
     ],
 )

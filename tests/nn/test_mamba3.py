@@ -76,6 +76,51 @@ def test_eigenvalues_are_those_of_the_rotating_state() -> None:
     np.testing.assert_array_equal(found[..., 0], found[..., 1].conj())
 
 
+def test_one_rank_with_a_gain_of_one_is_the_form_without_ranks() -> None:
+    """To the roundings of 2 T + N sums of the terms' sizes."""
+    args = arguments()
+    ranked = args | {name: args[name][:, :, None] for name in "BC"} | {"gain": np.ones((H, 1, P))}
+    sizes = {name: abs(one) for name, one in args.items()} | {"log_a": args["log_a"]}
+    bound = (2 * T + N) * EPS * trapezoid_scan(**sizes).y.max()
+    np.testing.assert_allclose(trapezoid_scan(**ranked).y[:, :, 0], trapezoid_scan(**args).y, rtol=0, atol=bound)
+
+
+def test_ranks_do_not_drift_in_float32() -> None:
+    """20,000 tokens: an error is below the roundings of a chunk of CHUNK steps, of N products, and of the carries that
+    have not decayed, times the sum of the sizes of all terms, each with the largest step that any form of it has."""
+    rng, steps, R, rate = np.random.default_rng(0), 20_000, 2, 0.01
+    delta, shares = rng.uniform(0.1, 0.2, (2, 1, steps, 1))
+    args = {"x": rng.standard_normal((1, steps, 1, P)), "delta": delta[None, 0], "lam": shares[None, 0]}
+    args |= {"log_a": np.full((1, steps, 1), -rate), "skip": np.ones(1), "gain": rng.standard_normal((1, R, P))}
+    args |= {name: rng.standard_normal((1, steps, R, 1, N)) for name in "BC"}
+    given: Any = {name: one.astype(np.float32).reshape(one.shape) for name, one in args.items()}
+    exact: Any = {name: one.astype(np.float64) for name, one in given.items()}
+    sizes = {name: abs(one) for name, one in exact.items()}
+    sizes |= {"log_a": exact["log_a"], "lam": np.ones_like(exact["lam"]), "delta": np.full_like(exact["delta"], 0.4)}
+    terms = CHUNK + N + 1 / rate * R / CHUNK + 10
+    error = abs(trapezoid_scan(**given).y - trapezoid_scan(**exact).y)
+    assert (error <= terms * 2.0**-24 * trapezoid_scan(**sizes).y).all()
+
+
+def test_eigenvalues_of_ranks_are_in_pairs_of_halves() -> None:
+    layer = Mamba3(4, d_state=6, d_head=4, rank=2, fraction=1.0)
+    x = np.random.default_rng(0).standard_normal((2, 5, 4))
+    found = layer.eigenvalues(layer.init(np.random.default_rng(0)), x)
+    np.testing.assert_array_equal(found[..., :3], found[..., 3:].conj())
+    assert (found.imag != 0).all()
+
+
+def test_initial_gains_of_ranks() -> None:
+    """Those of the released code: 1 / R, 1, 1 / R."""
+    params = Mamba3(4, d_state=4, d_head=4, rank=4).init(np.random.default_rng(0))
+    assert [(params[name].shape, *np.unique(params[name])) for name in ("U_x", "U_z", "U_o")] == [
+        ((2, 4, 4), 0.25),
+        ((2, 4, 4), 1),
+        ((2, 4, 4), 0.25),
+    ]
+    assert params["B_bias"].shape == (2, 4, 4)
+
+
 def test_errors() -> None:
     args = arguments()
     with pytest.raises(ValueError, match=r"trapezoid_scan: B0 is None and x0 is not, expected both or neither"):
@@ -84,6 +129,8 @@ def test_errors() -> None:
         trapezoid_scan(**args | {"lam": args["lam"][:, :1]})
     with pytest.raises(ValueError, match=r"trapezoid_scan_backward: carries has shape \(2, 1, 2, 3, 4\), expected"):
         trapezoid_scan_backward(args["x"], **args, carries=np.zeros((B, 1, H, P, N)))
+    with pytest.raises(ValueError, match=r"trapezoid_scan: B has shape \(2, 73, 2, 4\), expected \(B, T, R, G, N\)"):
+        trapezoid_scan(**args, gain=np.ones((H, 1, P)))
     given = args["x"], args["delta"], None, args["B"], args["C"]
     with pytest.raises(ValueError, match=r"ssd_scan: of A and log_a both are None, expected one of them"):
         ssd_scan(*given)
@@ -94,6 +141,7 @@ def test_errors() -> None:
         ({"d_state": 3}, r"Mamba3: d_state=3, expected at least 4"),
         ({"rate": "relu"}, r"Mamba3: rate='relu', expected one of softplus, rational"),
         ({"d_head": 3}, r"Mamba3: d_head=3, expected a divisor of expand \* d_model=8"),
+        ({"rank": 0}, r"Mamba3: rank=0, expected a positive integer"),
         ({"groups": 3}, r"Mamba3: groups=3, expected a divisor of the number of heads, 1"),
         ({"dt_min": 0.0}, r"Mamba3: dt_min=0\.0, dt_max=0\.1, expected 0 < dt_min <= dt_max, finite"),
         ({"A_floor": -1.0}, r"Mamba3: A_floor=-1\.0, expected a positive number"),

@@ -412,7 +412,7 @@ def test_inputs_and_states_that_do_not_fit_a_layer(layer: Recurrent) -> None:
         layer.forward(params, np.zeros((2, 3, 5)))
     with pytest.raises(TypeError, match=rf"{name}.forward: x has dtype int64, expected float32 or float64"):
         layer.forward(params, np.zeros((2, 3, 4), np.int64))
-    with pytest.raises((TypeError, ValueError), match=rf"{name}.forward: state (is a ndarray|has shape)"):
+    with pytest.raises((TypeError, ValueError), match=rf"{name}.forward: state (is an ndarray|has shape)"):
         layer.forward(params, X, state=np.zeros((2, 3, 4, 5)))
     _, saved = layer.forward(params, X[:1])
     with pytest.raises(ValueError, match=rf"{name}.forward: state.* has shape .* expected \(B=2, "):

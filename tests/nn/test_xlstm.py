@@ -177,7 +177,7 @@ def test_bad_input_of_its_adjoint() -> None:
     args = arguments()
     result = mlstm(**args)
     for change, error, message in (
-        ({"result": result.y}, TypeError, "^mlstm_backward: result is a ndarray, expected a MlstmResult"),
+        ({"result": result.y}, TypeError, "^mlstm_backward: result is an ndarray, expected an MlstmResult"),
         ({"result": result._replace(carries=result.carries[:, :1])}, ValueError, "carries has shape .*chunks=2"),
         ({"result": result._replace(levels=result.levels[0])}, ValueError, "levels has shape"),
         ({"dcT": result.nT}, ValueError, "dcT has shape"),
@@ -285,7 +285,7 @@ def test_a_long_float32_sequence_of_the_scalar_memory() -> None:
         (lambda w, x: slstm(w, x.astype(int)), TypeError, "x has dtype int64"),
         (lambda w, x: slstm(w, x, forget="tanh"), ValueError, "forget is 'tanh', expected one of sigmoid, exp"),
         (lambda w, x: slstm(w, x, lengths=[1, 31]), ValueError, r"lengths\[1\] is 31, expected .* to T=30"),
-        (lambda w, x: slstm_backward(x[:, :, 0], w, x), TypeError, "result is a ndarray, expected a SlstmResult"),
+        (lambda w, x: slstm_backward(x[:, :, 0], w, x), TypeError, "result is an ndarray, expected an SlstmResult"),
         (lambda w, x: slstm_backward(x[:, :3, 0], w, slstm(w, x)), ValueError, "gates has shape .*T=3"),
         (
             lambda w, x: slstm_backward(x[:, :, 0], w, slstm(w, x), dmT=np.ones(3)),

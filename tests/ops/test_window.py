@@ -277,7 +277,7 @@ def test_a_layers_window_says_what_is_wrong_with_its_state() -> None:
     y, saved = layer.forward(params, x)
     delay, sums, position = saved.state
     for state, error, says in (
-        (delay, TypeError, r"state is a ndarray, expected a tuple of 3: \(delay, sums, position\)"),
+        (delay, TypeError, r"state is an ndarray, expected a tuple of 3: \(delay, sums, position\)"),
         ((delay, sums), TypeError, r"state is a tuple of 2, expected a tuple of 3: \(delay, sums, position\)"),
         ((delay[:1], sums, position), ValueError, r"state.delay has shape \(1, 5, 3\), expected \(B=2, 5, 3\)"),
         ((delay[:, 1:], sums, position), ValueError, r"state.delay has shape \(2, 4, 3\), expected \(B=2, 5, 3\)"),

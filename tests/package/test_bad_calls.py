@@ -72,7 +72,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: rotrnn.AdamW().grouping(rotrnn.LRU(2, 2)),  # type: ignore[arg-type]
         TypeError,
-        "AdamW.grouping: is_recurrent is a LRU, expected a function of a name: model.is_recurrent",
+        "AdamW.grouping: is_recurrent is an LRU, expected a function of a name: model.is_recurrent",
     ),
     (
         lambda: nothing_is_updated(np.ones((2, 3), np.float32, order="F")),
@@ -108,7 +108,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "AdamW.update: moments has m.w of type list, expected an array",
     ),
     (lambda: rotrnn.train("digits-lru", "run"), TypeError, "train: recipe is a str, expected a Recipe"),  # type: ignore[arg-type]
-    (lambda: rotrnn.load_recipe(3), TypeError, "load_recipe: name is a int, expected"),  # type: ignore[arg-type]
+    (lambda: rotrnn.load_recipe(3), TypeError, "load_recipe: name is an int, expected"),  # type: ignore[arg-type]
     (
         lambda: rotrnn.load_recipe("digits-lru", "a.b=1"),
         TypeError,
@@ -121,7 +121,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.AdamW(schedule="cosin"), ValueError, "AdamW: schedule is 'cosin', expected one of cosine, linear"),
     (lambda: rotrnn.learning_rate(0, 9, 1.0, schedule="cos"), ValueError, "learning_rate: schedule is 'cos', expected"),
     (lambda: rotrnn.learning_rate(0, 0, 1.0), ValueError, "learning_rate: steps is 0, expected a positive integer"),
-    (lambda: rotrnn.train(RECIPE, 3), TypeError, "train: folder is a int, expected the path of a folder"),  # type: ignore[arg-type]
+    (lambda: rotrnn.train(RECIPE, 3), TypeError, "train: folder is an int, expected the path of a folder"),  # type: ignore[arg-type]
     (lambda: rotrnn.train(RECIPE, __file__), ValueError, f"train: folder {__file__}: is a file, expected a folder"),
     (lambda: rotrnn.train(RECIPE, f"{__file__}/run"), ValueError, f"run: is below the file {__file__}, expected"),
     (lambda: estimate(RECIPE, 0), ValueError, "estimate: steps is 0, expected a positive integer"),

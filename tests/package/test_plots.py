@@ -613,7 +613,7 @@ def test_what_is_no_folder(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFi
     number: Any = 3
     for call, message in (
         (lambda: plots.plot(odd), "plot: run_dir is a NoneType, expected the path of a folder"),
-        (lambda: plots.plot(run, number), "plot: out is a int, expected the path of a folder"),
+        (lambda: plots.plot(run, number), "plot: out is an int, expected the path of a folder"),
         (lambda: plots.run_figures(odd), "run_figures: run_dir is a NoneType, expected the path of a folder"),
         (lambda: plots.compare([run], odd), "compare: out is a NoneType, expected the path of a folder"),
         (lambda: plots.comparison_figures(odd), "comparison_figures: folders has a NoneType, expected the path of a"),

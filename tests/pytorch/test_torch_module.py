@@ -168,7 +168,7 @@ def test_a_model_trained_here_is_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(again(tokens), net(tokens))
     core, params = rotrnn.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(core.forward(params, tokens.numpy())[0], net(tokens).detach().numpy())
-    with pytest.raises(TypeError, match=r"Module\.save: the core is a LRU, expected a model"):
+    with pytest.raises(TypeError, match=r"Module\.save: the core is an LRU, expected a model"):
         rotrnn.torch.LRU(D, d_state=3).save(tmp_path / "layer")
 
 
@@ -248,7 +248,7 @@ def test_what_was_saved_is_freed() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda net, x: net(x.numpy()), TypeError, r"LRU\.forward: x is a ndarray, expected a torch\.Tensor"),
+        (lambda net, x: net(x.numpy()), TypeError, r"LRU\.forward: x is an ndarray, expected a torch\.Tensor"),
         (
             lambda net, x: net(x.double()),
             TypeError,
@@ -296,7 +296,9 @@ def test_mistakes_in_a_module() -> None:
     class Own(rotrnn.LRU):
         pass
 
-    with pytest.raises(ValueError, match="Module: could not load a Own again, expected a part of rotrnn or a layer in"):
+    with pytest.raises(
+        ValueError, match="Module: could not load an Own again, expected a part of rotrnn or a layer in"
+    ):
         rotrnn.torch.Module(Own(D, 3))
     with pytest.raises(ValueError, match=r"Bidirectional\.forward: it has no state to return"):
         rotrnn.torch.Module(CORES["bidirectional"])(torch.zeros(B, T, D), return_state=True)

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from rotrnn._support.text import an
 from rotrnn.tasks import TASKS, Digits, describe
 from rotrnn.tasks.task import shuffled
 
@@ -91,7 +92,7 @@ def test_write(tmp_path):
 def test_what_is_not_described(what):
     with pytest.raises(TypeError) as error:
         describe(what)
-    expected = f"describe: task is a {type(what).__name__}, expected a Task, as load() of settings returns"
+    expected = f"describe: task is {an(type(what).__name__)}, expected a Task, as load() of settings returns"
     assert str(error.value) == expected
 
 

@@ -327,7 +327,7 @@ RAGGED = [X[0], X[1, :2]]
         (X, np.zeros((3, 9)), True, "y has shape (3, 9), expected (n=3, T=4, ...), a label for each step"),
         # what is no array
         (X, None, False, "y is a NoneType, expected an array or a list"),
-        (3, [1], False, "x is a int, expected an array or a list"),
+        (3, [1], False, "x is an int, expected an array or a list"),
         ("ab", [0, 1], False, "x is a str, expected an array or a list"),
         (np.array(3), [1], False, "x has shape (), expected a row for each sequence"),
         (X[:2], [[1], [1, 2]], True, "y is a list that is no array: "),

@@ -354,10 +354,10 @@ def test_series_that_cannot_be_forecast() -> None:
         (SequenceClassifier, {"patience": 0}, "patience is 0, expected an integer from 1 to"),
         (SequenceClassifier, {"random_state": None}, "random_state is None, expected an integer from 0 to"),
         (SequenceClassifier, {"device": "gpu"}, "device is 'gpu', expected cpu or cuda"),
-        (SequenceClassifier, {"folder": 3}, "folder is a int, expected the path of a folder"),
+        (SequenceClassifier, {"folder": 3}, "folder is an int, expected the path of a folder"),
         (SequenceClassifier, {"folder": __file__}, f"folder {__file__}: is a file, expected a folder"),
         (SequenceClassifier, {"layer": "lur"}, "layer is 'lur', expected one of rotrnn, lru"),
-        (SequenceClassifier, {"layer_settings": 3}, "layer_settings is a int, expected a dict"),
+        (SequenceClassifier, {"layer_settings": 3}, "layer_settings is an int, expected a dict"),
         (SequenceClassifier, {"layer_settings": {"a": 1}}, "layer is 'lru', of width 64: LRU: unknown setting 'a'"),
         (
             SequenceClassifier,
@@ -458,7 +458,7 @@ def fitted() -> dict[str, Any]:
         ("f", "fit", {"y": LATER}, "5 of 5 steps are for training, expected at least 14"),
         ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list that is no array"),
         ("r", "fit", {"x": None, "y": LATER}, "X is a NoneType, expected an array, or a list of arrays"),
-        ("r", "fit", {"x": 5, "y": LATER}, "X is a int, expected an array, or a list of arrays"),
+        ("r", "fit", {"x": 5, "y": LATER}, "X is an int, expected an array, or a list of arrays"),
         ("r", "fit", {"x": [[[1], [2, 3]]], "y": [1]}, "X[0] is a list that is no array"),
         (
             "c",

@@ -353,7 +353,7 @@ DEEP["layer"] = DEEP
             (),
             "recipe: training.steps is None, expected an int",
         ),
-        ({"base": "digits-lru", "training": {3: 7}}, (), "recipe: key 3 is a int, expected a text"),
+        ({"base": "digits-lru", "training": {3: 7}}, (), "recipe: key 3 is an int, expected a text"),
         ({"base": "digits-lru"}, {"steps": 7}, "recipe: 'steps': expected section.key, such as training.steps"),
         ("digits-lru", {"training.steps": "7"}, "digits-lru: training.steps is '7', expected an integer"),
         (DEEP, (), "recipe: nested more than 32 deep"),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.platform import lock, regular, synced
+from rotrnn._support.text import an
 
 HEADER = 2**16
 """Number of bytes of the header of a .npy file, at most."""
@@ -199,7 +200,7 @@ def clear(paths: Iterable[Path]) -> None:
 def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
     """Raises ValueError if `folder`, which may not exist yet, or one above it is a file. `name` is the argument."""
     if not isinstance(folder, str | os.PathLike):
-        raise TypeError(f"{name} is a {type(folder).__name__}, expected the path of a folder")
+        raise TypeError(f"{name} is {an(type(folder).__name__)}, expected the path of a folder")
     if not os.fspath(folder):
         raise ValueError(f"{name} is empty, expected the path of a folder")
     path = Path(folder)
@@ -213,7 +214,7 @@ def check_file(call: str, path: str | os.PathLike[str]) -> None:
     """Raises TypeError or ValueError unless `path`, an argument of `call`, can be that of a file, which may not exist
     yet."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{call}: path is a {type(path).__name__}, expected the path of a file")
+        raise TypeError(f"{call}: path is {an(type(path).__name__)}, expected the path of a file")
     text = os.fspath(path)
     if not text or "\0" in text:
         raise ValueError(f"{call}: path is {text!r:.80}, expected the path of a file")

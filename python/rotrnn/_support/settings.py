@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rotrnn._support.text import an
+
 _KINDS: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),
@@ -122,7 +124,7 @@ def describe(hint: Any, words: Words) -> str:
     if words is TOML:
         known = ", ".join(words.plain.values())
         raise TypeError(f"a setting is annotated {hint}, expected what a recipe can hold: {known}")
-    return f"a {hint.__name__}"
+    return an(hint.__name__)
 
 
 def settle(settings: Any) -> None:

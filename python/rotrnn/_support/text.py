@@ -1,7 +1,13 @@
 """Numbers and names in messages."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+SPELLED = re.compile(r"[A-Z]([A-Z\d]|$)")
+"""The beginning of a name whose letters are spoken one by one, as LRU and S5."""
+WORDS = re.compile(r"(?i)(f[lr]?|h|l|m|n|rh?|x|s[chklmnpqtw]{0,2}[lr]?)[aeiouy]|str\b")
+"""The beginning of a name that is spoken as a word, with a letter whose own name begins with a vowel."""
 
 
 def plain(text: str) -> str:
@@ -13,6 +19,16 @@ def plain(text: str) -> str:
 def plural(n: int, what: str) -> str:
     """Returns a number with its noun: "1 run", "1,234 runs"."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def an(name: str) -> str:
+    """Returns a name with its article, by sound: "a Mamba", "an Attention"; "a GRU", "an LRU", "an ndarray"."""
+    letter = name[:1].upper()
+    if SPELLED.match(name) or (letter in "FHLMNRSX" and not WORDS.match(name)):
+        vowel = letter in "AEFHILMNORSX"
+    else:
+        vowel = letter in "AEIOU" and not re.match("(?i)uni|us|eu|one", name)
+    return f"{'an' if vowel else 'a'} {name}"
 
 
 def alike(name: str, known: Iterable[str]) -> str:

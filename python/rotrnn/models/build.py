@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Unpack, overload
 
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike
+from rotrnn._support.text import alike, an
 from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regressor, StepRegressor, check_objective
@@ -294,9 +294,11 @@ def build_model(
         can be addressed.
     """
     if not isinstance(settings, ModelSettings):
-        raise TypeError(f"build_model: settings is a {type(settings).__name__}, expected a ModelSettings")
+        raise TypeError(f"build_model: settings is {an(type(settings).__name__)}, expected a ModelSettings")
     if not isinstance(layer, Recurrent | dict):
-        raise TypeError(f"build_model: layer is a {type(layer).__name__}, expected a layer, or a dict of its settings")
+        raise TypeError(
+            f"build_model: layer is {an(type(layer).__name__)}, expected a layer, or a dict of its settings"
+        )
     if not isinstance(head, str) or head not in HEADS:
         raise ValueError(f"build_model: head is {head!r:.80}, expected one of {', '.join(HEADS)}")
     if (vocab is None) == (n_features is None):

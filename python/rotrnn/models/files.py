@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.files import atomic_file, check_file, check_folder
 from rotrnn._support.json import to_json
-from rotrnn._support.text import alike, nearest
+from rotrnn._support.text import alike, an, nearest
 from rotrnn.models.listing import listed
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     try:
         model = made(facts["model"], "model")
         if type(model) not in HEADS.values():
-            raise ValueError(f"model is a {type(model).__name__}, expected one of {', '.join(HEADS)}")
+            raise ValueError(f"model is {an(type(model).__name__)}, expected one of {', '.join(HEADS)}")
         params = unflatten({name: one for name, one in arrays.items() if not name.startswith(DERIVED)})
         model.check_params(params)
     except (TypeError, ValueError) as error:
@@ -139,7 +139,7 @@ def described(part: Any) -> Any:
     kind: Any = type(part)
     name = kind.__name__
     if kinds().get(name) is not kind:
-        raise ValueError(f"save: could not load a {name} again, expected a part of rotrnn or a layer in LAYERS")
+        raise ValueError(f"save: could not load {an(name)} again, expected a part of rotrnn or a layer in LAYERS")
     return {"kind": name, **{one.name: described(getattr(part, one.name)) for one in fields(part) if _kept(one)}}
 
 
@@ -162,7 +162,7 @@ def made(value: Any, where: str) -> Any:
     settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key not in ("kind", PROGRAM)}
     for key in settings:
         if key not in known:
-            raise ValueError(f"{where}, a {name}, has {key!r:.80}, which is no setting{nearest(key, known)}")
+            raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is no setting{nearest(key, known)}")
     try:
         return classes[name](**settings)
     except TypeError as error:  # a setting without a default is missing

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rotrnn._support.text import an
 from rotrnn.devices.device import to_host
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
@@ -53,9 +54,9 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     to = Listing(dict(flatten(params)))
     encoder, pool, own = model.encoder, getattr(model, "pool", None), params["encoder"]
     if type(encoder) not in (Dense, Embedding):
-        raise Unlisted(f"the model has a {type(encoder).__name__} as its encoder, which has no program")
+        raise Unlisted(f"the model has {an(type(encoder).__name__)} as its encoder, which has no program")
     if list(model.heads) != ["head"] or (pool is not None and type(pool) not in POOLS):
-        raise Unlisted(f"the model is a {type(model).__name__}, which has no program")
+        raise Unlisted(f"the model is {an(type(model).__name__)}, which has no program")
     tokens = isinstance(encoder, Embedding)
     scale = getattr(encoder, "scale", 1.0)
     y = model.stack.emit(to, params["blocks"], 0 if scale == 1 else to("Affine", 0, scale=scale, shift=0.0))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rotrnn._support.files import atomic_file, check_file
+from rotrnn._support.text import an
 from rotrnn.models.files import HEADS
 from rotrnn.models.listing import listed
 from rotrnn.models.onnx_graph import Graph
@@ -38,7 +39,7 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
     model.check_params(params)
     steps = isinstance(model, HEADS["Tagger"])
     if not steps and not isinstance(model, HEADS["SequenceClassifier"]):
-        raise ValueError(f"save_onnx: the model is a {type(model).__name__}, expected a classifier or a tagger")
+        raise ValueError(f"save_onnx: the model is {an(type(model).__name__)}, expected a classifier or a tagger")
     graph = Graph(onnx.helper, np.result_type(*(leaf for _, leaf in flatten(params))))
     logits = graph.named("logits", _model(graph, model, params))
     free: list[str | int] = ["batch", "time"]
@@ -69,7 +70,7 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
     values: dict[Any, Any] = {None: None, 0: x, **arrays}
     for line in listing.lines:
         if line.op not in RULES:
-            raise ValueError(f"save_onnx: the model has a {line.layer}, whose {line.op} has no form in ONNX here")
+            raise ValueError(f"save_onnx: the model has {an(line.layer)}, whose {line.op} has no form in ONNX here")
         found = RULES[line.op](g, line, *[values[one] for one in line.inputs])
         values.update(zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True))
     x = values[listing.y]

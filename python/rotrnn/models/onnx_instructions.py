@@ -6,12 +6,14 @@ returns the name of its output, or a tuple of names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from rotrnn._support.text import an
 from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Line
@@ -147,7 +149,7 @@ def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
 
 def _no_window(line: Line) -> None:
     if line.settings["window"] is not None:
-        raise ValueError(f"save_onnx: a {line.layer} has window={line.settings['window']}, expected None")
+        raise ValueError(f"save_onnx: {an(line.layer)} has window={line.settings['window']}, expected None")
 
 
 def _scan(g: Graph, line: Line, a: str, x: str) -> str:
@@ -247,8 +249,21 @@ def _ssd(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, ski
     return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
 
 
-def _trapezoid(g: Graph, line: Line, x: str, delta: str, lam: str, log_a: str, B: str, C: str, skip: Array) -> str:
-    (H, P), (G, N) = line.shapes[0], line.shapes[4]
+def _trapezoid(
+    g: Graph,
+    line: Line,
+    x: str,
+    delta: str,
+    lam: str,
+    log_a: str,
+    B: str,
+    C: str,
+    skip: Array,
+    gain: Array | None = None,
+) -> str:
+    """With axes of ranks: what a head adds and reads are products of matrices (P, R) and (R, N)."""
+    (H, P), (*ranked, G, N) = line.shapes[0], line.shapes[4]
+    R = math.prod(ranked)
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         x_t, delta_t, lam_t, log_t, B_t, C_t = now
@@ -258,19 +273,25 @@ def _trapezoid(g: Graph, line: Line, x: str, delta: str, lam: str, log_a: str, B
 
         def tap(share: str, x_of: str, B_of: str) -> str:
             wide = body.op("Reshape", x_of, body.axes(0, G, H // G, P, 1))
-            return body.op("Mul", body.op("Mul", of_heads(share), wide), of_groups(B_of))
+            if gain is not None:
+                wide = body.op("Mul", wide, body.constant(gain.reshape(G, H // G, R, P).swapaxes(-1, -2)))
+            return body.op("Mul", of_heads(share), body.op("MatMul", wide, of_groups(B_of)))
 
         def of_groups(one: str) -> str:
-            return body.op("Reshape", one, body.axes(0, G, 1, 1, N))
+            by_rank = body.op("Reshape", one, body.axes(0, R, G, 1, N))
+            return body.op("Transpose", by_rank, perm=[0, 2, 3, 1, 4])
 
         newer = body.op("Mul", lam_t, delta_t)
         older = tap(body.op("Sub", delta_t, newer), states[2], states[1])
         h = body.op("Mul", body.op("Exp", of_heads(log_t)), body.op("Add", states[0], older))
         h = body.op("Add", h, tap(newer, x_t, B_t))
-        y = body.op("Reshape", _sum(body, h, of_groups(C_t), -1), body.axes(0, H, P))
-        return [h, B_t, x_t], [y]
+        read = body.op("MatMul", of_groups(C_t), body.op("Transpose", h, perm=[0, 1, 2, 4, 3]))  # (G, H / G, R, P)
+        by_rank = body.op("Transpose", body.op("Reshape", read, body.axes(0, H, R, P)), perm=[0, 2, 1, 3])
+        return [h, B_t, x_t], [body.op("Reshape", by_rank, body.axes(0, *ranked, H, P))]
 
-    (y,) = g.scan(step, [(G, H // G, P, N), (G, N), (H, P)], [x, delta, lam, log_a, B, C])
+    (y,) = g.scan(step, [(G, H // G, P, N), (*ranked, G, N), (H, P)], [x, delta, lam, log_a, B, C])
+    if gain is not None:
+        x = g.op("Mul", g.op("Unsqueeze", x, g.axes(2)), g.constant(gain.swapaxes(0, 1)))
     return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
 
 

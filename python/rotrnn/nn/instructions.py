@@ -6,6 +6,7 @@ Shapes are those of a step: x (I,) is an array (B, T, I). Parameters have all th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -369,6 +370,33 @@ class OfHeads(Instruction):
 
 
 @dataclass(frozen=True)
+class Spread(Instruction):
+    """``y_h = x_g``, g the group of head h: x (G, N), y (`heads`, N), their number a multiple of G."""
+
+    heads: int
+    light = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        if len(x) != 2 or self.heads % x[0]:
+            raise ValueError(f"expected x (G, N), G a divisor of {self.heads}")
+        return ((self.heads, x[1]),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        size, T, G, N = x.shape
+        y = empty((size, T, G, self.heads // G, N), x.dtype, x)
+        y[...] = x[:, :, :, None]
+        return y.reshape(size, T, self.heads, N)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        G, N = call.shapes[0]
+        dx: Array = dy.reshape(*dy.shape[:2], G, self.heads // G, N).sum(3)
+        return dx
+
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return to("OfHeads", x, np.zeros(self.shapes(line.shapes[0])[0]), shapes=(line.shapes[0], None))
+
+
+@dataclass(frozen=True)
 class DecayGain(Instruction):
     """``y = sqrt(1 - e^{2x})``, and 1 at the first step of a sequence: the gain of an input beside a decay e^x, which
     keeps the variance of a state that begins with its first input (`rotrnn.ops.decay_gain`). Its state is the number of
@@ -481,6 +509,53 @@ class SwiGLU(Instruction):
         return tuple(swiglu_backward(dy, x, gate))  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class RankGate(Instruction):
+    """``y = sum_r u_r * x_r * SiLU(g_r * z)``, x (R, H, P), z (H P,), g and u (H, R, P)."""
+
+    reads = ("x", "z")
+    parameters = ("g", "u")
+
+    def shapes(self, x: Any, z: Any, g: Any, u: Any) -> tuple[Shape, ...]:
+        R, H, P = x
+        if z != (H * P,) or (g, u) != 2 * ((H, R, P),):
+            raise ValueError("expected x (R, H, P), z (H P), g and u (H, R, P)")
+        return (z,)
+
+    def forward(self, call: Call, x: Array, z: Array, g: Array, u: Array) -> Array:
+        y: Array = np.zeros_like(z)
+        for part, gate, _, gain in _of_ranks(x, z, g, u):
+            y += gain * swiglu(part, gate)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, z: Array, g: Array, u: Array) -> tuple[Array, ...]:
+        dz, dx, dg, du = np.zeros_like(z), np.empty_like(x), np.empty_like(g), np.empty_like(u)
+        for rank, (part, gate, to_gate, gain) in enumerate(_of_ranks(x, z, g, u)):
+            du[:, rank] = (dy * swiglu(part, gate)).sum((0, 1), dtype=np.float64).reshape(du[:, rank].shape)
+            dpart, dgate = swiglu_backward(gain * dy, part, gate)
+            dg[:, rank] = (dgate * z).sum((0, 1), dtype=np.float64).reshape(dg[:, rank].shape)
+            dx[:, :, rank] = dpart.reshape(dx[:, :, rank].shape)
+            dz += to_gate * dgate
+        return dx, dz, dg, du
+
+    def emit(self, to: Listing, line: Line, x: int, z: int, g: Array, u: Array) -> Any:
+        R, H, P = line.shapes[0]  # type: ignore[misc]
+        parts = to("Split", to("Reshape", x, shape=(R, H * P)), outputs=R, sizes=(1,) * R, axis=-2)
+        y = None
+        for rank, part in enumerate(parts):
+            flat, gate = to("Reshape", part, shape=(H * P,)), to("Skip", z, g[:, rank].ravel())
+            one = to("Skip", to("SwiGLU", flat, gate), u[:, rank].ravel())
+            y = one if y is None else to("Sum", y, one)
+        return y
+
+
+def _of_ranks(x: Array, z: Array, g: Array, u: Array) -> Iterator[tuple[Array, ...]]:
+    """Yields for each rank its x and gate (B, T, H P), and its g and u (H P,)."""
+    for rank in range(x.shape[2]):
+        to_gate, gain = g[:, rank].reshape(-1), u[:, rank].reshape(-1)
+        yield x[:, :, rank].reshape(z.shape), to_gate * z, to_gate, gain
+
+
 # ---- layouts ----
 
 
@@ -583,6 +658,24 @@ class Repeat(Instruction):
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         dx: Array = dy.reshape(-1, self.times).sum(-1)
         return dx
+
+
+@dataclass(frozen=True)
+class ByRank(Instruction):
+    """x (H, R, N) as (R H, N): its rows, one rank after the other."""
+
+    parameters = ("x",)
+    foldable = True
+
+    def shapes(self, x: Any) -> tuple[Shape, ...]:
+        H, R, N = x
+        return ((R * H, N),)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return x.swapaxes(0, 1).reshape(-1, x.shape[2])
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return dy.reshape(x.shape[1], x.shape[0], x.shape[2]).swapaxes(0, 1)
 
 
 @dataclass(frozen=True)
@@ -856,35 +949,36 @@ class SsdScan(Instruction):
 
 @dataclass(frozen=True)
 class TrapezoidScan(Instruction):
-    """The scan of Mamba-3, x (H, P), delta, lam and log_a (H,), B and C (G, N), skip (H,)
-    (`rotrnn.ops.trapezoid_scan`)."""
+    """The scan of Mamba-3, x (H, P), delta, lam and log_a (H,), B and C (G, N), skip (H,); with gain (H, R, P), B and C
+    (R, G, N), and y is (R, H, P) (`rotrnn.ops.trapezoid_scan`)."""
 
     reads = ("x", "delta", "lam", "log_a", "B", "C")
-    form = "H P; H; H; H; G N; G N; H -> H P"
-    parameters = ("skip",)
+    form = "H P; H; H; H; ... G N; ... G N; H; H ... P -> ... H P"
+    parameters = ("skip", "gain")
 
-    def state(self, x: Any, delta: Any, lam: Any, log_a: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
-        return StateArray("h", (*x, B[1])), StateArray("B", B), StateArray("x", x)
+    def shapes(self, *inputs: Any) -> tuple[Shape, ...]:
+        if (inputs[7] is None) != (len(inputs[4]) == 2):
+            raise ValueError("expected B (G, N), or gain (H, R, P) and B (R, G, N)")
+        return super().shapes(*inputs)
+
+    def state(self, x: Any, delta: Any, lam: Any, log_a: Any, B: Any, *more: Any) -> tuple[StateArray, ...]:
+        return StateArray("h", (*x, B[-1])), StateArray("B", B), StateArray("x", x)
 
     def forward(
-        self, call: Call, x: Array, delta: Array, lam: Array, log_a: Array, B: Array, C: Array, skip: Array
-    ) -> Array:
-        found = trapezoid_scan(x, delta, lam, log_a, B, C, skip, *(call.state or ()), lengths=call.lengths)
+        self, call: Call, x: Array, delta: Array, lam: Array, log_a: Array, B: Array, C: Array, skip: Array,
+        gain: Array | None = None,
+    ) -> Array:  # fmt: skip
+        given = x, delta, lam, log_a, B, C, skip, *(call.state or 3 * (None,)), gain
+        found = trapezoid_scan(*given, lengths=call.lengths)
         call.after, call.kept = (found.hT, found.BT, found.xT), found.carries
         return found.y
 
-    def backward(
-        self, call: Call, dy: Array, x: Array, delta: Array, lam: Array, log_a: Array, B: Array, C: Array, skip: Array
-    ) -> tuple[Any, ...]:
+    def backward(self, call: Call, dy: Array, *inputs: Array) -> tuple[Any, ...]:
         after = dict(zip(("dhT", "dBT", "dxT"), call.dafter or (), strict=False))
-        grads = trapezoid_scan_backward(
-            *(dy, x, delta, lam, log_a, B, C, skip, *(call.state or ())),
-            **after,
-            carries=call.kept,
-            lengths=call.lengths,
-        )
+        given = *inputs[:7], *(call.state or 3 * (None,)), inputs[7]
+        grads = trapezoid_scan_backward(dy, *given, **after, carries=call.kept, lengths=call.lengths)
         call.dbefore = grads.dh0, grads.dB0, grads.dx0
-        return tuple(grads[:7])
+        return *grads[:7], grads.dgain
 
 
 @dataclass(frozen=True)

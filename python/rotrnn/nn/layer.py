@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.nested import DEEPEST
+from rotrnn._support.text import an
 from rotrnn.devices.device import Device, to_host
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.module import BUFFERS as BUFFERS
@@ -298,7 +299,7 @@ def _calls(
 
 def _check_dict(name: str, params: Any) -> None:
     if not isinstance(params, dict):
-        raise TypeError(f"{name}: params is a {type(params).__name__}, expected a dict of arrays")
+        raise TypeError(f"{name}: params is {an(type(params).__name__)}, expected a dict of arrays")
 
 
 def flatten(params: Params, prefix: str = "") -> Iterator[tuple[str, Array]]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from rotrnn import _cpu
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike, nearest
+from rotrnn._support.text import alike, an, nearest
 from rotrnn.devices.device import is_array, is_plain
 from rotrnn.devices.recording import recording
 from rotrnn.nn.listing import Listing, Unlisted
@@ -110,7 +110,7 @@ class Context:
         if self.step >= 2**32:  # a word of the counters of random numbers
             raise ValueError(f"Context: step is {self.step}, expected an integer from 0 to 2^32 - 1")
         if self.gather is not None and not callable(self.gather):
-            raise TypeError(f"Context: gather is a {type(self.gather).__name__}, expected a function or None")
+            raise TypeError(f"Context: gather is {an(type(self.gather).__name__)}, expected a function or None")
 
     @property
     def split(self) -> Ranks | None:
@@ -205,7 +205,7 @@ class Module(Summarised):
     def emit(self, to: Listing, params: Params, x: int) -> int:
         """Appends its lines for streaming inference (`rotrnn.nn.listing`), and returns the register of its output, for
         the register x of its input. Raises `Unlisted` if it has no such form."""
-        raise Unlisted(f"the model has a {type(self).__name__}, which has no program")
+        raise Unlisted(f"the model has {an(type(self).__name__)}, which has no program")
 
     def summary(self) -> Summary:
         """Returns a table of its parts, their settings, shapes and numbers of parameters (`rotrnn.summary`)."""
@@ -306,7 +306,7 @@ class Module(Summarised):
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
             kind = type(params).__name__
-            raise TypeError(f"{type(self).__name__}: {what} is a {kind}, expected a dict (params come before inputs)")
+            raise TypeError(f"{type(self).__name__}: {what} is {an(kind)}, expected a dict (params come before inputs)")
         found: list[tuple[Module, str, str, Array]] = []
         shapes, modules = self.shapes, self.modules
         for name, shape in shapes.items():
@@ -412,7 +412,7 @@ def check_form(args: Boundary, name: str, state: State, form: StateForm) -> None
         _check_leaf(args, name, state, form)
         return
     if not isinstance(state, tuple) or len(state) != len(form):
-        got = f"a tuple of {len(state)}" if isinstance(state, tuple) else f"a {type(state).__name__}"
+        got = f"a tuple of {len(state)}" if isinstance(state, tuple) else an(type(state).__name__)
         names = ", ".join(one.name for one in form)
         raise TypeError(f"{args.op}: {name} is {got}, expected a tuple of {len(form)}: ({names})")
     for leaf, one in zip(state, form, strict=True):
@@ -430,7 +430,7 @@ _DTYPES: dict[str, Sequence[np.dtype[Any]]] = {"real": REAL, "complex": COMPLEX}
 def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
     gradient = name.startswith("d")
     if not is_array(leaf):
-        raise TypeError(f"{args.op}: {name} is a {type(leaf).__name__}, expected an array")
+        raise TypeError(f"{args.op}: {name} is {an(type(leaf).__name__)}, expected an array")
     if form.kind == "integer":
         if not gradient and leaf.dtype.kind not in "iu":
             raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected an integer dtype")
@@ -548,8 +548,8 @@ def _check_maker(op: str, name: str, value: Any, module: Module) -> None:
     if maker is None or maker is module or maker == module:
         return
     kind, other = type(module).__name__, type(maker).__name__
-    what = f"{other}, expected that of a {kind}" if other != kind else f"{kind} with {_difference(module, maker)}"
-    raise ValueError(f"{op}: {name} is that of a {what}")
+    what = f"{other}, expected that of {an(kind)}" if other != kind else f"{kind} with {_difference(module, maker)}"
+    raise ValueError(f"{op}: {name} is that of {an(what)}")
 
 
 def _difference(mine: Any, other: Any, path: str = "") -> str:
@@ -651,7 +651,7 @@ def _along(method: Any) -> Any:
     @functools.wraps(method)
     def along(self: Any, params: Params, x: Any, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
         if not isinstance(ctx, Context):
-            raise TypeError(f"{type(self).__name__}.{call}: ctx is a {type(ctx).__name__}, expected a Context")
+            raise TypeError(f"{type(self).__name__}.{call}: ctx is {an(type(ctx).__name__)}, expected a Context")
         if ctx._checked:
             return method(self, params, x, ctx, *state, **more)
         self.check_params(params)
@@ -751,7 +751,7 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     if not isinstance(saved, (expected, PackedSaved) if isinstance(expected, type) else (*expected, PackedSaved)):
         kinds = expected if isinstance(expected, tuple) else (expected,)
         raise TypeError(
-            f"{type(self).__name__}.backward: saved is a {type(saved).__name__}, expected the "
+            f"{type(self).__name__}.backward: saved is {an(type(saved).__name__)}, expected the "
             f"{' or '.join(kind.__name__ for kind in kinds)} that forward returned"
         )
     args = self.boundary("backward")

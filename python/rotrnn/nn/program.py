@@ -34,6 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import an
 from rotrnn.nn.layer import (
     BUFFERS,
     EVALUATION,
@@ -366,7 +367,7 @@ class Builder:
         if value is None:
             return None
         if not isinstance(value, Register):
-            raise TypeError(f"{title} is a {type(value).__name__}, expected a register, or the name of a parameter")
+            raise TypeError(f"{title} is {an(type(value).__name__)}, expected a register, or the name of a parameter")
         if value.place >= len(self._registers) or self._registers[value.place] is not value:
             raise ValueError(f"{title} is a register of another program, expected one of this builder")
         return value
@@ -427,7 +428,7 @@ class Programmed(Recurrent):
         if not isinstance(program, Program):
             kind = type(self).__name__
             raise TypeError(
-                f"{kind}.program: returned a {type(program).__name__}, expected what Builder.returns returns"
+                f"{kind}.program: returned {an(type(program).__name__)}, expected what Builder.returns returns"
             )
         return program
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from rotrnn._support.text import plural
+from rotrnn._support.text import an, plural
 from rotrnn.devices.device import is_array
 
 BUFFERS = frozenset(
@@ -85,7 +85,7 @@ def summary(tree: Any) -> Summary:
     """
     whole = _part(tree)
     if whole is None:
-        raise TypeError(f"summary: tree is a {type(tree).__name__}, expected a module, or arrays in dicts or tuples")
+        raise TypeError(f"summary: tree is {an(type(tree).__name__)}, expected a module, or arrays in dicts or tuples")
     about = "settings" if isinstance(tree, Summarised) else "dtype"
     rows = [("part", about, "shape", "numbers"), *_rows(type(tree).__name__, whole, 0, 1)]
     return Summary("\n".join(_aligned(rows)))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
 from rotrnn._support.settings import Unfit, fit
+from rotrnn._support.text import an
 from rotrnn.devices.device import HOST, Device, device_of, is_array, is_plain, is_writeable
 from rotrnn.devices.device import Array as Array
 from rotrnn.devices.recording import RecordedLengths
@@ -87,8 +88,8 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         if fields := getattr(value, "_fields", None):  # what another call returned
             what = f"expected an array, one of its parts {', '.join(fields)}"
-            raise kind(f"{op}: {name} is a {type(value).__name__}, {what}") from error
-        raise kind(f"{op}: {name} is a {type(value).__name__} that is no array: {error}") from error
+            raise kind(f"{op}: {name} is {an(type(value).__name__)}, {what}") from error
+        raise kind(f"{op}: {name} is {an(type(value).__name__)} that is no array: {error}") from error
 
 
 def asked(first: Array, *more: Array | None) -> Any:
@@ -112,6 +113,16 @@ def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDA
     rest = np.where(kept, lengths, 0)
     fits = lengths.fits if isinstance(lengths, CheckedLengths) else None
     return rest if fits is None else CheckedLengths.of(rest, *fits)
+
+
+def longer(lengths: Any, times: int) -> Any:
+    """Returns the lengths of checked sequences of which each step has become so many; None for None."""
+    if lengths is None:
+        return None
+    B, T = lengths.fits
+    if isinstance(lengths, RecordedLengths):
+        return RecordedLengths(times * lengths.there, times * T)
+    return CheckedLengths.of(times * lengths, B, times * T)
 
 
 def is_too_large(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
@@ -340,7 +351,7 @@ class Boundary:
             expected = " or ".join(str(kind) for kind in kinds)
             if array.dtype.kind == "O" and not array.ndim:  # what NumPy does not take for an array of anything
                 thing = array.item()
-                got = "None" if thing is None else f"a {type(thing).__name__}"
+                got = "None" if thing is None else an(type(thing).__name__)
                 raise TypeError(f"{self.op}: {name} is {got}, expected an array of {expected}")
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
         return array.astype(native, copy=False)
@@ -494,8 +505,8 @@ class Boundary:
     def one_of(self, name: str, value: Any, *kinds: type) -> None:
         """Checks that an argument is of one of the types, such as what forward saved."""
         if not isinstance(value, kinds):
-            expected = " or ".join(f"a {kind.__name__}" for kind in kinds)
-            raise TypeError(f"{self.op}: {name} is a {type(value).__name__}, expected {expected}")
+            expected = " or ".join(an(kind.__name__) for kind in kinds)
+            raise TypeError(f"{self.op}: {name} is {an(type(value).__name__)}, expected {expected}")
 
     def window(self, window: int | None) -> int | None:
         """Returns the number of steps of a window: None, or an integer of at least 1. Binds L-1, the number
@@ -524,7 +535,7 @@ class Boundary:
                 "arrays of one device"
             )
         if not is_array(out):
-            raise TypeError(f"{self.op}: {name} is a {type(out).__name__}, expected an array")
+            raise TypeError(f"{self.op}: {name} is {an(type(out).__name__)}, expected an array")
         if out.dtype != dtype:
             raise TypeError(f"{self.op}: {name} has dtype {out.dtype}, expected {dtype}")
         if out.shape != shape:

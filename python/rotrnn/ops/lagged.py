@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import LAGGED
-from rotrnn._support.text import plural
+from rotrnn._support.text import an, plural
 from rotrnn.devices.device import empty_like
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
@@ -158,7 +158,7 @@ def lagged_maps_backward(
     args = Boundary("lagged_maps_backward")
     given = _take(args, columns, base=base, late=late, first=first, lengths=lengths)
     if not isinstance(douts, list | tuple):
-        raise TypeError(f"{args.op}: douts is a {type(douts).__name__}, expected a list of arrays")
+        raise TypeError(f"{args.op}: douts is {an(type(douts).__name__)}, expected a list of arrays")
     if len(douts) != len(columns):
         raise ValueError(
             f"{args.op}: douts has {plural(len(douts), 'array')}, expected {len(columns)}, one for each range"

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GATE, NORM
+from rotrnn._support.text import an
 from rotrnn.devices.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.declared import complex_of as complex_of
@@ -273,7 +274,7 @@ def system_gradients(dsystem: System, dx: Array, dh0: Array) -> dict[str, Any]:
 def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
     """Checks a system. Returns it in the common precision of it and `others`, and this precision as a real dtype."""
     if not isinstance(system, System):
-        raise TypeError(f"{args.op}: system is a {type(system).__name__}, expected a System")
+        raise TypeError(f"{args.op}: system is {an(type(system).__name__)}, expected a System")
     w_in = args.array("w_in", system.w_in, "L D")
     a = args.array("a", system.a, "N", kinds=COMPLEX)
     w_out = args.array("w_out", system.w_out, "K D L")

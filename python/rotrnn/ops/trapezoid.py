@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import Array, Boundary, rename
+from rotrnn.devices.device import beside, contiguous
+from rotrnn.ops.boundary import Array, Boundary, longer, rename
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mask_padding
 from rotrnn.ops.ssd import check_groups, ssd_scan, ssd_scan_backward
 
@@ -17,7 +18,7 @@ __all__ = ["TrapezoidScan", "TrapezoidScanGrads", "trapezoid_scan", "trapezoid_s
 
 class TrapezoidScan(NamedTuple):
     """What `trapezoid_scan` returns: y (B, T, H, P), the state (hT (B, H, P, N), BT (B, G, N), xT (B, H, P)), and
-    `carries` for backward."""
+    `carries` for backward. With `gain` y is (B, T, R, H, P), and BT (B, R, G, N)."""
 
     y: Array
     hT: Array
@@ -27,7 +28,7 @@ class TrapezoidScan(NamedTuple):
 
 
 class TrapezoidScanGrads(NamedTuple):
-    """Gradients of `trapezoid_scan`, each in the shape of its argument; dskip is None without skip."""
+    """Gradients of `trapezoid_scan`, each in the shape of its argument; dskip, dgain are None without theirs."""
 
     dx: Array
     ddelta: Array
@@ -39,6 +40,7 @@ class TrapezoidScanGrads(NamedTuple):
     dh0: Array
     dB0: Array
     dx0: Array
+    dgain: Array | None
 
 
 def trapezoid_scan(
@@ -52,6 +54,7 @@ def trapezoid_scan(
     h0: npt.ArrayLike | None = None,
     B0: npt.ArrayLike | None = None,
     x0: npt.ArrayLike | None = None,
+    gain: npt.ArrayLike | None = None,
     *,
     lengths: npt.ArrayLike | None = None,
 ) -> TrapezoidScan:
@@ -64,6 +67,15 @@ def trapezoid_scan(
     `rotrnn.ops.ssd_scan`, with the step size ``lam_t delta_t + (1 - lam_{t+1}) delta_{t+1}``, of which y_t has the
     first part alone.
 
+    With `gain`, the form of several inputs and outputs (MIMO) of R ranks, whose state has the same size: a head's
+    inputs are ``x^r = gain_r x``, each has B^r and C^r of its own, and
+
+    ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t sum_r x^r_{t-1} B^r_{t-1}^T + lam_t delta_t sum_r x^r_t B^r_t^T``,
+    ``y^r_t = h_t C^r_t + skip x^r_t``.
+
+    Ranks are R steps of `rotrnn.ops.ssd_scan`, of which the first one decays. What y^r has not read of its own step, or
+    has read too early, is a product of R by R numbers ``B^s . C^r``.
+
     Parameters
     ----------
     x : (B, T, H, P)
@@ -72,11 +84,14 @@ def trapezoid_scan(
     delta, lam, log_a : (B, T, H)
         Step sizes, shares of the newer tap, and logarithms of the transitions.
     B, C : (B, T, G, N)
-        Input and output directions of the states, for G groups of H / G heads each.
+        Input and output directions of the states, for G groups of H / G heads each. With `gain` (B, T, R, G, N).
     skip : (H,), optional
         Gain of the direct path from x to y. Default: no such path.
     h0, B0, x0 : (B, H, P, N), (B, G, N), (B, H, P), optional
-        Initial state: of the heads, and B and x of the step before the first, both or neither.
+        Initial state: of the heads, and B and x of the step before the first, both or neither. With `gain` B0 is
+        (B, R, G, N).
+    gain : (H, R, P), optional
+        What x is multiplied by to be the input of each rank.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
 
@@ -94,17 +109,14 @@ def trapezoid_scan(
         product overflows.
     """
     args = Boundary("trapezoid_scan")
-    state = {"h0": h0, "B0": B0, "x0": x0}
+    state = {"h0": h0, "B0": B0, "x0": x0, "gain": gain}
     own = _take(args, x=x, delta=delta, lam=lam, log_a=log_a, B=B, C=C, skip=skip, **state, lengths=lengths)
     taps = _taps(own)
-    y, hT, carries = ssd_scan(
-        *(own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0),
-        log_a=own["log_a"],
-        later=taps.later,
-        lengths=own["lengths"],
-        return_state=True,
-        return_carries=True,
-    )
+    ranks = None if gain is None else _ranks(own, taps)
+    inputs, how = _pass(own, taps, ranks)
+    y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
+    if ranks is not None:
+        y = y.reshape(ranks.y.shape) + ranks.y
     return TrapezoidScan(y, hT, _last(args, "B"), _last(args, "x"), carries)
 
 
@@ -120,6 +132,7 @@ def trapezoid_scan_backward(
     h0: npt.ArrayLike | None = None,
     B0: npt.ArrayLike | None = None,
     x0: npt.ArrayLike | None = None,
+    gain: npt.ArrayLike | None = None,
     *,
     carries: Array,
     dhT: npt.ArrayLike | None = None,
@@ -132,23 +145,25 @@ def trapezoid_scan_backward(
     It is that of `rotrnn.ops.ssd_scan` by the step size ``w_t = lam_t delta_t + v_{t+1}``, ``v_t = (1 - lam_t)
     delta_t``, whose part v_{t+1} also has a gradient of its own: with dw_t and dv_t the sums of both,
     ``ddelta_t = lam_t dw_t + (1 - lam_t) dv_t``, ``dlam_t = delta_t (dw_t - dv_t)``. Before the first step the tap is
-    ``v_0 x0 B0^T``, a part of h0.
+    ``v_0 x0 B0^T``, a part of h0. With `gain`, step sizes have the sums of their gradients by ranks, and what is added
+    to y^r, the sum over s of ``k_sr (B^s . C^r) x^s`` with k_sr = lam_t delta_t for s > r and -v_{t+1} for others, has
+    its own adjoint.
 
     Parameters
     ----------
     dy : (B, T, H, P)
-        Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, lam, log_a, B, C, skip, h0, B0, x0, lengths
+        Gradient of `y`; padding beyond `lengths` is never read. With `gain` (B, T, R, H, P).
+    x, delta, lam, log_a, B, C, skip, h0, B0, x0, gain, lengths
         As given to `trapezoid_scan`.
     carries
         As `trapezoid_scan` returned it.
     dhT, dBT, dxT : (B, H, P, N), (B, G, N), (B, H, P), optional
-        Gradients of the final state.
+        Gradients of the final state; with `gain` dBT is (B, R, G, N).
 
     Returns
     -------
     TrapezoidScanGrads
-        ``(dx, ddelta, dlam, dlog_a, dB, dC, dskip, dh0, dB0, dx0)``, all new arrays, zero beyond `lengths`.
+        ``(dx, ddelta, dlam, dlog_a, dB, dC, dskip, dh0, dB0, dx0, dgain)``, all new arrays, zero beyond `lengths`.
 
     Raises
     ------
@@ -157,42 +172,54 @@ def trapezoid_scan_backward(
     """
     args = Boundary("trapezoid_scan_backward")
     given = {"x": x, "delta": delta, "lam": lam, "log_a": log_a, "B": B, "C": C, "skip": skip}
-    state = {"h0": h0, "B0": B0, "x0": x0, "dhT": dhT, "dBT": dBT, "dxT": dxT}
+    state = {"h0": h0, "B0": B0, "x0": x0, "gain": gain, "dhT": dhT, "dBT": dBT, "dxT": dxT}
     own = _take(args, dy=dy, **given, **state, lengths=lengths)
     lengths, taps = own["lengths"], _taps(own)
+    ranks = None if gain is None else _ranks(own, taps)
+    inputs, how = _pass(own, taps, ranks)
+    dy = own["dy"] if ranks is None else own["dy"].reshape(inputs[0].shape)
     try:
-        found: Any = ssd_scan_backward(
-            *(own["dy"], own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0),
-            dhT=own["dhT"],
-            log_a=own["log_a"],
-            later=taps.later,
-            lengths=lengths,
-            carries=carries,
-        )
+        found: Any = ssd_scan_backward(dy, *inputs, dhT=own["dhT"], **how, carries=carries)
     except (TypeError, ValueError) as error:  # about carries
         rename(error, "ssd_scan_backward", args.op)
         raise
-    dw, dv = found.ddelta, np.zeros_like(found.ddelta)
-    dx0, dB0 = _last_adjoint(args, "x", found.dx), _last_adjoint(args, "B", found.dB)
+    dgain = None
+    if ranks is None:
+        dx, dB, dC, dlog_a, dw, dlater = found.dx, found.dB, found.dC, found.dlog_a, found.ddelta, found.dlater
+        dnewer = dw
+    else:
+        dx, dB, dC, dlog_a, dw, dlater, dnewer, dgain = _ranks_backward(own, taps, ranks, found)
+    dv = np.zeros_like(dw)
+    dx0, dB0 = _last_adjoint(args, "x", dx), _last_adjoint(args, "B", dB)
     if dv.shape[1]:
-        dv[:, 1:] = (dw + found.dlater)[:, :-1]
+        dv[:, 1:] = (dw + dlater)[:, :-1]
     if own["x0"] is not None and dv.shape[1]:
-        by_head, by_group = taps.x0 * found.dh0.reshape(taps.shape), taps.B0 * found.dh0.reshape(taps.shape)
-        dv[:, 0] = (taps.x0 * by_group).sum((-2, -1)).reshape(dv[:, 0].shape)
-        dx0 += (taps.first * by_group).sum(-1).reshape(dx0.shape)
-        dB0 += (taps.first * by_head).sum((2, 3))
+        dh0 = found.dh0.reshape(taps.shape)
+        for rank, (x_before, B_before) in enumerate(zip(taps.x0, taps.B0, strict=True)):
+            by_head, by_group = x_before * dh0, B_before * dh0
+            dtap = (taps.first * by_group).sum(-1).reshape(dx0.shape)
+            dv[:, 0] += (x_before * by_group).sum((-2, -1)).reshape(dv[:, 0].shape)
+            dB_before = (taps.first * by_head).sum((2, 3))
+            if dgain is None:
+                dx0 += dtap
+                dB0 += dB_before
+            else:
+                dx0 += dtap * own["gain"][:, rank]
+                dB0[:, rank] += dB_before
+                dgain[:, rank] += (dtap * own["x0"]).sum(0)
     dv = mask_padding(dv, lengths)
-    dlam = mask_padding(own["delta"], lengths) * (dw - dv)
-    ddelta = mask_padding(own["lam"], lengths) * (dw - dv) + dv
-    rest = found.dskip, found.dh0, dB0, dx0
-    return TrapezoidScanGrads(found.dx, ddelta, dlam, found.dlog_a, found.dB, found.dC, *rest)
+    dlam = mask_padding(own["delta"], lengths) * (dnewer - dv)
+    ddelta = mask_padding(own["lam"], lengths) * (dnewer - dv) + dv
+    rest = found.dskip, found.dh0, dB0, dx0, dgain
+    return TrapezoidScanGrads(dx, ddelta, dlam, dlog_a, dB, dC, *rest)
 
 
 class _Taps(NamedTuple):
-    """The step sizes w_t of both taps, their part v_{t+1} (B, T, H), and h0 with the tap before the first step: of
-    ``first x0 B0^T``, in heads by group (B, G, H / G, P, N)."""
+    """The step sizes w_t of both taps, their parts lam_t delta_t and v_{t+1} (B, T, H), and h0 with the tap before the
+    first step: the sum of ``first x0 B0^T`` over ranks, in heads by group (B, G, H / G, P, N)."""
 
     step: Array
+    newer: Array
     later: Array
     h0: Array | None
     first: Any
@@ -206,31 +233,121 @@ def _taps(own: dict[str, Any]) -> _Taps:
     newer = lam * delta
     v, later = delta - newer, np.zeros_like(delta)
     later[:, :-1] = v[:, 1:]
-    h0, x0, B0 = own["h0"], own["x0"], own["B0"]
+    h0, x0, B0, gain = own["h0"], own["x0"], own["B0"], own["gain"]
     if x0 is None or not delta.shape[1]:
-        return _Taps(newer + later, later, h0, None, None, None, ())
-    (size, H, P), (G, N) = x0.shape, B0.shape[1:]
+        return _Taps(newer + later, newer, later, h0, None, (), (), ())
+    (size, H, P), (G, N) = x0.shape, B0.shape[-2:]
     shape = size, G, H // G, P, N
-    first, x0, B0 = v[:, 0].reshape(*shape[:3], 1, 1), x0.reshape(*shape[:4], 1), B0.reshape(size, G, 1, 1, N)
-    tap = (first * x0 * B0).reshape(size, H, P, N)
-    return _Taps(newer + later, later, tap if h0 is None else h0 + tap, first, x0, B0, shape)
+    first = v[:, 0].reshape(*shape[:3], 1, 1)
+    inputs = (x0,) if gain is None else [x0 * gain[:, rank] for rank in range(gain.shape[1])]
+    before = (B0,) if gain is None else B0.swapaxes(0, 1)
+    xs, Bs = [one.reshape(*shape[:4], 1) for one in inputs], [one.reshape(size, G, 1, 1, N) for one in before]
+    tap = sum(first * x * B for x, B in zip(xs, Bs, strict=True)).reshape(size, H, P, N)
+    return _Taps(newer + later, newer, later, tap if h0 is None else h0 + tap, first, xs, Bs, shape)
+
+
+class _Ranks(NamedTuple):
+    """Of ranks: B, C (B, T, G, R, N) and their inputs x (B, T, G, H / G, R, P); products B^s . C^r (B, T, G, 1, R, R),
+    r last; the factors k of these (B, T, G, H / G, R, R); and what is added to y (B, T, R, H, P)."""
+
+    B: Array
+    C: Array
+    x: Array
+    products: Array
+    k: Array
+    y: Array
+
+
+def _ranks(own: dict[str, Any], taps: _Taps) -> _Ranks:
+    """Of a step of its own, rank r has read the inputs of ranks up to r with the whole step size, and no others."""
+    x, B, C = (_masked(own, name) for name in ("x", "B", "C"))
+    size, T, R, G, _ = B.shape
+    H, P = x.shape[2:]
+    by_rank = own["gain"].reshape(G, H // G, R, P) * x.reshape(size, T, G, H // G, 1, P)
+    B, C = B.swapaxes(2, 3), C.swapaxes(2, 3)
+    products = (B @ C.swapaxes(-1, -2))[:, :, :, None]
+    newer, later = (one.reshape(size, T, G, H // G, 1, 1) for one in (taps.newer, taps.later))
+    k = np.where(_above(R, x), newer, -later)
+    y = (k * products).swapaxes(-1, -2) @ by_rank
+    return _Ranks(B, C, by_rank, products, k, _by_ranks(y))
+
+
+def _masked(own: dict[str, Any], name: str) -> Array:
+    array = own[name]
+    size, T, *shape = array.shape
+    return mask_padding(array.reshape(size, T, math.prod(shape)), own["lengths"]).reshape(array.shape)
+
+
+def _above(R: int, like: Array) -> Array:
+    """Returns whether s > r, (R, R), r last."""
+    return beside(np.tri(R, k=-1, dtype=bool), like)
+
+
+def _by_ranks(y: Array) -> Array:
+    """Returns (B, T, G, H / G, R, P) as (B, T, R, H, P)."""
+    size, T, G, heads, R, P = y.shape
+    return y.reshape(size, T, G * heads, R, P).swapaxes(2, 3)
+
+
+def _of_groups(y: Array, G: int) -> Array:
+    """Returns (B, T, R, H, P) as (B, T, G, H / G, R, P)."""
+    size, T, R, H, P = y.shape
+    return y.swapaxes(2, 3).reshape(size, T, G, H // G, R, P)
+
+
+def _pass(own: dict[str, Any], taps: _Taps, ranks: _Ranks | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of `ssd_scan`. A step of R ranks is R steps, of which the first one decays."""
+    if ranks is None:
+        inputs = own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0
+        return inputs, {"log_a": own["log_a"], "later": taps.later, "lengths": own["lengths"]}
+    size, T, R = own["B"].shape[:3]
+    H = own["x"].shape[2]
+    log_a = np.zeros((size, T, R, H), own["x"].dtype, like=own["x"])
+    log_a[:, :, 0] = own["log_a"]
+    x, B, C = (contiguous(one).reshape(size, T * R, *one.shape[3:]) for one in (_by_ranks(ranks.x), own["B"], own["C"]))
+    how = {"log_a": log_a.reshape(size, T * R, H), "lengths": longer(own["lengths"], R)}
+    return (x, np.repeat(taps.step, R, 1), None, B, C, own["skip"], taps.h0), how
+
+
+def _ranks_backward(own: dict[str, Any], taps: _Taps, ranks: _Ranks, found: Any) -> tuple[Array, ...]:
+    """Returns the gradients of x, B, C, log_a; of w_t, v_{t+1}, and lam_t delta_t with that of w_t; and of gain."""
+    size, T, R, G, _ = own["B"].shape
+    H, P = own["x"].shape[2:]
+    dy, of_steps = _of_groups(_masked(own, "dy"), G), (size, T, R)
+    dinputs = _of_groups(found.dx.reshape(*of_steps, H, P), G) + (ranks.k * ranks.products) @ dy
+    dfactors = ranks.x @ dy.swapaxes(-1, -2)
+    dk, dproducts = dfactors * ranks.products, (dfactors * ranks.k).sum(3)
+    dB = found.dB.reshape(own["B"].shape) + (dproducts @ ranks.C).swapaxes(2, 3)
+    dC = found.dC.reshape(own["C"].shape) + (dproducts.swapaxes(-1, -2) @ ranks.B).swapaxes(2, 3)
+    above, shape = _above(R, dy), (size, T, H)
+    dnewer, dlater = (np.where(one, dk, 0).sum((-2, -1)).reshape(shape) for one in (above, ~above))
+    dw, dlog_a = found.ddelta.reshape(*of_steps, H).sum(2), found.dlog_a.reshape(*of_steps, H)[:, :, 0]
+    dinputs = dinputs.reshape(size, T, H, R, P)
+    dx = (dinputs * own["gain"]).sum(3)
+    dgain = (dinputs * _masked(own, "x")[:, :, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype)
+    return dx, dB, dC, dlog_a, dw, -dlater, dw + dnewer, dgain
 
 
 FORMS = {
-    **dict.fromkeys(("dy", "x"), "B T H P"),
+    "dy": "B T H P",
+    "x": "B T H P",
     **dict.fromkeys(("delta", "lam", "log_a"), "B T H"),
     **dict.fromkeys(("B", "C"), "B T G N"),
     "skip": "H",
     **dict.fromkeys(("h0", "dhT"), "B H P N"),
     **dict.fromkeys(("B0", "dBT"), "B G N"),
     **dict.fromkeys(("x0", "dxT"), "B H P"),
+    "gain": "H R P",
 }
-OPTIONAL = ("skip", "h0", "B0", "x0", "dhT", "dBT", "dxT")
+RANKED = {"dy": "B T R H P", "B": "B T R G N", "C": "B T R G N", "B0": "B R G N", "dBT": "B R G N"}
+"""Forms with `gain`."""
+OPTIONAL = ("skip", "h0", "B0", "x0", "gain", "dhT", "dBT", "dxT")
 
 
 def _take(args: Boundary, *, lengths: npt.ArrayLike | None, **arrays: Any) -> dict[str, Any]:
     """Checks the arguments, and returns them in one dtype."""
-    found = [(args.optional if name in OPTIONAL else args.array)(name, arrays[name], FORMS[name]) for name in arrays]
+    forms = FORMS if arrays["gain"] is None else FORMS | RANKED
+    found = [(args.optional if name in OPTIONAL else args.array)(name, arrays[name], forms[name]) for name in arrays]
     check_groups(args)
     if (arrays["B0"] is None) != (arrays["x0"] is None):
         one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
@@ -247,8 +364,7 @@ def _last(args: Boundary, name: str) -> Array:
     last = last_pool(array.reshape(size, T, math.prod(shape)), lengths=lengths).reshape(size, *shape)
     if before is None or (T and lengths is None):
         return last
-    there = np.zeros((size, 1, 1), bool, like=last) if not T else (lengths.on(args.device) > 0)[:, None, None]
-    kept: Array = np.where(there, last, before)
+    kept: Array = np.where(_any(args, last), last, before)
     return kept
 
 
@@ -262,6 +378,12 @@ def _last_adjoint(args: Boundary, name: str, d: Array) -> Array:
     d += last_pool_backward(dlast.reshape(size, math.prod(shape)), T, lengths=lengths).reshape(d.shape)
     if T and lengths is None:
         return dbefore
-    there = np.zeros((size, 1, 1), bool, like=d) if not T else (lengths.on(args.device) > 0)[:, None, None]
-    nothing: Array = np.where(there, dbefore, dlast)
+    nothing: Array = np.where(_any(args, dlast), dbefore, dlast)
     return nothing
+
+
+def _any(args: Boundary, last: Array) -> Array:
+    """Returns whether a sequence has steps, with the axes of `last`."""
+    lengths, T = args.given["lengths"], args.size["T"]
+    there = lengths.on(args.device) > 0 if T else np.zeros(len(last), bool, like=last)
+    return there.reshape(-1, *[1] * (last.ndim - 1))

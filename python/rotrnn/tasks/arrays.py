@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_file, read_npz
+from rotrnn._support.text import an
 from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.own import Numbers, OwnData, Sequences, check_sequences, joined, labels_of
 from rotrnn.tasks.task import Index
@@ -113,7 +114,7 @@ def _given(name: str, value: Any) -> Any:
             return array
         raise ValueError(f"save_arrays: {name} has shape (), expected a row for each sequence")
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"save_arrays: {name} is a {type(value).__name__}, expected an array or a list")
+        raise TypeError(f"save_arrays: {name} is {an(type(value).__name__)}, expected an array or a list")
     return value
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike
+from rotrnn._support.text import alike, an
 from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
@@ -284,7 +284,7 @@ def check_sequences(where: str, data: Sequences) -> None:
     for what, array in (("feature", data.values), ("label", data.labels)):
         if not array.size:
             raise ValueError(f"{where}: has no {what}s")
-        check_range(f"{where}: a {what}", array)
+        check_range(f"{where}: {an(what)}", array)
 
 
 def check_range(where: str, array: Numbers) -> None:
@@ -316,7 +316,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
         return numbers.astype(np.int64), tuple(str(one) for one in classes.tolist())
     columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
     if columns.dtype.kind not in "iufb":
-        raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers for a {kind}")
+        raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers for {an(kind)}")
     if kind == "regression":
         if np.isinf(columns).any():
             raise ValueError(f"{where} has an infinite number, expected finite ones, or NaN where there is no target")

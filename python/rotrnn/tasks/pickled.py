@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import an
+
 
 class Refused(ValueError):
     """A pickle does what no pickle of arrays of bytes does."""
@@ -98,7 +100,7 @@ class _Machine:
 
     def top(self, kind: type) -> Any:
         if not (self.stack and type(self.stack[-1]) is kind):
-            raise Refused(f"it adds to something that is not a {kind.__name__}")
+            raise Refused(f"it adds to something that is not {an(kind.__name__)}")
         return self.stack[-1]
 
     def popped(self, count: int) -> list[Any]:

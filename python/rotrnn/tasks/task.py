@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import an
 from rotrnn.ops.random import philox
 
 Index = npt.NDArray[np.int64]
@@ -261,7 +262,7 @@ def describe(task: Task) -> str:
     TypeError if `task` is no `Task`.
     """
     if not isinstance(task, Task):
-        raise TypeError(f"describe: task is a {type(task).__name__}, expected a Task, as load() of settings returns")
+        raise TypeError(f"describe: task is {an(type(task).__name__)}, expected a Task, as load() of settings returns")
     width = f"{task.vocab} token ids" if task.vocab is not None else f"{task.n_features} feature(s) per step"
     kinds = {"bits": "bits per step", "multilabel": "bits"}
     kinds |= {"regressor": "targets", "step_regressor": "targets per step"}

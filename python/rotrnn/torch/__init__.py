@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise ImportError("rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'") from error
 
+from rotrnn._support.text import an
 from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models import files
 from rotrnn.models.call import describe, filled, leaves_of, parse
@@ -94,9 +95,9 @@ class Module(_Tree):
         expected = "expected a layer, block, stack or model"
         kind: Any = type(core)
         if not issubclass(kind, Core):
-            raise TypeError(f"Module: core is a {type(core).__name__}, {expected}")
+            raise TypeError(f"Module: core is {an(type(core).__name__)}, {expected}")
         if not hasattr(core, "forward"):
-            raise TypeError(f"Module: core is a {type(core).__name__}, which runs in a ResidualStack, {expected}")
+            raise TypeError(f"Module: core is {an(type(core).__name__)}, which runs in a ResidualStack, {expected}")
         try:
             text = describe(core, precision)
             call = parse(text)
@@ -186,7 +187,7 @@ class Module(_Tree):
         TypeError if the core is not a model: `torch.save` the state dict of a layer.
         """
         if not isinstance(self.core, SequenceModel):
-            raise TypeError(f"Module.save: the core is a {self._name}, expected a model; torch.save its state_dict()")
+            raise TypeError(f"Module.save: the core is {an(self._name)}, expected a model; torch.save its state_dict()")
         self.core.save(path, self.params())
 
     def extra_repr(self) -> str:
@@ -205,7 +206,7 @@ class Module(_Tree):
     def _check(self, x: Any, params: list[torch.Tensor]) -> None:
         """Checks types, dtypes and devices; the core checks shapes and values."""
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{self._name}.forward: x is a {type(x).__name__}, expected a torch.Tensor")
+            raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
         if x.device.type not in ("cpu", "cuda"):
             raise TypeError(f"{self._name}.forward: x is on {x.device}, expected a tensor on the CPU or a CUDA GPU")
         device, dtype = x.device, x.dtype if x.is_floating_point() else None
@@ -230,7 +231,7 @@ class Module(_Tree):
             leaves = []
         if not leaves or not all(isinstance(one, torch.Tensor) for one in leaves):
             expected = "no state" if self._form is None else "one as return_state=True gives it"
-            raise TypeError(f"{self._name}.forward: state is a {type(state).__name__}, expected {expected}")
+            raise TypeError(f"{self._name}.forward: state is {an(type(state).__name__)}, expected {expected}")
         return leaves
 
 

@@ -30,6 +30,7 @@ from rotrnn._support.platform import peak_memory
 from rotrnn._support.progress import bar as progress_bar
 from rotrnn._support.progress import say
 from rotrnn._support.provenance import session
+from rotrnn._support.text import an
 from rotrnn.devices import cuda
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, Device, named, to_host
@@ -135,7 +136,7 @@ def train(
     recipe = recipe_of("train", recipe)
     check_folder("train: folder", folder)
     if log is not None and not callable(log):
-        raise TypeError(f"train: log is a {type(log).__name__}, expected a function of a record")
+        raise TypeError(f"train: log is {an(type(log).__name__)}, expected a function of a record")
     place = named("train", device)
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():

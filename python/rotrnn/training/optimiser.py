@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike
+from rotrnn._support.text import alike, an
 from rotrnn.devices.device import empty, is_array, is_writeable, to_host
 from rotrnn.nn.layer import Array, Params, flatten, is_parameter
 from rotrnn.nn.module import in_order
@@ -128,7 +128,7 @@ class AdamW:
         if not callable(is_recurrent):
             got = type(is_recurrent).__name__
             raise TypeError(
-                f"AdamW.grouping: is_recurrent is a {got}, expected a function of a name: model.is_recurrent"
+                f"AdamW.grouping: is_recurrent is {an(got)}, expected a function of a name: model.is_recurrent"
             )
         names = {kind: group for group, kind in GROUPS.items()}
 
@@ -167,7 +167,7 @@ class AdamW:
         for key, value in (("params", params), ("grads", grads), ("moments", moments)):
             args.one_of(key, value, dict)
         if not callable(group_of):
-            raise TypeError(f"AdamW.update: group_of is a {type(group_of).__name__}, expected a function of a name")
+            raise TypeError(f"AdamW.update: group_of is {an(type(group_of).__name__)}, expected a function of a name")
         steps = args.integer("steps", steps, 1)
         step = args.integer("step", step, 0, steps - 1)
         arrays = dict(flatten(params))

@@ -18,7 +18,7 @@ from typing import Any, cast
 from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
-from rotrnn._support.text import alike, nearest, plural
+from rotrnn._support.text import alike, an, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
@@ -313,7 +313,7 @@ def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *,
     """
     if not isinstance(name, str | os.PathLike | dict):
         raise TypeError(
-            f"load_recipe: name is a {type(name).__name__}, expected the name of a recipe, a path or a dict"
+            f"load_recipe: name is {an(type(name).__name__)}, expected the name of a recipe, a path or a dict"
         )
     if not isinstance(overrides, list | tuple | dict) or not all(isinstance(one, str) for one in overrides):
         expected = "a list of 'section.key=value', or a dict of 'section.key'"
@@ -423,7 +423,7 @@ def _copied(tables: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"recipe: {error}") from error
     for key in _keys(tables):
         if not isinstance(key, str):
-            raise ValueError(f"recipe: key {key!r:.80} is a {type(key).__name__}, expected a text")
+            raise ValueError(f"recipe: key {key!r:.80} is {an(type(key).__name__)}, expected a text")
     return copy.deepcopy(tables)
 
 
@@ -611,7 +611,7 @@ def recipe_of(call: str, recipe: Any) -> Recipe:
         return load_recipe(recipe)
     if not isinstance(recipe, Recipe):
         expected = "a Recipe, such as load_recipe returns, or a dict"
-        raise TypeError(f"{call}: recipe is a {type(recipe).__name__}, expected {expected}")
+        raise TypeError(f"{call}: recipe is {an(type(recipe).__name__)}, expected {expected}")
     return recipe
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
-from rotrnn._support.text import plain
+from rotrnn._support.text import an, plain
 from rotrnn.training.evaluation import COUNTS
 from rotrnn.training.modules import ADVICE, Untrusted
 from rotrnn.training.recipe import NAMING, SMALL, Recipe
@@ -92,7 +92,7 @@ def find_runs(paths: Folders, name: str = "find_runs: paths") -> list[Run]:
     folders = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     for path in folders:
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"{name} has a {type(path).__name__}, expected the path of a folder, or several")
+            raise TypeError(f"{name} has {an(type(path).__name__)}, expected the path of a folder, or several")
     found: dict[Path, Run] = {}
     for path in map(Path, folders):
         own = path / "recipe.toml"

@@ -11,6 +11,7 @@ import numpy as np
 
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import Facts, write_checkpoint
+from rotrnn._support.text import an
 from rotrnn.devices import cuda
 from rotrnn.devices.device import HOST, Device, to_host
 from rotrnn.models.model import Loss
@@ -107,7 +108,7 @@ def zero_rows(model: Model, recipe: Recipe) -> Carried:
     """The state of the model before the first step of each row of a batch, for a task that carries states on."""
     if not isinstance(model, Tagger):
         raise ValueError(
-            f"task.carry: the model is a {type(model).__name__}, expected one with labels for steps, as a Tagger"
+            f"task.carry: the model is {an(type(model).__name__)}, expected one with labels for steps, as a Tagger"
         )
     try:
         return model.zero_state(recipe.training.batch, recipe.training.dtype)

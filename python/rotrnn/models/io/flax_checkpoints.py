@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn._support.files import read_file, read_npz
+from rotrnn._support.text import an
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import Loaded
 from rotrnn.nn.blocks.pool import POOLS
@@ -162,7 +163,7 @@ class _Tree:
         if isinstance(source, Mapping):
             return cls(f"{call}: source", source)
         if not isinstance(source, str | os.PathLike):
-            raise TypeError(f"{call}: source is a {type(source).__name__}, expected a path or a dict of arrays")
+            raise TypeError(f"{call}: source is {an(type(source).__name__)}, expected a path or a dict of arrays")
         path = Path(source)
         return cls(str(path), read_npz(path) if zipfile.is_zipfile(path) else _msgpack(path))
 
@@ -259,5 +260,5 @@ def _msgpack(path: Path) -> dict[str, Any]:
             f"{path}: is neither a .npz file nor a msgpack file of flax, or is damaged ({error})"
         ) from None
     if not isinstance(tree, dict):
-        raise ValueError(f"{path}: is a {type(tree).__name__}, expected a dict of arrays")
+        raise ValueError(f"{path}: is {an(type(tree).__name__)}, expected a dict of arrays")
     return tree

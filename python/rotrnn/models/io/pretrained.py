@@ -13,6 +13,7 @@ from typing import Any
 
 from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
+from rotrnn._support.text import an
 from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
 from rotrnn.models.io.huggingface import INDEX, check_weights, read_mamba, read_mamba2, read_recurrent_gemma
 
@@ -58,7 +59,7 @@ def read_folder(folder: Path) -> Loaded:
     except ValueError as error:
         raise ValueError(f"{path}: is not JSON ({error})") from None
     if not isinstance(settings, dict):
-        raise ValueError(f"{path}: is a {type(settings).__name__}, expected an object of settings")
+        raise ValueError(f"{path}: is {an(type(settings).__name__)}, expected an object of settings")
     kind = settings.get("model_type")
     if kind is None and {"d_model", "n_layer"} <= settings.keys():
         expected = "those of transformers, which folders have whose names end in -hf"
@@ -88,7 +89,7 @@ READERS = {OWN: _read_own, "mamba": read_mamba, "mamba2": read_mamba2, "recurren
 def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Path:
     """Returns the folder of that path, or of a repository of that name."""
     if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"from_pretrained: name is a {type(name).__name__}, expected a folder or a repository's name")
+        raise TypeError(f"from_pretrained: name is {an(type(name).__name__)}, expected a folder or a repository's name")
     path, text = Path(name), os.fspath(name)
     if path.is_file():
         raise ValueError(f"from_pretrained: name is {text!r:.80}, a file, expected a folder, or rotrnn.load for a file")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.text import plural
+from rotrnn._support.text import an, plural
 from rotrnn.nn.blocks import fused
 from rotrnn.nn.blocks.fused import FusedSaved
 from rotrnn.nn.blocks.norm import BatchNorm, Moments, norm_backward
@@ -97,7 +97,9 @@ def check_parts(owner: Any, d_model: int | None, parts: dict[str, Layer]) -> Non
         form = "B T D"
         if not all(form in getattr(part, forms, (form,)) for forms in ("input_forms", "output_forms")):
             got = type(part).__name__
-            raise ValueError(f"{type(owner).__name__}: {name} is a {got}, expected a layer from (B, T, D) to (B, T, D)")
+            raise ValueError(
+                f"{type(owner).__name__}: {name} is {an(got)}, expected a layer from (B, T, D) to (B, T, D)"
+            )
         width = getattr(part, "d_model", d_model)
         if d_model not in (None, width):
             kind = type(owner).__name__
@@ -401,7 +403,7 @@ class ResidualStack(Module):
         if state is None:
             return
         if not isinstance(state, tuple):
-            raise TypeError(f"{args.op}: {name} is a {type(state).__name__}, expected a tuple, one state per block")
+            raise TypeError(f"{args.op}: {name} is {an(type(state).__name__)}, expected a tuple, one state per block")
         if len(state) != len(self.blocks):
             raise ValueError(
                 f"{args.op}: {name} has {plural(len(state), 'state')}, expected one for each of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from rotrnn._support.text import an
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
 from rotrnn.nn.packing import inside
 
@@ -59,7 +60,7 @@ class Around(Recurrent):
         if bool(takes) != (x is not None):
             expected = "x, on which its transitions depend" if takes else "params alone"
             name, kind = type(self).__name__, type(self.layer).__name__
-            raise TypeError(f"{name}.eigenvalues: the layer is a {kind}, expected {expected}")
+            raise TypeError(f"{name}.eigenvalues: the layer is {an(kind)}, expected {expected}")
         values: Array = inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state)[:takes])
         return values
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rotrnn.nn.instructions import Conv, Dense, Reshape, RMSNorm, SiLU, Split
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.layers.delta_net import UNIT_EPS
+from rotrnn.nn.layers.selective_rope import UNIT_EPS
 from rotrnn.nn.program import Builder, Programmed, Register
 
 
@@ -57,9 +57,14 @@ class DeltaHeads(Programmed):
         return self.inner // self.heads
 
     @property
+    def groups(self) -> int:
+        """The number of heads of queries and keys."""
+        return self.heads
+
+    @property
     def inputs_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the parameters of `inputs`."""
-        channels = 2 * self.heads * self.d_state + self.inner
+        channels = 2 * self.groups * self.d_state + self.inner
         shapes: dict[str, tuple[int, ...]] = {"qkv_proj": (channels, self.d_model)}
         return shapes | ({"conv_w": (channels, self.d_conv)} if self.d_conv else {})
 
@@ -79,8 +84,8 @@ class DeltaHeads(Programmed):
         return astype(params, np.float32)
 
     def inputs(self, p: Builder) -> tuple[Register, Register, Register]:
-        """Writes q and k (1, H, K) and v (H V,), the convolved projections through SiLU."""
-        keys, shape = self.heads * self.d_state, (1, self.heads, self.d_state)
+        """Writes q and k (1, `groups`, K) and v (H V,), the convolved projections through SiLU."""
+        keys, shape = self.groups * self.d_state, (1, self.groups, self.d_state)
         q, k, v = p(Split((keys, keys, self.inner)), p(SiLU(), p(Conv(), p(Dense(), p.x, "qkv_proj"), "conv_w")))
         return p(Reshape(shape), q), p(Reshape(shape), k), v
 

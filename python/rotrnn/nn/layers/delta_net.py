@@ -14,7 +14,6 @@ from rotrnn.nn.instructions import (
     Decay,
     DeltaRule,
     Dense,
-    Frequencies,
     Rates,
     Reshape,
     RMSNorm,
@@ -26,16 +25,13 @@ from rotrnn.nn.instructions import (
     Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.program import Builder, Program, Programmed, Register
+from rotrnn.nn.layers.selective_rope import PAIRS, UNIT_EPS, check_rope, initial_rope, rope_angles, rope_shapes
+from rotrnn.nn.program import Builder, Program, Programmed
 
 GAIN = 2**-2.5
 """The gain of the released codes' initial projections."""
 FASTEST_RATE = 16.0
 """The largest initial rate of forgetting, exp(A_log), in the released code."""
-UNIT_EPS = 1e-6
-"""Added to the squared length of queries and keys before they are normalised, in the released code."""
-ROPE_TAPS = 4
-"""The taps of the convolution of angles, in the released code of Selective RoPE."""
 
 
 @dataclass(frozen=True)
@@ -143,19 +139,7 @@ class DeltaNet(Programmed):
             )
         if not 0 < self.norm_eps < math.inf:
             raise ValueError(f"DeltaNet: norm_eps={self.norm_eps!r}, expected a positive number")
-        self.check_sizes("rope_rank")
-        if self.rope_base is None:
-            if self.rope_bias:
-                raise ValueError("DeltaNet: rope_bias=True, expected False without rope_base")
-            return
-        if not 1 <= self.rope_base < math.inf:
-            raise ValueError(f"DeltaNet: rope_base={self.rope_base!r}, expected a number from 1, or None")
-        if self.d_state % 2:
-            raise ValueError(f"DeltaNet: d_state={self.d_state}, expected an even number with rope_base")
-        if self.d_model % self.heads:
-            raise ValueError(
-                f"DeltaNet: heads={self.heads}, expected a divisor of d_model={self.d_model} with rope_base"
-            )
+        check_rope(self, "heads")
 
     @property
     def inner(self) -> int:
@@ -182,13 +166,7 @@ class DeltaNet(Programmed):
         shapes["beta_proj"] = (self.steps * H, D)
         if self.gate:
             shapes |= {"decay_proj": (H, D), "dt_bias": (H,), "A_log": (H,)}
-        if self.rope_base is not None:
-            angles = H * self.d_state // 2
-            shapes |= {"rope_down": (self.rope_rank, D), "rope_up": (angles, self.rope_rank)}
-            shapes["rope_conv"] = (angles, ROPE_TAPS)
-            if self.rope_bias:
-                shapes["rope_bias"] = (angles,)
-        shapes["norm"] = (self.width,)
+        shapes |= rope_shapes(self, H) | {"norm": (self.width,)}
         if self.output_gate:
             shapes["gate_proj"] = (self.inner, D)
         return {**shapes, "out_proj": (D, self.inner)}
@@ -202,10 +180,10 @@ class DeltaNet(Programmed):
         for name, shape in self.shapes.items():
             if name == "qkv_proj":
                 params[name] = np.concatenate([projection(rows, self.d_model) for rows in self.parts])
-            elif name in ("conv_w", "rope_down", "rope_up", "rope_conv"):
+            elif name == "conv_w":
                 params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[1])
-            elif name == "rope_bias":
-                params[name] = np.zeros(shape)
+            elif name.startswith("rope_"):
+                params[name] = initial_rope(rng, name, shape)
             elif name == "dt_bias":
                 dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
                 params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
@@ -233,23 +211,12 @@ class DeltaNet(Programmed):
         keys, values = p(Split((sum(self.parts[:2]), self.parts[2])), u)
         units = p(RMSNorm(UNIT_EPS / K, 1 / math.sqrt(K)), p(Reshape((n + 1, H, K)), keys))
         if self.rope_base is not None:
-            units = p(Turn("halves"), self._angles(p), units)
+            units = p(Turn(PAIRS), rope_angles(p, self, H), units)
         q, k = p(Split((1, n), axis=-3), units)
         read = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((n, H, V)), values), beta, shown.get("decay"))
         normed = p(Reshape((self.inner,)), p(RMSNorm(self.norm_eps), read, "norm"))
         y = normed if gate is None else p(SwiGLU(), normed, gate)
         return p.returns(p(Dense(), y, "out_proj"), q=q, k=k, beta=beta, **shown)
-
-    def _angles(self, p: Builder) -> Register:
-        """The angles of Selective RoPE, by which a step turns keys and queries, (H, K/2)."""
-        H, D = self.heads, self.d_model
-        unit = p(RMSNorm(UNIT_EPS * H / D, math.sqrt(H / D)), p(Reshape((H, D // H)), p.x))
-        paths = p(Dense(), p(Dense(), p(Reshape((D,)), unit), "rope_down"), "rope_up")
-        shift = p(Affine(-1), p(Rates(), "rope_bias")) if self.rope_bias else None
-        angles: Register = p(Reshape((H, self.d_state // 2)), p(Conv(), paths, "rope_conv", shift))
-        if self.rope_base != 1:
-            angles = p(Frequencies(float(self.rope_base or 1)), angles)
-        return angles
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:

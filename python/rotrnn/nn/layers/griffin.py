@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.instructions import GELU, Conv, Dense, Inner, Product
 from rotrnn.nn.layer import Array, Context, Params, Recurrent, State, astype, split_state
 from rotrnn.nn.layers.around import Around
@@ -42,8 +41,9 @@ class Griffin(Around, Programmed):
     (D,): 3 D E + (d_conv + 3) E + D numbers beside those of the layer. The state is the last inputs of
     the convolution (B, d_conv - 1, E), oldest first, and the state of the layer.
 
-    Initial values: those of the layer; the three maps ~ N(0, 1 / number of inputs), their biases zero; taps and their
-    bias uniform on +-1/sqrt(d_conv), as Mamba's.
+    Initial values, as in the authors' code: those of the layer; the three maps ~ N(0, 1 / number of inputs), taps ~
+    N(0, 0.01 / d_conv), biases zero. That code gives W_out the variance ``2 / (L E)`` in a model of L blocks, which a
+    layer does not know: here it is that of L = 2.
     """
 
     about: ClassVar[str] = "the recurrent block of Griffin: a layer behind a short convolution, multiplied by a gate"
@@ -79,8 +79,8 @@ class Griffin(Around, Programmed):
         for name, shape in self.shapes.items():
             if name.startswith(OWN):
                 own[name] = rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)
-        taps = initial_conv(rng, self.layer.d_model, self.d_conv)
-        own |= {OWN + name: value for name, value in taps.items()}
+        taps = rng.standard_normal((self.layer.d_model, self.d_conv))
+        own[OWN + "conv_w"] = 0.1 * taps / np.sqrt(self.d_conv)
         return params | astype(own, np.float32)
 
     def program(self) -> Program:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from rotrnn.nn.instructions import (
     GLU,
@@ -13,12 +16,15 @@ from rotrnn.nn.instructions import (
     Dense,
     Product,
     Rates,
+    Repeat,
     Reshape,
     RMSNorm,
     Sigmoid,
+    Skip,
     Softplus,
+    Spread,
 )
-from rotrnn.nn.layer import Array
+from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.delta_heads import DeltaHeads
 from rotrnn.nn.program import Builder, Program, Register
 
@@ -36,6 +42,10 @@ class KDA(DeltaHeads):
     ``q = unit(SiLU(conv(W_q x)))``, ``k = unit(SiLU(conv(W_k x)))``, ``v = SiLU(conv(W_v x))``,
     ``unit(z) = z / sqrt(|z|^2 + 1e-6)``, ``beta = s(w_beta x)``, or twice this if `negative`, for each head;
     ``d = exp(-exp(A_log) softplus(W_d2 W_d1 x + b_dt))``, of each head and key, with one A_log for a head.
+
+    With `key_heads` there are fewer heads of queries and keys, each for heads of values in a row, which have their own
+    beta and d. With `lower_bound` the logarithm of d has this bound: ``d = exp(lower_bound s(exp(A_log) (W_d2 W_d1 x +
+    b_dt)))``.
 
     The two maps W_d1 and W_g1 have V rows. All transitions have a norm of at most 1, also with `negative`. The code of
     the authors (flash-linear-attention) divides q by sqrt(K): with ``norm_eps = 1e-5 * d_state`` the layer computes
@@ -57,19 +67,43 @@ class KDA(DeltaHeads):
         Added to the mean of squares in RMSNorm.
     negative : bool
         Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
+    key_heads : int, optional
+        G, the number of heads of queries and keys, a divisor of H. Default: H.
+    lower_bound : float, optional
+        The bound of log d, a negative number; in the released code -5. Default: none.
 
-    Parameters (dict of float32): qkv_proj (C, D) with C = 2 H K + H V rows for q, k, v, each by heads; conv_w (C,
+    Parameters (dict of float32): qkv_proj (C, D) with C = 2 G K + H V rows for q, k, v, each by heads; conv_w (C,
     d_conv); beta_proj (H, D); decay_in (V, D), decay_out (H K, V), dt_bias (H K,), A_log (H,); norm (V,); gate_in (V,
     D), gate_out (H V, V), gate_bias (H V,); out_proj (D, H V).
 
     Initial values: weights uniform on +-1/sqrt(fan-in), and gate_bias on +-1/sqrt(V); exp(A_log) uniform on [1, 16];
-    norm = 1.
+    norm = 1. With `lower_bound` A_log = 0, as in the released code.
     """
 
     about: ClassVar[str] = "Kimi Delta Attention: a delta rule whose state decays by keys"
     paper: ClassVar[str] = 'Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture"'
 
     negative: bool = False
+    key_heads: int | None = None
+    lower_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        if self.key_heads is not None:
+            self.check_sizes("key_heads")
+            if self.heads % self.key_heads:
+                raise ValueError(f"{name}: key_heads={self.key_heads}, expected a divisor of heads={self.heads}")
+        if self.lower_bound is not None and not -math.inf < self.lower_bound < 0:
+            raise ValueError(f"{name}: lower_bound={self.lower_bound!r}, expected a negative number, or None")
+
+    @property
+    def groups(self) -> int:
+        return self.heads if self.key_heads is None else self.key_heads
+
+    def init(self, rng: np.random.Generator) -> Params:
+        params = super().init(rng)
+        return params if self.lower_bound is None else params | {"A_log": np.zeros_like(params["A_log"])}
 
     @property
     def gates(self) -> dict[str, int]:
@@ -87,15 +121,26 @@ class KDA(DeltaHeads):
         """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V))."""
         p = Builder(self)
         H, K, V = self.heads, self.d_state, self.width
-        delta = p(Softplus(), p(Dense(), p(Dense(), p.x, "decay_in"), "decay_out", "dt_bias"))
-        decay = p(Decay(), p(Reshape((H, K)), delta), p(Rates(), "A_log"))
+        step, rates = p(Dense(), p(Dense(), p.x, "decay_in"), "decay_out", "dt_bias"), p(Rates(), "A_log")
+        if self.lower_bound is None:
+            decay = p(Decay(), p(Reshape((H, K)), p(Softplus(), step)), rates)
+        else:
+            share = p(Sigmoid(), p(Skip(), step, p(Repeat(K), p(Affine(-1), rates))))
+            decay = p(Decay(self.lower_bound), p(Reshape((H, K)), share))
         q, k, value = self.inputs(p)
-        q, k = self.unit(p, q), self.unit(p, k)
+        q, k = (self.spread(p, self.unit(p, one)) for one in (q, k))
         v, beta, read, shown = self.step_of(p, k, value, decay)
         o = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((1, H, V)), v), beta, decay, read)
         gate = p(Dense(), p(Dense(), p.x, "gate_in"), "gate_out", "gate_bias")
         y = p(GLU(), p(Reshape((self.inner,)), p(RMSNorm(self.norm_eps), o, "norm")), gate)
         return p.returns(p(Dense(), y, "out_proj"), q=q, k=k, decay=decay, **shown)
+
+    def spread(self, p: Builder, x: Register) -> Register:
+        """Writes queries or keys (1, G, K) as (1, H, K)."""
+        if self.groups == self.heads:
+            return x
+        each: Register = p(Spread(self.heads), p(Reshape((self.groups, self.d_state)), x))
+        return p(Reshape((1, *each.shape)), each)  # type: ignore[no-any-return]
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Writes what a step writes, its beta, and the key that it reads; returns these, and what is shown."""
@@ -118,7 +163,8 @@ class GatedDeltaNet2(KDA):
     ``w = s(W_w x)``. At b = w = beta it is `rotrnn.KDA`, which has the rest: equations, settings, initial values.
 
     The matrix ``I - k (b * k)^T`` has the eigenvalues 1 and ``1 - sum b k^2``, in (0, 1] (in (-1, 1] if `negative`).
-    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1.
+    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1. With `key_heads`, b and d are of each head
+    of values, as those of KDA.
 
     Parameters (dict of float32): those of KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
     """

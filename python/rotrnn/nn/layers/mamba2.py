@@ -21,8 +21,10 @@ from rotrnn.nn.instructions import (
     SsdScan,
     Sum,
     SwiGLU,
+    Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layers.selective_rope import PAIRS, check_rope, initial_rope, rope_angles, rope_shapes
 from rotrnn.nn.program import Builder, Program, Programmed
 
 WIDTH = 64
@@ -61,14 +63,23 @@ class Mamba2(Programmed):
     negative : bool
         Transitions ``2 exp(Delta A) - 1`` from -1 to 1, instead of ``exp(Delta A)`` (Grazzi et al. 2024, "Unlocking
         State-Tracking in Linear RNNs Through Negative Eigenvalues").
+    rope_base : float, optional
+        The base of Selective RoPE (2025, arXiv 2511.17388), from 1; needs an even N, and that G divides D. B and C of
+        a group turn by angles that depend on the input and add up over time, as q and k of `rotrnn.DeltaNet` do by
+        heads: a linear attention with a scalar gate and Selective RoPE. Default: nothing turns.
+    rope_rank : int
+        The number of rows of W_down of the angles.
+    rope_bias : bool
+        Whether there is exp(b): angles that add up without an input, too.
 
     Parameters (dict of float32): in_proj (I + K + H, D), conv_w (K, d_conv), conv_bias (K,), dt_bias (H,), A_log (H,),
-    D (H,), norm (I,), out_proj (D, I); with `bias`, in_bias (I + K + H,) and out_bias (D,). They are those of the
-    released code (state-spaces/mamba, modules/mamba2.py), rows of in_proj in its order: in_proj.weight, conv1d.weight,
-    conv1d.bias, dt_bias, A_log, D, norm.weight, out_proj.weight.
+    D (H,), norm (I,), out_proj (D, I); with `bias`, in_bias (I + K + H,) and out_bias (D,); with `rope_base` rope_down
+    (rank, D), rope_up (G N/2, rank), rope_conv (G N/2, 4), with `rope_bias` rope_bias (G N/2,). But for the latter they
+    are those of the released code (state-spaces/mamba, modules/mamba2.py), rows of in_proj in its order:
+    in_proj.weight, conv1d.weight, conv1d.bias, dt_bias, A_log, D, norm.weight, out_proj.weight.
 
     Initial values, as in the released code: weights and biases of projections and convolution uniform on
-    +-1/sqrt(fan-in), ``A_log = log U[1, 16]``, D = 1, norm = 1.
+    +-1/sqrt(fan-in), ``A_log = log U[1, 16]``, D = 1, norm = 1; of Selective RoPE uniform on +-1/sqrt(fan-in), b = 0.
     """
 
     about: ClassVar[str] = "selective state space with a scalar transition for each head, by products of matrices"
@@ -93,6 +104,9 @@ class Mamba2(Programmed):
     bias: bool = False
     norm_eps: float = 1e-5
     negative: bool = False
+    rope_base: float | None = None
+    rope_rank: int = 16
+    rope_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +127,7 @@ class Mamba2(Programmed):
         for name in ("dt_init_floor", "norm_eps"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"Mamba2: {name}={getattr(self, name)!r}, expected a positive number")
+        check_rope(self, "groups")
 
     @property
     def inner(self) -> int:
@@ -147,7 +162,7 @@ class Mamba2(Programmed):
         shapes |= {"dt_bias": (H,), "A_log": (H,), "D": (H,), "norm": (inner,), "out_proj": (D, inner)}
         if self.bias:
             shapes["out_bias"] = (D,)
-        return shapes
+        return shapes | rope_shapes(self, self.groups)
 
     def init(self, rng: np.random.Generator) -> Params:
         fan_in = {"in_proj": self.d_model, "in_bias": self.d_model, "out_proj": self.inner, "out_bias": self.inner}
@@ -160,6 +175,8 @@ class Mamba2(Programmed):
                 dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
                 dt = np.maximum(dt, self.dt_init_floor)
                 params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
+            elif name.startswith("rope_"):
+                params[name] = initial_rope(rng, name, shape)
             elif name == "A_log":
                 params[name] = np.log(rng.uniform(self.A_min, self.A_max, shape))
             else:
@@ -167,7 +184,9 @@ class Mamba2(Programmed):
         return astype(params, np.float32)
 
     def program(self) -> Program:
-        """The state is (the last d_conv - 1 inputs of the convolution (B, d_conv - 1, K), h (B, H, P, N))."""
+        """The state is (the last d_conv - 1 inputs of the convolution (B, d_conv - 1, K), h (B, H, P, N)). With
+        `rope_base` there are, before h, the last 3 inputs of the convolution of angles (B, 3, G N/2), and c (B, 2, G,
+        N/2), the angles and what their rounding has left."""
         p = Builder(self)
         inner, H, shared = self.inner, self.heads, (self.groups, self.d_state)
         parts = inner, self.convolved, H
@@ -178,15 +197,25 @@ class Mamba2(Programmed):
         gate = p(Dense(), p.x, w_gate, b_gate)
         x, B, C = p(Split((inner, *2 * (math.prod(shared),))), mixed)
         x, B, C = p(Reshape((H, self.width)), x), p(Reshape(shared), B), p(Reshape(shared), C)
-        delta, A = p(Softplus(), step), p(Rates(), "A_log")
+        delta, A, shown = p(Softplus(), step), p(Rates(), "A_log"), {}
+        if self.rope_base is not None:
+            shown["theta"] = rope_angles(p, self, self.groups)
+            B, C = p(Turn(PAIRS), shown["theta"], B, C)
         h = p(Reshape((inner,)), p(SsdScan(self.negative), x, delta, A, B, C, "D"))
         by_group = p(Reshape((self.groups, inner // self.groups)), p(SwiGLU(), h, gate))
         normed = p(Reshape((inner,)), p(RMSNorm(self.norm_eps), by_group))
-        return p.returns(p(Dense(), normed, p(Columns(), "out_proj", "norm"), "out_bias"), delta=delta, A=A)
+        return p.returns(p(Dense(), normed, p(Columns(), "out_proj", "norm"), "out_bias"), delta=delta, A=A, **shown)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, H), real, along
-        sequences: one factor for all states of a head. Zero beyond the lengths. Arguments are those of `forward`."""
+        sequences: one factor for all states of a head. With `rope_base` they are (B, T, H, N), complex128, and have the
+        factors ``exp(+-i theta_t)``, + for the first half of the lanes. Zero beyond the lengths. Arguments are those of
+        `forward`."""
         found = self.registers(params, x, ctx, state)
         decay = np.exp(found["delta"] * found["A"])
-        return mask_steps(2 * decay - 1 if self.negative else decay, ctx.lengths)
+        decay = 2 * decay - 1 if self.negative else decay
+        if self.rope_base is not None:
+            turned = np.exp(1j * found["theta"].astype(np.float64))
+            both = np.concatenate([turned, np.conj(turned)], -1)
+            decay = decay[..., None] * np.repeat(both, self.heads // self.groups, 2)
+        return mask_steps(decay, ctx.lengths)

@@ -8,11 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from rotrnn.devices.device import full
 from rotrnn.nn.instructions import (
+    ByRank,
     Columns,
     Dense,
     LogDecay,
     OfHeads,
+    RankGate,
     Reshape,
     RMSNorm,
     Sigmoid,
@@ -25,7 +28,7 @@ from rotrnn.nn.instructions import (
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
 from rotrnn.nn.layers.mamba2 import WIDTH
-from rotrnn.nn.program import Builder, Program, Programmed
+from rotrnn.nn.program import Builder, Program, Programmed, Register
 
 RATES = ("softplus", "rational")
 
@@ -45,8 +48,17 @@ class Mamba3(Programmed):
 
     So the state rotates: as if it were complex, with angles that depend on the input. There are I = `expand` *
     `d_model` channels in heads of P = `d_head` each, G = `groups` groups of heads that share B and C before the bias,
-    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn. This is the form with one input and output
-    for each channel (SISO).
+    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn.
+
+    As it is, a channel has one input and one output (SISO). With R = `rank` above 1 this is the form of several (MIMO):
+    B^r and C^r of each rank r = 1..R, and
+
+    ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t sum_r x^r_{t-1} B^r_{t-1}^T + lambda_t Delta_t sum_r x^r_t
+    B^r_t^T``,
+    ``y^r_t = h_t C^r_t + D x^r_t``, ``y = W_out sum_r U_o^r * y^r * SiLU(U_z^r * z)``, ``x^r = U_x^r * x``,
+
+    with U_x, U_z, U_o for each channel and rank. The state h has the same size, and what turns are the pairs of lanes i
+    and i + N/2, i < A.
 
     Parameters
     ----------
@@ -66,25 +78,29 @@ class Mamba3(Programmed):
         The smallest -A.
     dt_min, dt_max, dt_init_floor : float
         Initial Delta: log-uniform on [dt_min, dt_max], but at least dt_init_floor.
+    rank : int
+        R, the number of inputs and outputs of a channel; the released models have 4. The C library takes up to 16.
     norm : bool
         Whether there is an RMS norm over the channels of a head, with a scale for each channel, before the gate.
     norm_eps : float
         Added to the mean of squares in norms.
 
     Parameters (dict of float32): in_proj (2 I + 2 G N + 3 H + A, D), dt_bias (H,), B_norm, C_norm (N,), B_bias, C_bias
-    (H, N), D (H,), with `norm` norm (I,), out_proj (D, I). They are those of the released code (state-spaces/mamba,
-    modules/mamba3.py), rows of in_proj in its order: in_proj.weight, dt_bias, B_norm.weight, C_norm.weight, B_bias and
-    C_bias without their axis of rank, D, norm.weight, out_proj.weight.
+    (H, N), D (H,), with `norm` norm (I,), out_proj (D, I). With R above 1 in_proj has R rows for each one of B and C,
+    in the order (R, G, N), biases are (H, R, N), and U_x, U_z, U_o (H, R, P). They are those of the released code
+    (state-spaces/mamba, modules/mamba3.py), rows of in_proj in its order: in_proj.weight, dt_bias, B_norm.weight,
+    C_norm.weight, B_bias and C_bias (for R = 1 without their axis of rank), D, norm.weight, mimo_x, mimo_z, mimo_o,
+    out_proj.weight.
 
-    Initial values, as in the released code: projections uniform on +-1/sqrt(fan-in), all of D, norms and the biases of
-    B and C one.
+    Initial values, as in the released code: projections uniform on +-1/sqrt(fan-in), U_x and U_o 1/R, and all of U_z,
+    D, norms and the biases of B and C one.
     """
 
     about: ClassVar[str] = "selective state space whose state rotates, with two taps of the input: Mamba-3"
     paper: ClassVar[str] = '2026, "Mamba-3" (arXiv 2603.15569), with the released code'
     recurrent: ClassVar[frozenset[str]] = frozenset({"D", "dt_bias"})  # without weight decay in that code
     lanes: ClassVar[str] = (
-        "expand d_model (d_state + 1) + max(1, expand d_model // 64) (d_state + 2 (fraction d_state // 2))"
+        "expand d_model (d_state + 1) + max(1, expand d_model // 64) (rank d_state + 2 (fraction d_state // 2))"
     )
 
     d_state: int = 128
@@ -97,12 +113,13 @@ class Mamba3(Programmed):
     dt_min: float = 0.001
     dt_max: float = 0.1
     dt_init_floor: float = 1e-4
+    rank: int = 1
     norm: bool = False
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand", "groups")
+        self.check_sizes("d_state", "expand", "groups", "rank")
         if isinstance(self.d_head, str) and self.d_head != "auto":
             raise ValueError(f"Mamba3: d_head={self.d_head!r}, expected a positive integer or 'auto'")
         if self.d_head != "auto":
@@ -146,16 +163,24 @@ class Mamba3(Programmed):
         return int(self.fraction * self.d_state) // 2
 
     @property
+    def pairs(self) -> str:
+        """Which lanes turn together: those of the released kernels of each form (`rotrnn.ops.turn`)."""
+        return "adjacent" if self.rank == 1 else "halves"
+
+    @property
     def parts(self) -> tuple[int, ...]:
         """The numbers of rows of in_proj: of z, x, B and C, d, and of r, l and w."""
-        shared, H = self.groups * self.d_state, self.heads
+        shared, H = self.rank * self.groups * self.d_state, self.heads
         return self.inner, self.inner, 2 * shared, H, 2 * H + self.angles
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, inner, H, N = self.d_model, self.inner, self.heads, self.d_state
         shapes: dict[str, tuple[int, ...]] = {"in_proj": (sum(self.parts), D), "dt_bias": (H,)}
-        shapes |= {"B_norm": (N,), "C_norm": (N,), "B_bias": (H, N), "C_bias": (H, N), "D": (H,)}
+        ranks = () if self.rank == 1 else (self.rank,)
+        shapes |= {"B_norm": (N,), "C_norm": (N,), "B_bias": (H, *ranks, N), "C_bias": (H, *ranks, N), "D": (H,)}
+        if ranks:
+            shapes |= dict.fromkeys(("U_x", "U_z", "U_o"), (H, *ranks, self.width))
         if self.norm:
             shapes["norm"] = (inner,)
         return {**shapes, "out_proj": (D, inner)}
@@ -170,28 +195,34 @@ class Mamba3(Programmed):
                 dt = np.maximum(dt, self.dt_init_floor)
                 params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
             else:
-                params[name] = np.ones(shape)
+                params[name] = np.full(shape, 1 / self.rank if name in ("U_x", "U_o") else 1.0)
         return astype(params, np.float32)
 
     def program(self) -> Program:
         """The state is c (B, 2, H, A), the angles and what their rounding has left; h (B, H, P, N); the last B, turned,
-        (B, H, N); and the last x (B, H, P)."""
+        (B, H, N), or (B, R, H, N) with R above 1; and the last x (B, H, P)."""
         p = Builder(self)
-        inner, H, shared = self.inner, self.heads, (self.groups, self.d_state)
+        R, inner, H, N, rows = self.rank, self.inner, self.heads, self.d_state, self.rank * self.groups
         w_gate, w_x, w_states, w_step, w_rest = p(Split(self.parts, axis=-2), "in_proj")
         delta = p(Softplus(), p(Dense(), p.x, w_step, "dt_bias"))
         rate, share, angle = p(Split((H, H, self.angles)), p(Dense(), p.x, w_rest))
         log_a = p(LogDecay(self.rate, self.A_floor), delta, rate)
         lam, theta = p(Sigmoid(), share), p(StepAngles(), angle, delta)
-        B, C = p(Split((math.prod(shared),) * 2), p(Dense(), p.x, w_states))
-        B = p(OfHeads(), p(RMSNorm(self.norm_eps), p(Reshape(shared), B), "B_norm"), "B_bias")
-        C = p(OfHeads(), p(RMSNorm(self.norm_eps), p(Reshape(shared), C), "C_norm"), "C_bias")
-        B, C = p(Turn(), theta, B, C)
+
+        def directions(x: Register, name: str) -> Register:
+            normed = p(RMSNorm(self.norm_eps), p(Reshape((rows, N)), x), f"{name}_norm")
+            if R == 1:
+                return p(OfHeads(), normed, f"{name}_bias")  # type: ignore[no-any-return]
+            return p(Reshape((R, H, N)), p(OfHeads(), normed, p(ByRank(), f"{name}_bias")))  # type: ignore[no-any-return]
+
+        B, C = p(Split((rows * N,) * 2), p(Dense(), p.x, w_states))
+        B, C = p(Turn(self.pairs), theta, directions(B, "B"), directions(C, "C"))
         x = p(Reshape((H, self.width)), p(Dense(), p.x, w_x))
-        y, out = p(TrapezoidScan(), x, delta, lam, log_a, B, C, "D"), "out_proj"
+        y, out = p(TrapezoidScan(), x, delta, lam, log_a, B, C, "D", "U_x"), "out_proj"
         if self.norm:
             y, out = p(RMSNorm(self.norm_eps), y), p(Columns(), out, "norm")
-        y = p(SwiGLU(), p(Reshape((inner,)), y), p(Dense(), p.x, w_gate))
+        gate = p(Dense(), p.x, w_gate)
+        y = p(SwiGLU(), p(Reshape((inner,)), y), gate) if R == 1 else p(RankGate(), y, gate, "U_z", "U_o")
         return p.returns(p(Dense(), y, out), log_a=log_a, theta=theta)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
@@ -199,9 +230,11 @@ class Mamba3(Programmed):
         theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments are those of
         `forward`."""
         found = self.registers(params, x, ctx, state)
-        angles = found["theta"].astype(np.float64)
-        turned = np.repeat(np.exp(1j * angles), 2, -1)
-        turned[..., 1::2] = np.conj(turned[..., ::2])
-        rest = np.ones((*angles.shape[:3], self.d_state - 2 * self.angles), like=turned)
+        A, N = self.angles, self.d_state
+        units = np.exp(1j * found["theta"].astype(np.float64))
+        turned = full((*units.shape[:3], N), 1, np.complex128, units)
+        halves = slice(A), slice(N // 2, N // 2 + A)
+        first, second = (slice(0, 2 * A, 2), slice(1, 2 * A, 2)) if self.pairs == "adjacent" else halves
+        turned[..., first], turned[..., second] = units, np.conj(units)
         a = np.exp(found["log_a"].astype(np.float64))[..., None]
-        return mask_steps(a * np.concatenate([turned, rest], -1), ctx.lengths)
+        return mask_steps(a * turned, ctx.lengths)

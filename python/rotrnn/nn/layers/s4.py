@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from rotrnn._support.text import an
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
@@ -149,7 +150,7 @@ class S4(Recurrent):
         """Appends the bank of `inputs` products of the input, of which the first ones `drive` the states. The others
         have a direct path, their response at once."""
         if self.bidirectional:
-            raise Unlisted(f"the model has a {type(self).__name__} that runs in both directions")
+            raise Unlisted(f"the model has {an(type(self).__name__)} that runs in both directions")
         a, p, q, gain, c, skip = self.fold(to.exact(params)).weights[0]
         gains = [gain ** (1 + i) for i in range(inputs)]
         direct = [(c * one).real.sum(1) for one in gains[drives:]]
