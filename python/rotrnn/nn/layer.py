@@ -29,7 +29,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -209,7 +209,7 @@ def _forward(method: Any) -> Any:
         if ctx.segments is None or self.packs:
             found: tuple[Array, Any] = method(self, params, x, ctx, state, *more, **named)
             return found
-        segments = replace(ctx.segments, together=self.together(ctx))
+        segments = ctx.segments.as_one(self.together(ctx))
         calls = _calls(segments, x, ctx, state, *more, **named)
         runs = [method(self, params, *given, **further) for given, further in calls]
         saved = PackedSaved(segments, tuple(one for _, one in runs), (), newest_last(self.state_form))
@@ -257,7 +257,7 @@ def _along(method: Any) -> Any:
         if x is None or ctx.segments is None or self.packs:
             found: Array = method(self, params, x, ctx, state)
             return found
-        segments = replace(ctx.segments, together=self.together(ctx))
+        segments = ctx.segments.as_one(self.together(ctx))
         return segments.packed([method(self, params, *given) for given, _ in _calls(segments, x, ctx, state)])
 
     return along

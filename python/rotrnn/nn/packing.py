@@ -126,6 +126,10 @@ class Segments:
     ends: Index | None = None
     together: bool = False
 
+    def as_one(self, together: bool) -> Segments:
+        """Returns the segments as one group, if they run `together`; else these, whose groups are known."""
+        return replace(self, together=True) if together and not self.together else self
+
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         order = np.argsort(-self.lengths, kind="stable")
@@ -325,7 +329,7 @@ def as_batch(op: str, shape: Sequence[int], cu_seqlens: Any, lengths: Any = None
     args = Boundary(op)
     for letter, size in zip("BT", shape, strict=False):
         args.bind(letter, size, "x")
-    segments = replace(check_segments(args, cu_seqlens, None, lengths), together=True)
+    segments = check_segments(args, cu_seqlens, None, lengths).as_one(True)
     (group,) = segments.groups
     return AsBatch(group.rows.rows, np.asarray(group.lengths), segments._back.rows)
 

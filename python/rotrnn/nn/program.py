@@ -26,7 +26,7 @@ import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache, cached_property, partial
 from itertools import accumulate, zip_longest
 from typing import Any, ClassVar, NamedTuple
@@ -483,7 +483,7 @@ class Programmed(Recurrent):
             if ctx.segments is None or not line.along:
                 _run(line, values, call)
             else:
-                segments = replace(ctx.segments, together=line.instruction.together(ctx))
+                segments = ctx.segments.as_one(line.instruction.together(ctx))
                 _run_packed(line, program.fixed, values, call, segments)
             after += call.after
             if call.kept is not None:

@@ -165,7 +165,7 @@ class Module(_Tree):
     def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, return_state: bool) -> Any:
         """Like `forward`, of a packed row."""
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{self._name}.forward: x is a {type(x).__name__}, expected a torch.Tensor")
+            raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
         bounds = torch.as_tensor(cu_seqlens).cpu().numpy()
         rows, steps, back = map(torch.as_tensor, as_batch(f"{self._name}.forward", x.shape, bounds, lengths))
         found = self.forward(x[0][rows.to(x.device)], steps, state, return_state=return_state)
