@@ -14,6 +14,7 @@ from rotrnn.nn.layer import Array, Context, Params, astype, state_leaves
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from rotrnn.ops.pointwise import silu_backward
 from rotrnn.testing import gradcheck
 
 B, T, D, N = 2, 6, 3, 4
@@ -204,6 +205,62 @@ ELSEWHERE = "expected one that depends on"
 def test_wrong_programs_say_what_is_wrong(write: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=rf"^Given\.program: (.*: )?{message}"):
         _ = Given(D, write=write).state_form
+
+
+@dataclass(frozen=True)
+class Power(Instruction):
+    """A cube, or with `reads` left out one whose adjoint fails in this way."""
+
+    adjoint: Any
+    form: ClassVar[str] = "...; ... -> ..."
+
+    def forward(self, call: Call, x: Array, z: Array) -> Array:
+        return x**2 * z
+
+    def backward(self, call: Call, dy: Array, x: Array, z: Array) -> Any:
+        return self.adjoint(call, dy, x, z), dy
+
+
+@dataclass(frozen=True)
+class PowerOfX(Power):
+    """Without z."""
+
+    reads = ("x",)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "message"),
+    [
+        (
+            Power(lambda call, dy, x, z: dy * 2 * x),
+            r"Power: unsupported .*NoneType'; .* x, z, y, which reads=\(\) does",
+        ),
+        (Power(lambda call, dy, x, z: dy * x.ndim), "Power: 'NoneType' object has no attribute 'ndim'; .* x, z, y, "),
+        (
+            Power(lambda call, dy, x, z: dy * call.y),
+            "Power: unsupported .*; backward gets None for x, z, y, which reads",
+        ),
+        (
+            Power(lambda call, dy, x, z: silu_backward(dy, x)),
+            "Power: silu_backward: x .*; backward gets None for x, z, y",
+        ),
+        (
+            PowerOfX(lambda call, dy, x, z: 2 * x * z),
+            r"PowerOfX: .*; backward gets None for z, y, which reads=\('x',\)",
+        ),
+        (PowerOfX(lambda call, dy, x, z: x.nothing), "params or saved .*: 'numpy.ndarray' object has no attribute 'n"),
+    ],
+)
+def test_an_adjoint_that_reads_what_reads_does_not_name_is_told(instruction: Power, message: str) -> None:
+    def write(p: Builder) -> Program:
+        u = p(Dense(), p.x, "W", "b")
+        return whole(p, p(instruction, u, u))  # type: ignore[no-any-return]
+
+    layer = Given(D, write=write)
+    params = {name: np.ones(shape) for name, shape in layer.shapes.items()}
+    y, saved = layer.forward(params, np.ones((B, T, D)))
+    with pytest.raises((TypeError, ValueError), match=rf"^Given\.backward: {message}"):
+        layer.backward(params, saved, y)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,9 @@ def test_what_forward_saved_is_a_line() -> None:
 
 def test_what_has_no_arrays_is_refused() -> None:
     for tree in ({}, 3, "text", None, {"a": {"b": None}}, [1, 2]):
-        with pytest.raises(TypeError, match=r"summary: tree is an? \w+, expected a module, or arrays in dicts or tuples"):
+        with pytest.raises(
+            TypeError, match=r"summary: tree is an? \w+, expected a module, or arrays in dicts or tuples"
+        ):
             summary(tree)
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -559,7 +560,11 @@ class Programmed(Recurrent):
             adjoint = line.instruction.backward
             if saved.segments is not None and line.along:
                 adjoint = partial(_packed_adjoint, line, program.fixed)
-            found = adjoint(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
+            try:
+                found = adjoint(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
+            except (TypeError, AttributeError) as error:
+                _explain(error, f"{type(self).__name__}.backward: {line.name}", line)
+                raise
             for place, d in zip(line.inputs, found if isinstance(found, tuple) else (found,), strict=True):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
@@ -635,6 +640,16 @@ def _read(line: Line) -> set[int]:
     """Returns the registers that a line's adjoint reads."""
     own = {*line.outputs} if "y" in line.instruction.reads else set()
     return own | set(line.read)
+
+
+def _explain(error: Exception, title: str, line: Line) -> None:
+    """Raises an error of an adjoint that came across None again, with the names of what it does not get."""
+    names, reads = _input_names(type(line.instruction).forward), line.instruction.reads
+    given = [*zip(names, line.inputs, line.read, strict=False), ("y", line.outputs[0], MISSING)]
+    unread = [name for name, place, read in given if place != read and name not in reads]
+    if unread and re.search(r"None|dtype object", str(error)):
+        what = f"backward gets None for {', '.join(unread)}, which reads={reads!r} does not name"
+        raise TypeError(f"{title}: {error}; {what}") from error
 
 
 def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
