@@ -56,6 +56,9 @@ typedef enum {
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
+    OP_SOFTMAX,      /* y = exp(x) / its sum, in `count` groups */
+    OP_POLAR,        /* y (2, N) = x (cos z, sin z) */
+    OP_PERMUTED,     /* y <- h (2, N); h = P (z h) + v, P one-hot by columns, from `count` matrices w[0] mixed by x */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */

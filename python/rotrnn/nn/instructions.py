@@ -24,6 +24,8 @@ from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
+from rotrnn.ops.permuted import PermutedScan as Permuted
+from rotrnn.ops.permuted import permuted_scan, permuted_scan_backward
 from rotrnn.ops.pointwise import (
     decay_gain,
     decay_gain_backward,
@@ -241,6 +243,41 @@ class Softplus(Instruction):
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         return softplus_backward(dy, x)
+
+
+@dataclass(frozen=True)
+class Softmax(Instruction):
+    """``y_k = e^{x_k} / sum_l e^{x_l}`` over the last axis: x (..., K)."""
+
+    reads = ("y",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        e = exp(x - x.max(-1, keepdims=True))
+        y: Array = e / e.sum(-1, keepdims=True)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = call.y * (dy - (dy * call.y).sum(-1, keepdims=True))
+        return dx
+
+
+@dataclass(frozen=True)
+class Polar(Instruction):
+    """``y = (r cos phi, r sin phi)``, complex numbers of sizes r and angles phi (N,) by their parts (2, N)."""
+
+    reads = ("r", "phi")
+    form = "N; N -> N"
+
+    def shapes(self, r: Any, phi: Any) -> tuple[Shape, ...]:
+        return ((2, *super().shapes(r, phi)[0]),)
+
+    def forward(self, call: Call, r: Array, phi: Array) -> Array:
+        y: Array = np.stack((r * np.cos(phi), r * np.sin(phi)), 2)
+        return y
+
+    def backward(self, call: Call, dy: Array, r: Array, phi: Array) -> tuple[Array, Array]:
+        cos, sin, re, im = np.cos(phi), np.sin(phi), dy[:, :, 0], dy[:, :, 1]
+        return re * cos + im * sin, r * (im * cos - re * sin)
 
 
 @dataclass(frozen=True)
@@ -771,6 +808,32 @@ class OscillatorScan(Instruction):
         grads = oscillator_scan_backward(dh, m, f, u, call.y, *(call.state or ()), dhT=dhT, lengths=call.lengths)
         call.dbefore = (grads.dh0,)
         return grads.dm, grads.df, grads.du
+
+
+@dataclass(frozen=True)
+class PermutedScan(Instruction):
+    """``h_t = P_t D_t h_{t-1} + x_t`` with weights w (K,) of matrices m (K, N, N), and d, x and h (2, N)
+    (`rotrnn.ops.permuted_scan`)."""
+
+    reads = ("w", "d", "y")
+    form = "K; K N N; P N; P N -> P N"
+    parameters = ("m",)
+
+    def state(self, w: Any, m: Any, d: Any, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", x),)
+
+    def forward(self, call: Call, w: Array, m: Array, d: Array, x: Array) -> Array:
+        found = permuted_scan(w, m, d, x, *(call.state or ()), lengths=call.lengths)
+        call.after, call.kept = (found.hT,), found.p
+        return found.h
+
+    def backward(self, call: Call, dy: Array, w: Array, m: Array, d: Array, x: Array) -> tuple[Array, ...]:
+        (dhT,) = call.dafter or (None,)
+        found = Permuted(call.y, call.y, call.kept)
+        dh = np.zeros_like(call.y) if dy is None else dy
+        grads = permuted_scan_backward(dh, w, m, d, found, *(call.state or ()), dhT=dhT, lengths=call.lengths)
+        call.dbefore = (grads.dh0,)
+        return tuple(grads[:4])
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
+from rotrnn.nn.layers.pd_ssm import PDSSM as PDSSM
 from rotrnn.nn.layers.rg_lru import RGLRU as RGLRU
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
@@ -48,6 +49,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "selective_rotrnn": SelectiveRotRNN,
         "min_gru": MinGRU,
         "rg_lru": RGLRU,
+        "pd_ssm": PDSSM,
         "delta_net": DeltaNet,
         "kda": KDA,
         "gated_delta_net_2": GatedDeltaNet2,
