@@ -442,6 +442,7 @@ static const struct {
     {"Products", read_products, 1, 1},
 #endif
 #if LIB_MATRIX_STATES
+    {"UnitScan", read_unit_scan, 3, 3},
     {"Softmax", read_softmax, 1, 1},
     {"Polar", read_polar, 2, 2},
     {"PermutedScan", read_permuted_scan, 4, 4},

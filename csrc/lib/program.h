@@ -70,6 +70,7 @@ typedef enum {
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
     OP_TRAPEZOID,    /* y: scan of Mamba-3 of x; steps z, lambda t, log a u; else as OP_SSD without A */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
+    OP_UNIT_SCAN,    /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */

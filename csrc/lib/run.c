@@ -523,6 +523,25 @@ static void run_polar(const op *o, const frame *f) {
     }
 }
 
+static void run_unit_scan(const op *o, const frame *f) {
+    const int64_t width = o->y.width, N = o->count;
+    const real *restrict const w = o->w[0];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *restrict q = state_of(f, b, o->state), *restrict const y = rows_of(f, o->y) + at * width;
+        const real *restrict c = rows_of(f, o->x) + at * width * N, *restrict const v = rows_of(f, o->z) + at * width;
+        for (int64_t i = 0; i < width; i++, q += 2 * N, c += N) {
+            real sum = 0;
+            for (int64_t j = 0; j < N; j++) {
+                const cplx e = unit_of(c[j]), now = {q[2 * j] + v[i] * e.re, q[2 * j + 1] + v[i] * e.im};
+                q[2 * j] = now.re, q[2 * j + 1] = now.im;
+                sum += w[j] * (e.re * now.re + e.im * now.im) - w[N + j] * (e.im * now.re - e.re * now.im);
+            }
+            y[i] = sum;
+        }
+    }
+}
+
 /* Without memory for the rows that are chosen: a strip of columns at a time. */
 static void run_permuted(const op *o, const frame *f) {
     const int64_t N = o->y.width / 2;
@@ -899,6 +918,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_PRODUCTS] = run_products,
 #endif
 #if LIB_MATRIX_STATES
+    [OP_UNIT_SCAN] = run_unit_scan,
     [OP_SOFTMAX] = run_softmax,
     [OP_POLAR] = run_polar,
     [OP_PERMUTED] = run_permuted,

@@ -6,6 +6,7 @@ without those that need kernels that a GPU does not have.
 """
 
 from cases import (
+    aussm,
     bank,
     bedouin,
     blocks,
@@ -51,6 +52,7 @@ ANYWHERE: list[LayerRow] = [
     *min_gru.LAYERS,
     *rg_lru.LAYERS,
     *linoss.LAYERS,
+    *aussm.LAYERS,
     *pd_ssm.LAYERS,
     *window.WINDOWED_LAYERS,
     *memory.MEMORIES,

@@ -175,6 +175,18 @@ def _polar(g: Graph, line: Line, r: str, phi: str) -> str:
     return g.op("Concat", *parts, axis=2)
 
 
+def _unit_scan(g: Graph, line: Line, v: str, theta: str, w: Array) -> str:
+    """Angles add up in float64."""
+    c = g.op("CumSum", g.cast(theta, np.float64), g.constant(1, np.int64))
+    e = [g.cast(g.op(kind, c), g.dtype) for kind in ("Cos", "Sin")]
+    v = g.op("Unsqueeze", v, g.axes(-1))
+    q = [g.op("CumSum", g.op("Mul", v, one), g.constant(1, np.int64)) for one in e]
+    re = g.op("Add", g.op("Mul", e[0], q[0]), g.op("Mul", e[1], q[1]))
+    im = g.op("Sub", g.op("Mul", e[1], q[0]), g.op("Mul", e[0], q[1]))
+    y = g.op("Sub", g.op("Mul", re, g.constant(w[0])), g.op("Mul", im, g.constant(w[1])))
+    return g.op("ReduceSum", y, g.axes(-1), keepdims=0)
+
+
 def _permuted_scan(g: Graph, line: Line, w: str, m: Array, d: str, x: str) -> str:
     """P is a matrix of zeros and ones, made of each step's rows: sums of one product and zeros are exact."""
     K, N = len(m), m.shape[1]
@@ -466,6 +478,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "Bank": _bank,
     "Scan": _scan,
     "OscillatorScan": _oscillator_scan,
+    "UnitScan": _unit_scan,
     "Softmax": lambda g, line, x: g.op("Softmax", x, axis=-1),
     "Polar": _polar,
     "PermutedScan": _permuted_scan,

@@ -2,6 +2,7 @@
 
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention
+from rotrnn.nn.layers.aussm import AUSSM as AUSSM
 from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
 from rotrnn.nn.layers.comba import Comba as Comba
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
@@ -47,14 +48,15 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "mamba2": Mamba2,
         "mamba3": Mamba3,
         "selective_rotrnn": SelectiveRotRNN,
+        "aussm": AUSSM,
         "min_gru": MinGRU,
         "rg_lru": RGLRU,
-        "pd_ssm": PDSSM,
         "delta_net": DeltaNet,
         "kda": KDA,
         "gated_delta_net_2": GatedDeltaNet2,
         "comba": Comba,
         "rwkv7": RWKV7,
+        "pd_ssm": PDSSM,
         "mlstm": MLSTM,
     },
     "fixed points": {
