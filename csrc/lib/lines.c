@@ -324,6 +324,17 @@ static void read_product(reader *r) { read_pair(r, OP_PRODUCT); }
 static void read_sum(reader *r) { read_pair(r, OP_SUM); }
 
 #if LIB_MATRIX_STATES
+static void read_softmax(reader *r) {
+    const value *const x = steps(r, 0, 0);
+    if (good(r->b)) emit(r->b, OP_SOFTMAX, make_like(r, x), x->rows)->count = numbers_of(x) / x->shape[x->axes - 1];
+}
+
+static void read_polar(reader *r) {
+    const value *const size = steps(r, 0, 1), *const angle = steps(r, 1, 1);
+    if (!expect(r, alike(size, angle))) return;
+    emit(r->b, OP_POLAR, make_matrix(r, 2, size->shape[0]), size->rows)->z = angle->rows;
+}
+
 /* y = (q . k) v by heads */
 static void read_bonus(reader *r) {
     const value *const q = steps(r, 0, 2), *const k = steps(r, 1, 2), *const v = steps(r, 2, 2);
@@ -431,6 +442,10 @@ static const struct {
     {"Products", read_products, 1, 1},
 #endif
 #if LIB_MATRIX_STATES
+    {"UnitScan", read_unit_scan, 3, 3},
+    {"Softmax", read_softmax, 1, 1},
+    {"Polar", read_polar, 2, 2},
+    {"PermutedScan", read_permuted_scan, 4, 4},
     {"SsdScan", read_ssd, 6, 6},
     {"TrapezoidScan", read_trapezoid, 7, 8},
     {"Frequencies", read_frequencies, 1, 1},

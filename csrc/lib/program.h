@@ -56,6 +56,9 @@ typedef enum {
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
+    OP_SOFTMAX,      /* y = exp(x) / its sum, in `count` groups */
+    OP_POLAR,        /* y (2, N) = x (cos z, sin z) */
+    OP_PERMUTED,     /* y <- h (2, N); h = P (z h) + v, P one-hot by columns, from `count` matrices w[0] mixed by x */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */
@@ -67,6 +70,7 @@ typedef enum {
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
     OP_TRAPEZOID,    /* y: as OP_SSD, of Mamba-3, `from` ranks with gains w[0]; lambda t, log a e */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
+    OP_UNIT_SCAN,    /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */

@@ -311,6 +311,34 @@ void read_oscillator_scan(reader *r) {
 }
 #endif
 
+#if LIB_MATRIX_STATES
+void read_unit_scan(reader *r) {
+    const value *const v = steps(r, 0, 1), *const theta = steps(r, 1, 2), *const w = fixed(r, 2, 2);
+    const int64_t I = v->shape[0], N = theta->shape[1];
+    if (!expect(r, is(theta, 0, I) && is(w, 0, 2) && is(w, 1, N))) return;
+    const rows c = rows_for(r, I * N);
+    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, I * N, sizeof(double));
+    op *const o = emit(r->b, OP_UNIT_SCAN, make_like(r, v), c);
+    o->z = v->rows;
+    o->count = N;
+    o->w[0] = stored(r->b, doubles(r, w), 2 * N);
+    o->state = state_for(r, 2 * I * N);
+    give_back(r, c);
+}
+
+void read_permuted_scan(reader *r) {
+    const value *const w = steps(r, 0, 1), *const m = fixed(r, 1, 3), *const d = steps(r, 2, 2),
+                       *const x = steps(r, 3, 2);
+    const int64_t N = x->shape[1];
+    if (!expect(r, alike(d, x) && is(x, 0, 2) && is(m, 0, w->shape[0]) && is(m, 1, N) && is(m, 2, N))) return;
+    op *const o = emit(r->b, OP_PERMUTED, make_like(r, x), w->rows);
+    o->z = d->rows, o->v = x->rows;
+    o->count = w->shape[0];
+    o->w[0] = stored(r->b, doubles(r, m), numbers_of(m));
+    o->state = state_for(r, 2 * N);
+}
+#endif
+
 void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
     const value *const B = steps(r, 3, 1), *const C = steps(r, 4, 1), *const skip = fixed(r, 5, 1);

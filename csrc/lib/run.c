@@ -8,6 +8,7 @@
 #include "exact.h"
 #include "float_mode.h"
 #include "kernels.h"
+#include "permuted.h"
 #include "rotation.h"
 #include "rows.h"
 #include "stop.h"
@@ -497,6 +498,69 @@ static void run_oscillator(const op *o, const frame *f) {
 }
 #endif
 
+#if LIB_MATRIX_STATES
+static void run_softmax(const op *o, const frame *f) {
+    const int64_t width = o->y.width / o->count;
+    real *restrict y = rows_of(f, o->y);
+    const real *restrict x = rows_of(f, o->x);
+    for (int64_t r = 0; r < f->B * f->n * o->count; r++, y += width, x += width) {
+        real high = x[0], sum = 0;
+        for (int64_t i = 1; i < width; i++) high = x[i] > high ? x[i] : high;
+        for (int64_t i = 0; i < width; i++) sum += y[i] = vmath_exp(x[i] - high);
+        EACH(i, width) y[i] /= sum;
+    }
+}
+
+static void run_polar(const op *o, const frame *f) {
+    const int64_t N = o->x.width;
+    for (int64_t r = 0; r < f->B * f->n; r++) {
+        real *restrict const y = rows_of(f, o->y) + r * 2 * N;
+        const real *restrict const size = rows_of(f, o->x) + r * N, *restrict const angle = rows_of(f, o->z) + r * N;
+        EACH(j, N) {
+            const cplx unit = unit_of((real)within_half_turn((double)angle[j]));
+            y[j] = size[j] * unit.re, y[N + j] = size[j] * unit.im;
+        }
+    }
+}
+
+static void run_unit_scan(const op *o, const frame *f) {
+    const int64_t width = o->y.width, N = o->count;
+    const real *restrict const w = o->w[0];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *restrict q = state_of(f, b, o->state), *restrict const y = rows_of(f, o->y) + at * width;
+        const real *restrict c = rows_of(f, o->x) + at * width * N, *restrict const v = rows_of(f, o->z) + at * width;
+        for (int64_t i = 0; i < width; i++, q += 2 * N, c += N) {
+            real sum = 0;
+            for (int64_t j = 0; j < N; j++) {
+                const cplx e = unit_of(c[j]), now = {q[2 * j] + v[i] * e.re, q[2 * j + 1] + v[i] * e.im};
+                q[2 * j] = now.re, q[2 * j + 1] = now.im;
+                sum += w[j] * (e.re * now.re + e.im * now.im) - w[N + j] * (e.im * now.re - e.re * now.im);
+            }
+            y[i] = sum;
+        }
+    }
+}
+
+/* Without memory for the rows that are chosen: a strip of columns at a time. */
+static void run_permuted(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2;
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * 2 * N, *const h = state_of(f, b, o->state);
+        const real *const w = rows_of(f, o->x) + at * o->x.width, *const d = rows_of(f, o->z) + at * 2 * N;
+        copy_row(y, rows_of(f, o->v) + at * 2 * N, 2 * N);
+        for (int64_t lo = 0; lo < N; lo += STRIP) {
+            const int64_t n = least(N - lo, STRIP);
+            int64_t p[STRIP];
+            choose_rows(p, w, (const real *)o->w[0] + lo, o->count, N, n);
+            scatter_lanes(y, h + lo, p, d + lo, N, n);
+        }
+        copy_row(h, y, 2 * N);
+    }
+}
+#endif
+
 static void activate_row(real *restrict h, real *restrict y, int64_t N, int64_t cell) {
     if (cell == CELL_TANH)
         EACH(j, N) y[j] = vmath_tanh(y[j]);
@@ -877,6 +941,10 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_PRODUCTS] = run_products,
 #endif
 #if LIB_MATRIX_STATES
+    [OP_UNIT_SCAN] = run_unit_scan,
+    [OP_SOFTMAX] = run_softmax,
+    [OP_POLAR] = run_polar,
+    [OP_PERMUTED] = run_permuted,
     [OP_SSD] = run_ssd,
     [OP_TRAPEZOID] = run_trapezoid,
     [OP_LOG_DECAY] = run_log_decay,

@@ -75,7 +75,8 @@ def gradcheck(
         Of forward. Of a module ``params``, ``x``, ``ctx`` and ``state``: those left out are drawn, for two sequences of
         seven steps. Arrays are taken in float64 or complex128; they should not vary by orders of magnitude, since all
         of an array has one step, 1e-4 or a millionth of its size. Other arguments are held. A layer that iterates to a
-        fixed point needs a `tol` below 1e-12.
+        fixed point needs a `tol` below 1e-12. Those that a layer names as `estimated`, because their gradient goes
+        straight through a choice, are left out.
     seed : int
         Of what is drawn.
     **settings
@@ -316,6 +317,7 @@ def _module(
         state = getattr(saved, "state", None)
     arrays = {name: value for name, value in flatten(params) if is_parameter(name)}
     arrays |= {"x": x} if x.dtype.kind in "fc" else {}
+    arrays = {name: value for name, value in arrays.items() if name not in getattr(module, "estimated", ())}
     return *layer_functions(module, params, x, ctx, state), arrays | dict(_real_leaves(state))
 
 

@@ -6,6 +6,7 @@ without those that need kernels that a GPU does not have.
 """
 
 from cases import (
+    aussm,
     bank,
     bedouin,
     blocks,
@@ -25,6 +26,7 @@ from cases import (
     mlstm,
     ops,
     orthogonal,
+    pd_ssm,
     rg_lru,
     rnn,
     selective,
@@ -50,6 +52,8 @@ ANYWHERE: list[LayerRow] = [
     *min_gru.LAYERS,
     *rg_lru.LAYERS,
     *linoss.LAYERS,
+    *aussm.LAYERS,
+    *pd_ssm.LAYERS,
     *window.WINDOWED_LAYERS,
     *memory.MEMORIES,
     *griffin.LAYERS,
@@ -86,6 +90,7 @@ ON_DEVICES: list[Case] = [
     *mlstm.OPS,
     *slstm.OPS,
     *linoss.OPS,
+    *pd_ssm.OPS,
     *window.WINDOWS,
     *memory.HISTORIES,
     *history.READS,
@@ -109,6 +114,7 @@ LARGE: list[Case] = [
     *mlstm.OPS_LARGE,
     *slstm.OPS_LARGE,
     *linoss.OPS_LARGE,
+    *pd_ssm.OPS_LARGE,
     *window.WINDOWS_LARGE,
     *history.READS_LARGE,
     *bank.OPS_LARGE,

@@ -112,6 +112,7 @@ class LayerRow:
             ),
             ragged={} if self.lengths is None else {"x": self.lengths, "out0": self.lengths},
             lengths=self.lengths,
+            estimated=tuple(layer.estimated),
             double=tuple(range(1, 1 + len(states)))
             if getattr(layer, "exact", None) is not None and layer.window is None
             else (),

@@ -27,6 +27,7 @@ class Case:
     name; reference(args) the outputs again. `linear` names groups of arguments in which forward is jointly linear.
     `ragged` names the arguments and outputs with padding, with the lengths of their sequences: {name: lengths}.
     `double` are the outputs that stay in double precision whatever the dtype of the arguments.
+    `estimated` are the arguments whose gradient is no derivative: straight through a choice.
     `terms` is how many rounded products and sums one output element passes through at most: tolerances scale with it.
     """
 
@@ -40,6 +41,7 @@ class Case:
     ragged: dict[str, Any] = field(default_factory=dict)
     double: tuple[int, ...] = ()
     lengths: Any = None
+    estimated: tuple[str, ...] = ()
 
 
 def padding(lengths: Any, *names: str) -> dict[str, Any]:

@@ -66,6 +66,10 @@ static const struct {
     {"BlockDense", 3},
     {"DecayGain", 1},
     {"OscillatorScan", 3},
+    {"UnitScan", 3},
+    {"Softmax", 1},
+    {"Polar", 2},
+    {"PermutedScan", 4},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 

@@ -45,6 +45,8 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rg_lru": ("rg_lru", {"heads": 2}),
     "linoss": ("linoss", N),
     "linoss, damped": ("linoss", {**N, "method": "damped"}),
+    "aussm": ("aussm", N),
+    "pd_ssm": ("pd_ssm", N),
     "comba": ("comba", {**N, "heads": 2}),
     "rwkv7": ("rwkv7", {"heads": 2, "rank": 3}),
     "kda": ("kda", {**N, "heads": 2}),

@@ -104,6 +104,8 @@ CASES = {
     "gru": Case("gru", LINEAR),
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
     **{f"linoss, {one}": Case("linoss", {**LINEAR, "method": one}) for one in ("im", "imex", "damped")},
+    "aussm": Case("aussm", {"d_state": 5}, {"block": "plain"}),
+    "pd_ssm": Case("pd_ssm", {"d_state": 19, "dictionary": 3}),
     "rg_lru": Case("rg_lru", {"heads": 1}),
     "rg_lru, heads": Case("rg_lru", {"heads": 2}, {"block": "griffin"}),
     "min_gru": Case("min_gru", LINEAR),

@@ -35,6 +35,8 @@ OWN: dict[str, dict[str, Any]] = {
     "gru": {"d_state": 5},
     "rg_lru": {"heads": 2},
     "linoss": {"d_state": 5},
+    "aussm": {"d_state": 3},
+    "pd_ssm": {"d_state": 5},
     "mlstm": {"d_state": 3, "heads": 2},
     "slstm": {"d_state": 6, "heads": 2},
     "bedouin": {"d_state": 3, "tol": 1e-4},

@@ -20,11 +20,11 @@ TRAINING = "AdamW ConvergenceError NotConverged learning_rate load_recipe precis
 FILES = "from_pretrained import_lru import_s5 load"
 
 NN = """
-Activation Attention BatchNorm Bedouin Bidirectional Comba Context Converted DeltaNet Dense Dropout Embedding FPMamba
-FeedForward FeedForwardBlock FixedPointRNN GELU GRU Gate GatedDeltaNet2 Griffin KDA LAYERS LRU LSTM LastPool LayerNorm
-LinOSS LiquidS4 MLSTM Mamba Mamba2 Mamba3 MeanPool MinGRU RGLRU RMSNorm RNN RWKV7 Recurrent ResidualBlock ResidualStack
-RopeMemory RotRNN S4 S4D S5 SLSTM SelectiveRotRNN StateArray StoredHistory TiedDense WropeMemory astype flatten
-orthogonal_inverse pack real_jordan summary to_lru to_rnn to_rotrnn unflatten
+AUSSM Activation Attention BatchNorm Bedouin Bidirectional Comba Context Converted DeltaNet Dense Dropout Embedding
+FPMamba FeedForward FeedForwardBlock FixedPointRNN GELU GRU Gate GatedDeltaNet2 Griffin KDA LAYERS LRU LSTM LastPool
+LayerNorm LinOSS LiquidS4 MLSTM Mamba Mamba2 Mamba3 MeanPool MinGRU PDSSM RGLRU RMSNorm RNN RWKV7 Recurrent
+ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM SelectiveRotRNN StateArray StoredHistory TiedDense
+WropeMemory astype flatten orthogonal_inverse pack real_jordan summary to_lru to_rnn to_rotrnn unflatten
 """
 
 OPS = importlib.import_module("rotrnn.ops").__all__

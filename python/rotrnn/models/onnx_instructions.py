@@ -172,6 +172,45 @@ def _oscillator_scan(g: Graph, line: Line, m: Array, f: Array, u: str) -> str:
     return g.op("Concat", z, x, axis=2)
 
 
+def _polar(g: Graph, line: Line, r: str, phi: str) -> str:
+    parts = (g.op("Unsqueeze", g.op("Mul", r, g.op(kind, phi)), g.axes(2)) for kind in ("Cos", "Sin"))
+    return g.op("Concat", *parts, axis=2)
+
+
+def _unit_scan(g: Graph, line: Line, v: str, theta: str, w: Array) -> str:
+    """Angles add up in float64."""
+    c = g.op("CumSum", g.cast(theta, np.float64), g.constant(1, np.int64))
+    e = [g.cast(g.op(kind, c), g.dtype) for kind in ("Cos", "Sin")]
+    v = g.op("Unsqueeze", v, g.axes(-1))
+    q = [g.op("CumSum", g.op("Mul", v, one), g.constant(1, np.int64)) for one in e]
+    re = g.op("Add", g.op("Mul", e[0], q[0]), g.op("Mul", e[1], q[1]))
+    im = g.op("Sub", g.op("Mul", e[1], q[0]), g.op("Mul", e[0], q[1]))
+    y = g.op("Sub", g.op("Mul", re, g.constant(w[0])), g.op("Mul", im, g.constant(w[1])))
+    return g.op("ReduceSum", y, g.axes(-1), keepdims=0)
+
+
+def _permuted_scan(g: Graph, line: Line, w: str, m: Array, d: str, x: str) -> str:
+    """P is a matrix of zeros and ones, made of each step's rows: sums of one product and zeros are exact."""
+    K, N = len(m), m.shape[1]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        w_t, d_t, x_t = now
+        mixed = body.op("Reshape", body.op("MatMul", w_t, body.constant(m.reshape(K, N * N))), body.axes(0, N, N))
+        chosen = body.op("ArgMax", mixed, axis=1, keepdims=1)
+        P = body.cast(body.op("Equal", chosen, body.constant(np.arange(N)[:, None], np.int64)), body.dtype)
+        rows = body.axes(0), body.axes(1), body.axes(2)
+        d_re, h_re, d_im, h_im = (
+            body.op("Slice", one, rows[i], rows[i + 1], rows[1]) for i in (0, 1) for one in (d_t, states[0])
+        )
+        re = body.op("Sub", body.op("Mul", d_re, h_re), body.op("Mul", d_im, h_im))
+        im = body.op("Add", body.op("Mul", d_re, h_im), body.op("Mul", d_im, h_re))
+        moved = body.op("MatMul", body.op("Concat", re, im, axis=1), body.op("Transpose", P, perm=[0, 2, 1]))
+        h = body.op("Add", moved, x_t)
+        return [h], [h]
+
+    return g.scan(step, _sizes(line), [w, d, x])[0]
+
+
 def _elman(g: Graph, line: Line, x: str, A: Array) -> str:
     own = line.settings
     activation = {"identity": "Identity", "tanh": "Tanh", "relu": "Relu"}[own["activation"]]
@@ -460,6 +499,10 @@ RULES: dict[str, Callable[..., Any]] = {
     "Bank": _bank,
     "Scan": _scan,
     "OscillatorScan": _oscillator_scan,
+    "UnitScan": _unit_scan,
+    "Softmax": lambda g, line, x: g.op("Softmax", x, axis=-1),
+    "Polar": _polar,
+    "PermutedScan": _permuted_scan,
     "Elman": _elman,
     "LSTMCells": _lstm,
     "GRUCells": _gru,

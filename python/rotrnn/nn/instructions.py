@@ -25,6 +25,8 @@ from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
+from rotrnn.ops.permuted import PermutedScan as Permuted
+from rotrnn.ops.permuted import permuted_scan, permuted_scan_backward
 from rotrnn.ops.pointwise import (
     decay_gain,
     decay_gain_backward,
@@ -245,6 +247,42 @@ class Softplus(Instruction):
 
 
 @dataclass(frozen=True)
+class Softmax(Instruction):
+    """``y_k = e^{x_k} / sum_l e^{x_l}`` over the last axis: x (..., K)."""
+
+    reads = ("y",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        e = exp(x - x.max(-1, keepdims=True))
+        y: Array = e / e.sum(-1, keepdims=True)
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = call.y * (dy - (dy * call.y).sum(-1, keepdims=True))
+        return dx
+
+
+@dataclass(frozen=True)
+class Polar(Instruction):
+    """``y = (r cos phi, r sin phi)``, complex numbers of sizes r and angles phi (N,) by their parts (2, N)."""
+
+    reads = ("r", "phi")
+    foldable = True
+    form = "N; N -> N"
+
+    def shapes(self, r: Any, phi: Any) -> tuple[Shape, ...]:
+        return ((2, *super().shapes(r, phi)[0]),)
+
+    def forward(self, call: Call, r: Array, phi: Array) -> Array:
+        y: Array = np.stack((r * np.cos(phi), r * np.sin(phi)), -2)
+        return y
+
+    def backward(self, call: Call, dy: Array, r: Array, phi: Array) -> tuple[Array, Array]:
+        cos, sin, re, im = np.cos(phi), np.sin(phi), dy[..., 0, :], dy[..., 1, :]
+        return re * cos + im * sin, r * (im * cos - re * sin)
+
+
+@dataclass(frozen=True)
 class Affine(Instruction):
     """``y = scale x + shift``, two numbers."""
 
@@ -440,6 +478,7 @@ class Product(Instruction):
 
     reads = ("x", "z")
     light = True
+    foldable = True
     form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
@@ -867,6 +906,32 @@ class OscillatorScan(Instruction):
 
 
 @dataclass(frozen=True)
+class PermutedScan(Instruction):
+    """``h_t = P_t D_t h_{t-1} + x_t`` with weights w (K,) of matrices m (K, N, N), and d, x and h (2, N)
+    (`rotrnn.ops.permuted_scan`)."""
+
+    reads = ("w", "d", "y")
+    form = "K; K N N; P N; P N -> P N"
+    parameters = ("m",)
+
+    def state(self, w: Any, m: Any, d: Any, x: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", x),)
+
+    def forward(self, call: Call, w: Array, m: Array, d: Array, x: Array) -> Array:
+        found = permuted_scan(w, m, d, x, *(call.state or ()), lengths=call.lengths)
+        call.after, call.kept = (found.hT,), found.p
+        return found.h
+
+    def backward(self, call: Call, dy: Array, w: Array, m: Array, d: Array, x: Array) -> tuple[Array, ...]:
+        (dhT,) = call.dafter or (None,)
+        found = Permuted(call.y, call.y, call.kept)
+        dh = np.zeros_like(call.y) if dy is None else dy
+        grads = permuted_scan_backward(dh, w, m, d, found, *(call.state or ()), dhT=dhT, lengths=call.lengths)
+        call.dbefore = (grads.dh0,)
+        return tuple(grads[:4])
+
+
+@dataclass(frozen=True)
 class SelectiveScan(Instruction):
     """The scan of Mamba, x and delta (I,), A (I, S), B and C (S,), skip (I,) (`rotrnn.ops.selective_scan`)."""
 
@@ -1028,6 +1093,77 @@ class Turn(Instruction):
 def _vectors(x: Array) -> Array:
     """Returns (B, T, ..., H, N) as (B, T, L, H, N)."""
     return x.reshape(*x.shape[:2], math.prod(x.shape[2:-2]), *x.shape[-2:])
+
+
+@dataclass(frozen=True)
+class UnitScan(Instruction):
+    """``h_t = e^{i theta_t} h_{t-1} + v_t``, ``y_t = sum_j Re(w_j h_tj)``: v (I,), theta (I, N), w (2, N), its parts.
+
+    With ``c_t = c_{t-1} + theta_t``, ``h_t = e^{i c_t} conj(q_t)`` for ``q_t = q_{t-1} + e^{i c_t} v_t``: a turn, and a
+    sum without a factor, so that |e^{i theta}| = 1 exactly. Its state is that of `Turn`, c (2, I, N), and q (I, N, 2).
+    """
+
+    reads = ("v", "theta")
+    form = "I; I N; P N -> I"
+    parameters = ("w",)
+
+    def state(self, v: Any, theta: Any, w: Any) -> tuple[StateArray, ...]:
+        return StateArray("c", (2, *theta)), StateArray("q", (*theta, 2))
+
+    def forward(self, call: Call, v: Array, theta: Array, w: Array) -> Array:
+        size, T, width, N = theta.shape
+        c0, q0 = call.state or (None, None)
+        x = full((size, T, 1, width, 2 * N), 0, v.dtype, v)
+        x[..., ::2] = 1
+        found = turn(theta, x, None, c0, lengths=call.lengths)
+        e = found.y.reshape(size, T, width, N, 2)
+        ones = full((2 * width * N,), 1, v.dtype, v)
+        q, qT = diagonal_scan(
+            *(ones, (v[..., None, None] * e).reshape(size, T, 2 * width * N)),
+            None if q0 is None else q0.reshape(size, 2 * width * N),
+            lengths=call.lengths,
+            return_state=True,
+        )
+        call.after, call.kept = (found.cT, qT.reshape(size, width, N, 2)), (found.y, q)
+        y: Array = (_read(e, q.reshape(e.shape)) * _signed(w)).sum((-2, -1))
+        return y
+
+    def backward(self, call: Call, dy: Array, v: Array, theta: Array, w: Array) -> tuple[Array, ...]:
+        size, T, width, N = theta.shape
+        y, sums = call.kept
+        e, q, ones = (*(one.reshape(size, T, width, N, 2) for one in (y, sums)), full((2 * width * N,), 1, v.dtype, v))
+        c0, q0 = call.state or (None, None)
+        dcT, dqT = call.dafter or (None, None)
+        d = np.zeros_like(v) if dy is None else dy
+        dw = _signed((d[..., None, None] * _read(e, q)).sum((0, 1, 2), dtype=np.float64).astype(v.dtype).T)
+        dz = d[..., None, None] * _signed(w)
+        re, im = dz[..., 0], dz[..., 1]
+        de = np.stack((re * q[..., 0] - im * q[..., 1], re * q[..., 1] + im * q[..., 0]), -1)
+        dq = np.stack((re * e[..., 0] + im * e[..., 1], re * e[..., 1] - im * e[..., 0]), -1)
+        flat = size, 2 * width * N
+        scan = diagonal_scan_backward(
+            *(dq.reshape(sums.shape), ones, sums, None if q0 is None else q0.reshape(flat)),
+            dhT=None if dqT is None else dqT.reshape(flat),
+            lengths=call.lengths,
+        )
+        dx = scan.dx.reshape(e.shape)
+        de += v[..., None, None] * dx
+        turned = turn_backward(de.reshape(y.shape), theta, Turned(y, None, y), c0, dcT=dcT, lengths=call.lengths)
+        call.dbefore = turned.dc0, scan.dh0.reshape(size, width, N, 2)
+        return (dx * e).sum((-2, -1)), turned.dtheta, contiguous(dw.T)
+
+
+def _read(e: Array, q: Array) -> Array:
+    """Returns ``e conj(q)`` of numbers (..., 2)."""
+    re, im = e[..., 0] * q[..., 0] + e[..., 1] * q[..., 1], e[..., 1] * q[..., 0] - e[..., 0] * q[..., 1]
+    z: Array = np.stack((re, im), -1)
+    return z
+
+
+def _signed(w: Array) -> Array:
+    """Returns (N, 2) of (2, N), the second of the two negated: w in ``Re(w h)``."""
+    z: Array = np.stack((w[0], -w[1]), -1)
+    return z
 
 
 @dataclass(frozen=True)

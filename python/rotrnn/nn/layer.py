@@ -83,6 +83,8 @@ class Recurrent(Module, ABC):
     lanes: ClassVar[str] = ""
     """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
     that are not named; t is the number of steps so far."""
+    estimated: ClassVar[frozenset[str]] = frozenset()
+    """Arguments of forward, parameters or "x", whose gradient goes straight through a choice and is no derivative."""
 
     packs: ClassVar[bool] = False
     """Whether its methods take packed rows (`Context.segments`). Otherwise these are unpacked around the methods."""

@@ -2,6 +2,7 @@
 
 from rotrnn.nn.layer import Recurrent as Recurrent
 from rotrnn.nn.layers.attention import Attention as Attention
+from rotrnn.nn.layers.aussm import AUSSM as AUSSM
 from rotrnn.nn.layers.bedouin import Bedouin as Bedouin
 from rotrnn.nn.layers.comba import Comba as Comba
 from rotrnn.nn.layers.delta_net import DeltaNet as DeltaNet
@@ -21,6 +22,7 @@ from rotrnn.nn.layers.memory import RopeMemory as RopeMemory
 from rotrnn.nn.layers.memory import WropeMemory as WropeMemory
 from rotrnn.nn.layers.min_gru import MinGRU as MinGRU
 from rotrnn.nn.layers.mlstm import MLSTM as MLSTM
+from rotrnn.nn.layers.pd_ssm import PDSSM as PDSSM
 from rotrnn.nn.layers.rg_lru import RGLRU as RGLRU
 from rotrnn.nn.layers.rnn import RNN as RNN
 from rotrnn.nn.layers.rotrnn import RotRNN as RotRNN
@@ -46,6 +48,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "mamba2": Mamba2,
         "mamba3": Mamba3,
         "selective_rotrnn": SelectiveRotRNN,
+        "aussm": AUSSM,
         "min_gru": MinGRU,
         "rg_lru": RGLRU,
         "delta_net": DeltaNet,
@@ -53,6 +56,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "gated_delta_net_2": GatedDeltaNet2,
         "comba": Comba,
         "rwkv7": RWKV7,
+        "pd_ssm": PDSSM,
         "mlstm": MLSTM,
     },
     "fixed points": {

@@ -31,6 +31,8 @@ from rotrnn.ops.orthogonal import *  # noqa: F403
 from rotrnn.ops.orthogonal import __all__ as _orthogonal
 from rotrnn.ops.oscillator import *  # noqa: F403
 from rotrnn.ops.oscillator import __all__ as _oscillator
+from rotrnn.ops.permuted import *  # noqa: F403
+from rotrnn.ops.permuted import __all__ as _permuted
 from rotrnn.ops.pointwise import *  # noqa: F403
 from rotrnn.ops.pointwise import __all__ as _pointwise
 from rotrnn.ops.rnn import *  # noqa: F403
@@ -67,6 +69,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_mlstm,
         *_orthogonal,
         *_oscillator,
+        *_permuted,
         *_pointwise,
         *_rnn,
         *_scan,
