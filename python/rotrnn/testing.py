@@ -1,7 +1,8 @@
-"""Checks of gradients, for tests of your own: of layers, models and ops, and of any function with its adjoint.
+"""Checks for tests of your own: of gradients, of layers, models, ops and any function with its adjoint; of streams.
 
-`gradcheck` makes two checks in one call: `central_differences` and `adjoint_identity`, which take functions over dicts
-of arrays. They need no test runner: what is wrong is an AssertionError.
+`streamcheck` compares the lines of a layer with its forward. `gradcheck` makes two checks in one call:
+`central_differences` and `adjoint_identity`, which take functions over dicts of arrays. They need no test runner: what
+is wrong is an AssertionError.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn import _cpu
+from rotrnn._support.json import to_json
 from rotrnn._support.text import an
+from rotrnn.models.listing import ModelListing
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import (
     EVALUATION,
@@ -31,8 +35,9 @@ from rotrnn.nn.layer import (
     unflatten,
     unflatten_state,
 )
+from rotrnn.nn.listing import Listing
 
-__all__ = ["adjoint_identity", "central_differences", "gradcheck"]
+__all__ = ["adjoint_identity", "central_differences", "gradcheck", "streamcheck"]
 
 Arrays = dict[str, Array]
 Forward = Callable[[Arrays], tuple[Array, ...]]
@@ -118,6 +123,70 @@ def gradcheck(
         if _is_linear(forward, arrays, one, rng):
             adjoint_identity(forward, backward, arrays, [one], rng, name)
     return errors
+
+
+def streamcheck(
+    layer: Recurrent, params: Params | None = None, x: npt.ArrayLike | None = None, *, seed: int = 0
+) -> float:
+    """Checks that the C library's stream of a layer equals its forward, in float64.
+
+    The lines that `emit` writes run in the library, in two pieces of a sequence, and so do those of your own
+    instructions. Each number has to be within 1e-9 of the largest, or of 1: far more than the roundings of some hundred
+    steps, far less than what another equation gives for what is drawn.
+
+    >>> streamcheck(layer)                 # parameters and input are drawn, as by gradcheck
+    >>> streamcheck(layer, params, x)      # or given, x (B, T, D)
+
+    Parameters
+    ----------
+    layer : Recurrent
+        One that iterates to a fixed point needs a `tol` below 1e-12.
+    params, x
+        As to forward.
+    seed : int
+        Of what is drawn.
+
+    Returns
+    -------
+    float
+        The largest difference, relative to the largest number of y, or to 1.
+
+    Raises
+    ------
+    AssertionError
+        They differ; the message names the layer, the step and the channel.
+    TypeError
+        `layer` is something else.
+    ValueError
+        A part of the layer has no lines, or the library does not know one of them.
+    NotImplementedError
+        The layer keeps all steps, as attention without a window.
+    """
+    if not isinstance(layer, Recurrent):
+        raise TypeError(f"streamcheck: layer is {an(type(layer).__name__)}, expected a layer, as LRU(d_model=4)")
+    rng, D, name = np.random.default_rng(seed), layer.d_model, type(layer).__name__
+    params = astype(_drawn(layer, rng) if params is None else params, np.float64)
+    given = rng.standard_normal((BATCH, STEPS, D)) if x is None else np.ascontiguousarray(_wide(x))
+    expected, _ = layer.forward(params, given)
+    to = Listing(dict(flatten(params)))
+    y, ends = layer.emit(to, params, 0), (to.array(np.eye(D)), to.array(np.zeros(D)))
+    listing = ModelListing(False, ends, to.lines, y, None, ends, to.arrays)  # its encoder and its head change nothing
+    stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, len(given))
+    got = np.empty_like(given)
+    for piece in (slice(BEFORE), slice(BEFORE, None)):
+        read, written = np.ascontiguousarray(given[:, piece]), np.empty_like(given[:, piece], order="C")
+        if read.shape[1]:
+            stream.push(read, read.shape[1], None, False, written)
+        got[:, piece] = written
+    size = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    wrong = ~(np.abs(got - expected) <= 1e-9 * size)
+    if wrong.any():
+        t, b, d = (int(one[0]) for one in np.nonzero(wrong.swapaxes(0, 1)))
+        raise AssertionError(
+            f"{name}: the stream of its lines has {got[b, t, d]:.9g} in sequence {b}, step {t}, channel {d}, expected "
+            f"{expected[b, t, d]:.9g} by forward"
+        )
+    return float(np.abs(got - expected).max(initial=0.0)) / size
 
 
 # ---- the two checks ----
@@ -293,6 +362,12 @@ def _real_leaves(state: State) -> list[tuple[str, Array]]:
     return [(name, leaf) for name, leaf in flatten_state(state) if leaf.dtype.kind in "fc"]
 
 
+def _drawn(module: Any, rng: np.random.Generator) -> Params:
+    """Returns initial parameters that are changed a little, so that a zero hides nothing."""
+    drawn = flatten(astype(module.init(rng), np.float64))
+    return unflatten({n: one + 0.05 * rng.standard_normal(one.shape) * is_parameter(n) for n, one in drawn})
+
+
 def _module(
     module: Any,
     rng: np.random.Generator,
@@ -305,9 +380,8 @@ def _module(
     if getattr(module, "gradient", "implicit") != "implicit":
         what = f"gradient={module.gradient!r}, which is not that of forward"
         raise ValueError(f"gradcheck: {kind} has {what}, expected 'implicit', with a tol of at most 1e-12")
-    if params is None:  # changed a little, so that a zero does not hide a gradient
-        drawn = flatten(astype(module.init(rng), np.float64))
-        params = unflatten({n: one + 0.05 * rng.standard_normal(one.shape) * is_parameter(n) for n, one in drawn})
+    if params is None:
+        params = _drawn(module, rng)
     if x is None and width is None:
         raise TypeError(f"gradcheck: x is missing, expected the input of {an(kind)}")
     params, x = astype(params, np.float64), rng.standard_normal((BATCH, STEPS, width or 0)) if x is None else _wide(x)

@@ -6,14 +6,19 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import rotrnn
 from rotrnn.models.build import make_layer
-from rotrnn.testing import adjoint_identity, gradcheck
+from rotrnn.nn.instructions import Affine, Dense, Scan
+from rotrnn.nn.layer import Params
+from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.program import Builder, Line, Program, Programmed
+from rotrnn.testing import adjoint_identity, gradcheck, streamcheck
 from small_models import sizes_of
 
 FIXED = {"gradient": "implicit", "tol": 1e-13, "max_iterations": 2000}
@@ -37,6 +42,68 @@ def test_every_layer(name: str) -> None:
     assert expected - layer.estimated <= errors.keys()
     assert layer.estimated.isdisjoint(errors)
     assert max(errors.values()) <= 1e-6
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_streams(name: str) -> None:
+    layer = make_layer(name, D, LAYERS[name])
+    if name in ("attention", "wrope_memory"):
+        with pytest.raises(NotImplementedError, match="keeps all steps"):
+            streamcheck(layer)
+    else:
+        assert streamcheck(layer) <= 1e-11  # the roundings of seven steps, or a fixed point's tol beside a gain of 100
+
+
+@dataclass(frozen=True)
+class Own(Programmed):
+    """A scan of an instruction of the user's own."""
+
+    about: ClassVar[str] = "a test"
+    paper: ClassVar[str] = "none"
+    instruction: object = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"W": (self.d_model, self.d_model)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"W": np.eye(self.d_model, dtype=np.float32)}
+
+    def program(self) -> Program:
+        p = Builder(self)
+        instruction: Any = self.instruction
+        return p.returns(p(Scan(), p(instruction, p.x), p(Dense(), p.x, "W")))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Doubled(Affine):
+    """An instruction whose lines are given."""
+
+    lines: Any = None
+
+    def forward(self, call: Any, x: Any) -> Any:
+        return 2 * x
+
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return self.lines(to, x)
+
+
+def test_lines_that_are_not_forward_are_noticed() -> None:
+    def layer(lines: Any) -> Own:
+        return Own(3, instruction=Doubled(2.0, lines=lines))
+
+    assert streamcheck(layer(lambda to, x: to("Sum", x, x))) < 1e-12
+    message = (
+        r"^Own: the stream of its lines has -?[\d.]+ in sequence 0, step 1, channel 0, expected -?[\d.]+ by forward"
+    )
+    taps = np.array([[1.0, 1.0]] * 3)  # adds the step before
+    for wrong in (lambda to, x: to("Product", x, x), lambda to, x: to("Conv", x, taps, None)):
+        with pytest.raises(AssertionError, match=message):
+            streamcheck(layer(wrong))
+    with pytest.raises(TypeError, match="streamcheck: layer is a Gate, expected a layer"):
+        streamcheck(rotrnn.Gate(D))  # type: ignore[arg-type]
+    with pytest.raises(Unlisted, match=r"Doubled\.emit returned None"):
+        streamcheck(layer(lambda to, x: None))
 
 
 def test_parts_models_and_what_is_given() -> None:
