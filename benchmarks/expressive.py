@@ -78,9 +78,14 @@ KINDS = (
     ),
     Kind(
         "Diagonal with angles: a layer for each abelian group of which a group is made, and no other group (4).",
-        ("mamba3", "selective_rotrnn"),
+        ("mamba3", "selective_rotrnn", "aussm"),
         solved=("parity", "S3"),
         failed=("A5", "S5"),
+    ),
+    Kind(
+        "One-hot matrices: a finite automaton of as many states as there are lanes, here 64 (6).",
+        ("pd_ssm",),
+        solved=("parity", "S3", "A5"),
     ),
     Kind(
         "One reflection a token: parity, and by two layers the symmetries of a polygon, S3 among them (3, 5).",
@@ -116,6 +121,7 @@ SOURCES = (
     "Krohn and Rhodes 1965: a cascade of groups is a group made of them. A product of diagonal matrices commutes, so a "
     "layer is one abelian group",
     "Siems et al. 2025, DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products",
+    "Terzic et al. 2025, Structured Sparse Transition Matrices to Enable State Tracking in State-Space Models",
 )
 
 

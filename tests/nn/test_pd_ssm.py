@@ -198,7 +198,7 @@ def test_bad_input_is_named(make: Any, message: str) -> None:
 
 
 def test_what_forward_returned_is_expected() -> None:
-    with pytest.raises(TypeError, match="permuted_scan_backward: found is a ndarray, expected a PermutedScan"):
+    with pytest.raises(TypeError, match="permuted_scan_backward: found is an ndarray, expected a PermutedScan"):
         permuted_scan_backward(X, W, M, X, X)  # type: ignore[arg-type]
 
 

@@ -162,7 +162,7 @@ def test_every_layer_is_in_the_table_of_what_layers_express() -> None:
         runs = plan(args.recipe, seeds=[0], overrides=args.set)
         assert sorted(name.split(",")[0] for name in runs) == sorted(listed)
     assert {one.model.layer for one in runs.values()} == set(LAYERS)
-    of_another_size = {"rg_lru", "attention", "wrope_memory"}  # as many as channels, or as steps
+    of_another_size = {"rg_lru", "pd_ssm", "attention", "wrope_memory"}  # of channels, lanes, or steps
     for name, one in runs.items():
         state = form_leaves(one.build(one.task.load()).stack.blocks[0].layer.state_form)
         sizes = [of.lanes for of in state if of.kind != "integer"]
