@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from cases.layer_row import LayerRow
 from rotrnn import Bidirectional, Context, Griffin, ModelSettings, StoredHistory, build_model, pack
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Recurrent, astype, flatten, flatten_state, form_leaves, state_leaves
-from rotrnn.nn.module import Module
 from rotrnn.nn.packing import Segments, each
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
@@ -381,10 +381,17 @@ def test_what_packed_rows_do_not_fit_is_refused() -> None:
         LRU.backward(params, saved, y[:, 1:])
     with pytest.raises(ValueError, match=r"MeanPool.forward: got reset, expected cu_seqlens"):
         MeanPool().forward({}, x, Context(reset=np.zeros((2, 7), bool)))
-    dense: Module = build_model(ModelSettings(layer="lru", d_model=4, n_layers=1), sizes_of("lru"), head="retrieval",
-                                vocab=5, n_classes=2)  # fmt: skip
+    gather: Any = partial(list)
+    gather.time = "processes"
+    with pytest.raises(ValueError, match=r"LRU.forward: sequences are split over processes, expected no cu_seqlens"):
+        LRU.forward(params, x[:1], Context(cu_seqlens=bounds, gather=gather))
+    settings = ModelSettings(layer="lru", d_model=4, n_layers=1)
+    pairs: Any = build_model(settings, sizes_of("lru"), head="retrieval", vocab=5, n_classes=2)
     with pytest.raises(ValueError, match=r"Retrieval.forward: got a packed row, expected lengths \(B, 2\)"):
-        dense.forward(dense.init(rng), np.zeros((1, 2, 7), np.int64), Context(cu_seqlens=bounds))  # type: ignore[attr-defined]
+        pairs.forward(pairs.init(rng), np.zeros((1, 2, 7), np.int64), Context(cu_seqlens=bounds))
+    model: Any = build_model(settings, sizes_of("lru"), head="tagger", vocab=5, n_classes=2)
+    with pytest.raises(ValueError, match=r"Tagger.state_norms: got a packed row, expected lengths"):
+        model.state_norms(model.init(rng), np.zeros((1, 7), np.int64), Context(cu_seqlens=bounds))
 
 
 def test_rows_without_steps() -> None:

@@ -10,10 +10,11 @@ settings, and the module whose forward returned it (`rotrnn.nn.module.mark`). Th
 and does not depend on the shapes of arrays.
 
 Structure and shapes depend only on the shapes and dtypes of the input, the state and the parameters, on whether the
-context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths. So code
-that keeps or copies what forward saves (captured graphs, adapters to other frameworks, a choice of what to recompute)
-can be set up before the first forward, from `saved_shapes`. The seed and step of a context are values, too: the key of
-an applied dropout mask is an array.
+context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths;
+those of packed rows alone do, on where sequences begin (`rotrnn.nn.packing`). So code that keeps or copies what forward
+saves (captured graphs, adapters to other frameworks, a choice of what to recompute) can be set up before the first
+forward, from `saved_shapes`. The seed and step of a context are values, too: the key of an applied dropout mask is an
+array.
 """
 
 from __future__ import annotations
