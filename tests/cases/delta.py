@@ -341,7 +341,7 @@ LAYERS += [
         ("", kind(4, d_state=3), 2, 12, None),
         ("negative", kind(6, heads=2, d_state=3, expand=2, negative=True, d_conv=2), 3, 9, (9, 0, 2)),
         ("no convolution", kind(4, heads=2, d_state=2, d_conv=0), 2, 6, None),
-        ("fewer keys", kind(4, heads=4, d_state=3, key_heads=2, lower_bound=-5.0), 2, 7, (7, 3)),
+        ("fewer keys", kind(8, heads=4, d_state=5, key_heads=2, lower_bound=-5.0), 2, 7, (7, 3)),
         ("", kind(2, d_state=2, d_conv=1), 1, 0, None),
     )
 ]

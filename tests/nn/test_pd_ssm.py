@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rotrnn
 from cases.pd_ssm import complex_of, one_hot_columns, parts_of
 from rotrnn import PDSSM
 from rotrnn.nn.layer import astype
 from rotrnn.ops import permuted_scan, permuted_scan_backward
-from rotrnn.testing import central_differences
+from rotrnn.testing import central_differences, gradcheck
 
 EPS = np.finfo(np.float64).eps
 
@@ -211,3 +212,22 @@ def test_a_state_without_input_does_not_grow() -> None:
     h = layer.hidden_states(layer.forward(params, x, state=h0)[1]).reshape(30, 2, 8)
     sizes = np.abs(complex_of(np.concatenate([h0, h]))).sum(-1)
     assert (np.diff(sizes) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("around", "estimated"),
+    [
+        (lambda: rotrnn.Bidirectional(4, PDSSM(4, 3)), {"S", "M", "x", "S_reverse", "M_reverse"}),
+        (
+            lambda: rotrnn.Griffin(4, PDSSM(4, 3)),
+            {"S", "M", "x", "griffin_value_w", "griffin_value_bias", "griffin_conv_w", "griffin_conv_bias"},
+        ),
+        (lambda: rotrnn.StoredHistory(4, PDSSM(4, 3), 4), {"S", "M", "x"}),
+    ],
+)
+def test_layers_around_it_say_what_is_estimated(around: Any, estimated: set[str]) -> None:
+    """All other gradients are the slopes."""
+    layer = around()
+    errors = gradcheck(layer)
+    assert layer.estimated == estimated
+    assert {one for one in errors if not one.startswith("state")} == layer.shapes.keys() - estimated

@@ -20,6 +20,10 @@ class Around(Recurrent):
         return self.layer.recurrent
 
     @property
+    def estimated(self) -> frozenset[str]:  # type: ignore[override]
+        return self.layer.estimated
+
+    @property
     def core(self) -> Recurrent:
         return self.layer.core
 

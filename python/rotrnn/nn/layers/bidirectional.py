@@ -52,6 +52,12 @@ class Bidirectional(Recurrent):
         return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
 
     @property
+    def estimated(self) -> frozenset[str]:  # type: ignore[override]
+        """The arguments of the layer whose gradients are estimates, for both directions."""
+        of_layer = self.layer.estimated
+        return of_layer | {name + REVERSE for name in of_layer & self.layer.shapes.keys()}
+
+    @property
     def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]
         names = self.layer.conditioned
         return names + tuple(name + REVERSE for name in names)

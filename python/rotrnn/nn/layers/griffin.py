@@ -73,6 +73,12 @@ class Griffin(Around, Programmed):
         }
         return self.layer.shapes | {OWN + name: shape for name, shape in own.items()}
 
+    @property
+    def estimated(self) -> frozenset[str]:  # type: ignore[override]
+        """Those of the layer; with its input, what this input is made by."""
+        before = ("value_w", "value_bias", "conv_w", "conv_bias") if "x" in self.layer.estimated else ()
+        return self.layer.estimated.union(OWN + name for name in before)
+
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
         own: Params = {}
