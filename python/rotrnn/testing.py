@@ -391,8 +391,9 @@ def _module(
         state = getattr(saved, "state", None)
     arrays = {name: value for name, value in flatten(params) if is_parameter(name)}
     arrays |= {"x": x} if x.dtype.kind in "fc" else {}
+    arrays |= dict(_real_leaves(state))
     arrays = {name: value for name, value in arrays.items() if name not in getattr(module, "estimated", ())}
-    return *layer_functions(module, params, x, ctx, state), arrays | dict(_real_leaves(state))
+    return *layer_functions(module, params, x, ctx, state), arrays
 
 
 def _pair(

@@ -220,7 +220,7 @@ def test_a_state_without_input_does_not_grow() -> None:
         (lambda: rotrnn.Bidirectional(4, PDSSM(4, 3)), {"S", "M", "x", "S_reverse", "M_reverse"}),
         (
             lambda: rotrnn.Griffin(4, PDSSM(4, 3)),
-            {"S", "M", "x", "griffin_value_w", "griffin_value_bias", "griffin_conv_w", "griffin_conv_bias"},
+            {"S", "M", "x", "state.0", "griffin_value_w", "griffin_value_bias", "griffin_conv_w", "griffin_conv_bias"},
         ),
         (lambda: rotrnn.StoredHistory(4, PDSSM(4, 3), 4), {"S", "M", "x"}),
     ],

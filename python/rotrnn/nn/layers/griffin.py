@@ -75,9 +75,11 @@ class Griffin(Around, Programmed):
 
     @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
-        """Those of the layer; with its input, what this input is made by."""
-        before = ("value_w", "value_bias", "conv_w", "conv_bias") if "x" in self.layer.estimated else ()
-        return self.layer.estimated.union(OWN + name for name in before)
+        """Those of the layer; with its input, what this input is made of, the convolution's last inputs among it."""
+        if "x" not in self.layer.estimated:
+            return self.layer.estimated
+        own = (f"{OWN}{name}" for name in ("value_w", "value_bias", "conv_w", "conv_bias"))
+        return self.layer.estimated.union(own, ["state.0"])
 
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
