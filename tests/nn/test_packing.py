@@ -11,7 +11,7 @@ import pytest
 
 from cases import LAYER_ROWS
 from cases.layer_row import LayerRow
-from rotrnn import Bidirectional, Context, Griffin, ModelSettings, StoredHistory, build_model, pack
+from rotrnn import Bidirectional, Context, Dropout, Griffin, ModelSettings, StoredHistory, build_model, pack
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Recurrent, astype, flatten, flatten_state, form_leaves, state_leaves
 from rotrnn.nn.packing import Segments, each
@@ -304,6 +304,21 @@ def test_dropout_of_packed_rows_is_repeated_in_backward(name: str) -> None:
     gradcheck(model, params, x, Context(train=True, seed=3, step=4, cu_seqlens=np.array([0, 4, 9])))
 
 
+def test_sequences_of_a_packed_row_have_masks_of_their_own() -> None:
+    """Over time, they are the masks of the same sequences as a batch."""
+    dropout, rng = Dropout(0.5, over_time=True), np.random.default_rng(10)
+    lengths, bounds = np.array([3, 0, 7, 1]), np.array([0, 3, 3, 10, 11])
+    batch = rng.standard_normal((4, 7, 5))
+    row = np.concatenate([one[:n] for one, n in zip(batch, lengths, strict=True)])[None]
+    dy = rng.standard_normal(row.shape)
+    y, saved = dropout.forward({}, row, Context(train=True, cu_seqlens=bounds, seed=2, step=3))
+    apart, _ = dropout.forward({}, batch, Context(lengths, train=True, seed=2, step=3))
+    np.testing.assert_array_equal(y[0], np.concatenate([one[:n] for one, n in zip(apart, lengths, strict=True)]))
+    dx, _ = dropout.backward({}, saved, dy)
+    np.testing.assert_array_equal(dx == 0, y == 0)
+    np.testing.assert_array_equal(dx[y != 0], 2 * dy[y != 0])
+
+
 def test_a_long_sequence_beside_many_short_ones_makes_little_padding() -> None:
     lengths = np.array([10_000] + [10] * 1_000 + [0] * 3)
     starts = np.cumsum(lengths) - lengths
@@ -387,7 +402,7 @@ def test_what_packed_rows_do_not_fit_is_refused() -> None:
         LRU.forward(params, x[:1], Context(cu_seqlens=bounds, gather=gather))
     settings = ModelSettings(layer="lru", d_model=4, n_layers=1)
     pairs: Any = build_model(settings, sizes_of("lru"), head="retrieval", vocab=5, n_classes=2)
-    with pytest.raises(ValueError, match=r"Retrieval.forward: got a packed row, expected lengths \(B, 2\)"):
+    with pytest.raises(ValueError, match=r"Retrieval.forward: got cu_seqlens, expected lengths \(B, 2\)"):
         pairs.forward(pairs.init(rng), np.zeros((1, 2, 7), np.int64), Context(cu_seqlens=bounds))
     model: Any = build_model(settings, sizes_of("lru"), head="tagger", vocab=5, n_classes=2)
     with pytest.raises(ValueError, match=r"Tagger.state_norms: got a packed row, expected lengths"):
@@ -413,6 +428,15 @@ def test_pack_puts_sequences_into_a_row() -> None:
     for one, part in zip(parts, np.split(x[0], bounds[1:-1]), strict=True):
         np.testing.assert_array_equal(one, part)
     assert pack([np.arange(3), np.arange(2)]).x.tolist() == [[0, 1, 2, 0, 1]]
+    assert pack([[], [1, 2], []]).x.dtype.kind == "i"  # an empty list is one of floats
+    with pytest.raises(TypeError, match=r"pack: sequences is a NoneType, expected a list of arrays"):
+        pack(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"pack: sequences\[1\] has dtype <U1, expected numbers"):
+        pack([np.ones(2), np.array(["a"])])
+    with pytest.raises(
+        ValueError, match=r"pack: sequences\[0\] has shape \(\), expected \(time\), an array with a time"
+    ):
+        pack([np.float32(3)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"pack: sequences is empty, expected at least one sequence"):
         pack([])
     with pytest.raises(ValueError, match=r"pack: sequences\[1\] has shape \(3, 3\), expected \(time, 2\) as seq"):
@@ -424,3 +448,7 @@ def test_targets_of_packed_tokens_end_with_each_sequence() -> None:
                              vocab=9, n_classes=9)  # fmt: skip
     tokens = np.arange(1, 8)[None]
     assert model.targets(tokens, cu_seqlens=[0, 3, 3, 4, 7]).tolist() == [[2, 3, -1, -1, 6, 7, -1]]
+    reset = np.zeros((2, 7), bool)
+    reset[0, 3] = reset[0, 4] = reset[1, 0] = True
+    expected = [[2, 3, -1, -1, 6, 7, -1], [2, 3, 4, 5, 6, 7, -1]]
+    assert model.targets(np.repeat(tokens, 2, 0), reset=reset).tolist() == expected

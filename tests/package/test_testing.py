@@ -257,3 +257,33 @@ def test_a_gradient_that_is_zero_has_a_small_error() -> None:
     x, y = np.linspace(0.1, 1, 7), np.linspace(-1, 1, 7)
     errors = gradcheck((lambda x, y: y * y + (x - x), lambda dy, x, y: (np.zeros_like(x), 2 * y * dy)), x, y)
     assert errors["x"] < 1e-6
+
+
+def test_a_sharp_bend_is_not_a_wrong_gradient() -> None:
+    """The direction of a vector of length 1e-3 turns by a tenth within a step of 1e-4."""
+
+    def forward(x: Any) -> Any:
+        return x / max(np.linalg.norm(x), 1e-300)
+
+    def backward(dy: Any, x: Any) -> Any:
+        y, size = forward(x), np.linalg.norm(x)
+        return (dy - np.sum(dy * y) * y) / size
+
+    x = 1e-3 * forward(normal(6))
+    assert gradcheck((forward, backward), x)["x"] <= 1e-6
+    with pytest.raises(AssertionError, match="the gradient of x is"):
+        gradcheck((forward, lambda dy, x: (1 + 1e-5) * backward(dy, x)), x)
+
+
+def test_a_packed_row_has_a_state_for_each_sequence() -> None:
+    layer = rotrnn.RGLRU(4)
+    ctx = rotrnn.Context(cu_seqlens=np.array([0, 4, 4, 9]))
+    errors = gradcheck(layer, layer.init(np.random.default_rng(0)), normal(1, 9, 4), ctx)
+    assert {"x", "state.1"} <= errors.keys()
+
+
+def test_a_stream_is_not_held_closer_than_its_tolerance() -> None:
+    with pytest.raises(
+        ValueError, match=r"streamcheck: Bedouin has tol=0.1, up to which they differ, expected at most"
+    ):
+        streamcheck(rotrnn.Bedouin(4, d_state=2))

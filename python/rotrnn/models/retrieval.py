@@ -50,7 +50,8 @@ class Retrieval(SequenceModel):
     def check_context(self, args: Boundary, ctx: Context) -> Context:
         """Lengths and places of that batch."""
         if ctx.cu_seqlens is not None or ctx.reset is not None:
-            raise ValueError(f"{args.op}: got a packed row, expected lengths (B, 2): a model of pairs takes none")
+            name = "reset" if ctx.cu_seqlens is None else "cu_seqlens"
+            raise ValueError(f"{args.op}: got {name}, expected lengths (B, 2): a model of pairs takes no packed row")
         B = args.size["B"] // 2
         places = np.arange(B) if ctx.places is None else on_host(args.op, "places", ctx.places)
         if places.shape != (B,):

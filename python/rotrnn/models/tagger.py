@@ -160,20 +160,23 @@ class LanguageModel(Tagger):
                 )
 
     @staticmethod
-    def targets(tokens: Array, lengths: Array | None = None, cu_seqlens: Array | None = None) -> Array:
+    def targets(
+        tokens: Array, lengths: Array | None = None, cu_seqlens: Array | None = None, reset: Array | None = None
+    ) -> Array:
         """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`.
 
         With `lengths` (B,) the last position of sequence b is ``lengths[b] - 1``, and what is behind it is `IGNORED`.
-        With `cu_seqlens` (S + 1,), as in `Context`, a packed row (1, T) has the last positions of S sequences.
+        With `cu_seqlens` (S + 1,), as in `Context`, a packed row (1, T) has the last positions of S sequences, and with
+        `reset` (B, T) a row ends a sequence before each reset.
         """
         args = Boundary("LanguageModel.targets")
         tokens = args.array("tokens", tokens, "B T", kinds=INTEGERS)
         steps = args.lengths(lengths)
         labels = np.full(tokens.shape, IGNORED, np.int64)
         labels[:, :-1] = tokens[:, 1:]
-        if cu_seqlens is not None:
-            segments = check_segments(args, cu_seqlens, None, lengths)
-            labels[0, (segments.starts + segments.lengths - 1)[segments.lengths > 0]] = IGNORED
+        if cu_seqlens is not None or reset is not None:
+            segments = check_segments(args, cu_seqlens, reset, lengths)
+            labels.reshape(-1)[(segments.starts + segments.lengths - 1)[segments.lengths > 0]] = IGNORED
         if steps is not None:
             labels[np.arange(tokens.shape[1]) >= steps[:, None] - 1] = IGNORED
         return labels

@@ -10,7 +10,7 @@ A recurrent layer is unpacked as a whole (`rotrnn.nn.layer.Recurrent`), a progra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import an
 from rotrnn.devices.device import Array, contiguous, device_of, empty
 from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.ops.boundary import Boundary, CheckedLengths, on_host
@@ -61,13 +62,21 @@ def pack(sequences: Sequence[Array]) -> Packed:
         There is no sequence; one is no array with a time axis, is on another device, or has other sizes behind it.
     """
     args = Boundary("pack")
+    if isinstance(sequences, str | bytes | dict) or not isinstance(sequences, Iterable):
+        raise TypeError(f"pack: sequences is {an(type(sequences).__name__)}, expected a list of arrays")
     parts = [args.any_array(f"sequences[{i}]", one) for i, one in enumerate(sequences)]
     if not parts:
         raise ValueError("pack: sequences is empty, expected at least one sequence")
     for i, one in enumerate(parts):
         if one.ndim == 0 or one.shape[1:] != parts[0].shape[1:]:
             rest = ", ".join(["time", *map(str, parts[0].shape[1:])])
-            raise ValueError(f"pack: sequences[{i}] has shape {one.shape}, expected ({rest}) as sequences[0]")
+            like = " as sequences[0]" if i else ", an array with a time axis"
+            raise ValueError(f"pack: sequences[{i}] has shape {one.shape}, expected ({rest}){like}")
+        if one.dtype.kind not in "biufc":
+            raise TypeError(f"pack: sequences[{i}] has dtype {one.dtype}, expected numbers")
+    # an empty list is one of floats, which must not make floats of token ids
+    dtypes = [one.dtype for one in parts if len(one)] or [parts[0].dtype]
+    parts = [one.astype(np.result_type(*dtypes), copy=False) for one in parts]
     return Packed(np.concatenate(parts)[None], np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 

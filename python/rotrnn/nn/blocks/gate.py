@@ -13,6 +13,7 @@ import numpy.typing as npt
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
 from rotrnn.nn.layer import EVALUATION, TRUSTED, Array, Context, Module, Params, trusted
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.packing import Segments
 from rotrnn.ops.block import GATE_KINDS, Gating
 from rotrnn.ops.pointwise import dropout, dropout_backward, gelu, gelu_backward, glu, glu_backward
 
@@ -55,11 +56,12 @@ def key_of(seed: int, step: int) -> npt.NDArray[np.int64]:
 
 
 class Mask(NamedTuple):
-    """Key (seed, step) of an applied mask, places as in `Context`, and lengths."""
+    """Key (seed, step) of an applied mask, places as in `Context`, lengths, and segments of a packed row."""
 
     key: npt.NDArray[np.int64]
     places: Counts | None
     lengths: Counts | None
+    segments: Segments | None = None
 
 
 @dataclass(frozen=True)
@@ -93,22 +95,25 @@ class Dropout(Module):
                 f"Dropout: rate={self.rate} with over_time=False, expected rate=0 or over_time=True, because sequences "
                 "are split over processes"
             )
-        y = self._with(dropout, x, ctx.seed, ctx.step, ctx.places, ctx.lengths)
-        return y, Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths)
+        mask = Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths, ctx.segments if self.over_time else None)
+        return self._with(dropout, x, ctx.seed, ctx.step, mask), mask
 
     def backward(self, params: Params, saved: Mask | None, dy: Array) -> tuple[Array, Params]:
         if saved is None:
             return dy, {}
         seed, step = saved.key.tolist()
-        return self._with(dropout_backward, dy, seed, step, saved.places, saved.lengths), {}
+        return self._with(dropout_backward, dy, seed, step, saved), {}
 
-    def _with(
-        self, function: Callable[..., Array], x: Array, seed: int, step: int, places: Counts | None,
-        lengths: Counts | None,
-    ) -> Array:  # fmt: skip
-        """Applies `dropout` or its adjoint with the settings of this layer and the key of a mask."""
-        key = {"seed": seed, "step": step, "site": self.site, "places": places}
-        return function(x, self.rate, over_time=self.over_time, lengths=lengths, **key)
+    def _with(self, function: Callable[..., Array], x: Array, seed: int, step: int, mask: Mask) -> Array:
+        """Applies `dropout` or its adjoint. The sequences of a packed row, whose steps have a mask in common, have the
+        masks that they have in a batch."""
+        applied = functools.partial(function, over_time=self.over_time, seed=seed, step=step, site=self.site)
+        if mask.segments is None:
+            return applied(x, self.rate, lengths=mask.lengths, places=mask.places)
+        batches = ((mask.segments.batch(group, x), group) for group in mask.segments.groups)
+        return mask.segments.packed(
+            [applied(one, self.rate, lengths=group.lengths, places=group.places.rows) for one, group in batches]
+        )
 
 
 class ActivationSaved(NamedTuple):
