@@ -43,7 +43,7 @@ def check_slope(layer: Recurrent, ctx: Context) -> None:
     for key in layer.estimated:
         if key == "x":
             vx[:] = 0
-        else:
+        elif key in v:
             v[key][:] = 0
 
     def f(s: float) -> float:
