@@ -48,7 +48,7 @@ def rotrnn(folder: str, *arguments: str, fails: bool = False) -> str:
 
 
 def check_layers() -> None:
-    """Forward and backward of every layer: <df/dx, v> is the slope of f along v."""
+    """Forward and backward of every layer: <df/dx, v> is the slope of f along v; of D, where dx is an estimate."""
     import numpy as np
 
     from rotrnn import LAYERS
@@ -61,9 +61,15 @@ def check_layers() -> None:
         x, v = rng.standard_normal((2, 2, 9, 4))
         y, saved = layer.forward(params, x)[:2]
         dy = rng.standard_normal(y.shape)
-        dx = layer.backward(params, saved, dy)[0]
-        above, below = (float((layer.forward(params, x + step * v)[0] * dy).sum()) for step in (1e-6, -1e-6))
-        slope, expected = float((dx * v).sum()), (above - below) / 2e-6
+        dx, dparams = layer.backward(params, saved, dy)[:2]
+
+        moves = [(params, x + step * v) for step in (1e-6, -1e-6)]
+        slope = float((dx * v).sum())
+        if "x" in layer.estimated:
+            moves = [(params | {"D": params["D"] + step * v[0, 0]}, x) for step in (1e-6, -1e-6)]
+            slope = float(dparams["D"] @ v[0, 0])
+        above, below = (float((layer.forward(*moved)[0] * dy).sum()) for moved in moves)
+        expected = (above - below) / 2e-6
         assert abs(slope - expected) <= 1e-5 * (1 + abs(expected)), f"{name}: slope {slope}, expected {expected}"
         print(f"{name}: slope {slope:.6f}")
 
