@@ -279,17 +279,19 @@ def test_a_function_has_the_precision_in_which_it_was_made() -> None:
 def test_gradients_by_differences(name: str) -> None:
     """Differences over 2e-5 err by 1e-10 of third derivatives (1e6 for FPMamba, with its norm in the loop), and by some
     1e-13 of rounding or of a fixed point's tolerance, divided by 1e-5. The gradient of an embedding is that of the
-    models that have one."""
+    models that have one. What a layer names as `estimated` is held: its gradient goes straight through a choice."""
     core, rng = CORES[name], np.random.default_rng(6)
     params, x = params_of(core, rng), input_of(core, rng)
-    buffers = {key: one for key, one in flatten(params) if not is_parameter(key)}
-    trained = numbers(params)
+    held = getattr(core, "estimated", frozenset())
+    buffers = {key: one for key, one in flatten(params) if not is_parameter(key) or key in held}
+    trained = {key: one for key, one in numbers(params).items() if key not in held}
 
     def f(trained: Any, *x_or_none: Any) -> Any:
         y = rotrnn.jax.function(core)(rotrnn.unflatten({**trained, **buffers}), *(x_or_none or (x,)))
         return y
 
-    check_grads(f, (trained,) if x.dtype.kind == "i" else (trained, x), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
+    alone = x.dtype.kind == "i" or "x" in held
+    check_grads(f, (trained,) if alone else (trained, x), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
 
 
 @pytest.mark.parametrize("name", FIXED_STATE)
@@ -303,12 +305,13 @@ def test_gradients_of_states_by_differences(name: str) -> None:
     real = [i for i, one in enumerate(leaves) if one.dtype.kind in "fc"]
     rest = {i: one for i, one in enumerate(leaves) if i not in real}
 
-    def g(x: Any, given: Any) -> Any:
+    def g(given: Any, x: Any = x) -> Any:
         every = dict(zip(real, given, strict=True)) | rest
         y, after = f(params, x, tree.unflatten([every[i] for i in range(len(leaves))]))
         return y, [one for one in jax.tree.leaves(after) if one.dtype.kind in "fc"]
 
-    check_grads(g, (x, [leaves[i] for i in real]), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
+    states, held = [leaves[i] for i in real], getattr(core, "estimated", ())
+    check_grads(g, (states,) if "x" in held else (states, x), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lru", "attention", "embedding", "block", "classifier model"])
@@ -428,7 +431,7 @@ X = np.ones((B, T, D))
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda f: f(X, PARAMS), TypeError, "rotrnn.jax: LRU: params is a .*, expected a dict of arrays"),
+        (lambda f: f(X, PARAMS), TypeError, r"rotrnn.jax: LRU: params is an? .*, expected a dict of arrays"),
         (lambda f: f(PARAMS, X.astype(np.float16)), TypeError, "LRU.forward: x has dtype float16, expected float32 or"),
         (lambda f: f(PARAMS, X[0]), ValueError, r"LRU.forward: x has shape \(5, 4\), expected \(B, T, D\)"),
         (lambda f: f({**PARAMS, "nu": X}, X), ValueError, "LRU: params has 'nu', which is no parameter"),

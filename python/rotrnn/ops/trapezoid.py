@@ -70,7 +70,7 @@ def trapezoid_scan(
     With `gain`, the form of several inputs and outputs (MIMO) of R ranks, whose state has the same size: a head's
     inputs are ``x^r = gain_r x``, each has B^r and C^r of its own, and
 
-    ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t sum_r x^r_{t-1} B^r_{t-1}^T + lam_t delta_t sum_r x^r_t B^r_t^T``,
+    ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t sum_r x^r_{t-1} (B^r_{t-1})^T + lam_t delta_t sum_r x^r_t (B^r_t)^T``,
     ``y^r_t = h_t C^r_t + skip x^r_t``.
 
     Ranks are R steps of `rotrnn.ops.ssd_scan`, of which the first one decays. What y^r has not read of its own step, or

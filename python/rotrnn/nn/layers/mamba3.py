@@ -53,8 +53,8 @@ class Mamba3(Programmed):
     As it is, a channel has one input and one output (SISO). With R = `rank` above 1 this is the form of several (MIMO):
     B^r and C^r of each rank r = 1..R, and
 
-    ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t sum_r x^r_{t-1} B^r_{t-1}^T + lambda_t Delta_t sum_r x^r_t
-    B^r_t^T``,
+    ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t sum_r x^r_{t-1} (B^r_{t-1})^T + lambda_t Delta_t sum_r x^r_t
+    (B^r_t)^T``,
     ``y^r_t = h_t C^r_t + D x^r_t``, ``y = W_out sum_r U_o^r * y^r * SiLU(U_z^r * z)``, ``x^r = U_x^r * x``,
 
     with U_x, U_z, U_o for each channel and rank. The state h has the same size, and what turns are the pairs of lanes i
