@@ -90,7 +90,7 @@ help:
 	@echo "  make test-data   Parquet files and the forecast of examples/forecasts, with pyarrow and statsmodels in build/data"
 	@echo "  make test-torch  the modules of PyTorch (docs/pytorch.md), with PyTorch in build/torch; TORCH=torch==2.13.*"
 	@echo "  make test-jax    the functions for JAX (docs/jax.md), with JAX in build/jax; JAX=jax==0.10.*"
-	@echo "  make test-hub    published weights and ONNX beside transformers, Flax and onnxruntime, in build/hub"
+	@echo "  make test-hub    published weights, ONNX and delta rules beside transformers, Flax, onnxruntime and fla, in build/hub"
 	@echo "the wheel, and other machines:"
 	@echo "  make build       sdist and wheel, in dist/"
 	@echo "  make test-wheel  quick tests, commands and examples on that wheel, outside the source tree"
