@@ -6,9 +6,11 @@ kernels need Triton and a GPU, and do not run here.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,8 +18,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.chunks import plain, table
 from rotrnn import ops
 
+ROOT = Path(__file__).parents[2]
 B, T, H, K, V = 2, 32, 3, 5, 4
 CHUNK = 8
 TOLERANCE = 1e-12
@@ -46,16 +50,10 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def naive(part: str, name: str) -> Callable[..., Any]:
-    """Returns a function of fla/ops/PART/naive.py without importing fla, which asks for Triton."""
-    path = str(importlib.metadata.distribution("fla-core").locate_file(f"fla/ops/{part}/naive.py"))
-    spec = importlib.util.spec_from_file_location(f"fla_{part.replace('/', '_')}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.torch = Double("torch")  # type: ignore[attr-defined]
-    found: Callable[..., Any] = getattr(module, name)
-    return found
+    """Returns a function of fla/ops/PART/naive.py that computes in float64."""
+    function = plain(part, name)
+    function.__globals__["torch"] = Double("torch")
+    return function
 
 
 def drawn() -> Arrays:
@@ -263,6 +261,17 @@ def test_outputs_states_and_gradients_are_the_same(case: Case) -> None:
         loss = (y * torch.cos(torch.arange(y.numel())).reshape(y.shape)).sum() + (state**2).sum()
         found[who] = [y, state, *torch.autograd.grad(loss, wanted)]
     for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
-        np.testing.assert_allclose(
-            ours.detach().numpy(), theirs.detach().numpy(), rtol=0, atol=TOLERANCE * max(1.0, float(theirs.abs().max()))
-        )
+        wanted_array = theirs.detach().numpy()
+        most = max(1.0, np.abs(wanted_array).max())
+        np.testing.assert_allclose(ours.detach().numpy(), wanted_array, rtol=0, atol=TOLERANCE * most)
+
+
+def test_the_quick_benchmark_runs_and_its_table_is_written() -> None:
+    command = [sys.executable, "-m", "benchmarks.chunks", "--quick", "--json"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    text = table({"rows": rows, "machine": {"cpu": "a", "simd": "b"}, "commit": "c"})
+    assert [line.rpartition("beside ")[2].split()[0] for line in text.splitlines()[4:]] == [
+        *2 * ["fla"], *2 * ["transformers"], *4 * ["fla"]
+    ]  # fmt: skip
