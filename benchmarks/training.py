@@ -32,6 +32,10 @@ from rotrnn.training.run import Run
 FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 NORMALISE = "--seeds 0..2 --grid layer.normalise=input,spectrum,bounded"
+FASHION_ROWS = (
+    "--variant rotrnn --set task.rows=true --set task.permuted=false "
+    "--set task.data_dir=/usr/share/datasets/fashion-mnist"
+)
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
 ROTATIONS = ("mamba3", "rg_lru", "linoss", "kda", "gated_delta_net_2", "comba", "rwkv7", "griffin", "pd_ssm", "aussm")
 ALONE = ("digits-rings", "digits-gru", *(f"digits-{name}" for name in ROTATIONS))
@@ -65,6 +69,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "digits-gru": ("digits-gru --seeds 0..2",),
     "digits-rotations": tuple(f"digits-{name} --seeds 0..2" for name in ROTATIONS),
     "digits-normalise": (f"digits-rotrnn {NORMALISE}",),
+    "fashion-rows-normalise": (f"fashion-mnist-small {FASHION_ROWS} {NORMALISE}",),
     "listops-normalise": (f"listops-rotrnn-small {NORMALISE}",),
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-2048": (f"listops-rotrnn {LONG}",),

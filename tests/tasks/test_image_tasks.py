@@ -443,6 +443,17 @@ def test_permuted_mnist(tmp_path, digits):
             np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
 
 
+def test_rows_of_mnist(tmp_path, digits):
+    write_mnist(tmp_path, digits, True)
+    plain = MNIST(data_dir=str(tmp_path)).load()
+    task = MNIST(data_dir=str(tmp_path), rows=True).load()
+    assert (plain.n_features, task.n_features) == (1, 28)
+    for ours, theirs in ((task.train, plain.train), (task.val, plain.val), (task.test, plain.test)):
+        pixels = everything(theirs).inputs
+        np.testing.assert_array_equal(everything(ours).inputs, pixels.reshape(len(pixels), 28, 28))
+        np.testing.assert_array_equal(everything(ours).labels, everything(theirs).labels)
+
+
 def packed(content):
     return gzip.compress(content, mtime=0)  # names of tests have it in them
 
@@ -508,6 +519,7 @@ def test_a_size_that_no_memory_holds(tmp_path):
         (lambda: CIFAR(seed=-1), "CIFAR: seed is -1, expected an integer from 0 to 4294967295"),
         (lambda: MNIST(seed=2**32), "MNIST: seed is 4294967296"),
         (lambda: MNIST(permutation_seed=-1), "MNIST: permutation_seed is -1"),
+        (lambda: MNIST(rows=True, permuted=True), "MNIST: permuted is True, expected False with rows"),
         (lambda: MNIST(permutation="bits"), "MNIST: permutation is 'bits', expected 'random' or 'bit_reversal'"),
         (lambda: CIFAR().load(), r"CIFAR: data_dir is '', expected a folder with test_batch\.bin or test_batch"),
     ],

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST as sequences of pixels: in raster order, or permuted."""
+"""MNIST and Fashion-MNIST as sequences of pixels, in raster order or permuted, or of rows."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ SHA256 = {
 
 @dataclass(frozen=True)
 class MNIST(Released):
-    """The 70,000 handwritten digits of MNIST (LeCun et al. 1998), 28 x 28 pixels each, as 784 steps.
+    """The 70,000 handwritten digits of MNIST (LeCun et al. 1998), 28 x 28 pixels each, as 784 steps or 28 rows.
 
     The published files are {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz. The
     parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
+    rows : bool
+        A step is a row of 28 pixels, from top to bottom, instead of a pixel.
     permuted : bool
         Use another order of the pixels than raster order. Papers use different orders; with another order, accuracies
         are similar but not equal.
@@ -67,6 +69,7 @@ class MNIST(Released):
         Seed of PyTorch's random_split, which selects these images.
     """
 
+    rows: bool = False
     permuted: bool = False
     permutation: str = "random"
     permutation_seed: int = 0
@@ -89,12 +92,14 @@ class MNIST(Released):
         if self.permutation not in PERMUTATIONS:
             known = " or ".join(map(repr, PERMUTATIONS))
             raise ValueError(f"{type(self).__name__}: permutation is {self.permutation!r}, expected {known}")
+        if self.rows and self.permuted:
+            raise ValueError(f"{type(self).__name__}: permuted is True, expected False with rows: it orders pixels")
         check_ranges(type(self).__name__, self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
 
     @property
     def shape(self) -> Shape:
-        """Ten classes, one feature per step."""
-        return Shape(10, None, 1)
+        """Ten classes, one feature per step, or as many as a row has."""
+        return Shape(10, None, SIDE if self.rows else 1)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -135,7 +140,9 @@ class MNIST(Released):
 
         def split(name: str, rows: Index) -> ImageSplit:
             mean, std = self.scale
-            return ImageSplit(arrays[f"{name}_pixels"], arrays[f"{name}_labels"], rows, (mean,), (std,), steps)
+            pixels = arrays[f"{name}_pixels"]
+            pixels = pixels.reshape(-1, SIDE, SIDE) if self.rows else pixels
+            return ImageSplit(pixels, arrays[f"{name}_labels"], rows, (mean,), (std,), steps)
 
         return Task(
             self.name,
