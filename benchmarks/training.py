@@ -33,7 +33,7 @@ FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 NORMALISE = "--seeds 0..2 --grid layer.normalise=input,spectrum,bounded"
 FASHION_ROWS = (
-    "--variant rotrnn --set task.rows=true --set task.permuted=false "
+    "--variant rotrnn --set task.rows=true --grid task.permuted=false "
     "--set task.data_dir=/usr/share/datasets/fashion-mnist"
 )
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
