@@ -152,7 +152,7 @@ class PythonEngine(Engine):
             rename(error, "embedding: ids", f"{args.op}: inputs")
             raise
         self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
-        last = last and "T" in self.model.output_forms[0]
+        last = last and self.model.stepwise
         if last and not one:
             y, steps = last_steps(y, steps)
         logits, head = self.model.read(self.params, head, y, steps)

@@ -79,6 +79,8 @@ class SequenceModel(Module, ABC):
     output_forms: ClassVar[tuple[str, ...]] = ("B C",)
     time_axis: ClassVar[int] = 1
     """The axis of the inputs that is time."""
+    stepwise: ClassVar[bool] = False
+    """Whether there are logits for each step."""
     ties: ClassVar[bool] = False
     """Whether the head can be a `TiedDense`."""
 
