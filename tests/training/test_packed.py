@@ -121,9 +121,9 @@ HEADS = "classifier", "retrieval", "tagger", "language", "bits", "multilabel", "
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("norm", ["batch", "layer"])
-def test_a_step_of_every_head_equals_the_padded_one(head: str, norm: str, tmp_path: Path) -> None:
-    both = (recipe_of(f"model.norm={norm}", packed=packed, task=of_head(head)) for packed in (True, False))
+@pytest.mark.parametrize("more", ["model.norm=batch", "model.norm=layer", "model.dropout=0.3"])
+def test_a_step_of_every_head_equals_the_padded_one(head: str, more: str, tmp_path: Path) -> None:
+    both = (recipe_of(more, packed=packed, task=of_head(head)) for packed in (True, False))
     assert_same(*both, tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_a_step_of_a_ragged_task_equals_the_padded_one(name: str, tmp_path: Path
     assert_same(*both, tmp_path)
 
 
-@pytest.mark.parametrize("more", [("training.accumulate=2",), ("layer.bidirectional=true",), ("model.dropout=0.0",)])
+@pytest.mark.parametrize("more", [("training.accumulate=2",), ("layer.bidirectional=true",)])
 def test_steps_equal_the_padded_ones(more: tuple[str, ...], tmp_path: Path) -> None:
     """AdamW divides by at least `eps`: a step moves a parameter by at most its gradient's rounding times lr / eps more,
     and the gradients of later steps, of numbers below one, by about as much again."""
@@ -209,7 +209,7 @@ def test_a_row_has_the_sequences_in_order() -> None:
     assert cu_seqlens.tolist() == [0, 2, 6]
     pairs = Batch(np.arange(8).reshape(2, 2, 2), np.zeros(2, int), np.array([[2, 1], [0, 2]]))
     assert pairs.packed(False).inputs.tolist() == [[0, 1, 2, 6, 7]]
-    assert pairs.packed(False).cu_seqlens.tolist() == [0, 2, 2, 3, 5]
+    assert pairs.packed(False).cu_seqlens.tolist() == [0, 2, 3, 3, 5]
 
 
 def test_rows_are_refused_where_they_cannot_be() -> None:
@@ -222,7 +222,7 @@ def test_rows_are_refused_where_they_cannot_be() -> None:
 
 
 def test_a_row_of_pairs() -> None:
-    """Retrieval takes a row of all first and then all second sequences, and returns gradients of it."""
+    """Retrieval takes a row of pair after pair, and returns gradients of it."""
     model = build_model(ModelSettings("lru", 8, 1), {"d_state": 4}, head="retrieval", n_classes=3, n_features=2)
     params, rng = astype(model.init(np.random.default_rng(0)), np.float64), np.random.default_rng(1)
     x, lengths = rng.standard_normal((2, 2, 5, 2)), np.array([[5, 1], [2, 4]])

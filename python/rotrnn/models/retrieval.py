@@ -25,8 +25,7 @@ from rotrnn.ops.boundary import Boundary, on_host
 class Retrieval(SequenceModel):
     """Logits (B, C) from pairs of sequences: ids (B, 2, T) or features (B, 2, T, F), lengths (B, 2).
 
-    Or of one packed row (1, T) or (1, T, F), whose `cu_seqlens` (2B + 1,) bound all first sequences and then all second
-    ones.
+    Or of one packed row (1, T) or (1, T, F), which has pair after pair, with `cu_seqlens` (2B + 1,).
 
     Both sequences pass through the same encoder, stack and pool, as one batch of 2B (all first ones, then all second
     ones). From the two results u and v, the logits are ``head(GELU(hidden([u, v, u - v, u * v])))``, the retrieval head
@@ -94,7 +93,7 @@ class Retrieval(SequenceModel):
 
     def head_forward(self, params: Params, x: Array, ctx: Context) -> tuple[Array, Any]:
         pooled, pool = self.pool.forward({}, x, ctx)
-        u, v = np.split(pooled, 2)
+        u, v = np.split(pooled, 2) if ctx.segments is None else (pooled[::2], pooled[1::2])
         z, hidden = self.hidden.forward(params["hidden"], np.concatenate([u, v, u - v, u * v], 1), TRUSTED)
         z, gelu = GELU().forward({}, z, TRUSTED)
         logits, head = self.head.forward(params["head"], z, TRUSTED)
@@ -108,7 +107,8 @@ class Retrieval(SequenceModel):
         dz, _ = trusted(GELU().backward)({}, gelu, dz)
         dfeatures, dhidden = trusted(self.hidden.backward)(params["hidden"], hidden, dz)
         du, dv, ddifference, dproduct = np.split(dfeatures, 4, axis=1)
-        dpooled = np.concatenate([du + ddifference + dproduct * v, dv - ddifference + dproduct * u])
+        both = [du + ddifference + dproduct * v, dv - ddifference + dproduct * u]
+        dpooled = np.concatenate(both) if pool.segments is None else np.stack(both, 1).reshape(-1, du.shape[1])
         return pool_backward(self.pool, pool, dpooled, gather), {"hidden": dhidden, "head": dhead}
 
     def backward_all(

@@ -36,16 +36,13 @@ class Batch(NamedTuple):
         not ragged."""
         if self.lengths is None:
             return PackedBatch(*self)
-        pairs = self.lengths.ndim == 2
-        inputs, lengths = (one.swapaxes(0, 1) if pairs else one for one in (self.inputs, self.lengths))
-        inputs, lengths = inputs.reshape(lengths.size, *inputs.shape[lengths.ndim :]), lengths.ravel()
-        valid = np.arange(inputs.shape[1]) < lengths[:, None]
+        valid = np.arange(self.inputs.shape[self.lengths.ndim]) < self.lengths[..., None]
         labels = self.labels[valid][None] if stepwise else self.labels
-        return PackedBatch(inputs[valid][None], labels, None, np.append(0, np.cumsum(lengths)))
+        return PackedBatch(self.inputs[valid][None], labels, None, np.append(0, np.cumsum(self.lengths)))
 
 
 class PackedBatch(NamedTuple):
-    """A batch as one row (1, T, ...) of its sequences without padding, of pairs all first and then all second ones.
+    """A batch as one row (1, T, ...) of its sequences without padding, pair after pair if it is one of pairs.
 
     `cu_seqlens` (S + 1,) says where they begin and end, as in `rotrnn.Context`, and labels of steps are (1, T, ...).
     Where `cu_seqlens` is None, it is a `Batch`.

@@ -73,8 +73,8 @@ class Training:
         and for bits the number of zeros by that of ones.
     packed : bool
         Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
-        and gradients equal those of padded batches up to rounding, but for dropout, whose masks are then those of the
-        row. On a GPU steps are not recorded as graphs. Neither with several processes nor with `task.carry`.
+        and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
+        with several processes nor with `task.carry`.
     """
 
     batch: int
