@@ -33,6 +33,7 @@ from rotrnn.nn.layer import (
     zero_state,
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.packing import stepwise
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.pointwise import cross_entropy
 
@@ -79,8 +80,6 @@ class SequenceModel(Module, ABC):
     output_forms: ClassVar[tuple[str, ...]] = ("B C",)
     time_axis: ClassVar[int] = 1
     """The axis of the inputs that is time."""
-    stepwise: ClassVar[bool] = False
-    """Whether there are logits for each step."""
     ties: ClassVar[bool] = False
     """Whether the head can be a `TiedDense`."""
 
@@ -137,6 +136,11 @@ class SequenceModel(Module, ABC):
     def head_state_form(self) -> StateForm | None:
         """Returns the arrays of the state of `read`; None if it has no state."""
         return None
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether there are logits for each step."""
+        return stepwise(self)
 
     def answers(self, logits: Array) -> Array:
         """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""

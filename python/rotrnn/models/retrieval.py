@@ -17,6 +17,7 @@ from rotrnn.nn.blocks.gate import GELU
 from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.nn.module import Sizes
+from rotrnn.nn.packing import check_pairs
 from rotrnn.ops.boundary import Boundary, on_host
 
 
@@ -62,8 +63,7 @@ class Retrieval(SequenceModel):
             raise ValueError(f"{args.op}: got reset, expected lengths (B, 2), or cu_seqlens of a packed row")
         if ctx.cu_seqlens is not None:
             checked = super().check_context(args, ctx)
-            if (count := args.size["segments"]) % 2:
-                raise ValueError(f"{args.op}: cu_seqlens has {count} sequences, expected pairs, an even number")
+            check_pairs(args)
             return checked
         if args.size["B"] == 1:
             shape = tuple(args.size[letter] for letter in self.encoder.input_forms[0].split())

@@ -46,7 +46,6 @@ class Tagger(SequenceModel):
         return {"head": self.head}
 
     output_forms: ClassVar[tuple[str, ...]] = ("B T C",)
-    stepwise: ClassVar[bool] = True
     ties: ClassVar[bool] = True
 
     @property
