@@ -101,8 +101,9 @@ ROTRNN_API rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_
                                            int64_t capacity, rotrnn_error *error);
 ROTRNN_API void rotrnn_stream_free(rotrnn_stream *stream);
 
-/* Goes back to the state before the first step. */
+/* Goes back to the state before the first step: all sequences, or one, 0 to batch - 1, while the others go on. */
 ROTRNN_API rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream);
+ROTRNN_API rotrnn_status rotrnn_sequence_reset(rotrnn_stream *stream, int64_t sequence);
 
 /* The number of steps that one sequence of the batch has read since the start or the last reset; 0 if there is none.
  * rotrnn_stream_steps is the largest of them: that of each sequence where none has had lengths. */

@@ -81,6 +81,7 @@ def library(folder: str = FOLDER, **variables: str) -> ctypes.CDLL:
         "stream_new": (c_int, [model, c_void_p, c_int64, c_int64, error]),
         "stream_free": (None, [c_void_p]),
         "stream_reset": (c_int, [c_void_p]),
+        "sequence_reset": (c_int, [c_void_p, c_int64]),
         "stream_steps": (c_int64, [c_void_p]),
         "sequence_steps": (c_int64, [c_void_p, c_int64]),
         "sequence_unsettled": (c_int64, [c_void_p, c_int64]),

@@ -215,9 +215,16 @@ rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream) {
     return ROTRNN_OK;
 }
 
+static bool has_sequence(const rotrnn_stream *s, int64_t sequence) { return s && sequence >= 0 && sequence < s->batch; }
+
+rotrnn_status rotrnn_sequence_reset(rotrnn_stream *stream, int64_t sequence) {
+    if (!has_sequence(stream, sequence)) return ROTRNN_ARGUMENT;
+    memset((char *)stream->state + sequence * stream->state_bytes, 0, (size_t)stream->state_bytes);
+    return ROTRNN_OK;
+}
+
 static int64_t count_of(const rotrnn_stream *s, int64_t sequence, int which) {
-    const bool there = s && sequence >= 0 && sequence < s->batch;
-    return there ? count_in(s, s->state, sequence, which) : 0;
+    return has_sequence(s, sequence) ? count_in(s, s->state, sequence, which) : 0;
 }
 
 int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence) {

@@ -207,12 +207,17 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
 
 /* ------------------------------------------------------------------------------------------------------ the state */
 
-static PyObject *reset(PyObject *object, PyObject *ignored) {
+static PyObject *reset(PyObject *object, PyObject *argument) {
     stream_object *const self = (stream_object *)object;
-    (void)ignored;
-    if (!enter(self, "reset")) return NULL;
-    rotrnn_stream_reset(self->stream);
+    const bool all = argument == Py_None;
+    const long long sequence = all ? 0 : PyLong_AsLongLong(argument);
+    if (PyErr_Occurred() || !enter(self, "reset")) return NULL;
+    const rotrnn_status status =
+        all ? rotrnn_stream_reset(self->stream) : rotrnn_sequence_reset(self->stream, sequence);
     leave(self);
+    if (status != ROTRNN_OK)
+        return PyErr_Format(PyExc_ValueError, "sequence is %lld, expected 0 to %lld", sequence,
+                            (long long)self->stream->batch - 1);
     Py_RETURN_NONE;
 }
 
@@ -274,7 +279,7 @@ static PyObject *unsettled(PyObject *object, PyObject *ignored) {
 static PyMethodDef METHODS[] = {
     {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
      "push(x, n, lengths, last, y): reads n steps and writes y; whether tokens and lengths were in range."},
-    {"reset", reset, METH_NOARGS, "reset(): goes back to before the first step."},
+    {"reset", reset, METH_O, "reset(sequence): goes back to before the first step, all if it is None."},
     {"state", state, METH_NOARGS, "state(): the state of all sequences."},
     {"restore", restore, METH_O, "restore(state): continues from what state() returned."},
     {"steps", steps, METH_NOARGS, "steps(): the number of steps that each sequence has read."},

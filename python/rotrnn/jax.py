@@ -25,10 +25,11 @@ from rotrnn import _cpu
 from rotrnn._support.text import an
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
 from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
-from rotrnn.nn.packing import AsBatch, as_batch
+from rotrnn.nn.packing import AsBatch, as_batch, check_rows, stepwise
 
 try:
     import jax
+    import jax.numpy as jnp
     from jax.custom_derivatives import SymbolicZero
     from jax.experimental.buffer_callback import buffer_callback
     from jax.extend.core import Primitive
@@ -45,12 +46,13 @@ def function(
 ) -> Callable[..., Any]:
     """Returns a layer, block, stack or model as a function for JAX.
 
-        f(params, x, state=None, *, lengths=None, cu_seqlens=None, seed=0, step=0)
+        f(params, x, state=None, *, lengths=None, cu_seqlens=None, reset=None, seed=0, step=0)
 
     It returns y, or a tuple of y and what else is asked for here. `params` is a nested dict of arrays, as from
     ``module.init``, and `state` the state before x. `lengths`, and in training mode `seed` and `step`, are as in
-    `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, is a NumPy
-    array, since shapes follow from it: the row runs as a padded batch that is as long as its longest sequence.
+    `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, or `reset`,
+    where rows of a batch are cut, is a NumPy array, since shapes follow from it: the sequences run as a padded batch
+    that is as long as the longest of them.
 
     Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
     mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
@@ -109,17 +111,22 @@ def function(
         *,
         lengths: Any = None,
         cu_seqlens: Any = None,
+        reset: Any = None,
         seed: Any = 0,
         step: Any = 0,
     ) -> Any:
         packed = None
-        if cu_seqlens is not None:
-            packed = adapter.as_batch(x, cu_seqlens, lengths)
-            x, lengths = x[0][packed.rows], packed.lengths.astype(np.int32)
+        if cu_seqlens is not None or reset is not None:
+            packed = adapter.as_batch(x, cu_seqlens, reset, lengths)
+            if packed.origins is not None:
+                state = tree_map(lambda leaf: adapter.spread(leaf, packed.origins, len(x)), state)
+            x, lengths = x.reshape(-1, *x.shape[2:])[packed.rows], packed.lengths.astype(np.int32)
         given = adapter.arguments(params, x, state, lengths, (seed, step) if train else None)
         y, after, buffers = compiled(given)
-        if packed is not None and any("T" in form.split() for form in module.output_forms):
+        if packed is not None and stepwise(module):
             y = y.reshape(-1, *y.shape[2:])[packed.back]
+        if packed is not None and packed.ends is not None:
+            after = [leaf[packed.ends] for leaf in after]
         more = [filled(adapter.call.form, after)] if return_state else []
         if return_buffers:
             more.append(unflatten(dict(zip(adapter.buffers, buffers, strict=True))))
@@ -203,12 +210,19 @@ class _Adapter:
                 self._check_array("state", leaf)
         return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, key)
 
-    def as_batch(self, x: Any, cu_seqlens: Any, lengths: Any) -> AsBatch:
-        """Returns a packed row as a batch."""
+    def as_batch(self, x: Any, cu_seqlens: Any, reset: Any, lengths: Any) -> AsBatch:
+        """Returns the segments of a batch as a batch."""
         self._check_array("x", x)
-        if isinstance(cu_seqlens, jax.core.Tracer):
-            raise TypeError(f"{self.title}: cu_seqlens is traced, expected a NumPy array: shapes follow from it")
-        return as_batch(self.title, x.shape, cu_seqlens, lengths)
+        for name, value in (("cu_seqlens", cu_seqlens), ("reset", reset)):
+            if isinstance(value, jax.core.Tracer):
+                raise TypeError(f"{self.title}: {name} is traced, expected a NumPy array: shapes follow from it")
+        return as_batch(self.title, self.module, x.shape, cu_seqlens, reset, lengths)
+
+    def spread(self, leaf: Any, origins: Any, B: int) -> Any:
+        """Returns a leaf (S, ...) of the state (B, ...) before rows with resets, zero where segments begin by one."""
+        self._check_array("state", leaf)
+        check_rows(self.title, leaf.shape, B)
+        return jnp.concatenate([jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), leaf])[origins + 1]
 
     def check_state_form(self) -> None:
         """Checks that there is a state, and one of fixed size: shapes may not depend on the number of steps so far."""

@@ -526,6 +526,21 @@ def test_states_continue_where_they_were_saved_and_reset_starts_again(name: str,
     assert stream.save() == state
 
 
+@each_case
+def test_one_sequence_starts_again_while_the_others_go_on(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, other, fresh = (loaded.stream(BATCH) for _ in range(3))
+    for one in (stream, other):
+        one.push(x[:, :9])
+    assert stream.lib.sequence_reset(stream.handle, 1) == librotrnn.OK
+    got, expected, new = (one.push(x[:, 9:]) for one in (stream, other, fresh))
+    expected[1] = new[1]
+    assert np.array_equal(got, expected)
+    steps = [stream.lib.sequence_steps(stream.handle, b) for b in range(BATCH)]
+    assert steps == [x.shape[1] - 9 * (b == 1) for b in range(BATCH)]
+
+
 def small(folder: Path, precision: Any = np.float32) -> tuple[bytes, Model]:
     """The file of a small model that reads tokens, and the model."""
     model, params, _ = built("tokens, mean")
@@ -846,6 +861,8 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
     for call in (lib.model_free, lib.stream_free, lib.model_facts, lib.model_isa, lib.stream_steps, lib.state_size):
         call(None)
     assert lib.stream_reset(None) == librotrnn.ARGUMENT
+    assert lib.sequence_reset(None, 0) == librotrnn.ARGUMENT
+    assert [lib.sequence_reset(stream.handle, b) for b in (-1, 1, 2**62)] == [librotrnn.ARGUMENT] * 3
     assert lib.model_open(ctypes.byref(handle), bytes(tmp_path / "none"), ctypes.byref(error)) == librotrnn.NO_FILE
     assert b"none" in error.text
     assert lib.model_open(ctypes.byref(handle), bytes(tmp_path), ctypes.byref(error)) == librotrnn.NO_FILE

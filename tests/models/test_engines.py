@@ -138,6 +138,52 @@ def test_both_engines_say_the_same(layer: str) -> None:
     assert not c.tokens.any()
 
 
+RESET = {
+    **dict.fromkeys(OWN, ("c", "python")),
+    **{"attention": ("python",), "wrope_memory": ("python",)},  # states that grow
+}
+SIZES = OWN | {"attention": {"heads": 2}, "wrope_memory": {"d_state": 4, "length": 9}}
+
+
+@pytest.mark.parametrize(("layer", "engine"), [(layer, one) for layer, engines in RESET.items() for one in engines])
+@pytest.mark.parametrize("head", ["tagger", "classifier"])
+def test_some_sequences_are_reset_and_the_others_go_on(layer: str, engine: str, head: str) -> None:
+    """In float64, of some thousand roundings of numbers of size one; C keeps the bits."""
+    model = build_model(ModelSettings(layer, 8, 2), SIZES[layer], head=head, n_classes=C, n_features=F)
+    rng = np.random.default_rng(1)
+    params, x = astype(model.init(rng), np.float64), rng.standard_normal((B, 9, F))
+    stream, other, fresh = (model.stream(params, B, engine) for _ in range(3))
+    for one in (stream, other):
+        one.push(x[:, :4])
+        one.push(x[:, 4])
+    which = np.array([False, True, False])
+    stream.reset(which)
+    assert stream.tokens.tolist() == [5, 0, 5]
+    for t in (5, 6):
+        got, expected, new = (one.push(x[:, t]) for one in (stream, other, fresh))
+        expected[which] = new[which]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=0 if engine == "c" else 1e-11)
+    got, expected, new = (one.push(x[:, 7:]) for one in (stream, other, fresh))
+    expected[which] = new[which]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=0 if engine == "c" else 1e-11)
+    assert stream.tokens.tolist() == [9, 4, 9]
+    stream.reset(~which | which)
+    assert stream.tokens.tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(stream.push(x[:, 0]), model.stream(params, B, engine).push(x[:, 0]))
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_what_reset_refuses(engine: str) -> None:
+    model, params, x = made("lru")
+    stream = model.stream(params, B, engine)
+    stream.push(x[:, :5])
+    with pytest.raises(ValueError, match=r"^Stream.reset: which has shape \(2,\), expected \(B=3,\)"):
+        stream.reset([True, False])
+    with pytest.raises(TypeError, match=r"^Stream.reset: which has dtype int\d+, expected bool"):
+        stream.reset([1, 0, 2])
+    assert stream.tokens.tolist() == [5] * B
+
+
 class Mine(LRU):
     """A parameterisation that the library cannot know, of a recurrence that it has."""
 

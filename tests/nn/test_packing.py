@@ -401,9 +401,6 @@ def test_what_packed_rows_do_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"LRU.forward: sequences are split over processes, expected no cu_seqlens"):
         LRU.forward(params, x[:1], Context(cu_seqlens=bounds, gather=gather))
     settings = ModelSettings(layer="lru", d_model=4, n_layers=1)
-    pairs: Any = build_model(settings, sizes_of("lru"), head="retrieval", vocab=5, n_classes=2)
-    with pytest.raises(ValueError, match=r"Retrieval.forward: got cu_seqlens, expected lengths \(B, 2\)"):
-        pairs.forward(pairs.init(rng), np.zeros((1, 2, 7), np.int64), Context(cu_seqlens=bounds))
     model: Any = build_model(settings, sizes_of("lru"), head="tagger", vocab=5, n_classes=2)
     with pytest.raises(ValueError, match=r"Tagger.state_norms: got a packed row, expected lengths"):
         model.state_norms(model.init(rng), np.zeros((1, 7), np.int64), Context(cu_seqlens=bounds))

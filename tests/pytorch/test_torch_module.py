@@ -364,3 +364,116 @@ def test_a_packed_row_of_a_model_has_a_result_for_each_sequence() -> None:
         net(tokens, cu_seqlens=[0, 5])
     with pytest.raises(ValueError, match=r"SequenceClassifier.forward: got cu_seqlens and lengths"):
         net(tokens, torch.tensor([6]), cu_seqlens=[0, 6])
+
+
+@pytest.mark.parametrize("name", ["mamba2", "lru"])
+def test_rows_with_resets_have_the_results_of_their_pieces(name: str) -> None:
+    layer = rotrnn.Mamba2(D, d_state=3, d_head=4) if name == "mamba2" else rotrnn.LRU(D, 3)
+    net = rotrnn.torch.Module(layer).double()
+    x = torch.randn(2, 6, D, dtype=torch.float64, requires_grad=True)
+    _, first = net(torch.randn(2, 3, D, dtype=torch.float64), return_state=True)
+    of = [one.detach().requires_grad_() for one in (first if isinstance(first, tuple) else (first,))]
+    state: Any = tuple(of) if isinstance(first, tuple) else of[0]
+    rows = [tuple(one[b : b + 1] for one in of) if isinstance(first, tuple) else of[0][b : b + 1] for b in (0, 1)]
+    reset = torch.zeros(2, 6, dtype=torch.bool)
+    reset[0, 4] = reset[1, 0] = True  # the second row drops what it was given
+    y, after = net(x, state=state, reset=reset, return_state=True)
+    pieces = [(x[:1, :4], rows[0]), (x[:1, 4:], None), (x[1:], None)]
+    parts = [net(piece, state=before, return_state=True) for piece, before in pieces]
+    apart = torch.cat([torch.cat([parts[0][0], parts[1][0]], 1), parts[2][0]])
+    torch.testing.assert_close(y, apart)
+    weights, leaves = torch.randn_like(y), [x, *of, *net.parameters()]
+    torch.testing.assert_close(
+        torch.autograd.grad((weights * y).sum(), leaves), torch.autograd.grad((weights * apart).sum(), leaves)
+    )
+    for b, (_, own) in enumerate(parts[1:]):
+        for leaf, one in zip(*((one if isinstance(one, tuple) else (one,)) for one in (after, own)), strict=True):
+            torch.testing.assert_close(leaf[b : b + 1], one)
+    with pytest.raises(ValueError, match=r"forward: state has an array of shape \(2, .*\), expected \(B=1, \.\.\.\)"):
+        net(x[:1], state=state, reset=reset[:1])
+
+
+LENGTHS = 2, 5, 5, 1
+
+
+@pytest.mark.parametrize("sort", [True, False])
+@pytest.mark.parametrize("core", ["layer", "tagger", "classifier"])
+def test_a_packed_sequence_is_returned_as_one(core: str, sort: bool) -> None:
+    settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
+    kind: Any = rotrnn.Mamba2(3, d_state=3, d_head=2)
+    if core != "layer":
+        kind = rotrnn.build_model(settings, {"d_state": 3}, head=core, n_features=3, n_classes=2)
+    net = rotrnn.torch.Module(kind).eval()
+    lengths = torch.tensor(LENGTHS if not sort else sorted(LENGTHS, reverse=True))
+    x = torch.randn(4, 5, 3, requires_grad=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=sort)
+    expected, after = net(x, lengths, return_state=True)
+    y, state = net(packed, return_state=True)
+    torch.testing.assert_close(state, after)
+    if core == "classifier":
+        torch.testing.assert_close(y, expected)
+        return
+    assert isinstance(y, torch.nn.utils.rnn.PackedSequence)
+    for one, other in zip(y[1:], packed[1:], strict=True):
+        assert one is other
+    torch.testing.assert_close(torch.nn.utils.rnn.pad_packed_sequence(y, batch_first=True)[0], expected)
+    got, wanted = (torch.autograd.grad((one**2).sum(), x)[0] for one in (y.data, expected))
+    torch.testing.assert_close(got, wanted)
+    again = net(packed, state=state)
+    torch.testing.assert_close(
+        torch.nn.utils.rnn.pad_packed_sequence(again, batch_first=True)[0], net(x, lengths, state=after)
+    )
+
+
+def test_a_nested_tensor_is_returned_as_one() -> None:
+    net = rotrnn.torch.Module(rotrnn.LRU(D, 3))
+    parts = [torch.randn(length, D) for length in LENGTHS]
+    x = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    y, state = net(x, return_state=True)
+    assert y.shape == x.shape  # the same ragged size
+    expected = [net(part[None], return_state=True) for part in parts]
+    for one, (other, _) in zip(y.unbind(), expected, strict=True):
+        torch.testing.assert_close(one, other[0])
+    torch.testing.assert_close(state, torch.cat([after for _, after in expected]))
+    (x + y).values().sum().backward()  # a residual
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
+    pooled = rotrnn.torch.Module(rotrnn.build_model(settings, {"d_state": 3}, n_features=D, n_classes=2)).eval()
+    torch.testing.assert_close(pooled(x), torch.cat([pooled(part[None]) for part in parts]))
+
+
+def test_sequences_of_torch_are_refused_with_lengths_of_their_own() -> None:
+    net = rotrnn.torch.Module(rotrnn.LRU(D, 3))
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(3, D), torch.randn(1, D)])
+    jagged = torch.nested.nested_tensor([torch.randn(3, D), torch.randn(1, D)], layout=torch.jagged)
+    for x, name in ((packed, "a PackedSequence"), (jagged, "a nested tensor")):
+        for more in ({"lengths": [3, 1]}, {"cu_seqlens": [0, 3, 4]}, {"reset": torch.zeros(2, 3, dtype=torch.bool)}):
+            message = f"^LRU.forward: got {next(iter(more))} with {name}, which has its own lengths"
+            with pytest.raises(ValueError, match=message):
+                net(x, **more)
+    strided = torch.nested.nested_tensor([torch.randn(3, D), torch.randn(1, D)])
+    with pytest.raises(ValueError, match=r"^LRU.forward: x is a nested tensor with layout torch.strided, expected"):
+        net(strided)
+    narrow = torch.nested.narrow(
+        torch.randn(2, 5, D), 1, torch.tensor([0, 1]), torch.tensor([3, 2]), layout=torch.jagged
+    )
+    with pytest.raises(
+        ValueError, match=r"^LRU.forward: x is a nested tensor with gaps between its sequences, expected"
+    ):
+        net(narrow)
+
+
+def test_resets_and_pairs_of_models() -> None:
+    settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
+    pooled, pairs = (
+        rotrnn.torch.Module(rotrnn.build_model(settings, {"d_state": 3}, head=head, vocab=5, n_classes=3)).eval()
+        for head in ("classifier", "retrieval")
+    )
+    tokens = torch.tensor([[1, 2, 3, 4, 0, 1]])
+    with pytest.raises(ValueError, match=r"SequenceClassifier.forward: got reset, expected cu_seqlens"):
+        pooled(tokens, reset=tokens == 3)
+    with pytest.raises(ValueError, match=r"Retrieval.forward: cu_seqlens has 3 sequences, expected pairs"):
+        pairs(tokens, cu_seqlens=[0, 2, 3, 6])
+    both = torch.tensor([[[1, 2, 0, 0], [3, 4, 0, 1]]])
+    torch.testing.assert_close(pairs(tokens, cu_seqlens=[0, 2, 6]), pairs(both, [[2, 4]]))

@@ -614,3 +614,30 @@ def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
     traced = jax.jit(lambda bounds: f(params, x, cu_seqlens=bounds)[0])
     with pytest.raises(TypeError, match=r"cu_seqlens is traced, expected a NumPy array: shapes follow from it"):
         traced(bounds)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "lru"])
+def test_rows_with_resets_have_the_results_of_forward(name: str) -> None:
+    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    f = rotrnn.jax.function(layer, return_state=True)
+    params, x = layer.init(rng), rng.standard_normal((2, 6, D)).astype(np.float32)
+    state = layer.forward(params, x[:, ::-1])[1].state
+    reset = np.zeros((2, 6), bool)
+    reset[0, 4] = reset[1, 0] = True
+    expected, saved = layer.forward(params, x, Context(reset=reset), state)
+    y, after = f(params, x, state, reset=reset)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    for (_, one), (_, other) in zip(flatten_state(after), flatten_state(saved.state), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    weights = rng.standard_normal(y.shape).astype(np.float32)
+    grads = jax.grad(lambda p, x: (weights * f(p, x, state, reset=reset)[0]).sum(), (0, 1))(params, x)
+    dx, dparams, _ = layer.backward(params, saved, weights)
+    np.testing.assert_allclose(grads[1], dx, rtol=1e-4, atol=1e-4)
+    for key, value in dparams.items():
+        np.testing.assert_allclose(grads[0][key], value, rtol=1e-4, atol=1e-4, err_msg=key)
+    with pytest.raises(TypeError, match=r"reset is traced, expected a NumPy array: shapes follow from it"):
+        jax.jit(lambda reset: f(params, x, reset=reset)[0])(reset)
+    with pytest.raises(ValueError, match=r"got reset and lengths, expected one of them"):
+        f(params, x, reset=reset, lengths=np.array([6, 6]))
+    with pytest.raises(ValueError, match=r"state has an array of shape \(2, .*\), expected \(B=1, \.\.\.\)"):
+        f(params, x[:1], state, reset=reset[:1])

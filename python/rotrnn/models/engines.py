@@ -13,11 +13,12 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plural
-from rotrnn.devices.device import full
+from rotrnn.devices.device import beside, full
 from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
 from rotrnn.nn.module import check_form
+from rotrnn.nn.packing import each
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import check_indices
 
@@ -46,8 +47,8 @@ class Engine(ABC):
         steps, or of the `last` of each sequence. The caller has checked the shape."""
 
     @abstractmethod
-    def reset(self) -> None:
-        """Goes back to the state before the first step."""
+    def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
+        """Goes back to the state before the first step: of these sequences (B,), or of all."""
 
     @abstractmethod
     def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
@@ -103,9 +104,10 @@ class CEngine(Engine):
             among = f"{plural(steps * self.iterating, 'step')} of {plural(self.iterating, 'layer')}"
             warnings.warn(f"Stream.push: no fixed point for {found} of {among}", NotConverged, stacklevel=4)
 
-    def reset(self) -> None:
-        self.stream.reset()
-        self.unsettled = 0
+    def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
+        for sequence in [None] if which is None else np.flatnonzero(which).tolist():
+            self.stream.reset(sequence)
+        self.unsettled = sum(self.stream.unsettled())
 
     @property
     def state(self) -> State:
@@ -138,11 +140,20 @@ class PythonEngine(Engine):
         self.model, self.params, self.batch = model, params, batch
         self.numbers = next(leaf.dtype.name for _, leaf in flatten(params))
         self.prepared = trusted(model.stack.prepare)(params["blocks"])
-        self.reset()
+        self.reset(None)
 
-    def reset(self) -> None:
-        self.state: State = None
-        self.tokens = np.zeros(self.batch, np.int64)
+    def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
+        if which is None or which.all():
+            self.state: State = None
+            self.tokens = np.zeros(self.batch, np.int64)
+            return
+
+        def leaf(one: Array) -> Array:
+            own = one.copy()
+            own[beside(which, one)] = 0
+            return own
+
+        self.state, self.tokens = each(leaf, self.state), np.where(which, 0, self.tokens)
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
         stack, head = (None, None) if self.state is None else self.state
@@ -152,7 +163,7 @@ class PythonEngine(Engine):
             rename(error, "embedding: ids", f"{args.op}: inputs")
             raise
         self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
-        last = last and "T" in self.model.output_forms[0]
+        last = last and self.model.stepwise
         if last and not one:
             y, steps = last_steps(y, steps)
         logits, head = self.model.read(self.params, head, y, steps)

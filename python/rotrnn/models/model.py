@@ -33,6 +33,7 @@ from rotrnn.nn.layer import (
     zero_state,
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
+from rotrnn.nn.packing import stepwise
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.ops.pointwise import cross_entropy
 
@@ -135,6 +136,11 @@ class SequenceModel(Module, ABC):
     def head_state_form(self) -> StateForm | None:
         """Returns the arrays of the state of `read`; None if it has no state."""
         return None
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether there are logits for each step."""
+        return stepwise(self)
 
     def answers(self, logits: Array) -> Array:
         """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""

@@ -17,7 +17,7 @@ from rotrnn.models.engines import check_steps, engine_of
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Params, State, flatten_state
 from rotrnn.nn.module import Unchecked, in_order, spelled_out
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, on_host
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -95,9 +95,28 @@ class Stream:
         tokens: npt.NDArray[np.int64] = self._engine.tokens
         return tokens
 
-    def reset(self) -> None:
-        """Resets the stream to its state before the first token."""
-        self._engine.reset()
+    def reset(self, which: npt.ArrayLike | None = None) -> None:
+        """Resets the stream to its state before the first token.
+
+        Parameters
+        ----------
+        which : (B,) bool, optional
+            The sequences to reset, while the others go on. Default: all.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The dtype or the shape is another.
+        """
+        if which is None:
+            self._engine.reset(None)
+            return
+        mask = on_host("Stream.reset", "which", which)
+        if mask.dtype != np.bool_:
+            raise TypeError(f"Stream.reset: which has dtype {mask.dtype}, expected bool")
+        if mask.shape != (self.batch,):
+            raise ValueError(f"Stream.reset: which has shape {mask.shape}, expected (B={self.batch},)")
+        self._engine.reset(mask)
 
     def push(self, inputs: npt.ArrayLike, lengths: npt.ArrayLike | None = None, *, last: bool = False) -> Array:
         """Reads the next token of each sequence, or the next chunk of tokens.

@@ -29,7 +29,7 @@ from rotrnn._support.text import alike, an, nearest
 from rotrnn.devices.device import is_array, is_plain
 from rotrnn.devices.recording import recording
 from rotrnn.nn.listing import Listing, Unlisted
-from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments
+from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments, stepwise
 from rotrnn.nn.summary import BUFFERS as BUFFERS
 from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
@@ -382,7 +382,7 @@ class Module(Summarised):
     def output_sizes(self, args: Boundary) -> Sizes:
         """Returns the sizes of an output of forward, whose arguments `args` has checked, by their letters."""
         sizes = {letter: args.size[letter] for letter in ("B", "T", "segments") if letter in args.size}
-        if "segments" in sizes and not any("T" in form.split() for form in self.output_forms):
+        if "segments" in sizes and not stepwise(self):
             sizes["B"] = sizes["segments"]  # an output for each sequence
         return tuple(sizes.items())
 

@@ -324,23 +324,56 @@ def check_segments(args: Boundary, cu_seqlens: Any, reset: Any, lengths: Any) ->
 
 
 class AsBatch(NamedTuple):
-    """A packed row (1, T, ...) as one ragged batch (S, L, ...): the rows (S, L) of its steps, in padding any row, the
-    lengths, and where each step (1, T) is in the batch, whose rows are one table."""
+    """Segments of (B, T, ...) as one ragged batch (S, L, ...), of pairs (S / 2, 2, L, ...): the rows of its steps, in
+    padding any row, the lengths, and where each step (B, T) is in the batch, whose rows are one table.
+
+    By `reset`, `origins` (S,) are the rows of B with whose state segments begin, -1 for those that begin by a reset,
+    and `ends` (B,) the last segments of rows."""
 
     rows: Index
     lengths: Index
     back: Index
+    origins: Index | None = None
+    ends: Index | None = None
 
 
-def as_batch(op: str, shape: Sequence[int], cu_seqlens: Any, lengths: Any = None) -> AsBatch:
-    """Checks the bounds of a packed row of this shape, an argument of `op`. For adapters, which gather by themselves:
-    it is one batch, whatever padding there is, because shapes within their calls may not depend on the bounds."""
+def as_batch(op: str, module: Any, shape: Sequence[int], cu_seqlens: Any, reset: Any, lengths: Any) -> AsBatch:
+    """Checks the bounds of a packed row, or the resets of a batch, of this shape, arguments of `op`. For adapters,
+    which gather by themselves: it is one batch, whatever padding there is, because shapes within their calls may not
+    depend on the bounds."""
     args = Boundary(op)
     for letter, size in zip("BT", shape, strict=False):
         args.bind(letter, size, "x")
-    segments = check_segments(args, cu_seqlens, None, lengths).as_one(True)
+    segments = check_segments(args, cu_seqlens, reset, lengths).as_one(True)
     (group,) = segments.groups
-    return AsBatch(group.rows.rows, np.asarray(group.lengths), segments._back.rows)
+    rows, steps, back = group.rows.rows, np.array(group.lengths), segments._back.rows
+    if segments.begins is None:
+        if getattr(module, "time_axis", 1) == 1:
+            return AsBatch(rows, steps, back)
+        check_pairs(args)
+        return AsBatch(rows.reshape(-1, 2, rows.shape[1]), steps.reshape(-1, 2), back)
+    if not stepwise(module):
+        raise ValueError(f"{op}: got reset, expected cu_seqlens, whose sequences have a result each")
+    origins, given = np.full(len(steps), -1), segments.begins >= 0
+    origins[segments.begins[given]] = np.flatnonzero(given)
+    return AsBatch(rows, steps, back, origins, segments.ends)
+
+
+def check_rows(op: str, shape: Sequence[int], B: int) -> None:
+    """Checks the shape of an array of the state before rows with resets, for adapters."""
+    if not shape or shape[0] != B:
+        raise ValueError(f"{op}: state has an array of shape {tuple(shape)}, expected (B={B}, ...)")
+
+
+def check_pairs(args: Boundary) -> None:
+    """Checks that a packed row has pairs of sequences."""
+    if (count := args.size["segments"]) % 2:
+        raise ValueError(f"{args.op}: cu_seqlens has {count} sequences, expected pairs, an even number")
+
+
+def stepwise(module: Any) -> bool:
+    """Returns whether a module has an output for each step."""
+    return any("T" in form.split() for form in module.output_forms)
 
 
 def _of_resets(args: Boundary, reset: Array, B: int, T: int) -> Segments:

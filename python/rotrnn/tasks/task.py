@@ -31,6 +31,28 @@ class Batch(NamedTuple):
     labels: npt.NDArray[Any]
     lengths: Index | None
 
+    def packed(self, stepwise: bool) -> PackedBatch:
+        """Returns the batch as one packed row, labels too if they are `stepwise`, one for each step; as it is if it is
+        not ragged."""
+        if self.lengths is None:
+            return PackedBatch(*self)
+        valid = np.arange(self.inputs.shape[self.lengths.ndim]) < self.lengths[..., None]
+        labels = self.labels[valid][None] if stepwise else self.labels
+        return PackedBatch(self.inputs[valid][None], labels, None, np.append(0, np.cumsum(self.lengths)))
+
+
+class PackedBatch(NamedTuple):
+    """A batch as one row (1, T, ...) of its sequences without padding, pair after pair if it is one of pairs.
+
+    `cu_seqlens` (S + 1,) says where they begin and end, as in `rotrnn.Context`, and labels of steps are (1, T, ...).
+    Where `cu_seqlens` is None, it is a `Batch`.
+    """
+
+    inputs: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    lengths: Index | None
+    cu_seqlens: Index | None = None
+
 
 def shuffled(n: int, seed: int, epoch: int) -> Index:
     """Returns 0..n-1 ordered by the first 64 bits of Philox block (i, epoch) with the key `seed`.

@@ -22,6 +22,8 @@ try:
 except ImportError as error:
     raise ImportError("rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'") from error
 
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
 from rotrnn._support.text import an
 from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models import files
@@ -29,11 +31,15 @@ from rotrnn.models.call import describe, filled, leaves_of, parse
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import BUFFERS, Params, unflatten
 from rotrnn.nn.module import Module as Core
-from rotrnn.nn.packing import as_batch
+from rotrnn.nn.packing import as_batch, check_rows, stepwise
 from rotrnn.ops.boundary import rename
 from rotrnn.torch import ops
 
 __all__ = ["Module", "load"]
+
+
+def _kind(x: Any) -> str:
+    return "a PackedSequence" if isinstance(x, PackedSequence) else "a nested tensor"
 
 
 class _Tree(torch.nn.Module):
@@ -121,6 +127,7 @@ class Module(_Tree):
         state: Any = None,
         *,
         cu_seqlens: Any = None,
+        reset: Any = None,
         return_state: bool = False,
     ) -> Any:
         """Returns y, or (y, the state after x) with `return_state`.
@@ -128,6 +135,8 @@ class Module(_Tree):
         Parameters
         ----------
         x : (B, T, D), or what else the core takes
+            Or B sequences as a `PackedSequence`, or as a nested tensor of the layout `torch.jagged`: y is then one,
+            too, if it has steps.
         lengths : (B,) integers, optional
             Number of valid steps of each sequence; padding is not read, and zero in y.
         state : tensor or tuple of tensors, optional
@@ -135,9 +144,18 @@ class Module(_Tree):
         cu_seqlens : (S + 1,) integers, optional
             Where the S sequences of a packed row x (1, T, ...) begin and end, as in `rotrnn.Context`: the states are
             (S, ...). The row runs as a padded batch, as long as its longest sequence. Not with `lengths`.
+        reset : (B, T) bool, optional
+            Where the state is replaced by zero, just before a step, as in `rotrnn.Context`. Neither with `lengths` nor
+            with `cu_seqlens`.
         """
-        if cu_seqlens is not None:
-            return self._packed(x, lengths, state, cu_seqlens, return_state)
+        if isinstance(x, PackedSequence) or getattr(x, "is_nested", False):
+            for name, value in (("lengths", lengths), ("cu_seqlens", cu_seqlens), ("reset", reset)):
+                if value is not None:
+                    raise ValueError(f"{self._name}.forward: got {name} with {_kind(x)}, which has its own lengths")
+            of = self._of_packed_sequence if isinstance(x, PackedSequence) else self._of_nested
+            return of(x, state, return_state)
+        if cu_seqlens is not None or reset is not None:
+            return self._packed(x, lengths, state, cu_seqlens, reset, return_state)
         params = [self._at(path) for path in self._paths]
         self._check(x, params)
         if lengths is not None:
@@ -162,16 +180,50 @@ class Module(_Tree):
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
         return outputs[0], filled(self._form, outputs[last - self._leaves : last])
 
-    def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, return_state: bool) -> Any:
-        """Like `forward`, of a packed row."""
+    def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, return_state: bool) -> Any:
+        """Like `forward`, of a packed row, or of rows with resets."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
-        bounds = torch.as_tensor(cu_seqlens).cpu().numpy()
-        rows, steps, back = map(torch.as_tensor, as_batch(f"{self._name}.forward", x.shape, bounds, lengths))
-        found = self.forward(x[0][rows.to(x.device)], steps, state, return_state=return_state)
+        bounds, resets = (None if one is None else torch.as_tensor(one).cpu().numpy() for one in (cu_seqlens, reset))
+        batch = as_batch(f"{self._name}.forward", self.core, x.shape, bounds, resets, lengths)
+        rows, steps, back, origins, ends = (
+            None if one is None else torch.as_tensor(one, device=x.device) for one in batch
+        )
+        if state is not None and origins is not None:
+            leaves = self._flat(state)
+            for one in leaves:
+                check_rows(f"{self._name}.forward", one.shape, len(x))
+            zero = [one.new_zeros(1, *one.shape[1:]) for one in leaves]
+            state = filled(self._form, [torch.cat(both)[origins + 1] for both in zip(zero, leaves, strict=True)])
+        found = self.forward(x.flatten(0, 1)[rows], steps, state, return_state=return_state)
         y, *after = found if return_state else (found,)
-        if any("T" in form.split() for form in self.core.output_forms):
-            y = y.flatten(0, 1)[back.to(x.device)]
+        if stepwise(self.core):
+            y = y.flatten(0, 1)[back]
+        if ends is not None:
+            after = [filled(self._form, [one[ends] for one in self._flat(state)]) for state in after]
+        return (y, *after) if return_state else y
+
+    def _of_packed_sequence(self, x: PackedSequence, state: Any, return_state: bool) -> Any:
+        """Like `forward`. States are in the order of the sequences before they were sorted, as of `torch.nn.LSTM`."""
+        padded, lengths = pad_packed_sequence(x, batch_first=True)
+        found = self.forward(padded, lengths, state, return_state=return_state)
+        y, *after = found if return_state else (found,)
+        if stepwise(self.core):
+            if x.sorted_indices is not None:
+                y, lengths = y[x.sorted_indices], lengths[x.sorted_indices.cpu()]
+            y = x._replace(data=pack_padded_sequence(y, lengths, batch_first=True).data)
+        return (y, *after) if return_state else y
+
+    def _of_nested(self, x: torch.Tensor, state: Any, return_state: bool) -> Any:
+        """Like `forward`, of a nested tensor."""
+        if x.layout is not torch.jagged or x.lengths() is not None:
+            got = f"layout {x.layout}" if x.layout is not torch.jagged else "gaps between its sequences"
+            expected = "one of the layout torch.jagged without gaps"
+            raise ValueError(f"{self._name}.forward: x is a nested tensor with {got}, expected {expected}")
+        found = self.forward(x.values()[None], state=state, cu_seqlens=x.offsets(), return_state=return_state)
+        y, *after = found if return_state else (found,)
+        if stepwise(self.core):
+            y = torch.nested.nested_tensor_from_jagged(y[0], x.offsets())
         return (y, *after) if return_state else y
 
     def params(self) -> Params:

@@ -17,6 +17,7 @@ from rotrnn.devices.device import device_of, to_host
 from rotrnn.models.model import IGNORED, Loss, SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten
 from rotrnn.tasks import Batch, Split, Task
+from rotrnn.tasks.task import PackedBatch
 from rotrnn.training.parallel import ALONE, World
 
 Found = dict[str, Any]
@@ -28,6 +29,9 @@ COUNTS = ("n", "scaled_above", "curve")
 
 class Model(Protocol):
     """The interface that evaluation needs from a model."""
+
+    @property
+    def stepwise(self) -> bool: ...
 
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
 
@@ -151,9 +155,10 @@ def evaluate(
     batch: int,
     dtype: npt.DTypeLike,
     world: World = ALONE,
+    packed: bool = False,
 ) -> Found:
     """Returns loss and accuracies, or the skill, over a whole split of a task, in evaluation mode, `batch` sequences at
-    a time.
+    a time, ragged ones as one `packed` row or with padding.
 
     With several processes, each evaluates some of the batches, and all return the results of the whole split.
     """
@@ -161,7 +166,7 @@ def evaluate(
     tally = Tally(*of_task)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
-        logits = logits_of(model, params, one)
+        logits = logits_of(model, params, one, packed)
         tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
     whole = Tally(*of_task)
     for sums in world.tell(tally.sums()):
@@ -207,11 +212,18 @@ def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
     return gap / (largest or 1.0)
 
 
-def logits_of(model: Model, params: Params, batch: Batch) -> Array:
-    """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are."""
+def logits_of(model: Model, params: Params, batch: Batch, packed: bool = False) -> Array:
+    """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are. If it runs as
+    one `packed` row, those of padding are zero, too."""
     device = device_of(next((array for _, array in flatten(params)), None))
-    logits, _ = model.forward(params, device.asarray(batch.inputs), Context(batch.lengths))
-    return to_host(logits)
+    row = batch.packed(model.stepwise) if packed else PackedBatch(*batch)
+    ctx = Context(row.lengths, cu_seqlens=row.cu_seqlens)
+    logits = to_host(model.forward(params, device.asarray(row.inputs), ctx)[0])
+    if row.cu_seqlens is None or not model.stepwise:
+        return logits
+    whole = np.zeros((*batch.labels.shape[:2], logits.shape[2]), logits.dtype)
+    whole[np.arange(whole.shape[1]) < np.diff(row.cu_seqlens)[:, None]] = logits[0]
+    return whole
 
 
 def _chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:

@@ -206,8 +206,7 @@ class Recorder:
         counts = self.world.tell(own)
         if not all(map(all, counts)):
             return False  # a process has nothing to learn from
-        stepwise = "T" in self.model.output_forms[0]
-        batch = padded(batch, self.model.time_axis, stepwise, self.world)
+        batch = padded(batch, self.model.time_axis, self.model.stepwise, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False

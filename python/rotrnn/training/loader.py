@@ -65,6 +65,9 @@ class Loader:
                 f"training.batch is {training.batch}{parts}, {plural(least, 'example')} at a time, "
                 f"expected at least one for each of {world.size} processes"
             )
+        if training.packed and (split.carry or world.size > 1):
+            other = "task.carry above 0" if split.carry else f"{world.size} processes"
+            raise ValueError(f"training.packed is true with {other}, expected false: rows are padded there")
         self._start = self.batches * (training.seed * GOLDEN % 2**64) >> 64
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")

@@ -276,7 +276,8 @@ class Trainer:
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
-        if self.device is not HOST and isinstance(self.model, SequenceModel) and state.carried is None:
+        recordable = state.carried is None and not self.training.packed
+        if self.device is not HOST and isinstance(self.model, SequenceModel) and recordable:
             memory = self.stepper.memory
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
@@ -423,8 +424,8 @@ class Trainer:
 
     def look(self, params: Params, split: Split) -> Found:
         """What `evaluate` finds on a split."""
-        batch, dtype = self.training.batch, self.training.dtype
-        return evaluate(self.model, params, self.task, split, batch=batch, dtype=dtype, world=self.world)
+        how: Any = {key: getattr(self.training, key) for key in ("batch", "dtype", "packed")}
+        return evaluate(self.model, params, self.task, split, world=self.world, **how)
 
     def evaluate(self, state: State) -> dict[str, Any]:
         """Validation of a state; the record of it. Keeps the parameters if they are the best so far.

@@ -71,6 +71,10 @@ class Training:
         Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
         each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
         and for bits the number of zeros by that of ones.
+    packed : bool
+        Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
+        and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
+        with several processes nor with `task.carry`.
     """
 
     batch: int
@@ -84,6 +88,7 @@ class Training:
     memory: str | int = "auto"
     patience: int | None = None
     class_weights: str | tuple[float, ...] | None = None
+    packed: bool = False
 
     def __post_init__(self) -> None:
         for key, low, high in (
@@ -219,10 +224,10 @@ class Recipe:
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
         if tables["task"].get("carry") == 0:  # nor of this one
             tables["task"] = {key: value for key, value in tables["task"].items() if key not in CARRY}
-        idle = {"memory"}
-        if tables["training"].get("precision") == "float32":  # runs from before there was a choice have this digest
-            idle.add("precision")
-        tables["training"] = {key: value for key, value in tables["training"].items() if key not in idle}
+        before = {"precision": "float32", "packed": False}  # runs from before there was a choice have this digest
+        tables["training"] = {
+            key: value for key, value in tables["training"].items() if key != "memory" and value != before.get(key)
+        }
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
 
 

@@ -99,7 +99,8 @@ def reevaluate(
         params = moved(run.load_params(checkpoint, initial.params), home)
         training = recipe.training
         with precision(training.precision):
-            one = evaluate(model, params, task, getattr(task, split), batch=training.batch, dtype=training.dtype)
+            how: Any = {key: getattr(training, key) for key in ("batch", "dtype", "packed")}
+            one = evaluate(model, params, task, getattr(task, split), **how)
         found.append((name, one))
         started.append(checksum(initial))
     if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):

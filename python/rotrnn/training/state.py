@@ -38,6 +38,9 @@ from rotrnn.training.run import PARAMS, Run
 class Model(Protocol):
     """What training needs of a model."""
 
+    @property
+    def stepwise(self) -> bool: ...
+
     def init(self, rng: np.random.Generator) -> Params: ...
 
     def forward(self, params: Params, inputs: Array, ctx: Context, state: Carried = None) -> tuple[Array, Any]: ...

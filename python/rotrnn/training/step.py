@@ -24,7 +24,7 @@ from rotrnn.nn.layer import (
     unflatten_state,
 )
 from rotrnn.nn.layer import State as Carried
-from rotrnn.tasks.task import Index
+from rotrnn.tasks.task import Index, PackedBatch
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
@@ -123,15 +123,16 @@ class Stepper:
         """
         training = self.recipe.training
         parts = self.loader.parts(state.step)
-        counts = [self.model.count(part.batch.labels, part.batch.lengths) for part in parts]
+        pack = training.packed
+        batches = [one.batch.packed(self.model.stepwise) if pack else PackedBatch(*one.batch) for one in parts]
+        counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
         total: dict[str, Array] = {}
         own_loss = own_right = 0.0
         own_reports: dict[str, float] = {}
         after = []
-        for k, (part, count) in enumerate(zip(parts, counts, strict=True)):
-            batch = part.batch
+        for k, (part, batch, count) in enumerate(zip(parts, batches, counts, strict=True)):
             if not every[k] and part.new is None:
                 continue
             ctx = Context(
@@ -139,9 +140,10 @@ class Stepper:
                 train=True,
                 seed=training.seed,
                 step=state.step * training.accumulate + k,
-                places=part.places,
+                places=part.places if batch.cu_seqlens is None else None,
                 gather=self.world.gather if self.world.size > 1 else None,
                 memory=self.memory,
+                cu_seqlens=batch.cu_seqlens,
             )
             before = () if part.new is None else (begun(state.carried, part.rows, part.new),)
             logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx, *before)

@@ -95,7 +95,7 @@ class Dropout(Module):
                 f"Dropout: rate={self.rate} with over_time=False, expected rate=0 or over_time=True, because sequences "
                 "are split over processes"
             )
-        mask = Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths, ctx.segments if self.over_time else None)
+        mask = Mask(key_of(ctx.seed, ctx.step), ctx.places, ctx.lengths, ctx.segments)
         return self._with(dropout, x, ctx.seed, ctx.step, mask), mask
 
     def backward(self, params: Params, saved: Mask | None, dy: Array) -> tuple[Array, Params]:
@@ -105,8 +105,7 @@ class Dropout(Module):
         return self._with(dropout_backward, dy, seed, step, saved), {}
 
     def _with(self, function: Callable[..., Array], x: Array, seed: int, step: int, mask: Mask) -> Array:
-        """Applies `dropout` or its adjoint. The sequences of a packed row, whose steps have a mask in common, have the
-        masks that they have in a batch."""
+        """Applies `dropout` or its adjoint. The sequences of a packed row have the masks that they have in a batch."""
         applied = functools.partial(function, over_time=self.over_time, seed=seed, step=step, site=self.site)
         if mask.segments is None:
             return applied(x, self.rate, lengths=mask.lengths, places=mask.places)
