@@ -11,7 +11,7 @@ static_assert(CHUNK <= THREADS, "a thread for each step of a chunk");
 
 /* Sizes of a call. */
 struct plan {
-    int64_t batch, T, H, P, G, N, chunks;
+    int64_t batch, T, H, P, G, N, chunk, ranks, chunks;
     const int64_t *lengths;
     bool reverse, negative;
 };
@@ -42,7 +42,7 @@ ROT_DEVICE_ONLY int64_t group_at(plan p, spot at, walk w, int64_t k) {
 ROT_DEVICE_ONLY int64_t state_of(plan p, int64_t i, int64_t head) { return (i * p.H + head) * p.P * p.N; }
 
 ROT_DEVICE_ONLY walk steps_of_chunk(plan p, int64_t b, int64_t chunk) {
-    return walk_of(b, chunk, CHUNK, steps_of(p.lengths, b, p.T), p.T, p.reverse);
+    return walk_of(b, chunk, p.chunk, steps_of(p.lengths, b, p.T), p.T, p.reverse);
 }
 
 /* f(i) for i in 0..n-1, each by some thread of the block; f(i, j) for rows i of `width`. */
@@ -62,12 +62,16 @@ template <class F> ROT_DEVICE_ONLY real sum_of(int64_t first, int64_t end, F f) 
 
 /* A head's steps and decays over a chunk: as in csrc/kernels/ssd.c. */
 struct decays {
-    real delta[CHUNK], since[CHUNK], until[CHUNK], whole;
+    real delta[CHUNK], size[CHUNK], since[CHUNK], until[CHUNK], whole;
     double s[CHUNK];
 };
 
 ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) {
-    share(w.steps, [&](int64_t k) { d.delta[k] = in.delta[one_at(p, at, w, k)]; });
+    share(w.steps, [&](int64_t k) {
+        const int64_t own = one_at(p, at, w, k);
+        d.delta[k] = in.delta[own];
+        d.size[k] = in.later ? d.delta[k] + in.later[own] : d.delta[k];
+    });
     __syncthreads();
     if (threadIdx.x == 0) {
         double s = 0;
@@ -84,11 +88,25 @@ ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) 
 }
 ROT_DEVICE_ONLY real decay_of(const decays &d, int64_t k, int64_t j) { return exp2_of((real)(d.s[k] - d.s[j])); }
 
-/* The gain by which x_k reaches y_k beside the state, with B_k . C_k: as in csrc/kernels/ssd.c. */
-ROT_DEVICE_ONLY real direct_gain(plan p, inputs in, spot at, walk w, int64_t k, real product) {
-    const real skip = in.skip ? in.skip[at.head] : 0;
-    return in.later ? skip - in.later[one_at(p, at, w, k)] * product : skip;
+/* The steps from `first` to `end` whose inputs reach step k beside the state and the steps before them, and the gain by
+ * which x_j of one does so, with B_j . C_k: as in csrc/kernels/ssd.c. */
+struct steps_of_token {
+    int64_t first, end;
+};
+
+ROT_DEVICE_ONLY steps_of_token token_of(plan p, inputs in, int64_t k, int64_t n) {
+    const int64_t first = k / p.ranks * p.ranks;
+    const steps_of_token own = {in.later ? first : k, in.later ? least(first + p.ranks, n) : k + 1};
+    return own;
 }
+
+ROT_DEVICE_ONLY real direct_gain(spot at, inputs in, const decays &d, int64_t k, int64_t j, real product) {
+    const real skip = in.skip && j == k ? in.skip[at.head] : 0;
+    return in.later ? skip + d.delta[j] * product : skip;
+}
+
+/* The number of steps up to k whose inputs pass by the pairs' weights. */
+ROT_DEVICE_ONLY int64_t passed(plan p, inputs in, int64_t k) { return in.later ? k / p.ranks * p.ranks : k + 1; }
 
 /* Numbers of pairs of steps (k,j), j <= k; rows are padded, so that threads can read a column each. */
 typedef real square[CHUNK][CHUNK + 1];
@@ -113,36 +131,45 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carr
         if (!w.steps) continue;
         load_decays(room.d, p, in, at, w);
         __syncthreads();
-        share_rows(w.steps, w.steps, [&](int64_t k, int64_t j) {
-            const real *const C = in.C + group_at(p, at, w, k), *const B = in.B + group_at(p, at, w, j);
-            if (j <= k) room.weights[k][j] = decay_of(d, k, j) * sum_of(0, p.N, [&](int64_t s) { return C[s] * B[s]; });
-        });
+        share_rows(w.steps, w.steps,
+                   [&](int64_t k,
+                       int64_t j) { /* of a token's own steps without a decay */
+                                    const real *const C = in.C + group_at(p, at, w, k), *const B =
+                                                                                            in.B +
+                                                                                            group_at(p, at, w, j);
+                                    if (j >= token_of(p, in, k, w.steps).end) return;
+                                    const real decay = j < passed(p, in, k) ? decay_of(d, k, j) : 1;
+                                    room.weights[k][j] = decay * sum_of(0, p.N, [&](int64_t s) { return C[s] * B[s]; });
+                   });
         __syncthreads();
         if (y)
             share_rows(w.steps, p.P, [&](int64_t k, int64_t i) {
                 const real *const C = in.C + group_at(p, at, w, k);
                 const int64_t own = wide_at(p, at, w, k) + i;
                 const real before = sum_of(0, p.N, [&](int64_t s) { return C[s] * h[i * p.N + s]; });
-                const real within = sum_of(0, k + 1, [&](int64_t j) {
-                    return room.weights[k][j] * selective_input(d.delta[j], in.x[wide_at(p, at, w, j) + i]);
+                const real within = sum_of(0, passed(p, in, k), [&](int64_t j) {
+                    return room.weights[k][j] * selective_input(d.size[j], in.x[wide_at(p, at, w, j) + i]);
                 });
                 y[own] = d.since[k] * before + within;
-                if (in.skip || in.later) /* a step's own weight is B_k . C_k */
-                    y[own] += direct_gain(p, in, at, w, k, room.weights[k][k]) * in.x[own];
+                const steps_of_token token = token_of(p, in, k, w.steps);
+                if (in.skip || in.later)
+                    y[own] += sum_of(token.first, token.end, [&](int64_t j) {
+                        return direct_gain(at, in, d, k, j, room.weights[k][j]) * in.x[wide_at(p, at, w, j) + i];
+                    });
             });
         __syncthreads();
         share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
             h[i * p.N + s] = d.whole * h[i * p.N + s] + sum_of(0, w.steps, [&](int64_t k) {
-                return d.until[k] * selective_input(d.delta[k], in.x[wide_at(p, at, w, k) + i]) *
-                       in.B[group_at(p, at, w, k) + s];
-            });
+                                 return d.until[k] * selective_input(d.size[k], in.x[wide_at(p, at, w, k) + i]) *
+                                        in.B[group_at(p, at, w, k) + s];
+                             });
         });
         __syncthreads();
     }
 }
 
 KERNEL(ssd_forward) {
-    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
+    const plan p = {batch, T, H, P, G, N, chunk, ranks, pieces_of(T, chunk), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip, log_a, later};
     real *const states = hT ? hT : workspace_of<real>(batch, H, P, N);
     copy_or_zero(states, h0, batch * H * P * N);
@@ -153,8 +180,8 @@ KERNEL(ssd_forward) {
 
 /* ---- backward ---- */
 
-/* pairs: C_k . B_j, later times the decay; adjoint: the decay times dy_k . u_j. since, until, dlog: as in
- * csrc/kernels/ssd.c. */
+/* pairs: C_k . B_j, later times the decay; adjoint: the decay times dy_k . u_j; of a token's own steps, without a
+ * decay, and delta_j x_j in place of u_j. since, until, dlog: as in csrc/kernels/ssd.c. */
 struct backward_room {
     decays d;
     square pairs, adjoint;
@@ -169,11 +196,12 @@ struct gradients {
 };
 
 /* The gradient of delta_i A, in the decays of all that passes step i. */
-ROT_DEVICE_ONLY real exponent_adjoint(const backward_room &room, real whole, int64_t i, int64_t n) {
+ROT_DEVICE_ONLY real exponent_adjoint(const backward_room &room, plan p, inputs in, real whole, int64_t i, int64_t n) {
     const real later = sum_of(i, n, [&](int64_t k) { return room.since[k]; });
     const real earlier = sum_of(0, i, [&](int64_t j) { return room.until[j]; });
     return whole + later + earlier + sum_of(i, n, [&](int64_t k) {
-               return sum_of(0, i, [&](int64_t j) { return room.pairs[k][j] * room.adjoint[k][j]; });
+               return sum_of(0, least(i, passed(p, in, k)),
+                             [&](int64_t j) { return room.pairs[k][j] * room.adjoint[k][j]; });
            });
 }
 
@@ -192,22 +220,27 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         load_decays(room.d, p, in, at, w);
         __syncthreads();
         share_rows(n, n, [&](int64_t k, int64_t j) {
-            if (j > k) return;
+            if (j >= token_of(p, in, k, n).end) return;
+            const bool own = j >= passed(p, in, k);
+            const real size = own ? d.delta[j] : d.size[j], decay = own ? 1 : decay_of(d, k, j);
             const real *const C = in.C + group_at(p, at, w, k), *const B = in.B + group_at(p, at, w, j);
             const real *const dy_k = dy + wide_at(p, at, w, k), *const x = in.x + wide_at(p, at, w, j);
             room.pairs[k][j] = sum_of(0, p.N, [&](int64_t s) { return C[s] * B[s]; });
-            room.adjoint[k][j] = decay_of(d, k, j) * sum_of(0, p.P, [&](int64_t i) {
-                                     return dy_k[i] * selective_input(d.delta[j], x[i]);
-                                 });
+            room.adjoint[k][j] =
+                decay * sum_of(0, p.P, [&](int64_t i) { return dy_k[i] * selective_input(size, x[i]); });
         });
-        share_rows(n, p.N, [&](int64_t k, int64_t s) { /* what passes the states before and after the chunk */
-            const real *const dy_k = dy + wide_at(p, at, w, k), *const x = in.x + wide_at(p, at, w, k);
-            const int64_t own = states_at(p, at, w, k) + s;
-            out.dC[own] = d.since[k] * sum_of(0, p.P, [&](int64_t i) { return dy_k[i] * h[i * p.N + s]; });
-            out.dB[own] = d.until[k] * sum_of(0, p.P, [&](int64_t i) {
-                              return selective_input(d.delta[k], x[i]) * g[i * p.N + s];
-                          });
-        });
+        share_rows(n, p.N,
+                   [&](int64_t k,
+                       int64_t s) { /* what passes the states before and after the chunk */
+                                    const real *const dy_k = dy + wide_at(p, at, w, k), *const x =
+                                                                                            in.x + wide_at(p, at, w, k);
+                                    const int64_t own = states_at(p, at, w, k) + s;
+                                    out.dC[own] = d.since[k] *
+                                                  sum_of(0, p.P, [&](int64_t i) { return dy_k[i] * h[i * p.N + s]; });
+                                    out.dB[own] = d.until[k] * sum_of(0, p.P, [&](int64_t i) {
+                                                      return selective_input(d.size[k], x[i]) * g[i * p.N + s];
+                                                  });
+                   });
         real product = 0;
         share(p.P * p.N, [&](int64_t i) { product += h[i] * g[i]; });
         const real whole = d.whole * block_sum(product, room.scratch, THREADS);
@@ -220,46 +253,50 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         });
         __syncthreads();
         share(n, [&](int64_t i) {
-            room.dlog[i] = exponent_adjoint(room, whole, i, n) * (real)ssd_slope(d.delta[i], A, p.negative);
+            room.dlog[i] = exponent_adjoint(room, p, in, whole, i, n) * (real)ssd_slope(d.delta[i], A, p.negative);
             if (in.log_a) out.dlog_a[one_at(p, at, w, i)] = room.dlog[i];
         });
         __syncthreads();
-        share(n, [&](int64_t k) { /* the term of `later` is one of the step's own pair, whose decay is 1 */
-                                  const int64_t own = one_at(p, at, w, k), wide = wide_at(p, at, w, k);
-                                  room.since[k] =
-                                      sum_of(0, p.P, [&](int64_t i) { return dy[wide + i] * in.x[wide + i]; });
-                                  if (in.later) {
-                                      out.dlater[own] = -room.pairs[k][k] * room.since[k];
-                                      room.adjoint[k][k] -= in.later[own] * room.since[k];
-                                  }
+        share(n, [&](int64_t k) {
+            const int64_t wide = wide_at(p, at, w, k);
+            room.since[k] = sum_of(0, p.P, [&](int64_t i) { return dy[wide + i] * in.x[wide + i]; });
         });
-        __syncthreads();
         share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and from step to step within it */
-            const int64_t own = states_at(p, at, w, k) + s;
-            out.dC[own] += sum_of(0, k + 1, [&](int64_t j) {
-                return room.adjoint[k][j] * in.B[group_at(p, at, w, j) + s];
-            });
-            out.dB[own] += sum_of(k, n, [&](int64_t i) {
-                return room.adjoint[i][k] * in.C[group_at(p, at, w, i) + s];
-            });
+                                                       const int64_t own = states_at(p, at, w, k) + s;
+                                                       const steps_of_token token = token_of(p, in, k, n);
+                                                       out.dC[own] += sum_of(0, token.end, [&](int64_t j) {
+                                                           return room.adjoint[k][j] * in.B[group_at(p, at, w, j) + s];
+                                                       });
+                                                       out.dB[own] += sum_of(token.first, n, [&](int64_t i) {
+                                                           return room.adjoint[i][k] * in.C[group_at(p, at, w, i) + s];
+                                                       });
         });
         __syncthreads();
         share_rows(n, n, [&](int64_t k, int64_t j) {
-            if (j <= k) room.pairs[k][j] *= decay_of(d, k, j);
+            if (j < passed(p, in, k)) room.pairs[k][j] *= decay_of(d, k, j);
         });
         __syncthreads();
         share_rows(n, p.P, [&](int64_t j, int64_t i) { /* du */
-            const real *const B = in.B + group_at(p, at, w, j);
-            const real later = sum_of(0, p.N, [&](int64_t s) { return B[s] * g[i * p.N + s]; });
-            out.dx[wide_at(p, at, w, j) + i] = d.until[j] * later + sum_of(j, n, [&](int64_t k) {
-                return room.pairs[k][j] * dy[wide_at(p, at, w, k) + i];
-            });
+                                                       const real *const B = in.B + group_at(p, at, w, j);
+                                                       const real later = sum_of(
+                                                           0, p.N, [&](int64_t s) { return B[s] * g[i * p.N + s]; });
+                                                       const int64_t next = in.later ? token_of(p, in, j, n).end : j;
+                                                       out.dx[wide_at(p, at, w, j) + i] =
+                                                           d.until[j] * later + sum_of(next, n, [&](int64_t k) {
+                                                               return room.pairs[k][j] * dy[wide_at(p, at, w, k) + i];
+                                                           });
         });
         __syncthreads();
         share(n, [&](int64_t k) {
-            const int64_t own = wide_at(p, at, w, k);
+            const int64_t own = wide_at(p, at, w, k), one = one_at(p, at, w, k);
+            const steps_of_token token = token_of(p, in, k, n);
             const real through = sum_of(0, p.P, [&](int64_t i) { return in.x[own + i] * out.dx[own + i]; });
-            out.ddelta[one_at(p, at, w, k)] = through + A * room.dlog[k];
+            const real direct = sum_of(token.first, in.later ? token.end : token.first, [&](int64_t j) {
+                const real *const dy_j = dy + wide_at(p, at, w, j);
+                return room.pairs[j][k] * sum_of(0, p.P, [&](int64_t i) { return dy_j[i] * in.x[own + i]; });
+            });
+            out.ddelta[one] = through + direct + A * room.dlog[k];
+            if (in.later) out.dlater[one] = through;
             room.dlog[k] *= d.delta[k]; /* from here on the terms of dA, and those of dskip */
         });
         __syncthreads();
@@ -269,12 +306,15 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         }
         share_rows(n, p.P, [&](int64_t k, int64_t i) {
             const int64_t own = wide_at(p, at, w, k) + i;
-            out.dx[own] = d.delta[k] * out.dx[own] + direct_gain(p, in, at, w, k, room.pairs[k][k]) * dy[own];
+            const steps_of_token token = token_of(p, in, k, n);
+            out.dx[own] = d.size[k] * out.dx[own] + sum_of(token.first, token.end, [&](int64_t j) {
+                              return direct_gain(at, in, d, j, k, room.pairs[j][k]) * dy[wide_at(p, at, w, j) + i];
+                          });
         });
         share_rows(p.P, p.N, [&](int64_t i, int64_t s) {
             g[i * p.N + s] = d.whole * g[i * p.N + s] + sum_of(0, n, [&](int64_t k) {
-                return d.since[k] * dy[wide_at(p, at, w, k) + i] * in.C[group_at(p, at, w, k) + s];
-            });
+                                 return d.since[k] * dy[wide_at(p, at, w, k) + i] * in.C[group_at(p, at, w, k) + s];
+                             });
         });
         __syncthreads();
     }
@@ -298,7 +338,7 @@ static void sum_sequences(real *sum, const real *of_sequence, plan p) {
 }
 
 KERNEL(ssd_backward) {
-    const plan p = {batch, T, H, P, G, N, pieces_of(T, CHUNK), lengths, (bool)reverse, (bool)negative};
+    const plan p = {batch, T, H, P, G, N, chunk, ranks, pieces_of(T, chunk), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip, log_a, later};
     const gradients out = {dx,
                            ddelta,

@@ -16,8 +16,10 @@
  * A task is a sequence and some heads of a group; it walks through time. The division of work depends on the shapes
  * alone and every sum has one order, so results have the same bits for any number of threads.
  *
- * With `log_a` (B,T,H) in place of A, that is the logarithm of the transition. With `later` (B,T,H), a token's share of
- * u_t that belongs to the steps after it: y_t has it not yet, y_t = (h_t - later_t x_t B_t^T) C_t + skip x_t.
+ * With `log_a` (B,T,H) in place of A, that is the logarithm of the transition. With `later` (B,T,H), `ranks` steps in a
+ * row are one token, of which the first one decays, and u_t = (delta_t + later_t) x_t for the tokens after it; but each
+ * step of a token reads delta_j x_j of all of its steps j, before and after it. So the pairs of a token's own steps are
+ * zero in W, and what they give is added by itself: nothing of a later token is in y_t, not even to be taken off again.
  *
  * With `negative`, the size of 2 exp(delta A) - 1 takes the place of exp(delta A). The sign of that transition is in x
  * and y, which the caller multiplies by the product of the signs so far.
@@ -42,11 +44,12 @@ typedef struct {
     int64_t B, T, H, P, G, N;
     const int64_t *lengths;
     bool reverse, negative, threads;
+    int64_t chunk, ranks;         /* steps of a chunk, and with `later` of a token */
     int64_t heads, parts, chunks; /* heads of a group, tasks of a group, chunks of a sequence */
 } plan;
 
 static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int64_t P, int64_t G, int64_t N,
-                    int64_t reverse, int64_t negative) {
+                    int64_t reverse, int64_t negative, int64_t chunk, int64_t ranks) {
     const int64_t wanted = B ? pieces_of(TASKS, B * G) : 1, parts = most(least(wanted, H / G), 1);
     const plan p = {.B = B,
                     .T = T,
@@ -58,9 +61,11 @@ static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int
                     .reverse = reverse,
                     .negative = negative,
                     .threads = B * G * parts > 1 && B * T * H * P * N > SERIAL,
+                    .chunk = chunk,
+                    .ranks = ranks,
                     .heads = H / G,
                     .parts = parts,
-                    .chunks = pieces_of(T, CHUNK)};
+                    .chunks = pieces_of(T, chunk)};
     return p;
 }
 
@@ -77,7 +82,7 @@ static task task_of(const plan *p, int64_t i) {
 }
 
 static walk steps_of_chunk(const plan *p, int64_t b, int64_t chunk) {
-    return walk_of(b, chunk, CHUNK, steps_of(p->lengths, b, p->T), p->T, p->reverse);
+    return walk_of(b, chunk, p->chunk, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
 static place wide_of(const plan *p, walk w, int64_t head) { return place_of(w, p->H * p->P, head * p->P); }
@@ -123,10 +128,11 @@ static void add_square(real *restrict sum, const real *restrict x, int64_t n) {
     for (int64_t k = 0; k < n; k++) add_row(sum + k * CHUNK, x + k * CHUNK, band_of(k, n));
 }
 
-/* A head's steps and decays over a chunk: delta_k; s_k, in units of log 2; e^{s_k}, from the state before the chunk to
- * step k; e^{s_last - s_k}, from step k to the state after it; and e^{s_last}. */
+/* A head's steps and decays over a chunk: delta_k, which the step's own token reads, and with later_k in `size`; s_k,
+ * in units of log 2; e^{s_k}, from the state before the chunk to step k; e^{s_last - s_k}, from step k to the state
+ * after it; and e^{s_last}. */
 typedef struct {
-    real delta[CHUNK], since[CHUNK], until[CHUNK], whole;
+    real delta[CHUNK], size[CHUNK], since[CHUNK], until[CHUNK], whole;
     double s[CHUNK];
 } decays;
 
@@ -135,6 +141,7 @@ static void decays_of(decays *d, const inputs *in, place one, int64_t head, int6
     double s = 0;
     for (int64_t k = 0; k < n; k++) {
         d->delta[k] = delta[k * one.row];
+        d->size[k] = in->later ? d->delta[k] + in->later[one.first + k * one.row] : d->delta[k];
         d->s[k] = s += log_a ? ssd_exponent(log_a[k * one.row], 1) : ssd_size(d->delta[k], in->A[head], negative);
     }
     d->whole = exp2_of((real)s);
@@ -154,17 +161,39 @@ static void load_decays(real *restrict square, const double *restrict s, int64_t
     }
 }
 
-/* The gain by which x_k reaches y_k beside the state: skip, less later_k B_k . C_k. */
-static real direct_gain(const inputs *in, const real *products, place one, int64_t head, int64_t k) {
-    const real skip = in->skip ? in->skip[head] : 0;
-    return in->later ? skip - in->later[one.first + k * one.row] * products[k * CHUNK + k] : skip;
+/* The steps from `first` to `end` whose inputs reach step k beside the state: those of its token with `later`, else k.
+ */
+typedef struct {
+    int64_t first, end;
+} steps_of_token;
+
+static steps_of_token token_of(const inputs *in, const plan *p, int64_t k, int64_t n) {
+    const int64_t first = k / p->ranks * p->ranks;
+    return in->later ? (steps_of_token){first, least(first + p->ranks, n)} : (steps_of_token){k, k + 1};
 }
 
-/* C B^T of a group, and B packed. */
+/* The gain by which x_j reaches y_k beside the state. */
+static real direct_gain(const inputs *in, const decays *d, const real *products, int64_t head, int64_t k, int64_t j) {
+    const real skip = in->skip && j == k ? in->skip[head] : 0;
+    return in->later ? skip + d->delta[j] * products[k * CHUNK + j] : skip;
+}
+
+/* square <- square without the pairs of a token's own steps, where there is `later` */
+static void leave_out_tokens(real *square, const inputs *in, const plan *p, int64_t n) {
+    for (int64_t k = 0; in->later && k < n; k++) {
+        const int64_t first = token_of(in, p, k, n).first;
+        zero_row(square + k * CHUNK + first, k + 1 - first);
+    }
+}
+
+/* C B^T of a group, with the pairs of a token's own steps above the diagonal, and B packed. */
 static void load_group(const room *r, const inputs *in, const plan *p, place at, int64_t n) {
     const real *const B = in->B + at.first, *const C = in->C + at.first;
     pack(r->packed, B, p->N, n, 1, at.row);
     lower_product(r->products, (gemm_view){C, at.row, 1}, r->packed, n, p->N);
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = k + 1; j < token_of(in, p, k, n).end; j++)
+            r->products[k * CHUNK + j] = dot(C + k * at.row, B + j * at.row, p->N);
     pack(r->packed_B, B, n, p->N, at.row, 1);
 }
 
@@ -177,7 +206,7 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
     const real *const x = in->x + wide.first;
     decays d;
     decays_of(&d, in, one, head, n, p->negative);
-    scale_rows(r->u, d.delta, x, wide.row, n, P);
+    scale_rows(r->u, d.size, x, wide.row, n, P);
     if (y) {
         real *const out = y + wide.first;
         scale_rows(r->scaled, d.since, in->C + group.first, group.row, n, N);
@@ -185,11 +214,13 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
         unrounded_product(out, wide.row, NULL, 0, (gemm_view){r->scaled, N, 1}, r->packed, n, N, P);
         load_decays(r->weights, d.s, n);
         multiply_lower(r->weights, r->weights, r->products, n);
+        leave_out_tokens(r->weights, in, p, n);
         pack(r->packed, r->u, n, P, P, 1);
         add_lower(out, wide.row, r->weights, r->packed, n, P);
         for (int64_t k = 0; (in->skip || in->later) && k < n; k++) {
-            const real gain = direct_gain(in, r->products, one, head, k);
-            for (int64_t j = 0; j < P; j++) out[k * wide.row + j] += gain * x[k * wide.row + j];
+            const steps_of_token own = token_of(in, p, k, n);
+            for (int64_t j = own.first; j < own.end; j++)
+                add_scaled(out + k * wide.row, direct_gain(in, &d, r->products, head, k, j), x + j * wide.row, P);
         }
     }
     scale_rows(r->u, d.until, r->u, P, n, P);
@@ -201,7 +232,7 @@ static void forward_head(real *y, real *h, const inputs *in, const plan *p, cons
  * delta (B,T,H), A (H) or NULL, B, C (B,T,G,N), skip (H) or NULL, h0 (B,H,P,N) or NULL, log_a (B,T,H) if A is NULL,
  * later (B,T,H) or NULL. */
 KERNEL(ssd_forward) {
-    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative, chunk, ranks);
     const inputs in = {x, delta, A, B, C, skip, log_a, later};
     real *const states = WORKSPACE(real, batch, H, P, N), *const rooms = WORKSPACE(real, most_threads(), room_size(&p));
     rot_stop *const stop = stop_of_call();
@@ -249,11 +280,12 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     real since[CHUNK], until[CHUNK], dlog[CHUNK];
     dy += wide.first;
     decays_of(&d, in, one, head, n, p->negative);
-    scale_rows(r->u, d.delta, x, wide.row, n, P);
+    scale_rows(r->u, d.size, x, wide.row, n, P);
 
     pack(r->packed, r->u, P, n, 1, P);
     lower_product(r->pairs, (gemm_view){dy, wide.row, 1}, r->packed, n, P);
     load_decays(r->weights, d.s, n);
+    leave_out_tokens(r->weights, in, p, n);
     multiply_lower(r->pairs, r->pairs, r->weights, n);
     add_square(r->sum, r->pairs, n);
     multiply_lower(r->pairs, r->pairs, r->products, n);
@@ -282,19 +314,28 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
     unrounded_product(g, N, g, N, (gemm_view){r->dy, 1, P}, r->packed_C, P, n, N);
 
     for (int64_t k = 0; p->negative && k < n; k++) dlog[k] *= (real)ssd_slope(d.delta[k], in->A[head], true);
-    for (int64_t k = 0; k < n; k++) {
-        const real *const du = r->du + k * P, *const dy_k = dy + k * wide.row, *const x_k = x + k * wide.row;
-        real *const dx = out->dx + wide.first + k * wide.row;
-        const real gain = direct_gain(in, r->products, one, head, k), direct = dot(dy_k, x_k, P);
-        const int64_t at = one.first + k * one.row;
-        for (int64_t j = 0; j < P; j++) dx[j] = d.delta[k] * du[j] + gain * dy_k[j];
-        out->ddelta[at] = dot(x_k, du, P) + (in->A ? in->A[head] * dlog[k] : 0);
-        out->dA[b * p->H + head] += d.delta[k] * dlog[k];
-        out->dskip[b * p->H + head] += direct;
-        if (in->log_a) out->dlog_a[at] = dlog[k];
-        if (!in->later) continue;
-        out->dlater[at] = -r->products[k * CHUNK + k] * direct;
-        r->sum[k * CHUNK + k] -= in->later[at] * direct; /* of B_k . C_k */
+    for (int64_t j = 0; j < n; j++) {
+        const real *const du = r->du + j * P, *const x_j = x + j * wide.row;
+        real *const dx = out->dx + wide.first + j * wide.row;
+        const real gain = direct_gain(in, &d, r->products, head, j, j), through = dot(x_j, du, P);
+        const steps_of_token own = token_of(in, p, j, n);
+        const int64_t at = one.first + j * one.row;
+        real direct = 0; /* of delta_j, in the outputs of its own token */
+        for (int64_t i = 0; i < P; i++) dx[i] = d.size[j] * du[i] + gain * dy[j * wide.row + i];
+        for (int64_t k = own.first; k < own.end; k++) {
+            const real *const dy_k = dy + k * wide.row;
+            const real pair = dot(dy_k, x_j, P), weight = d.delta[j] * pair;
+            if (k == j) out->dskip[b * p->H + head] += pair;
+            if (k != j) add_scaled(dx, direct_gain(in, &d, r->products, head, k, j), dy_k, P);
+            if (!in->later) continue;
+            direct += r->products[k * CHUNK + j] * pair;
+            add_scaled(r->dB + j * N, weight, C + k * group.row, N);
+            add_scaled(r->dC + k * N, weight, B + j * group.row, N);
+        }
+        out->ddelta[at] = through + direct + (in->A ? in->A[head] * dlog[j] : 0);
+        out->dA[b * p->H + head] += d.delta[j] * dlog[j];
+        if (in->log_a) out->dlog_a[at] = dlog[j];
+        if (in->later) out->dlater[at] = through;
     }
 }
 
@@ -334,13 +375,14 @@ static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int6
  *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
  *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t . x_t,    dA = sum delta_t e_t g_t . h_{t-1}
  *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1},    dlog_a = e_t g_t . h_{t-1}
- *   dlater_t = -(dy_t . x_t) B_t . C_t;  and of that term of y_t, dx_t, dB_t and dC_t have their parts
+ *   with `later`: u_t = (delta_t + later_t) x_t, dlater_t = x_t . du_t, in which g_t has no outputs of t's own token,
+ *   and of the pairs of its steps k and j, dx_j, ddelta_j, dB_j and dC_k have their parts
  *
  * dB and dC are sums over a group's heads. In chunks these are the adjoints of the products above; each sum over pairs
  * of steps is again a product with a lower triangle. With `negative`, e_t is the size of the transition in g_t and dh0,
  * and its derivative by delta A elsewhere. */
 KERNEL(ssd_backward) {
-    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative);
+    const plan p = plan_of(lengths, batch, T, H, P, G, N, reverse, negative, chunk, ranks);
     const inputs in = {x, delta, A, B, C, skip, log_a, later};
     const int64_t rows = batch * T * G * N;
     const bool several = p.parts > 1;

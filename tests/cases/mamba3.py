@@ -77,7 +77,7 @@ def trapezoid_case(
         forward,
         backward,
         lambda args: trapezoid_loop(**args, lengths=lengths),
-        # as ssd_scan, whose steps are those of all ranks; what a step reads is the difference of two sums
+        # as ssd_scan, whose steps are those of all ranks
         terms=(10 + B) * T * max(ranks, 1) + N * P + 4 * H * P + 24,
         linear=(("C", "skip"),),
         ragged=padding(lengths, "x", "delta", "lam", "log_a", "B", "C", "out0"),
@@ -98,6 +98,7 @@ OPS = [
     trapezoid_case(2, 0, 2, 3, 2, ranks=2),
     trapezoid_case(4, 20, 2, 3, 5, lengths=(20, 0, 3, 16), ranks=4),
     trapezoid_case(1, 3, 1, 2, 2, ranks=1),
+    trapezoid_case(1, 4, 1, 2, 2, ranks=24),  # pairs of a step's ranks beyond a band of the products
 ]
 
 OPS_LARGE = [

@@ -121,18 +121,19 @@ def test_selective_scan(
         (2, 130, 4, 2, 2, 3, (0, 130), False, "rates", np.float64),
         (1, 9, 2, 17, 2, 16, None, False, "rates", np.float32),  # more numbers in a state than threads
         (2, 66, 2, 3, 1, 5, (66, 40), True, "negative", np.float64),
-        (2, 66, 4, 3, 2, 5, (66, 40), True, "logarithms", np.float64),  # and a part of delta for later steps
-        (2, 130, 2, 2, 2, 3, (0, 130), False, "logarithms", np.float32),
+        (2, 66, 4, 3, 2, 5, (66, 40), True, 1, np.float64),  # logarithms, and a part of delta for later tokens
+        (2, 130, 2, 2, 2, 3, (0, 130), False, 3, np.float32),  # tokens of three steps, the last one of fewer
     ],
 )
 @pytest.mark.parametrize("optional", [True, False])
 def test_ssd_scan(
-    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, kind: str, dtype: Any, optional: bool,
-    seed: int,
+    B: int, T: int, H: int, P: int, G: int, N: int, lengths: Any, reverse: bool, kind: str | int, dtype: Any,
+    optional: bool, seed: int,
 ) -> None:  # fmt: skip
-    rng, negative, logs = np.random.default_rng(B * T + H), kind == "negative", kind == "logarithms"
-    chunks, steps = -(-T // SSD_CHUNK), lengths_of(lengths)
-    sizes = {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N}
+    rng, negative, logs = np.random.default_rng(B * T + H), kind == "negative", isinstance(kind, int)
+    ranks = kind if isinstance(kind, int) else 1
+    chunk, steps = SSD_CHUNK // ranks * ranks, lengths_of(lengths)
+    chunks, sizes = -(-T // chunk), {"batch": B, "T": T, "H": H, "P": P, "G": G, "N": N, "chunk": chunk, "ranks": ranks}
     sizes |= {"reverse": reverse, "negative": negative, "lengths": steps}
     inputs = {
         "x": some(rng, B, T, H, P, lengths=lengths, dtype=dtype),

@@ -26,10 +26,16 @@ def arguments(lam: float | None = None) -> dict[str, Any]:
     return {**args, "B": n((B, T, H, N)), "C": n((B, T, H, N)), "skip": n(H)}
 
 
+def rounding_of(args: dict[str, Any]) -> float:
+    """That of 2 T + N sums of the terms' sizes."""
+    sizes = {name: abs(one) for name, one in args.items()} | {"log_a": args["log_a"]}
+    return float((2 * T + N) * EPS * trapezoid_scan(**sizes).y.max())
+
+
 def test_a_share_of_one_is_the_rule_of_mamba2() -> None:
     args = arguments(lam=1)
     given = args["x"], args["delta"], np.full(H, -0.5), args["B"], args["C"], args["skip"]
-    np.testing.assert_array_equal(trapezoid_scan(**args).y, ssd_scan(*given))
+    np.testing.assert_allclose(trapezoid_scan(**args).y, ssd_scan(*given), rtol=0, atol=rounding_of(args))
 
 
 def test_logarithms_of_transitions_take_the_place_of_rates() -> None:
@@ -77,17 +83,50 @@ def test_eigenvalues_are_those_of_the_rotating_state() -> None:
 
 
 def test_one_rank_with_a_gain_of_one_is_the_form_without_ranks() -> None:
-    """To the roundings of 2 T + N sums of the terms' sizes."""
     args = arguments()
     ranked = args | {name: args[name][:, :, None] for name in "BC"} | {"gain": np.ones((H, 1, P))}
-    sizes = {name: abs(one) for name, one in args.items()} | {"log_a": args["log_a"]}
-    bound = (2 * T + N) * EPS * trapezoid_scan(**sizes).y.max()
-    np.testing.assert_allclose(trapezoid_scan(**ranked).y[:, :, 0], trapezoid_scan(**args).y, rtol=0, atol=bound)
+    y = trapezoid_scan(**args).y
+    np.testing.assert_allclose(trapezoid_scan(**ranked).y[:, :, 0], y, rtol=0, atol=rounding_of(args))
+
+
+def of_ranks(args: dict[str, Any], R: int) -> dict[str, Any]:
+    rng = np.random.default_rng(R)
+    more = {"B": (B, T, R, H, N), "C": (B, T, R, H, N), "gain": (H, R, P)}
+    return args | {name: rng.standard_normal(shape) for name, shape in more.items()}
+
+
+@pytest.mark.parametrize("R", [0, 1, 3, 4, 24])  # 3 and 24 do not divide a chunk, and 24 is more than a band
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_large_next_step_changes_no_bit_of_the_outputs_before_it(R: int, dtype: Any) -> None:
+    """Nor what a step of padding has, of the last step that is valid."""
+    args: dict[str, Any] = of_ranks(arguments(), R) if R else arguments()
+    args = {name: one.astype(dtype) for name, one in args.items()}
+    for last, lengths in ((T - 2, None), (T // 2, None), (CHUNK - 1, None), (3, None), (3, [4, T])):
+        large = {name: args[name].copy() for name in ("delta", "lam")}
+        large["delta"][0, last + 1] *= 1e5
+        large["lam"][0, last + 1] = -3
+        y, other = (trapezoid_scan(**args | more, lengths=lengths).y for more in ({}, large))
+        np.testing.assert_array_equal(other[0, : last + 1], y[0, : last + 1])
+        assert lengths or (other[0, last + 1] != y[0, last + 1]).any()
+
+
+def test_gradients_do_not_read_steps_that_an_output_has_not_read() -> None:
+    """Of the outputs up to a step alone: no bit of these depends on the step size of the next one, whose own gradients
+    are zero."""
+    args, dy = arguments(), np.zeros((B, T, H, P))
+    dy[:, :5] = 1
+    large = args | {"delta": args["delta"].copy()}
+    large["delta"][:, 5] *= 1e5
+    found, other = (trapezoid_scan_backward(dy, **one, carries=trapezoid_scan(**one).carries) for one in (args, large))
+    for name in ("dx", "ddelta", "dlam", "dlog_a", "dB", "dC"):
+        mine, theirs = getattr(found, name), getattr(other, name)
+        np.testing.assert_array_equal(mine[:, :5], theirs[:, :5])
+        assert not mine[:, 5:].any()
 
 
 def test_ranks_do_not_drift_in_float32() -> None:
     """20,000 tokens: an error is below the roundings of a chunk of CHUNK steps, of N products, and of the carries that
-    have not decayed, times the sum of the sizes of all terms, each with the largest step that any form of it has."""
+    have not decayed, times the sum of the sizes of all terms."""
     rng, steps, R, rate = np.random.default_rng(0), 20_000, 2, 0.01
     delta, shares = rng.uniform(0.1, 0.2, (2, 1, steps, 1))
     args = {"x": rng.standard_normal((1, steps, 1, P)), "delta": delta[None, 0], "lam": shares[None, 0]}
@@ -96,7 +135,7 @@ def test_ranks_do_not_drift_in_float32() -> None:
     given: Any = {name: one.astype(np.float32).reshape(one.shape) for name, one in args.items()}
     exact: Any = {name: one.astype(np.float64) for name, one in given.items()}
     sizes = {name: abs(one) for name, one in exact.items()}
-    sizes |= {"log_a": exact["log_a"], "lam": np.ones_like(exact["lam"]), "delta": np.full_like(exact["delta"], 0.4)}
+    sizes["log_a"] = exact["log_a"]
     terms = CHUNK + N + 1 / rate * R / CHUNK + 10
     error = abs(trapezoid_scan(**given).y - trapezoid_scan(**exact).y)
     assert (error <= terms * 2.0**-24 * trapezoid_scan(**sizes).y).all()
@@ -131,6 +170,10 @@ def test_errors() -> None:
         trapezoid_scan_backward(args["x"], **args, carries=np.zeros((B, 1, H, P, N)))
     with pytest.raises(ValueError, match=r"trapezoid_scan: B has shape \(2, 73, 2, 4\), expected \(B, T, R, G, N\)"):
         trapezoid_scan(**args, gain=np.ones((H, 1, P)))
+    with pytest.raises(ValueError, match=r"trapezoid_scan: gain has R=65 ranks, expected at most 64"):
+        trapezoid_scan(**of_ranks(args, 65))
+    with pytest.raises(TypeError, match=r"trapezoid_scan_backward: carries is None, expected an array of float32 or"):
+        trapezoid_scan_backward(args["x"], **args, carries=None)
     given = args["x"], args["delta"], None, args["B"], args["C"]
     with pytest.raises(ValueError, match=r"ssd_scan: of A and log_a both are None, expected one of them"):
         ssd_scan(*given)
@@ -142,6 +185,7 @@ def test_errors() -> None:
         ({"rate": "relu"}, r"Mamba3: rate='relu', expected one of softplus, rational"),
         ({"d_head": 3}, r"Mamba3: d_head=3, expected a divisor of expand \* d_model=8"),
         ({"rank": 0}, r"Mamba3: rank=0, expected a positive integer"),
+        ({"rank": 65}, r"Mamba3: rank=65, expected at most 64"),
         ({"groups": 3}, r"Mamba3: groups=3, expected a divisor of the number of heads, 1"),
         ({"dt_min": 0.0}, r"Mamba3: dt_min=0\.0, dt_max=0\.1, expected 0 < dt_min <= dt_max, finite"),
         ({"A_floor": -1.0}, r"Mamba3: A_floor=-1\.0, expected a positive number"),

@@ -60,9 +60,10 @@ class Declared:
     >>> y, hT = args.run("conv_forward", hT=return_state).values()
 
     `names` are the op's for arrays (and their gradients) and sizes of the list, and for other parts of its shapes, or
-    the number that a size always is. `forms` are of all arrays that a kernel takes or writes; one that is optional for
-    some kernel is so for the op. An array whose last axis is a real and an imaginary part is complex in Python, without
-    that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles), need not be bound.
+    the number or constant of the list that a size always is. `forms` are of all arrays that a kernel takes or writes;
+    one that is optional for some kernel is so for the op. An array whose last axis is a real and an imaginary part is
+    complex in Python, without that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles),
+    need not be bound.
     """
 
     def __init__(self, *kernels: str, **names: str | int) -> None:
@@ -79,7 +80,8 @@ class Declared:
         for kind, name, text, of_call, optional in arguments:
             own = self._name(name)
             if kind == "int" and name in letters:
-                kernel.sizes.append((name, self._names.get(name, name)))
+                letter = self._names.get(name, name)
+                kernel.sizes.append((name, getattr(_cpu, str(letter), letter)))
             shapes, pairs = self._shapes(text)
             if kind in ("read", "write") and of_call:
                 kinds = COMPLEX if pairs else REAL + COMPLEX if lane else REAL

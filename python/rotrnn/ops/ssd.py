@@ -13,7 +13,7 @@ from rotrnn.ops.pointwise import mask_padding
 
 __all__ = ["SsdScanGrads", "ssd_scan", "ssd_scan_backward"]
 
-SSD = Declared("ssd_forward", "ssd_backward", batch="B")
+SSD = Declared("ssd_forward", "ssd_backward", batch="B", chunk="SSD_CHUNK")
 
 
 class SsdScanGrads(NamedTuple):
@@ -27,7 +27,6 @@ class SsdScanGrads(NamedTuple):
     dskip: Array | None
     dh0: Array
     dlog_a: Array | None
-    dlater: Array | None
 
 
 @overload
@@ -35,7 +34,7 @@ def ssd_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[False] = False,
-    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    log_a: npt.ArrayLike | None = None, negative: bool = False,
     **how: Unpack[Along],
 ) -> Array: ...  # fmt: skip
 @overload
@@ -43,7 +42,7 @@ def ssd_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[False] = False,
-    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    log_a: npt.ArrayLike | None = None, negative: bool = False,
     **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
@@ -51,7 +50,7 @@ def ssd_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[True],
-    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    log_a: npt.ArrayLike | None = None, negative: bool = False,
     **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
@@ -59,7 +58,7 @@ def ssd_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[True],
-    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    log_a: npt.ArrayLike | None = None, negative: bool = False,
     **how: Unpack[Along],
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 @overload
@@ -67,7 +66,7 @@ def ssd_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike | None, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: bool = False, return_carries: bool = False,
-    log_a: npt.ArrayLike | None = None, later: npt.ArrayLike | None = None, negative: bool = False,
+    log_a: npt.ArrayLike | None = None, negative: bool = False,
     **how: Unpack[Along],
 ) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def ssd_scan(
@@ -80,7 +79,6 @@ def ssd_scan(
     h0: npt.ArrayLike | None = None,
     *,
     log_a: npt.ArrayLike | None = None,
-    later: npt.ArrayLike | None = None,
     reverse: bool = False,
     negative: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -116,8 +114,6 @@ def ssd_scan(
         Initial state.
     log_a : (B, T, H), optional
         In place of ``delta_t A``: logarithms of the transitions.
-    later : (B, T, H), optional
-        The part of delta_t that only later steps read: ``y_t = (h_t - later_t x_t B_t^T) C_t + skip x_t``.
     reverse : bool
         Run backward in time, without copying the input.
     negative : bool
@@ -150,9 +146,10 @@ def ssd_scan(
     args = Boundary("ssd_scan")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
     wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
-    given = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a, "later": later}
+    given = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a}
     signs = _take(args, reverse, negative, **given, lengths=lengths)
-    y, hT, carries = args.run("ssd_forward", y=True, **wanted, reverse=reverse, negative=negative).values()
+    how = {"reverse": reverse, "negative": negative, "ranks": 1}
+    y, hT, carries = args.run("ssd_forward", y=True, **wanted, **how).values()
     if signs is not None:
         y *= signs.steps
         hT = hT if hT is None else hT * signs.whole
@@ -170,7 +167,6 @@ def ssd_scan_backward(
     h0: npt.ArrayLike | None = None,
     *,
     log_a: npt.ArrayLike | None = None,
-    later: npt.ArrayLike | None = None,
     dhT: npt.ArrayLike | None = None,
     reverse: bool = False,
     negative: bool = False,
@@ -185,14 +181,13 @@ def ssd_scan_backward(
     ``du_t = g_t B_t``, ``dx_t = delta_t du_t + skip dy_t``,
     ``ddelta_t = x_t . du_t + A p_t g_t . h_{t-1}``, ``dA = sum of delta_t p_t g_t . h_{t-1}``,
     ``dskip = sum of dy_t . x_t``, ``dlog_a_t = a_t g_t . h_{t-1}``, ``dh0 = a_0 g_0``; ``dB_t = g_t^T u_t`` and
-    ``dC_t = h_t^T dy_t``, summed over the heads of a group. If a sequence has no steps, ``dh0 = dhT``. The term of
-    `later` gives ``dlater_t = -(dy_t . x_t) (B_t . C_t)``, and its parts to dx, dB and dC.
+    ``dC_t = h_t^T dy_t``, summed over the heads of a group. If a sequence has no steps, ``dh0 = dhT``.
 
     Parameters
     ----------
     dy : (B, T, H, P)
         Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, A, B, C, skip, h0, log_a, later, reverse, negative, lengths
+    x, delta, A, B, C, skip, h0, log_a, reverse, negative, lengths
         As given to `ssd_scan`.
     dhT : (B, H, P, N), optional
         Gradient of the final state.
@@ -202,7 +197,7 @@ def ssd_scan_backward(
     Returns
     -------
     SsdScanGrads
-        ``(dx, ddelta, dA, dB, dC, dskip, dh0, dlog_a, dlater)``, all new arrays (nothing is accumulated), zero beyond
+        ``(dx, ddelta, dA, dB, dC, dskip, dh0, dlog_a)``, all new arrays (nothing is accumulated), zero beyond
         `lengths`.
 
     Raises
@@ -212,15 +207,17 @@ def ssd_scan_backward(
     """
     args = Boundary("ssd_scan_backward")
     reverse, negative = args.flag("reverse", reverse), args.flag("negative", negative)
-    arrays = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a, "later": later}
+    arrays = {"x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0, "log_a": log_a}
     signs = _take(args, reverse, negative, dy=dy, **arrays, dhT=dhT, carries=carries, lengths=lengths)
-    given, how = args.given, {"reverse": reverse, "negative": negative}
+    given, how = args.given, {"reverse": reverse, "negative": negative, "ranks": 1}
     if signs is not None:
         given["dy"] = given["dy"] * signs.steps
         given["dhT"] = None if dhT is None else given["dhT"] * signs.whole
     if carries is None:
         given["carries"] = args.run("ssd_forward", carries=True, **how)["carries"]
-    result = SsdScanGrads(**args.run("ssd_backward", **how))
+    found = args.run("ssd_backward", **how)
+    del found["dlater"]  # of `rotrnn.ops.trapezoid_scan`
+    result = SsdScanGrads(**found)
     if signs is not None:
         result.dx[...] *= signs.steps
     return result

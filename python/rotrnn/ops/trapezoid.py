@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.devices.device import beside, contiguous
-from rotrnn.ops.boundary import Array, Boundary, longer, rename
+from rotrnn._cpu import SSD_CHUNK
+from rotrnn.ops.boundary import Array, Boundary, longer
+from rotrnn.ops.declared import Declared
 from rotrnn.ops.pointwise import last_pool, last_pool_backward, mask_padding
-from rotrnn.ops.ssd import check_groups, ssd_scan, ssd_scan_backward
+from rotrnn.ops.ssd import check_groups
 
 __all__ = ["TrapezoidScan", "TrapezoidScanGrads", "trapezoid_scan", "trapezoid_scan_backward"]
+
+
+MOST_RANKS = SSD_CHUNK
+"""A chunk of the scan has whole steps."""
 
 
 class TrapezoidScan(NamedTuple):
@@ -64,8 +70,8 @@ def trapezoid_scan(
     ``y_t = h_t C_t + skip x_t``, with ``a_t = exp(log_a_t)``, for each head, t = 0..T-1. Before the first step are h0,
     B0 and x0 (default zero). This is the exponential-trapezoidal rule of Mamba-3 (2026, arXiv 2603.15569): ``lam = 1``
     is the rule of Mamba-2, one half the trapezoid. The old tap decays as the state does, so both taps are one input of
-    `rotrnn.ops.ssd_scan`, with the step size ``lam_t delta_t + (1 - lam_{t+1}) delta_{t+1}``, of which y_t has the
-    first part alone.
+    the scan of `rotrnn.ops.ssd_scan`: with the step size ``lam_t delta_t`` for y_t, and ``lam_t delta_t + (1 -
+    lam_{t+1}) delta_{t+1}`` for later steps.
 
     With `gain`, the form of several inputs and outputs (MIMO) of R ranks, whose state has the same size: a head's
     inputs are ``x^r = gain_r x``, each has B^r and C^r of its own, and
@@ -73,8 +79,7 @@ def trapezoid_scan(
     ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t sum_r x^r_{t-1} (B^r_{t-1})^T + lam_t delta_t sum_r x^r_t (B^r_t)^T``,
     ``y^r_t = h_t C^r_t + skip x^r_t``.
 
-    Ranks are R steps of `rotrnn.ops.ssd_scan`, of which the first one decays. What y^r has not read of its own step, or
-    has read too early, is a product of R by R numbers ``B^s . C^r``.
+    Ranks are R steps of that scan, of which the first one decays, and which read each other's inputs.
 
     Parameters
     ----------
@@ -91,7 +96,7 @@ def trapezoid_scan(
         Initial state: of the heads, and B and x of the step before the first, both or neither. With `gain` B0 is
         (B, R, G, N).
     gain : (H, R, P), optional
-        What x is multiplied by to be the input of each rank.
+        What x is multiplied by to be the input of each rank, of at most 64.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
 
@@ -105,18 +110,16 @@ def trapezoid_scan(
     TypeError
         An array has another dtype.
     ValueError
-        Shapes disagree, H is not a multiple of G, one of B0 and x0 is missing, a length is out of range, or a size
-        product overflows.
+        Shapes disagree, H is not a multiple of G, there are more than 64 ranks, one of B0 and x0 is missing, a length
+        is out of range, or a size product overflows.
     """
     args = Boundary("trapezoid_scan")
     state = {"h0": h0, "B0": B0, "x0": x0, "gain": gain}
     own = _take(args, x=x, delta=delta, lam=lam, log_a=log_a, B=B, C=C, skip=skip, **state, lengths=lengths)
-    taps = _taps(own)
-    ranks = None if gain is None else _ranks(own, taps)
-    inputs, how = _pass(own, taps, ranks)
-    y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
-    if ranks is not None:
-        y = y.reshape(ranks.y.shape) + ranks.y
+    scan, how = _scan(args, _taps(own))
+    y, hT, carries = scan.run("ssd_forward", y=True, hT=True, carries=True, **how).values()
+    if gain is not None:
+        y = y.reshape(*own["B"].shape[:3], *own["x"].shape[2:])
     return TrapezoidScan(y, hT, _last(args, "B"), _last(args, "x"), carries)
 
 
@@ -142,12 +145,10 @@ def trapezoid_scan_backward(
 ) -> TrapezoidScanGrads:
     """Adjoint of `trapezoid_scan`.
 
-    It is that of `rotrnn.ops.ssd_scan` by the step size ``w_t = lam_t delta_t + v_{t+1}``, ``v_t = (1 - lam_t)
-    delta_t``, whose part v_{t+1} also has a gradient of its own: with dw_t and dv_t the sums of both,
-    ``ddelta_t = lam_t dw_t + (1 - lam_t) dv_t``, ``dlam_t = delta_t (dw_t - dv_t)``. Before the first step the tap is
-    ``v_0 x0 B0^T``, a part of h0. With `gain`, step sizes have the sums of their gradients by ranks, and what is added
-    to y^r, the sum over s of ``k_sr (B^s . C^r) x^s`` with k_sr = lam_t delta_t for s > r and -v_{t+1} for others, has
-    its own adjoint.
+    The scan has the step sizes ``w_t = lam_t delta_t``, which y_t reads, and ``v_{t+1} = (1 - lam_{t+1}) delta_{t+1}``
+    besides for later steps. With their gradients dw_t and dv_{t+1}, ``ddelta_t = lam_t dw_t + (1 - lam_t) dv_t``,
+    ``dlam_t = delta_t (dw_t - dv_t)``. Before the first step the tap is ``v_0 x0 B0^T``, a part of h0. With `gain`,
+    step sizes have the sums of their gradients by ranks.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def trapezoid_scan_backward(
         Gradient of `y`; padding beyond `lengths` is never read. With `gain` (B, T, R, H, P).
     x, delta, lam, log_a, B, C, skip, h0, B0, x0, gain, lengths
         As given to `trapezoid_scan`.
-    carries
+    carries : array
         As `trapezoid_scan` returned it.
     dhT, dBT, dxT : (B, H, P, N), (B, G, N), (B, H, P), optional
         Gradients of the final state; with `gain` dBT is (B, R, G, N).
@@ -175,26 +176,24 @@ def trapezoid_scan_backward(
     state = {"h0": h0, "B0": B0, "x0": x0, "gain": gain, "dhT": dhT, "dBT": dBT, "dxT": dxT}
     own = _take(args, dy=dy, **given, **state, lengths=lengths)
     lengths, taps = own["lengths"], _taps(own)
-    ranks = None if gain is None else _ranks(own, taps)
-    inputs, how = _pass(own, taps, ranks)
-    dy = own["dy"] if ranks is None else own["dy"].reshape(inputs[0].shape)
-    try:
-        found: Any = ssd_scan_backward(dy, *inputs, dhT=own["dhT"], **how, carries=carries)
-    except (TypeError, ValueError) as error:  # about carries
-        rename(error, "ssd_scan_backward", args.op)
-        raise
+    carries = args.array("carries", carries, "B chunks H P N")
+    scan, how = _scan(args, taps, dy=own["dy"], dhT=own["dhT"], carries=carries)
+    found = scan.run("ssd_backward", **how)
+    dx, ddelta, dB, dC, dlog_a, dlater = (found[name] for name in ("dx", "ddelta", "dB", "dC", "dlog_a", "dlater"))
     dgain = None
-    if ranks is None:
-        dx, dB, dC, dlog_a, dw, dlater = found.dx, found.dB, found.dC, found.dlog_a, found.ddelta, found.dlater
-        dnewer = dw
-    else:
-        dx, dB, dC, dlog_a, dw, dlater, dnewer, dgain = _ranks_backward(own, taps, ranks, found)
-    dv = np.zeros_like(dw)
+    if own["gain"] is not None:
+        of_ranks = own["B"].shape[:3]
+        dx, dB, dC, ddelta, dlater, dlog_a = (
+            one.reshape(*of_ranks, *one.shape[2:]) for one in (dx, dB, dC, ddelta, dlater, dlog_a)
+        )
+        dgain = (dx * _masked(own, "x")[:, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype).swapaxes(0, 1)
+        dx = (dx * own["gain"].swapaxes(0, 1)).sum(2)
+        ddelta, dlater, dlog_a = ddelta.sum(2), dlater.sum(2), dlog_a[:, :, 0]
+    dv = np.zeros_like(ddelta)
     dx0, dB0 = _last_adjoint(args, "x", dx), _last_adjoint(args, "B", dB)
-    if dv.shape[1]:
-        dv[:, 1:] = (dw + dlater)[:, :-1]
+    dv[:, 1:] = dlater[:, :-1]
     if own["x0"] is not None and dv.shape[1]:
-        dh0 = found.dh0.reshape(taps.shape)
+        dh0 = found["dh0"].reshape(taps.shape)
         for rank, (x_before, B_before) in enumerate(zip(taps.x0, taps.B0, strict=True)):
             by_head, by_group = x_before * dh0, B_before * dh0
             dtap = (taps.first * by_group).sum(-1).reshape(dx0.shape)
@@ -208,17 +207,16 @@ def trapezoid_scan_backward(
                 dB0[:, rank] += dB_before
                 dgain[:, rank] += (dtap * own["x0"]).sum(0)
     dv = mask_padding(dv, lengths)
-    dlam = mask_padding(own["delta"], lengths) * (dnewer - dv)
-    ddelta = mask_padding(own["lam"], lengths) * (dnewer - dv) + dv
-    rest = found.dskip, found.dh0, dB0, dx0, dgain
+    dlam = mask_padding(own["delta"], lengths) * (ddelta - dv)
+    ddelta = mask_padding(own["lam"], lengths) * (ddelta - dv) + dv
+    rest = found["dskip"], found["dh0"], dB0, dx0, dgain
     return TrapezoidScanGrads(dx, ddelta, dlam, dlog_a, dB, dC, *rest)
 
 
 class _Taps(NamedTuple):
-    """The step sizes w_t of both taps, their parts lam_t delta_t and v_{t+1} (B, T, H), and h0 with the tap before the
+    """The step sizes lam_t delta_t and v_{t+1} of the two taps of each input (B, T, H), and h0 with the tap before the
     first step: the sum of ``first x0 B0^T`` over ranks, in heads by group (B, G, H / G, P, N)."""
 
-    step: Array
     newer: Array
     later: Array
     h0: Array | None
@@ -235,7 +233,7 @@ def _taps(own: dict[str, Any]) -> _Taps:
     later[:, :-1] = v[:, 1:]
     h0, x0, B0, gain = own["h0"], own["x0"], own["B0"], own["gain"]
     if x0 is None or not delta.shape[1]:
-        return _Taps(newer + later, newer, later, h0, None, (), (), ())
+        return _Taps(newer, later, h0, None, (), (), ())
     (size, H, P), (G, N) = x0.shape, B0.shape[-2:]
     shape = size, G, H // G, P, N
     first = v[:, 0].reshape(*shape[:3], 1, 1)
@@ -243,89 +241,39 @@ def _taps(own: dict[str, Any]) -> _Taps:
     before = (B0,) if gain is None else B0.swapaxes(0, 1)
     xs, Bs = [one.reshape(*shape[:4], 1) for one in inputs], [one.reshape(size, G, 1, 1, N) for one in before]
     tap = sum(first * x * B for x, B in zip(xs, Bs, strict=True)).reshape(size, H, P, N)
-    return _Taps(newer + later, newer, later, tap if h0 is None else h0 + tap, first, xs, Bs, shape)
+    return _Taps(newer, later, tap if h0 is None else h0 + tap, first, xs, Bs, shape)
 
 
-class _Ranks(NamedTuple):
-    """Of ranks: B, C (B, T, G, R, N) and their inputs x (B, T, G, H / G, R, P); products B^s . C^r (B, T, G, 1, R, R),
-    r last; the factors k of these (B, T, G, H / G, R, R); and what is added to y (B, T, R, H, P)."""
+def _scan(args: Boundary, taps: _Taps, **more: Any) -> tuple[Boundary, dict[str, Any]]:
+    """Returns the scan of `rotrnn.ops.ssd_scan` that two taps are, and how it runs: R steps of it for R ranks."""
+    own, scan, R = args.given, Boundary(args.op), args.size.get("R", 1)
+    x, B, C, delta, later, log_a = own["x"], own["B"], own["C"], taps.newer, taps.later, own["log_a"]
+    if own["gain"] is not None:
+        size, T, H, P = x.shape
+        rows = size, T * R
+        x = (_masked(own, "x")[:, :, None] * own["gain"].swapaxes(0, 1)).reshape(*rows, H, P)
+        B, C = (one.reshape(*rows, *one.shape[3:]) for one in (B, C))
+        delta, later = np.repeat(delta, R, 1), np.repeat(later, R, 1)
+        first = np.zeros((size, T, R, H), x.dtype, like=x)
+        first[:, :, 0] = log_a
+        log_a = first.reshape(*rows, H)
+    if "dy" in more:
+        more["dy"] = more["dy"].reshape(x.shape)
+    given = {"x": x, "delta": delta, "B": B, "C": C, "skip": own["skip"], "log_a": log_a, "later": later}
+    scan.take(_declared(R), **given, h0=taps.h0, **more, lengths=longer(own["lengths"], R))
+    return scan, {"reverse": False, "negative": False, "ranks": R}
 
-    B: Array
-    C: Array
-    x: Array
-    products: Array
-    k: Array
-    y: Array
 
-
-def _ranks(own: dict[str, Any], taps: _Taps) -> _Ranks:
-    """Of a step of its own, rank r has read the inputs of ranks up to r with the whole step size, and no others."""
-    x, B, C = (_masked(own, name) for name in ("x", "B", "C"))
-    size, T, R, G, _ = B.shape
-    H, P = x.shape[2:]
-    by_rank = own["gain"].reshape(G, H // G, R, P) * x.reshape(size, T, G, H // G, 1, P)
-    B, C = B.swapaxes(2, 3), C.swapaxes(2, 3)
-    products = (B @ C.swapaxes(-1, -2))[:, :, :, None]
-    newer, later = (one.reshape(size, T, G, H // G, 1, 1) for one in (taps.newer, taps.later))
-    k = np.where(_above(R, x), newer, -later)
-    y = (k * products).swapaxes(-1, -2) @ by_rank
-    return _Ranks(B, C, by_rank, products, k, _by_ranks(y))
+@functools.cache
+def _declared(R: int) -> Declared:
+    """A chunk has whole tokens of R steps."""
+    return Declared("ssd_forward", "ssd_backward", batch="B", chunk=SSD_CHUNK // R * R)
 
 
 def _masked(own: dict[str, Any], name: str) -> Array:
     array = own[name]
     size, T, *shape = array.shape
     return mask_padding(array.reshape(size, T, math.prod(shape)), own["lengths"]).reshape(array.shape)
-
-
-def _above(R: int, like: Array) -> Array:
-    """Returns whether s > r, (R, R), r last."""
-    return beside(np.tri(R, k=-1, dtype=bool), like)
-
-
-def _by_ranks(y: Array) -> Array:
-    """Returns (B, T, G, H / G, R, P) as (B, T, R, H, P)."""
-    size, T, G, heads, R, P = y.shape
-    return y.reshape(size, T, G * heads, R, P).swapaxes(2, 3)
-
-
-def _of_groups(y: Array, G: int) -> Array:
-    """Returns (B, T, R, H, P) as (B, T, G, H / G, R, P)."""
-    size, T, R, H, P = y.shape
-    return y.swapaxes(2, 3).reshape(size, T, G, H // G, R, P)
-
-
-def _pass(own: dict[str, Any], taps: _Taps, ranks: _Ranks | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments of `ssd_scan`. A step of R ranks is R steps, of which the first one decays."""
-    if ranks is None:
-        inputs = own["x"], taps.step, None, own["B"], own["C"], own["skip"], taps.h0
-        return inputs, {"log_a": own["log_a"], "later": taps.later, "lengths": own["lengths"]}
-    size, T, R = own["B"].shape[:3]
-    H = own["x"].shape[2]
-    log_a = np.zeros((size, T, R, H), own["x"].dtype, like=own["x"])
-    log_a[:, :, 0] = own["log_a"]
-    x, B, C = (contiguous(one).reshape(size, T * R, *one.shape[3:]) for one in (_by_ranks(ranks.x), own["B"], own["C"]))
-    how = {"log_a": log_a.reshape(size, T * R, H), "lengths": longer(own["lengths"], R)}
-    return (x, np.repeat(taps.step, R, 1), None, B, C, own["skip"], taps.h0), how
-
-
-def _ranks_backward(own: dict[str, Any], taps: _Taps, ranks: _Ranks, found: Any) -> tuple[Array, ...]:
-    """Returns the gradients of x, B, C, log_a; of w_t, v_{t+1}, and lam_t delta_t with that of w_t; and of gain."""
-    size, T, R, G, _ = own["B"].shape
-    H, P = own["x"].shape[2:]
-    dy, of_steps = _of_groups(_masked(own, "dy"), G), (size, T, R)
-    dinputs = _of_groups(found.dx.reshape(*of_steps, H, P), G) + (ranks.k * ranks.products) @ dy
-    dfactors = ranks.x @ dy.swapaxes(-1, -2)
-    dk, dproducts = dfactors * ranks.products, (dfactors * ranks.k).sum(3)
-    dB = found.dB.reshape(own["B"].shape) + (dproducts @ ranks.C).swapaxes(2, 3)
-    dC = found.dC.reshape(own["C"].shape) + (dproducts.swapaxes(-1, -2) @ ranks.B).swapaxes(2, 3)
-    above, shape = _above(R, dy), (size, T, H)
-    dnewer, dlater = (np.where(one, dk, 0).sum((-2, -1)).reshape(shape) for one in (above, ~above))
-    dw, dlog_a = found.ddelta.reshape(*of_steps, H).sum(2), found.dlog_a.reshape(*of_steps, H)[:, :, 0]
-    dinputs = dinputs.reshape(size, T, H, R, P)
-    dx = (dinputs * own["gain"]).sum(3)
-    dgain = (dinputs * _masked(own, "x")[:, :, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype)
-    return dx, dB, dC, dlog_a, dw, -dlater, dw + dnewer, dgain
 
 
 FORMS = {
@@ -349,6 +297,8 @@ def _take(args: Boundary, *, lengths: npt.ArrayLike | None, **arrays: Any) -> di
     forms = FORMS if arrays["gain"] is None else FORMS | RANKED
     found = [(args.optional if name in OPTIONAL else args.array)(name, arrays[name], forms[name]) for name in arrays]
     check_groups(args)
+    if args.size.get("R", 1) > MOST_RANKS:
+        raise ValueError(f"{args.op}: gain has R={args.size['R']} ranks, expected at most {MOST_RANKS}")
     if (arrays["B0"] is None) != (arrays["x0"] is None):
         one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
         raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")

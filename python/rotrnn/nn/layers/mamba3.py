@@ -29,6 +29,7 @@ from rotrnn.nn.instructions import (
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
 from rotrnn.nn.layers.mamba2 import WIDTH
 from rotrnn.nn.program import Builder, Program, Programmed, Register
+from rotrnn.ops.trapezoid import MOST_RANKS
 
 RATES = ("softplus", "rational")
 
@@ -79,7 +80,7 @@ class Mamba3(Programmed):
     dt_min, dt_max, dt_init_floor : float
         Initial Delta: log-uniform on [dt_min, dt_max], but at least dt_init_floor.
     rank : int
-        R, the number of inputs and outputs of a channel; the released models have 4. The C library takes up to 16.
+        R, the number of inputs and outputs of a channel, at most 64; the released models have 4.
     norm : bool
         Whether there is an RMS norm over the channels of a head, with a scale for each channel, before the gate.
     norm_eps : float
@@ -120,6 +121,8 @@ class Mamba3(Programmed):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", "expand", "groups", "rank")
+        if self.rank > MOST_RANKS:
+            raise ValueError(f"Mamba3: rank={self.rank}, expected at most {MOST_RANKS}")
         if isinstance(self.d_head, str) and self.d_head != "auto":
             raise ValueError(f"Mamba3: d_head={self.d_head!r}, expected a positive integer or 'auto'")
         if self.d_head != "auto":
