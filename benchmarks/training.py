@@ -33,7 +33,19 @@ FOLDER = RESULTS / "training"
 PRECISIONS = "--seeds 0..2 --grid training.precision=float32,bf16"
 NORMALISE = "--seeds 0..2 --grid layer.normalise=input,spectrum,bounded"
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
-ROTATIONS = ("mamba3", "rg_lru", "linoss", "kda", "gated_delta_net_2", "comba", "rwkv7", "griffin", "pd_ssm", "aussm")
+ROTATIONS = (
+    "mamba3",
+    "rg_lru",
+    "linoss",
+    "kda",
+    "gated_delta_net_2",
+    "comba",
+    "rwkv7",
+    "griffin",
+    "pd_ssm",
+    "aussm",
+    "slinoss",
+)
 ALONE = ("digits-rings", "digits-gru", *(f"digits-{name}" for name in ROTATIONS))
 DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name not in ALONE)
 NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "min_gru")

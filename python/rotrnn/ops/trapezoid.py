@@ -117,7 +117,8 @@ def trapezoid_scan(
     y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
     if ranks is not None:
         y = y.reshape(ranks.y.shape) + ranks.y
-    return TrapezoidScan(y, hT, _last(args, "B"), _last(args, "x"), carries)
+    BT, xT = (or_before(args, last_step(args, own[one]), own[f"{one}0"]) for one in "Bx")
+    return TrapezoidScan(y, hT, BT, xT, carries)
 
 
 def trapezoid_scan_backward(
@@ -190,7 +191,7 @@ def trapezoid_scan_backward(
     else:
         dx, dB, dC, dlog_a, dw, dlater, dnewer, dgain = _ranks_backward(own, taps, ranks, found)
     dv = np.zeros_like(dw)
-    dx0, dB0 = _last_adjoint(args, "x", dx), _last_adjoint(args, "B", dB)
+    dx0, dB0 = last_step_adjoint(args, own["dxT"], dx), last_step_adjoint(args, own["dBT"], dB)
     if dv.shape[1]:
         dv[:, 1:] = (dw + dlater)[:, :-1]
     if own["x0"] is not None and dv.shape[1]:
@@ -260,7 +261,7 @@ class _Ranks(NamedTuple):
 
 def _ranks(own: dict[str, Any], taps: _Taps) -> _Ranks:
     """Of a step of its own, rank r has read the inputs of ranks up to r with the whole step size, and no others."""
-    x, B, C = (_masked(own, name) for name in ("x", "B", "C"))
+    x, B, C = (masked(own[name], own["lengths"]) for name in ("x", "B", "C"))
     size, T, R, G, _ = B.shape
     H, P = x.shape[2:]
     by_rank = own["gain"].reshape(G, H // G, R, P) * x.reshape(size, T, G, H // G, 1, P)
@@ -272,10 +273,10 @@ def _ranks(own: dict[str, Any], taps: _Taps) -> _Ranks:
     return _Ranks(B, C, by_rank, products, k, _by_ranks(y))
 
 
-def _masked(own: dict[str, Any], name: str) -> Array:
-    array = own[name]
+def masked(array: Array, lengths: Any) -> Array:
+    """Returns an array (B, T, ...) with zeroed padding (`mask_padding`)."""
     size, T, *shape = array.shape
-    return mask_padding(array.reshape(size, T, math.prod(shape)), own["lengths"]).reshape(array.shape)
+    return mask_padding(array.reshape(size, T, math.prod(shape)), lengths).reshape(array.shape)
 
 
 def _above(R: int, like: Array) -> Array:
@@ -313,7 +314,7 @@ def _ranks_backward(own: dict[str, Any], taps: _Taps, ranks: _Ranks, found: Any)
     """Returns the gradients of x, B, C, log_a; of w_t, v_{t+1}, and lam_t delta_t with that of w_t; and of gain."""
     size, T, R, G, _ = own["B"].shape
     H, P = own["x"].shape[2:]
-    dy, of_steps = _of_groups(_masked(own, "dy"), G), (size, T, R)
+    dy, of_steps = _of_groups(masked(own["dy"], own["lengths"]), G), (size, T, R)
     dinputs = _of_groups(found.dx.reshape(*of_steps, H, P), G) + (ranks.k * ranks.products) @ dy
     dfactors = ranks.x @ dy.swapaxes(-1, -2)
     dk, dproducts = dfactors * ranks.products, (dfactors * ranks.k).sum(3)
@@ -324,7 +325,7 @@ def _ranks_backward(own: dict[str, Any], taps: _Taps, ranks: _Ranks, found: Any)
     dw, dlog_a = found.ddelta.reshape(*of_steps, H).sum(2), found.dlog_a.reshape(*of_steps, H)[:, :, 0]
     dinputs = dinputs.reshape(size, T, H, R, P)
     dx = (dinputs * own["gain"]).sum(3)
-    dgain = (dinputs * _masked(own, "x")[:, :, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype)
+    dgain = (dinputs * masked(own["x"], own["lengths"])[:, :, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype)
     return dx, dB, dC, dlog_a, dw, -dlater, dw + dnewer, dgain
 
 
@@ -349,29 +350,36 @@ def _take(args: Boundary, *, lengths: npt.ArrayLike | None, **arrays: Any) -> di
     forms = FORMS if arrays["gain"] is None else FORMS | RANKED
     found = [(args.optional if name in OPTIONAL else args.array)(name, arrays[name], forms[name]) for name in arrays]
     check_groups(args)
-    if (arrays["B0"] is None) != (arrays["x0"] is None):
-        one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
-        raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")
+    check_tap(args, arrays)
     args.given = dict(zip(arrays, args.common(*found), strict=True))
     args.given["lengths"] = args.lengths(lengths)
     return args.given
 
 
-def _last(args: Boundary, name: str) -> Array:
-    """Returns the array at its last valid step; where there is none, before the first."""
-    array, before, lengths = (args.given[one] for one in (name, f"{name}0", "lengths"))
+def check_tap(args: Boundary, arrays: dict[str, Any]) -> None:
+    """Raises ValueError unless both of B0 and x0 are given, or neither."""
+    if (arrays["B0"] is None) != (arrays["x0"] is None):
+        one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
+        raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")
+
+
+def last_step(args: Boundary, array: Array) -> Array:
+    """Returns an array (B, T, ...) at its last valid step; zero where there is none."""
     size, T, *shape = array.shape
-    last = last_pool(array.reshape(size, T, math.prod(shape)), lengths=lengths).reshape(size, *shape)
-    if before is None or (T and lengths is None):
+    return last_pool(array.reshape(size, T, math.prod(shape)), lengths=args.given["lengths"]).reshape(size, *shape)
+
+
+def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
+    """Returns an array at the last valid step; where there is none, the array before the first."""
+    if before is None or (args.size["T"] and args.given["lengths"] is None):
         return last
     kept: Array = np.where(_any(args, last), last, before)
     return kept
 
 
-def _last_adjoint(args: Boundary, name: str, d: Array) -> Array:
-    """Adds the gradient of the last step to d, and returns that of the array before the first."""
-    dlast, lengths = args.given[f"d{name}T"], args.given["lengths"]
-    size, T, *shape = d.shape
+def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
+    """Adds the gradient of the last step to d (B, T, ...), and returns that of the array before the first."""
+    lengths, (size, T, *shape) = args.given["lengths"], d.shape
     dbefore = args.zeros((size, *shape), d.dtype)
     if dlast is None:
         return dbefore
