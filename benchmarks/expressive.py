@@ -78,7 +78,7 @@ KINDS = (
     ),
     Kind(
         "Diagonal with angles: a layer for each abelian group of which a group is made, and no other group (4).",
-        ("mamba3", "selective_rotrnn", "aussm"),
+        ("mamba3", "slinoss", "selective_rotrnn", "aussm"),
         solved=("parity", "S3"),
         failed=("A5", "S5"),
     ),

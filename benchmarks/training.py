@@ -37,7 +37,19 @@ FASHION_ROWS = (
     "--set task.data_dir=/usr/share/datasets/fashion-mnist"
 )
 IN_BF16 = ("rotrnn", "lru", "s5", "s4d", "mamba", "selective_rotrnn", "attention")
-ROTATIONS = ("mamba3", "rg_lru", "linoss", "kda", "gated_delta_net_2", "comba", "rwkv7", "griffin", "pd_ssm", "aussm")
+ROTATIONS = (
+    "mamba3",
+    "rg_lru",
+    "linoss",
+    "kda",
+    "gated_delta_net_2",
+    "comba",
+    "rwkv7",
+    "griffin",
+    "pd_ssm",
+    "aussm",
+    "slinoss",
+)
 ALONE = ("digits-rings", "digits-gru", *(f"digits-{name}" for name in ROTATIONS))
 DIGITS = tuple(name for name in recipe_names() if name.startswith("digits-") and name not in ALONE)
 NEIGHBOURS = ("s4", "liquid_s4", "mamba2", "delta_net", "mlstm", "slstm", "min_gru")

@@ -258,6 +258,9 @@ static void read_silu(reader *r) { read_function(r, OP_SILU); }
 static void read_gelu(reader *r) { read_function(r, OP_GELU); }
 static void read_sigmoid(reader *r) { read_function(r, OP_SIGMOID); }
 static void read_softplus(reader *r) { read_function(r, OP_SOFTPLUS); }
+#if LIB_MATRIX_STATES
+static void read_tanh(reader *r) { read_function(r, OP_TANH); }
+#endif
 static void read_decay_gain(reader *r) { read_function(r, OP_DECAY_GAIN); }
 
 /* log s(x) = -softplus(-x) */
@@ -303,6 +306,32 @@ static void read_step_angles(reader *r) {
     o->z = delta->rows;
 }
 
+/* Rows whose numbers are a setting. */
+static const void *repeated(reader *r, const char *key, int64_t count) {
+    const double number = number_of(r->b, &r->p, key);
+    double *const numbers = good(r->b) ? spare(r->b, count) : NULL;
+    for (int64_t i = 0; numbers && i < count; i++) numbers[i] = number;
+    return numbers ? stored(r->b, numbers, count) : NULL;
+}
+
+static void read_log_radius(reader *r) {
+    const value *const x = steps(r, 0, 1);
+    const double least = number_of(r->b, &r->p, "least");
+    if (!good(r->b)) return;
+    op *const o = emit(r->b, OP_LOG_RADIUS, make_like(r, x), x->rows);
+    o->eps = least;
+    o->w[0] = repeated(r, "rate", numbers_of(x));
+}
+
+static void read_signed_angles(reader *r) {
+    const value *const x = steps(r, 0, 1), *const b = fixed(r, 1, 1);
+    if (!expect(r, alike(x, b))) return;
+    op *const o = emit(r->b, OP_HEAD_ANGLES, make_like(r, x), x->rows);
+    o->w[0] = stored(r->b, doubles(r, b), numbers_of(b));
+    o->w[1] = repeated(r, "least", numbers_of(b));
+    o->w[2] = repeated(r, "most", numbers_of(b));
+}
+
 static void read_of_heads(reader *r) {
     const value *const x = steps(r, 0, 2), *const b = fixed(r, 1, 2);
     if (!good(r->b) || !expect(r, b->shape[0] % x->shape[0] == 0 && is(b, 1, x->shape[1]))) return;
@@ -330,9 +359,15 @@ static void read_softmax(reader *r) {
 }
 
 static void read_polar(reader *r) {
-    const value *const size = steps(r, 0, 1), *const angle = steps(r, 1, 1);
-    if (!expect(r, alike(size, angle))) return;
-    emit(r->b, OP_POLAR, make_matrix(r, 2, size->shape[0]), size->rows)->z = angle->rows;
+    const value *const size = steps(r, 0, 0), *const angle = steps(r, 1, 0);
+    const bool pairs = json_member(r->p.settings, "pairs") && flag_of(r->b, &r->p, "pairs"); /* older files: none */
+    if (!expect(r, alike(size, angle) && (pairs ? size->axes < MOST_AXES : size->axes == 1))) return;
+    value like = *size;
+    like.shape[like.axes++] = 2;
+    if (!pairs) like.shape[0] = 2, like.shape[1] = size->shape[0];
+    op *const o = emit(r->b, OP_POLAR, make_like(r, &like), size->rows);
+    o->z = angle->rows;
+    o->choice = pairs;
 }
 
 /* y = (q . k) v by heads */
@@ -448,6 +483,10 @@ static const struct {
     {"PermutedScan", read_permuted_scan, 4, 4},
     {"SsdScan", read_ssd, 6, 6},
     {"TrapezoidScan", read_trapezoid, 7, 8},
+    {"HoldScan", read_hold, 7, 7},
+    {"Tanh", read_tanh, 1, 1},
+    {"LogRadius", read_log_radius, 1, 1},
+    {"SignedAngles", read_signed_angles, 2, 2},
     {"Frequencies", read_frequencies, 1, 1},
     {"LogDecay", read_log_decay, 2, 2},
     {"StepAngles", read_step_angles, 2, 2},

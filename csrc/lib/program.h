@@ -37,9 +37,12 @@ typedef enum {
     OP_SILU,         /* y = silu(x) */
     OP_SOFTPLUS,     /* y = softplus(x) */
     OP_SIGMOID,      /* y = s(x) */
+    OP_TANH,         /* y = tanh(x) */
     OP_DECAY,        /* y = exp(w[0] x), by channel */
     OP_LOG_DECAY,    /* y = -z max(softplus(x), eps), or with another rate if `choice` */
     OP_STEP_ANGLES,  /* y = pi tanh(x) z, each of x for each of z */
+    OP_LOG_RADIUS,   /* y = log(eps + (1 - eps) exp(-w[0] s(x))), by channel */
+    OP_HEAD_ANGLES,  /* y = +-(w[1] + (w[2] - w[1]) s(w[0] + tanh(x))), by channel, + first */
     OP_OF_HEADS,     /* y = x + w[0], each of the `count` groups of x, of `choice` numbers, for some groups of y */
     OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
@@ -57,7 +60,7 @@ typedef enum {
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
     OP_SOFTMAX,      /* y = exp(x) / its sum, in `count` groups */
-    OP_POLAR,        /* y (2, N) = x (cos z, sin z) */
+    OP_POLAR,        /* y (2, N) = x (cos z, sin z), or (N, 2) if `choice` */
     OP_PERMUTED,     /* y <- h (2, N); h = P (z h) + v, P one-hot by columns, from `count` matrices w[0] mixed by x */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
@@ -69,6 +72,7 @@ typedef enum {
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
     OP_TRAPEZOID,    /* y: as OP_SSD, of Mamba-3, `from` ranks with gains w[0]; lambda t, log a e */
+    OP_HOLD,         /* y: as OP_SSD, of SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, and weights */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
     OP_UNIT_SCAN,    /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */

@@ -72,7 +72,7 @@ read_line read_dplr_bank, read_products;
 read_line read_rotary, read_attention, read_wrope;
 read_line read_oscillator_scan, read_selective, read_elman, read_lstm, read_gru, read_ssd, read_delta,
     read_matrix_memory, read_scalar_memory;
-read_line read_turn, read_trapezoid, read_permuted_scan, read_unit_scan;
+read_line read_turn, read_trapezoid, read_hold, read_permuted_scan, read_unit_scan;
 read_line read_fixed_point, read_matrix_fixed_point; /* fixed_points.c */
 
 #endif

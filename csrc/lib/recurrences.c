@@ -436,6 +436,26 @@ void read_trapezoid(reader *r) {
     o->state = state_for(r, (N + 1) * numbers_of(x) + R * G * N);
 }
 
+/* Input 6: places and weights of a quadrature. */
+void read_hold(reader *r) {
+    const value *const x = steps(r, 0, 2), *const delta = steps(r, 1, 1), *const log_a = steps(r, 2, 1);
+    const value *const theta = steps(r, 3, 1), *const B = steps(r, 4, 2), *const C = steps(r, 5, 2);
+    const value *const rule = fixed(r, 6, 2);
+    const int64_t H = x->shape[0], N = B->shape[1];
+    if (!expect(r, is(delta, 0, H) && alike(delta, log_a) && alike(delta, theta) && alike(B, C) && is(B, 0, H)) ||
+        !expect(r, N % 2 == 0 && is(rule, 0, 2)))
+        return;
+    const rows c = rows_for(r, H);
+    emit(r->b, OP_ANGLES, c, theta->rows)->state = take_state(r->b, H, sizeof(double));
+    op *const o = emit(r->b, OP_HOLD, make_like(r, x), x->rows);
+    o->z = delta->rows, o->v = B->rows, o->s = C->rows, o->t = log_a->rows, o->e = theta->rows, o->f = c;
+    o->count = N;
+    o->from = rule->shape[1];
+    o->w[0] = stored_exact(r->b, doubles(r, rule), numbers_of(rule));
+    o->state = state_for(r, (N + 1) * numbers_of(x) + H * N);
+    give_back(r, c);
+}
+
 /* Whether input i of a step has the shape (a, b, c), whose zeros are no axes; or it is not given and `rows` is empty.
  */
 static bool optional_rows(reader *r, int64_t i, rows *to, const int64_t *shape) {

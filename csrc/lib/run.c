@@ -101,6 +101,28 @@ EACH_NUMBER(run_product, x[d] * z[d])
 static real rational_rate(real x) { return x < 0 ? 1 / (1 - x) : 1 + x; }
 static real least_rate(real rate, real least) { return rate < least ? least : rate; }
 
+EACH_NUMBER(run_tanh, vmath_tanh(x[d]))
+
+/* log(least + (1 - least) exp(-rate)) from half the argument: 1 - e^{-rate} = 2 t / (1 + t), t = tanh(rate / 2). */
+static real log_radius(real rate, real least) {
+    const real t = vmath_tanh(rate / 2);
+    return (real)log1p(-(double)((1 - least) * (2 * t / (1 + t))));
+}
+EACH_NUMBER(run_log_radius, log_radius(w[d] * sigmoid(x[d]), (real)o->eps))
+
+static void run_signed_angles(const op *o, const frame *f) {
+    const int64_t n = o->y.width;
+    const real *const shift = o->w[0], *const least = o->w[1], *const most = o->w[2];
+    for (int64_t r = 0; r < f->B * f->n; r++) {
+        real *const y = rows_of(f, o->y) + r * n;
+        const real *const x = rows_of(f, o->x) + r * n;
+        for (int64_t i = 0; i < n; i++) {
+            const real size = least[i] + (most[i] - least[i]) * sigmoid(shift[i] + vmath_tanh(x[i]));
+            y[i] = i % 2 ? -size : size;
+        }
+    }
+}
+
 EACH_NUMBER(run_log_decay, -z[d] * least_rate(o->choice ? rational_rate(x[d]) : softplus(x[d]), (real)o->eps))
 
 static void run_step_angles(const op *o, const frame *f) {
@@ -512,13 +534,14 @@ static void run_softmax(const op *o, const frame *f) {
 }
 
 static void run_polar(const op *o, const frame *f) {
-    const int64_t N = o->x.width;
+    const int64_t N = o->x.width, apart = pair_apart(2 * N, !o->choice);
     for (int64_t r = 0; r < f->B * f->n; r++) {
         real *restrict const y = rows_of(f, o->y) + r * 2 * N;
         const real *restrict const size = rows_of(f, o->x) + r * N, *restrict const angle = rows_of(f, o->z) + r * N;
         EACH(j, N) {
             const cplx unit = unit_of((real)within_half_turn((double)angle[j]));
-            y[j] = size[j] * unit.re, y[N + j] = size[j] * unit.im;
+            const int64_t at = pair_first(j, !o->choice);
+            y[at] = size[j] * unit.re, y[at + apart] = size[j] * unit.im;
         }
     }
 }
@@ -770,6 +793,60 @@ static void run_trapezoid(const op *o, const frame *f) {
     }
 }
 
+/* The taps of first-order hold over delta, each turned back by c or the angle before: p e^{-i(c - theta)} / rho, which
+ * the last input is multiplied by before it decays, and q e^{-ic}. p and q are integrals of s e^{ws} and (1 - s) e^{ws}
+ * (python/rotrnn/ops/hold.py); in double, since the first is divided by |rho|. */
+typedef struct {
+    cplx older, newer;
+} hold_taps;
+
+static hold_taps hold_taps_of(double log_a, double theta, double c, double delta, const double *rule, int64_t places) {
+    double p[2] = {0, 0}, q[2] = {0, 0};
+    for (int64_t j = 0; j < places; j++) {
+        const double s = rule[j], size = rule[places + j] * exp(log_a * s), re = size * cos(theta * s),
+                     im = size * sin(theta * s);
+        p[0] += s * re, p[1] += s * im, q[0] += (1 - s) * re, q[1] += (1 - s) * im;
+    }
+    const double back = delta * exp(-log_a), cos_c = cos(c), sin_c = sin(c), cos_w = cos(theta), sin_w = sin(theta);
+    return (hold_taps){
+        .older = {(real)(back * (p[0] * cos_w + p[1] * sin_w)), (real)(back * (p[1] * cos_w - p[0] * sin_w))},
+        .newer = {(real)(delta * (q[0] * cos_c + q[1] * sin_c)), (real)(delta * (q[1] * cos_c - q[0] * sin_c))}};
+}
+
+/* The state: as run_ssd's, turned back by the sums c of the angles, then the last B, turned alike, and x. */
+static void run_hold(const op *o, const frame *f) {
+    const int64_t D = o->x.width, H = o->z.width, N = o->count, P = D / H, places = o->from;
+    const double *const rule = o->w[0];
+    EACH_STEP(f, b, t) {
+        const int64_t at = b * f->n + t;
+        real *const y = rows_of(f, o->y) + at * D, *const h = state_of(f, b, o->state);
+        real *const B_last = h + N * D, *const x_last = B_last + H * N;
+        const real *const x = rows_of(f, o->x) + at * D, *const delta = rows_of(f, o->z) + at * H;
+        const real *const in = rows_of(f, o->v) + at * H * N, *const out = rows_of(f, o->s) + at * H * N;
+        const real *const log_a = rows_of(f, o->t) + at * H, *const theta = rows_of(f, o->e) + at * H;
+        const real *const c = rows_of(f, o->f) + at * H;
+        for (int64_t i = 0; i < H; i++) {
+            const hold_taps taps =
+                hold_taps_of((double)log_a[i], (double)theta[i], (double)c[i], (double)delta[i], rule, places);
+            const cplx back = {unit_of(c[i]).re, -unit_of(c[i]).im};
+            const real a = exp2_of((real)ssd_exponent(log_a[i], 1));
+            zero_row(y + i * P, P);
+            for (int64_t s = 0; s < N; s += 2) {
+                real *const last = B_last + i * N + s;
+                const real *const B = in + i * N + s, *const C = out + i * N + s;
+                const cplx older = turn_step(taps.older, (cplx){last[0], last[1]});
+                const cplx newer = turn_step(taps.newer, (cplx){B[0], B[1]});
+                const cplx read = turn_step(back, (cplx){C[0], C[1]}), kept = turn_step(back, (cplx){B[0], B[1]});
+                real *const own = h + (i * N + s) * P;
+                trapezoid_row(y + i * P, own, a, older.re, newer.re, x_last + i * P, x + i * P, read.re, P);
+                trapezoid_row(y + i * P, own + P, a, older.im, newer.im, x_last + i * P, x + i * P, read.im, P);
+                last[0] = kept.re, last[1] = kept.im;
+            }
+        }
+        copy_row(x_last, x, D);
+    }
+}
+
 #endif
 
 #if LIB_MATRIX_STATES || LIB_XLSTM
@@ -947,6 +1024,10 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_PERMUTED] = run_permuted,
     [OP_SSD] = run_ssd,
     [OP_TRAPEZOID] = run_trapezoid,
+    [OP_HOLD] = run_hold,
+    [OP_TANH] = run_tanh,
+    [OP_LOG_RADIUS] = run_log_radius,
+    [OP_HEAD_ANGLES] = run_signed_angles,
     [OP_LOG_DECAY] = run_log_decay,
     [OP_STEP_ANGLES] = run_step_angles,
     [OP_OF_HEADS] = run_of_heads,

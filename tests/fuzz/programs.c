@@ -70,6 +70,10 @@ static const struct {
     {"Softmax", 1},
     {"Polar", 2},
     {"PermutedScan", 4},
+    {"HoldScan", 7},
+    {"Tanh", 1},
+    {"LogRadius", 1},
+    {"SignedAngles", 2},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 

@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "linoss": ("linoss", N),
     "linoss, damped": ("linoss", {**N, "method": "damped"}),
     "aussm": ("aussm", N),
+    "slinoss": ("slinoss", {**N, "d_head": 4}),
     "pd_ssm": ("pd_ssm", N),
     "comba": ("comba", {**N, "heads": 2}),
     "rwkv7": ("rwkv7", {"heads": 2, "rank": 3}),

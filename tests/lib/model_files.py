@@ -48,6 +48,7 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("rg_lru", {"heads": 2}),
     ("linoss", {"d_state": 3}),
     ("aussm", {"d_state": 3, "d_conv": 2}),
+    ("slinoss", {"d_state": 2, "d_head": 2}),
     ("pd_ssm", {"d_state": 3, "dictionary": 2}),
     ("min_gru", {"d_state": 3, "negative": True}),
     ("rnn", {"d_state": 3, "activation": "tanh"}),

@@ -105,6 +105,8 @@ CASES = {
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
     **{f"linoss, {one}": Case("linoss", {**LINEAR, "method": one}) for one in ("im", "imex", "damped")},
     "aussm": Case("aussm", {"d_state": 5}, {"block": "plain"}),
+    "slinoss": Case("slinoss", {"d_state": 5, "d_head": 4}, {"block": "plain"}),
+    "slinoss, other bounds": Case("slinoss", {"d_state": 3, "d_conv": 0, "r_min": 0.1, "theta_max": 3.1}),
     "pd_ssm": Case("pd_ssm", {"d_state": 19, "dictionary": 3}),
     "rg_lru": Case("rg_lru", {"heads": 1}),
     "rg_lru, heads": Case("rg_lru", {"heads": 2}, {"block": "griffin"}),

@@ -36,6 +36,7 @@ OWN: dict[str, dict[str, Any]] = {
     "rg_lru": {"heads": 2},
     "linoss": {"d_state": 5},
     "aussm": {"d_state": 3},
+    "slinoss": {"d_state": 3, "d_head": 4},
     "pd_ssm": {"d_state": 5},
     "mlstm": {"d_state": 3, "heads": 2},
     "slstm": {"d_state": 6, "heads": 2},

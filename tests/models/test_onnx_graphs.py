@@ -41,6 +41,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gru": (N, {"glu": "half2"}),
     "linoss": ({**N, "method": "im"}, {"glu": "half1"}),
     "aussm": ({**N, "d_conv": 0}, {"norm": "rms"}),
+    "slinoss": ({**N, "d_head": 4}, {"norm": "rms"}),
     "pd_ssm": ({**N, "dictionary": 3}, {"glu": "half1"}),
     "rg_lru": ({"heads": 2}, {"block": "griffin", "norm": "rms"}),
     "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),

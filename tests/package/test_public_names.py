@@ -23,7 +23,7 @@ NN = """
 AUSSM Activation Attention BatchNorm Bedouin Bidirectional Comba Context Converted DeltaNet Dense Dropout Embedding
 FPMamba FeedForward FeedForwardBlock FixedPointRNN GELU GRU Gate GatedDeltaNet2 Griffin KDA LAYERS LRU LSTM LastPool
 LayerNorm LinOSS LiquidS4 MLSTM Mamba Mamba2 Mamba3 MeanPool MinGRU PDSSM RGLRU RMSNorm RNN RWKV7 Recurrent
-ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM SelectiveRotRNN StateArray StoredHistory TiedDense
+ResidualBlock ResidualStack RopeMemory RotRNN S4 S4D S5 SLSTM SLinOSS SelectiveRotRNN StateArray StoredHistory TiedDense
 WropeMemory astype flatten orthogonal_inverse pack real_jordan summary to_lru to_rnn to_rotrnn unflatten
 """
 

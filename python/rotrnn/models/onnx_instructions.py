@@ -173,8 +173,9 @@ def _oscillator_scan(g: Graph, line: Line, m: Array, f: Array, u: str) -> str:
 
 
 def _polar(g: Graph, line: Line, r: str, phi: str) -> str:
-    parts = (g.op("Unsqueeze", g.op("Mul", r, g.op(kind, phi)), g.axes(2)) for kind in ("Cos", "Sin"))
-    return g.op("Concat", *parts, axis=2)
+    axis = -1 if line.settings["pairs"] else -2
+    parts = (g.op("Unsqueeze", g.op("Mul", r, g.op(kind, phi)), g.axes(axis)) for kind in ("Cos", "Sin"))
+    return g.op("Concat", *parts, axis=axis)
 
 
 def _unit_scan(g: Graph, line: Line, v: str, theta: str, w: Array) -> str:
@@ -332,6 +333,69 @@ def _trapezoid(
     if gain is not None:
         x = g.op("Mul", g.op("Unsqueeze", x, g.axes(2)), g.constant(gain.swapaxes(0, 1)))
     return g.op("Add", y, g.op("Mul", x, g.constant(skip[:, None])))
+
+
+def _log_radius(g: Graph, line: Line, x: str) -> str:
+    """In float64: ONNX has neither expm1 nor log1p."""
+    own = line.settings
+    rate = g.op("Mul", g.cast(g.op("Sigmoid", x), np.float64), g.constant(-own["rate"], np.float64))
+    share = g.op("Mul", g.op("Exp", rate), g.constant(1 - own["least"], np.float64))
+    return g.cast(g.op("Log", g.op("Add", share, g.constant(own["least"], np.float64))), g.dtype)
+
+
+def _signed_angles(g: Graph, line: Line, x: str, b: Array) -> str:
+    own = line.settings
+    sign = 1 - 2 * (np.arange(len(b)) % 2)
+    share = g.op("Sigmoid", g.op("Add", g.op("Tanh", x), g.constant(b)))
+    wide = g.op("Mul", share, g.constant(sign * (own["most"] - own["least"])))
+    return g.op("Add", wide, g.constant(sign * own["least"]))
+
+
+def _hold(
+    g: Graph, line: Line, x: str, delta: str, log_a: str, theta: str, B: str, C: str, rule: Array
+) -> str:  # fmt: skip
+    """Taps and the sums of angles are in float64. The two inputs of a step, of x and of the x before it, are made in
+    advance, with directions (H, N) whose lanes are all real parts and then all imaginary parts, turned by the sums."""
+    (H, P), (_, N) = line.shapes[0], line.shapes[4]
+    places, weights = rule.astype(np.float64)
+
+    def wide(one: str) -> str:
+        return g.op("Unsqueeze", g.cast(one, np.float64), g.axes(-1))
+
+    def product(z: Names, v: Names) -> str:
+        re = g.op("Sub", g.op("Mul", z[0], v[0]), g.op("Mul", z[1], v[1]))
+        return g.op("Concat", re, g.op("Add", g.op("Mul", z[0], v[1]), g.op("Mul", z[1], v[0])), axis=-1)
+
+    def previous(one: str) -> str:
+        padded = g.op("Pad", one, g.axes(0, 1, 0, 0, 0, 0, 0, 0))
+        return g.op("Slice", padded, g.axes(0), g.op("Shape", one, start=1, end=2), g.axes(1))
+
+    size = g.op("Mul", wide(log_a), g.constant(places, np.float64))
+    c = g.op("CumSum", wide(theta), g.constant(1, np.int64))
+    angle = g.op("Sub", g.op("Mul", wide(theta), g.constant(places, np.float64)), c)
+    back = [g.cast(g.op(kind, g.op("Neg", c)), g.dtype) for kind in ("Cos", "Sin")]
+
+    def tap(by: Array) -> Names:
+        share = g.op("Mul", g.op("Mul", g.op("Exp", size), wide(delta)), g.constant(weights * by, np.float64))
+        terms = (g.op("Mul", share, g.op(kind, angle)) for kind in ("Cos", "Sin"))
+        return [g.cast(g.op("ReduceSum", one, g.axes(-1)), g.dtype) for one in terms]
+
+    (B_re, B_im), (C_re, C_im) = (
+        [g.op("Gather", one, g.constant(np.arange(at, N, 2), np.int64), axis=-1) for at in (0, 1)] for one in (B, C)
+    )
+    newer, read = product(tap(1 - places), [B_re, B_im]), product(back, [C_re, C_im])
+    older = product(tap(places), [previous(B_re), previous(B_im)])
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        x_t, x_before = (body.op("Unsqueeze", one, body.axes(-1)) for one in now[1:3])
+        new, old, out = (body.op("Unsqueeze", one, body.axes(-2)) for one in now[3:])
+        decay = body.op("Exp", body.op("Unsqueeze", now[0], body.axes(-1, -2)))
+        added = body.op("Add", body.op("Mul", x_t, new), body.op("Mul", x_before, old))
+        h = body.op("Add", body.op("Mul", decay, states[0]), added)
+        return [h], [_sum(body, h, out, -1)]
+
+    (y,) = g.scan(step, [(H, P, N)], [log_a, x, previous(x), newer, older, read])
+    return y
 
 
 def _turn(g: Graph, line: Line, theta: str, x: str, z: str | None = None) -> Any:
@@ -509,6 +573,10 @@ RULES: dict[str, Callable[..., Any]] = {
     "SelectiveScan": _selective,
     "SsdScan": _ssd,
     "TrapezoidScan": _trapezoid,
+    "HoldScan": _hold,
+    "Tanh": lambda g, line, x: g.op("Tanh", x),
+    "LogRadius": _log_radius,
+    "SignedAngles": _signed_angles,
     "Turn": _turn,
     "Frequencies": _frequencies,
     "LogDecay": _log_decay,

@@ -23,6 +23,7 @@ from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
 from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.hold import QUADRATURE, hold_scan, hold_scan_backward
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
 from rotrnn.ops.permuted import PermutedScan as Permuted
@@ -233,6 +234,20 @@ class LogSigmoid(Instruction):
 
 
 @dataclass(frozen=True)
+class Tanh(Instruction):
+    """``y = tanh(x)``."""
+
+    reads = ("y",)
+    foldable = True
+
+    def forward(self, call: Call, x: Array) -> Array:
+        return tanh(x)
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        return tanh_backward(dy, call.y)
+
+
+@dataclass(frozen=True)
 class Softplus(Instruction):
     """``y = log(1 + e^x)``."""
 
@@ -264,22 +279,29 @@ class Softmax(Instruction):
 
 @dataclass(frozen=True)
 class Polar(Instruction):
-    """``y = (r cos phi, r sin phi)``, complex numbers of sizes r and angles phi (N,) by their parts (2, N)."""
+    """``y = (r cos phi, r sin phi)``, complex numbers of sizes r and angles phi (..., N) by their parts, (..., 2, N),
+    or by pairs, (..., N, 2)."""
 
+    pairs: bool = False
     reads = ("r", "phi")
     foldable = True
-    form = "N; N -> N"
+    form = "... N; ... N -> ... N"
 
     def shapes(self, r: Any, phi: Any) -> tuple[Shape, ...]:
-        return ((2, *super().shapes(r, phi)[0]),)
+        ((*more, N),) = super().shapes(r, phi)
+        return ((*more, N, 2) if self.pairs else (*more, 2, N),)
 
     def forward(self, call: Call, r: Array, phi: Array) -> Array:
-        y: Array = np.stack((r * np.cos(phi), r * np.sin(phi)), -2)
+        y: Array = np.stack((r * np.cos(phi), r * np.sin(phi)), self._axis)
         return y
 
     def backward(self, call: Call, dy: Array, r: Array, phi: Array) -> tuple[Array, Array]:
-        cos, sin, re, im = np.cos(phi), np.sin(phi), dy[..., 0, :], dy[..., 1, :]
+        cos, sin, (re, im) = np.cos(phi), np.sin(phi), np.moveaxis(dy, self._axis, 0)
         return re * cos + im * sin, r * (im * cos - re * sin)
+
+    @property
+    def _axis(self) -> int:
+        return -1 if self.pairs else -2
 
 
 @dataclass(frozen=True)
@@ -383,6 +405,48 @@ class StepAngles(Instruction):
         turned, pi = tanh(x), x.dtype.type(np.pi)
         dturned = pi * (dy * delta[..., None]).sum(2)
         return tanh_backward(dturned, turned), pi * (dy * turned[:, :, None]).sum(-1)
+
+
+@dataclass(frozen=True)
+class LogRadius(Instruction):
+    """``y = log(least + (1 - least) e^{-rate s(x)})``, s the sigmoid: the logarithm of a transition from `least` to
+    1."""
+
+    least: float
+    rate: float
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = np.log1p((1 - self.least) * np.expm1(-self.rate * sigmoid(x)))
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        s = sigmoid(x)
+        share = (1 - self.least) * exp(-self.rate * s)
+        return sigmoid_backward(-self.rate * share / (self.least + share) * dy, s)
+
+
+@dataclass(frozen=True)
+class SignedAngles(Instruction):
+    """``y_h = +-(least + (most - least) s(b_h + tanh x_h))``, s the sigmoid, + for heads 0, 2, ...: x and b (H,)."""
+
+    least: float
+    most: float
+    reads = ("x",)
+    form = "H; H -> H"
+    parameters = ("b",)
+
+    def forward(self, call: Call, x: Array, b: Array) -> Array:
+        y: Array = self._signs(x) * (self.least + (self.most - self.least) * sigmoid(b + tanh(x)))
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array, b: Array) -> tuple[Array, Array]:
+        turned = tanh(x)
+        dsum = sigmoid_backward((self.most - self.least) * self._signs(x) * dy, sigmoid(b + turned))
+        return tanh_backward(dsum, turned), dsum.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+
+    def _signs(self, x: Array) -> Array:
+        return beside((1 - 2 * (np.arange(x.shape[-1]) % 2)).astype(x.dtype), x)
 
 
 @dataclass(frozen=True)
@@ -1044,6 +1108,34 @@ class TrapezoidScan(Instruction):
         grads = trapezoid_scan_backward(dy, *given, **after, carries=call.kept, lengths=call.lengths)
         call.dbefore = grads.dh0, grads.dB0, grads.dx0
         return *grads[:7], grads.dgain
+
+
+@dataclass(frozen=True)
+class HoldScan(Instruction):
+    """The scan of SLinOSS, x (H, P), delta, log_a and theta (H,), B and C (H, N), adjacent lanes a complex number
+    (`rotrnn.ops.hold_scan`). Its state is the angle c (2, H), that of the heads, turned by it, and the last B, turned,
+    and x."""
+
+    reads = ("x", "delta", "log_a", "theta", "B", "C")
+    form = "H P; H; H; H; H N; H N -> H P"
+
+    def state(self, x: Any, delta: Any, log_a: Any, theta: Any, B: Any, C: Any) -> tuple[StateArray, ...]:
+        turned = StateArray("c", (2, *delta)), StateArray("h", (*x, B[-1]))
+        return *turned, StateArray("B", B), StateArray("x", x)
+
+    def forward(self, call: Call, x: Array, delta: Array, log_a: Array, theta: Array, B: Array, C: Array) -> Array:
+        found = hold_scan(*(x, delta, log_a, theta, B, C, *(call.state or ())), lengths=call.lengths)
+        call.after, call.kept = found[1:5], {"units": found.units, "carries": found.carries}
+        return found.y
+
+    def backward(self, call: Call, dy: Array, *inputs: Array) -> tuple[Any, ...]:
+        saved = call.kept | dict(zip(("dcT", "dhT", "dBT", "dxT"), call.dafter or (), strict=False))
+        grads = hold_scan_backward(*(dy, *inputs, *(call.state or ())), **saved, lengths=call.lengths)
+        call.dbefore = tuple(grads[6:])
+        return tuple(grads[:6])
+
+    def emit(self, to: Listing, line: Line, *inputs: Any) -> Any:
+        return super().emit(to, line, *inputs, QUADRATURE)
 
 
 @dataclass(frozen=True)

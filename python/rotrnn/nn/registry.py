@@ -31,6 +31,7 @@ from rotrnn.nn.layers.s4 import S4 as S4
 from rotrnn.nn.layers.s4d import S4D as S4D
 from rotrnn.nn.layers.s5 import S5 as S5
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN as SelectiveRotRNN
+from rotrnn.nn.layers.slinoss import SLinOSS as SLinOSS
 from rotrnn.nn.layers.slstm import SLSTM as SLSTM
 
 GROUPS: dict[str, dict[str, type[Recurrent]]] = {
@@ -49,6 +50,7 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "mamba3": Mamba3,
         "selective_rotrnn": SelectiveRotRNN,
         "aussm": AUSSM,
+        "slinoss": SLinOSS,
         "min_gru": MinGRU,
         "rg_lru": RGLRU,
         "delta_net": DeltaNet,

@@ -26,6 +26,8 @@ from rotrnn.ops.dense import *  # noqa: F403
 from rotrnn.ops.dense import __all__ as _dense
 from rotrnn.ops.dplr_bank import *  # noqa: F403
 from rotrnn.ops.dplr_bank import __all__ as _dplr_bank
+from rotrnn.ops.hold import *  # noqa: F403
+from rotrnn.ops.hold import __all__ as _hold
 from rotrnn.ops.linear_layer import *  # noqa: F403
 from rotrnn.ops.linear_layer import __all__ as _linear_layer
 from rotrnn.ops.memory import *  # noqa: F403
@@ -70,6 +72,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_delta,
         *_dense,
         *_dplr_bank,
+        *_hold,
         *_linear_layer,
         *_memory,
         *_mixer,

@@ -120,7 +120,8 @@ def trapezoid_scan(
     y, hT, carries = scan.run("ssd_forward", y=True, hT=True, carries=True, **how).values()
     if gain is not None:
         y = y.reshape(*own["B"].shape[:3], *own["x"].shape[2:])
-    return TrapezoidScan(y, hT, _last(args, "B"), _last(args, "x"), carries)
+    BT, xT = (or_before(args, last_step(args, own[one]), own[f"{one}0"]) for one in "Bx")
+    return TrapezoidScan(y, hT, BT, xT, carries)
 
 
 def trapezoid_scan_backward(
@@ -186,11 +187,16 @@ def trapezoid_scan_backward(
         dx, dB, dC, ddelta, dlater, dlog_a = (
             one.reshape(*of_ranks, *one.shape[2:]) for one in (dx, dB, dC, ddelta, dlater, dlog_a)
         )
-        dgain = (dx * _masked(own, "x")[:, :, None]).sum((0, 1), dtype=np.float64).astype(dx.dtype).swapaxes(0, 1)
+        dgain = (
+            (dx * masked(own["x"], own["lengths"])[:, :, None])
+            .sum((0, 1), dtype=np.float64)
+            .astype(dx.dtype)
+            .swapaxes(0, 1)
+        )
         dx = (dx * own["gain"].swapaxes(0, 1)).sum(2)
         ddelta, dlater, dlog_a = ddelta.sum(2), dlater.sum(2), dlog_a[:, :, 0]
     dv = np.zeros_like(ddelta)
-    dx0, dB0 = _last_adjoint(args, "x", dx), _last_adjoint(args, "B", dB)
+    dx0, dB0 = last_step_adjoint(args, own["dxT"], dx), last_step_adjoint(args, own["dBT"], dB)
     dv[:, 1:] = dlater[:, :-1]
     if own["x0"] is not None and dv.shape[1]:
         dh0 = found["dh0"].reshape(taps.shape)
@@ -251,7 +257,7 @@ def _scan(args: Boundary, taps: _Taps, **more: Any) -> tuple[Boundary, dict[str,
     if own["gain"] is not None:
         size, T, H, P = x.shape
         rows = size, T * R
-        x = (_masked(own, "x")[:, :, None] * own["gain"].swapaxes(0, 1)).reshape(*rows, H, P)
+        x = (masked(own["x"], own["lengths"])[:, :, None] * own["gain"].swapaxes(0, 1)).reshape(*rows, H, P)
         B, C = (one.reshape(*rows, *one.shape[3:]) for one in (B, C))
         delta, later = np.repeat(delta, R, 1), np.repeat(later, R, 1)
         first = np.zeros((size, T, R, H), x.dtype, like=x)
@@ -270,10 +276,10 @@ def _declared(R: int) -> Declared:
     return Declared("ssd_forward", "ssd_backward", batch="B", chunk=SSD_CHUNK // R * R)
 
 
-def _masked(own: dict[str, Any], name: str) -> Array:
-    array = own[name]
+def masked(array: Array, lengths: Any) -> Array:
+    """Returns an array (B, T, ...) with zeroed padding (`mask_padding`)."""
     size, T, *shape = array.shape
-    return mask_padding(array.reshape(size, T, math.prod(shape)), own["lengths"]).reshape(array.shape)
+    return mask_padding(array.reshape(size, T, math.prod(shape)), lengths).reshape(array.shape)
 
 
 FORMS = {
@@ -299,29 +305,36 @@ def _take(args: Boundary, *, lengths: npt.ArrayLike | None, **arrays: Any) -> di
     check_groups(args)
     if args.size.get("R", 1) > MOST_RANKS:
         raise ValueError(f"{args.op}: gain has R={args.size['R']} ranks, expected at most {MOST_RANKS}")
-    if (arrays["B0"] is None) != (arrays["x0"] is None):
-        one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
-        raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")
+    check_tap(args, arrays)
     args.given = dict(zip(arrays, args.common(*found), strict=True))
     args.given["lengths"] = args.lengths(lengths)
     return args.given
 
 
-def _last(args: Boundary, name: str) -> Array:
-    """Returns the array at its last valid step; where there is none, before the first."""
-    array, before, lengths = (args.given[one] for one in (name, f"{name}0", "lengths"))
+def check_tap(args: Boundary, arrays: dict[str, Any]) -> None:
+    """Raises ValueError unless both of B0 and x0 are given, or neither."""
+    if (arrays["B0"] is None) != (arrays["x0"] is None):
+        one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
+        raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")
+
+
+def last_step(args: Boundary, array: Array) -> Array:
+    """Returns an array (B, T, ...) at its last valid step; zero where there is none."""
     size, T, *shape = array.shape
-    last = last_pool(array.reshape(size, T, math.prod(shape)), lengths=lengths).reshape(size, *shape)
-    if before is None or (T and lengths is None):
+    return last_pool(array.reshape(size, T, math.prod(shape)), lengths=args.given["lengths"]).reshape(size, *shape)
+
+
+def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
+    """Returns an array at the last valid step; where there is none, the array before the first."""
+    if before is None or (args.size["T"] and args.given["lengths"] is None):
         return last
     kept: Array = np.where(_any(args, last), last, before)
     return kept
 
 
-def _last_adjoint(args: Boundary, name: str, d: Array) -> Array:
-    """Adds the gradient of the last step to d, and returns that of the array before the first."""
-    dlast, lengths = args.given[f"d{name}T"], args.given["lengths"]
-    size, T, *shape = d.shape
+def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
+    """Adds the gradient of the last step to d (B, T, ...), and returns that of the array before the first."""
+    lengths, (size, T, *shape) = args.given["lengths"], d.shape
     dbefore = args.zeros((size, *shape), d.dtype)
     if dlast is None:
         return dbefore
