@@ -23,6 +23,7 @@ from rotrnn.tasks.speech_commands import SpeechCommands
 from rotrnn.tasks.string_copy import Copy
 from rotrnn.tasks.table import Table
 from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
+from rotrnn.tasks.uea import UEA
 from rotrnn.tasks.word_problem import WordProblem
 
 TASKS: dict[str, type[Settings]] = {
@@ -49,6 +50,7 @@ TASKS: dict[str, type[Settings]] = {
     "folder": Folder,
     "series": Series,
     "language": Language,
+    "uea": UEA,
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "MNIST",
     "MQAR",
     "TASKS",
+    "UEA",
     "Arrays",
     "Batch",
     "Brackets",
