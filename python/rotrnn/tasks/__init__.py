@@ -3,6 +3,7 @@
 from rotrnn.tasks.aan import AAN
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.brackets import Brackets
+from rotrnn.tasks.catbabi import CatBabi
 from rotrnn.tasks.cifar import CIFAR
 from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
@@ -51,6 +52,7 @@ TASKS: dict[str, type[Settings]] = {
     "series": Series,
     "language": Language,
     "uea": UEA,
+    "catbabi": CatBabi,
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "Arrays",
     "Batch",
     "Brackets",
+    "CatBabi",
     "Copy",
     "DelayedCopy",
     "Digits",
