@@ -55,6 +55,7 @@ class Ragged(Split):
         labels = {
             "classifier": lambda: rng.integers(0, 4, n),
             "retrieval": lambda: rng.integers(0, 4, n),
+            "autoencoder": lambda: rng.integers(-1, 4, (n, longest)),
             "tagger": lambda: rng.integers(-1, 4, (n, longest)),
             "language": lambda: rng.integers(-1, 4, (n, longest)),
             "bits": lambda: rng.integers(-1, 2, (n, longest, 4)),
@@ -117,7 +118,10 @@ def assert_same(packed: Recipe, padded: Recipe, folder: Path) -> None:
         close(arrays[name], array, name)
 
 
-HEADS = "classifier", "retrieval", "tagger", "language", "bits", "multilabel", "regressor", "step_regressor"
+HEADS = (
+    *("classifier", "retrieval", "tagger", "language", "bits", "multilabel", "regressor", "step_regressor"),
+    "autoencoder",
+)
 
 
 @pytest.mark.parametrize("head", HEADS)
