@@ -21,6 +21,7 @@ from rotrnn import cuda as cuda
 from rotrnn import nn as nn
 from rotrnn import ops as ops
 from rotrnn.devices.precisions import precision as precision
+from rotrnn.models.autoencoder import AutoEncoder as AutoEncoder
 from rotrnn.models.build import ModelSettings as ModelSettings
 from rotrnn.models.build import build_model as build_model
 from rotrnn.models.classifier import MultiLabelClassifier as MultiLabelClassifier
@@ -88,6 +89,7 @@ _LATE = {
 if not TYPE_CHECKING:  # type checkers read the imports above: of a computed list and of __getattr__ they know nothing
     __all__ = [
         "AdamW",
+        "AutoEncoder",
         "BitTagger",
         "ConvergenceError",
         "LanguageModel",

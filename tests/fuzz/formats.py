@@ -44,9 +44,10 @@ from rotrnn.models.io.flax_checkpoints import import_lru, import_s5
 from rotrnn.models.io.huggingface import INDEX, WEIGHTS
 from rotrnn.models.io.pretrained import read_folder
 from rotrnn.plots.runs import GRIDS, evaluated
-from rotrnn.tasks import AAN, IMDB, ListOps, Pathfinder, SpeechCommands, WordProblem
+from rotrnn.tasks import AAN, IMDB, UEA, ListOps, Pathfinder, SpeechCommands, WordProblem
 from rotrnn.tasks.aan import read_pairs
 from rotrnn.tasks.arrays import Arrays, save_arrays
+from rotrnn.tasks.catbabi import read_stories
 from rotrnn.tasks.cifar import read_binary, read_python, write_binary
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.folder import Folder
@@ -781,6 +782,21 @@ def _(folder: Path) -> Any:
     path = folder / "own.csv"
     rows = [f"{i // 2},{i}.5,{-i},{i // 2 % 3}" for i in range(20)]
     path.write_text("\n".join(["id,u,v,label", *rows]) + "\n", encoding="utf-8")
+    return path, [path.read_bytes()]
+
+
+@_format("uea-ts", load=lambda path: _drawn(UEA(str(path)).load()), words=(b":", b",", b"@", b"true", b"\n", b"1e9"))
+def _(folder: Path) -> Any:
+    path = folder / "own.ts"
+    head = ["@timeStamps false", "@dimensions 2", "@seriesLength 2", "@classLabel true a b", "@data"]
+    path.write_text("\n".join([*head, *(f"{i},1:2,{i}.5:{'ab'[i % 2]}" for i in range(9))]) + "\n", encoding="utf-8")
+    return path, [path.read_bytes()]
+
+
+@_format("babi", load=read_stories, words=(b"\t", b"?", b".", b"1 ", b"\n"))
+def _(folder: Path) -> Any:
+    path = folder / "qa1_train.txt"
+    path.write_text("1 Mary went home.\n2 Where is Mary? \thome\t1\n1 A b.\n", encoding="utf-8")
     return path, [path.read_bytes()]
 
 

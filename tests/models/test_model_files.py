@@ -124,7 +124,7 @@ def _layer(**settings: Any) -> Any:
 WRONG = {
     "no model": (lambda facts: facts.pop("model"), "is not a model, expected a file that a model's save wrote"),
     "format": (lambda facts: facts.update(model_format=2), "has model_format 2, expected 1"),
-    "number": (lambda facts: facts.update(model=3), "model is an int, expected one of SequenceClassifier, Multi"),
+    "number": (lambda facts: facts.update(model=3), "model is an int, expected one of Tagger, BitTagger"),
     "part": (lambda facts: facts.update(model=facts["model"]["encoder"]), "model is an Embedding, expected one of"),
     "kind": (_layer(kind="LRV"), "layer has kind 'LRV', expected one of .*mean LRU"),
     "no kind": (_layer(kind=None), "blocks.1.layer has kind None"),

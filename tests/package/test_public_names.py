@@ -13,8 +13,8 @@ import rotrnn
 MODULES = "estimators models nn ops plots tasks testing training"
 
 MODELS = """
-BitTagger LanguageModel ModelSettings MultiLabelClassifier Regressor Retrieval SequenceClassifier StepRegressor Stream
-Tagger build_model
+AutoEncoder BitTagger LanguageModel ModelSettings MultiLabelClassifier Regressor Retrieval SequenceClassifier
+StepRegressor Stream Tagger build_model
 """
 TRAINING = "AdamW ConvergenceError NotConverged learning_rate load_recipe precision release_memory train"
 FILES = "from_pretrained import_lru import_s5 load"

@@ -147,6 +147,20 @@ def test_mad_copies_what_is_between_blanks(split: str) -> None:
     assert abs(np.mean(firsts) - 29 / 5) < 5 * np.sqrt(29 * 0.2 * 0.8 / 400)  # each blank is before one of 5 tokens
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_mad_compresses_all_tokens(split: str) -> None:
+    """Of 60 rows of 31 draws among 15, each id is at its share, within 5 deviations."""
+    found = rows(MAD(kind="compression"), split)
+    for inputs, labels in found:
+        assert labels == inputs
+        assert len(inputs) == 32
+        assert inputs[-1] == 15
+    counts = np.bincount([token for inputs, _ in found for token in inputs[:-1]], minlength=15)
+    share = 60 * 31 / 15
+    assert len(counts) == 15
+    assert np.abs(counts - share).max() <= 5 * np.sqrt(share)
+
+
 def test_mad_memorises_one_map() -> None:
     found: dict[int, set[int]] = {}
     for split, seed in itertools.product(SPLITS, (0, 1)):
@@ -191,7 +205,7 @@ def test_flip_flop_reads_what_was_written_last(split: str) -> None:
         (lambda: MQAR(test_pairs=0), "MQAR: test_pairs is 0, expected an integer from 1 to 65536"),
         (lambda: MQAR(vocab=8, pairs=4), "MQAR: vocab is 8, expected more than 9 for 4 pairs"),
         (lambda: MQAR(power=0.0), "MQAR: power is 0.0, expected a number above 0"),
-        (lambda: MAD(kind="compression"), "MAD: kind is 'compression', expected one of recall, noisy_recall"),
+        (lambda: MAD(kind="zip"), "MAD: kind is 'zip', expected one of recall, noisy_recall"),
         (lambda: MAD(kind="selective_copy", length=32), "MAD: length is 32, expected an integer from 33"),
         (lambda: MAD(vocab=0), "MAD: vocab is 0, expected an integer from 2"),
         (lambda: MAD(length=0), "MAD: length is 0, expected an integer from 4"),

@@ -20,7 +20,7 @@ from rotrnn.tasks.own import OwnData
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.run import Run
 
-CAUSAL = ("copy", "flip_flop", "language", "mad", "mqar", "recall", "series", "word_problem")
+CAUSAL = ("catbabi", "copy", "flip_flop", "language", "mad", "mqar", "recall", "series", "word_problem")
 BOTH = "layer.bidirectional=true"
 REFUSED = "layer.bidirectional is True, expected False: the task '{}' is causal"
 OWN = tuple(name for name, kind in TASKS.items() if issubclass(kind, OwnData))

@@ -18,6 +18,7 @@ from rotrnn.tasks import Batch, Split, Task, WordProblem
 from rotrnn.training.loader import Loader
 from rotrnn.training.loop import Trainer, train
 from rotrnn.training.recipe import Recipe, Training, load_recipe
+from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.run import Run
 from worlds import Threads
 
@@ -55,6 +56,7 @@ class Ragged(Split):
         labels = {
             "classifier": lambda: rng.integers(0, 4, n),
             "retrieval": lambda: rng.integers(0, 4, n),
+            "autoencoder": lambda: rng.integers(-1, 4, (n, longest)),
             "tagger": lambda: rng.integers(-1, 4, (n, longest)),
             "language": lambda: rng.integers(-1, 4, (n, longest)),
             "bits": lambda: rng.integers(-1, 2, (n, longest, 4)),
@@ -117,7 +119,10 @@ def assert_same(packed: Recipe, padded: Recipe, folder: Path) -> None:
         close(arrays[name], array, name)
 
 
-HEADS = "classifier", "retrieval", "tagger", "language", "bits", "multilabel", "regressor", "step_regressor"
+HEADS = (
+    *("classifier", "retrieval", "tagger", "language", "bits", "multilabel", "regressor", "step_regressor"),
+    "autoencoder",
+)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -178,11 +183,16 @@ def test_steps_equal_the_padded_ones(more: tuple[str, ...], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_packed_run_learns_ends_and_is_resumed(tmp_path: Path) -> None:
+def test_a_packed_run_learns_ends_and_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = ["task.train=600", "task.val=30", "task.test=30", "task.max_length=20"]
     recipe = recipe_of(*task, "training.steps=12", "training.eval_every=6", packed=True)
     found = train(recipe, tmp_path / "run", progress=False)
     assert found["steps"] == 12
+    calls, packed = [], Batch.packed
+    monkeypatch.setattr(Batch, "packed", lambda batch, stepwise: calls.append(batch) or packed(batch, stepwise))
+    ((_, again),) = reevaluate(Run(tmp_path / "run"), split="test", checkpoint="last")
+    assert again == found["test"]["last"]
+    assert len(calls) == 5  # of 30 sequences, 6 at a time
     assert train(recipe, tmp_path / "run", resume=True, progress=False) == found
     with pytest.raises(ValueError, match=r"training.packed is False, expected True as in the run's recipe"):
         train(recipe_of(*task, "training.steps=12", "training.eval_every=6"), tmp_path / "run", resume=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Unpack, overload
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, an
+from rotrnn.models.autoencoder import AutoEncoder
 from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import Regressor, StepRegressor, check_objective
@@ -407,6 +408,11 @@ def _step_regressor(settings: ModelSettings, encoder: Dense | Embedding, stack: 
     return StepRegressor(encoder, stack, head, **own, **_tail(settings))
 
 
+def _autoencoder(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
+    D, norm = settings.d_model, settings.make_norm()
+    return AutoEncoder(encoder, stack, Dense(D, n), norm, Dense(D, D), norm, Dense(D, D), norm, **_tail(settings))
+
+
 def _retrieval(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
     D = settings.d_model
     pool = POOLS[settings.pool]()
@@ -422,6 +428,7 @@ HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int]
     "multilabel": _multilabel,
     "regressor": _regressor,
     "step_regressor": _step_regressor,
+    "autoencoder": _autoencoder,
 }
 """Models by the name of their head."""
 REGRESSIONS = ("regressor", "step_regressor")

@@ -3,6 +3,7 @@
 from rotrnn.tasks.aan import AAN
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.brackets import Brackets
+from rotrnn.tasks.catbabi import CatBabi
 from rotrnn.tasks.cifar import CIFAR
 from rotrnn.tasks.delayed_copy import DelayedCopy
 from rotrnn.tasks.digits import Digits
@@ -23,6 +24,7 @@ from rotrnn.tasks.speech_commands import SpeechCommands
 from rotrnn.tasks.string_copy import Copy
 from rotrnn.tasks.table import Table
 from rotrnn.tasks.task import Batch, Settings, Shape, Split, Task, describe
+from rotrnn.tasks.uea import UEA
 from rotrnn.tasks.word_problem import WordProblem
 
 TASKS: dict[str, type[Settings]] = {
@@ -49,6 +51,8 @@ TASKS: dict[str, type[Settings]] = {
     "folder": Folder,
     "series": Series,
     "language": Language,
+    "uea": UEA,
+    "catbabi": CatBabi,
 }
 
 __all__ = [
@@ -59,9 +63,11 @@ __all__ = [
     "MNIST",
     "MQAR",
     "TASKS",
+    "UEA",
     "Arrays",
     "Batch",
     "Brackets",
+    "CatBabi",
     "Copy",
     "DelayedCopy",
     "Digits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,14 @@ MAX_LENGTH = 2**20
 
 @dataclass(frozen=True)
 class LanguageSplit(Split):
-    """The consecutive chunks of a text: chunk i has the bytes from i `length` on, at most `length`, and as labels the
-    bytes that follow each. The last byte is a label alone."""
+    """The consecutive chunks of a text: chunk i has the tokens from i `length` on, at most `length`, and as labels the
+    tokens that follow each. The last token is a label alone. If tokens are `asked`, a label counts behind one of
+    them."""
 
-    text: npt.NDArray[np.uint8]
+    text: npt.NDArray[np.integer[Any]]
     length: int
     carry: Carry = WHOLE
+    asked: int | None = None
 
     def __len__(self) -> int:
         return -(-(len(self.text) - 1) // self.length)
@@ -47,7 +49,8 @@ class LanguageSplit(Split):
         t = np.arange(int(sizes.max(initial=0)) + 1)
         read = self.text[np.minimum(starts[:, None] + t, len(self.text) - 1)].astype(np.int64)
         ended = t[:-1] >= sizes[:, None]
-        inputs, labels = np.where(ended, 0, read[:, :-1]), np.where(ended, -1, read[:, 1:])
+        left_out = ended if self.asked is None else ended | (read[:, :-1] != self.asked)
+        inputs, labels = np.where(ended, 0, read[:, :-1]), np.where(left_out, -1, read[:, 1:])
         return Batch(inputs, labels, sizes if ended.any() else None)
 
 

@@ -1,4 +1,4 @@
-"""Five of the six synthetic tasks of MAD, mechanistic architecture design."""
+"""The six synthetic tasks of MAD, mechanistic architecture design."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ KINDS = {
     "fuzzy_recall": Kind(16, 128, 2 * MOTIF + 1, 8 * MOTIF),
     "selective_copy": Kind(16, 256, 3, 4),
     "memorization": Kind(256, 32, 3, 2),
+    "compression": Kind(16, 32, 2, 2),
 }
 
 
@@ -44,6 +45,7 @@ class MADSplit(GeneratedSplit):
     def make(self, index: Index, streams: Index) -> Batch:
         s = self.settings
         make = {"selective_copy": self._copy, "memorization": self._map, "fuzzy_recall": self._fuzzy}
+        make |= {"compression": self._compression}
         inputs, labels = make.get(s.kind, self._recall)(streams)
         return Batch(inputs, labels, None)
 
@@ -132,6 +134,12 @@ class MADSplit(GeneratedSplit):
         labels[:, L - k :] = copied
         return inputs, labels
 
+    def _compression(self, streams: Index) -> tuple[Index, Index]:
+        s, (V, L) = self.settings, self.settings.sizes
+        drawn = below(words_of(streams, L - 1, s.seed), V - 1)
+        tokens = np.concatenate([drawn, np.full((len(drawn), 1), V - 1)], 1)
+        return tokens, tokens.copy()
+
     def _map(self, streams: Index) -> tuple[Index, Index]:
         s, (V, L) = self.settings, self.settings.sizes
         keys = (V - 1) // 2
@@ -154,10 +162,11 @@ class MAD:
     - "fuzzy_recall": keys and values are 1 to 3 different tokens; keys of the test have 3; padding stands in front
     - "selective_copy": `tokens` tokens between blanks, then a sign and as many blanks, whose labels are the tokens
     - "memorization": keys, each before a sign whose label is the key's value in a map that never changes
+    - "compression": random tokens and a sign, which are all labels, too, answered from the state after the sign alone
+      (the head "autoencoder", `rotrnn.AutoEncoder`)
 
-    The sixth task, compression, needs a decoder that the package does not have. The published value of `vocab` and
-    `length` is the default: 16, 32, 16, 16 and 256 ids, 128, 128, 128, 256 and 32 tokens. Inputs of the recalls have
-    one token less, except of "fuzzy_recall".
+    The published value of `vocab` and `length` is the default: 16, 32, 16, 16, 256 and 16 ids, 128, 128, 128, 256, 32
+    and 32 tokens. Inputs of the recalls have one token less, except of "fuzzy_recall".
 
     Parameters
     ----------
@@ -222,7 +231,7 @@ class MAD:
     @property
     def shape(self) -> Shape:
         """Classes are the ids."""
-        return Shape(self.sizes[0], self.sizes[0], None, "tagger")
+        return Shape(self.sizes[0], self.sizes[0], None, "autoencoder" if self.kind == "compression" else "tagger")
 
     def load(self) -> Task:
         """Returns the task. Nothing is stored: sequences are generated when a batch is drawn."""
