@@ -9,6 +9,7 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.ops import sigmoid_formula
 from cases.table import Arrays, Case, normal, padding, pointwise_case, valid_steps
+from cases.turn import rotate, selective_angles
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.gru import GRU
 from rotrnn.nn.layers.lstm import LSTM
@@ -310,7 +311,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
     """One sequence after the other, with its cached rows before its new ones."""
     B, T, D = x.shape
     cap = np.inf if layer.window is None else layer.window - 1
-    keys, values, places = state
+    keys, values, places, *angles = map(np.array, state)
     y = np.zeros((B, T, D))
     S = keys.shape[1] + T if layer.window is None else layer.window - 1
     after = np.zeros((2, B, S, keys.shape[2]))
@@ -322,6 +323,14 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
         q, k, v = (u @ params[f"w_{m}"].T + params.get(f"b_{m}", 0) for m in "qkv")
         if layer.rotary:
             q, k = (turned_heads(layer, one, n, places[b : b + 1]) for one, n in ((q, layer.heads), (k, groups)))
+        for t in range(steps if layer.rope_base is not None else 0):
+            selective_angles(layer, params, u[0, t], angles[0][b], angles[1][b])
+            for one in (q, k):
+                heads = one[0, t].reshape(layer.heads, -1)
+                one[0, t] = rotate(heads, angles[1][b].sum(0), "halves").ravel()
+        if angles:
+            c = angles[1][b].sum(0)
+            angles[1][b] = c - 2 * np.pi * np.rint(c / (2 * np.pi)), 0 * c
         k, v = (np.concatenate([one[b : b + 1, :kept], new], 1) for one, new in ((keys, k), (values, v)))
         each = [np.repeat(one.reshape(*one.shape[:2], groups, -1), layer.heads // groups, 2) for one in (k, v)]
         mixed = attention_loop(q, *(one.reshape(1, -1, D) for one in each), layer.heads, None, (kept,), layer.window)
@@ -329,7 +338,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
         last = int(min(places[b] + steps, cap))
         for i, rows in enumerate((k, v)):
             after[i, b, :last] = rows[0, rows.shape[1] - last :]
-    return y, (after[0], after[1], places + (T if lengths is None else np.array(lengths)))
+    return y, (after[0], after[1], places + (T if lengths is None else np.array(lengths)), *angles)
 
 
 SHAPES = ((2, 8, None), (3, 7, (7, 0, 4)), (1, 0, None))
@@ -375,6 +384,8 @@ LAYERS = [
             ("window 3", Attention(4, heads=1, window=3)),
             ("shared keys", Attention(8, heads=4, kv_heads=2, bias=True)),
             ("one head of keys, window 4", Attention(6, heads=3, kv_heads=1, window=4)),
+            ("selective rope", Attention(8, heads=2, rotary=False, rope_base=5.0, rope_rank=3, rope_bias=True)),
+            ("selective rope, window 3", Attention(4, rotary=False, bias=True, window=3, rope_base=1)),
         )
         for B, T, lengths in SHAPES
     ),

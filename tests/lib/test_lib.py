@@ -84,6 +84,9 @@ CASES = {
     ),
     "attention, window": Case("attention", {"heads": 3, "rotary": False, "bias": True, "window": 6}),
     "attention, shared keys": Case("attention", {"heads": 6, "kv_heads": 2, "bias": True, "window": 7}),
+    "attention, selective rope": Case(
+        "attention", {"heads": 3, "rotary": False, "rope_base": 9.0, "rope_rank": 2, "rope_bias": True}
+    ),
     "attention, window and base": Case("attention", {"heads": 1, "base": 50.0, "window": 40}),
     "wrope_memory": Case("wrope_memory", {**LINEAR, "length": 9}),
     "wrope_memory, blend": Case("wrope_memory", {**LINEAR, "length": 9, "form": "blend"}),

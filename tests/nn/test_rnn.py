@@ -434,3 +434,34 @@ def test_counts_of_the_past_are_integers(op: Any) -> None:
         op(X, X, X, heads=2, past=[0.0, 1.0])
     with pytest.raises(ValueError, match=r"past has shape \(1,\), expected \(B=2,\)"):
         op(X, X, X, heads=2, past=[1])
+
+
+def test_a_score_of_selective_rope_depends_on_the_path_between_tokens_alone() -> None:
+    """Another angle before the first step turns queries and keys alike: outputs of a call without earlier keys stay, to
+    the roundings of turns, scores and sums."""
+    layer = Attention(8, heads=2, rotary=False, rope_base=3.0)
+    rng = np.random.default_rng(0)
+    params, x = astype(layer.init(rng), np.float64), rng.standard_normal((2, 9, 8))
+    y, saved = layer.forward(params, x)
+    keys, values, places, inputs, c = saved.state
+    start = keys[:, :0], values[:, :0], 0 * places, 0 * inputs, rng.uniform(-3, 3, c.shape)
+    moved, after = layer.forward(params, x, state=start)
+    assert np.abs(after.state[0] - keys).max() > 0.1
+    np.testing.assert_allclose(moved, y, rtol=0, atol=100 * np.finfo(np.float64).eps * np.abs(values).max())
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"rope_base": 1}, "Attention: rotary=True, expected False with rope_base"),
+        ({"rope_base": 1, "rotary": "half", "heads": 3}, "Attention: rotary='half', expected False with rope_base"),
+        ({"rope_base": 1, "rotary": False, "kv_heads": 1}, "Attention: kv_heads=1, expected None with rope_base"),
+        ({"rope_base": 0.5, "rotary": False}, r"Attention: rope_base=0\.5, expected a number from 1, or None"),
+        ({"rope_base": 1, "rotary": False, "heads": 4}, "of width 3, expected an even one for rope_base"),
+        ({"rope_bias": True}, "Attention: rope_bias=True, expected False without rope_base"),
+        ({"rope_rank": 0}, "Attention: rope_rank=0, expected a positive integer"),
+    ],
+)
+def test_settings_of_selective_rope_that_do_not_fit(own: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Attention(12, **{"heads": 2, **own})

@@ -498,7 +498,11 @@ class Programmed(Recurrent):
         return y, ProgramSaved(registers, kept, ctx.lengths, before, whole, ctx.segments)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        """Appends the lines that depend on the input; what depends on parameters alone is computed."""
+        return self.emitted(to, params, x)["y"]
+
+    def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
+        """Appends the lines that depend on the input; what depends on parameters alone is computed. Returns the
+        registers of the output, "y", and of those that are shown."""
         program, values = self.begun(to.exact(params))
         values[0] = x
         for line in program.lines:
@@ -512,8 +516,7 @@ class Programmed(Recurrent):
                 )
             for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
-        y: int = values[program.y]
-        return y
+        return {"y": values[program.y], **{name: values[one.place] for name, one in program.shown.items()}}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared

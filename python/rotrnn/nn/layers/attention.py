@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.devices.device import empty
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype
+from rotrnn.nn.instructions import Dense, Reshape, Turn
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Array,
+    Context,
+    Params,
+    Recurrent,
+    State,
+    StateArray,
+    StateForm,
+    astype,
+    state_leaves,
+    trusted,
+)
+from rotrnn.nn.layers.selective_rope import PAIRS, check_rope, initial_rope, rope_angles, rope_shapes
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.program import Builder, Program, Programmed, ProgramSaved
 from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.dense import dense, dense_backward
@@ -23,7 +39,7 @@ Counts = npt.NDArray[np.int64]
 class AttentionSaved(NamedTuple):
     """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones, K wide), and the
     results of the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the
-    layer's window."""
+    layer's window; and what `TurnedKeys` saved."""
 
     x: Array
     q: Array
@@ -36,12 +52,48 @@ class AttentionSaved(NamedTuple):
     steps: Counts
     lengths: Counts | None
     window: int | None
+    turned: ProgramSaved | None
 
     @property
-    def state(self) -> tuple[Array, Array, Counts]:
+    def state(self) -> tuple[Any, ...]:
         """The state after x. Without a window, its number of rows is the number of steps of the longest sequence."""
-        count = self.past + self.steps
-        return _last(self.keys, count, self.window), _last(self.values, count, self.window), self.place + self.steps
+        count, angles = self.past + self.steps, () if self.turned is None else state_leaves(self.turned.state)
+        kept = (_last(rows, count, self.window) for rows in (self.keys, self.values))
+        return *kept, self.place + self.steps, *angles
+
+
+@dataclass(frozen=True)
+class TurnedKeys(Programmed):
+    """The queries, y, and the keys, the vectors h, of attention with Selective RoPE: both turned by angles of the
+    input that add up, each head by its own. Its parameters are those of `Attention` for them."""
+
+    heads: int
+    bias: bool
+    rope_base: float
+    rope_rank: int
+    rope_bias: bool
+
+    @property
+    def d_state(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.heads
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        D = self.d_model
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("w_q", "w_k"), (D, D))
+        return shapes | (dict.fromkeys(("b_q", "b_k"), (D,)) if self.bias else {}) | rope_shapes(self, self.heads)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return astype({name: _initial(rng, name, shape) for name, shape in self.shapes.items()}, np.float32)
+
+    def program(self) -> Program:
+        """The state is the last 3 inputs of the convolution of angles (B, 3, D/2), and c (B, 2, heads, D/(2 heads)),
+        the angles and what their rounding has left."""
+        p, D, heads = Builder(self), self.d_model, (self.heads, self.d_state)
+        q, k = (p(Reshape(heads), p(Dense(), p.x, f"w_{map}", f"b_{map}")) for map in "qk")
+        q, k = p(Turn(PAIRS), rope_angles(p, self, self.heads), q, k)
+        return p.returns(p(Reshape((D,)), q), h=k)
 
 
 @dataclass(frozen=True)
@@ -58,13 +110,22 @@ class Attention(Recurrent):
     al. 2024; google-deepmind/recurrentgemma). With `window`, a step attends to this number of steps, including itself.
     `bias` adds a bias to each of the four maps, ``bias="out"`` to the last one alone, as in Griffin.
 
+    With `rope_base`, a number from 1, there is Selective RoPE in place of positions (2025, arXiv 2511.17388; `rotary`
+    is False): q and k turn, in pairs of lanes i and i + P/2 of a head of width P, by angles that add up over time,
+    ``c_t = c_{t-1} + theta_t``, ``theta_t = (conv(W_2 W_1 u) + e^b) rope_base^{-2i/P}`` with W_2 W_1 of rank
+    `rope_rank`, a convolution of 4 taps, e^b only with `rope_bias`, and u the input, of which each head's P channels
+    have unit length. A score depends on the sum of the angles of the tokens between both. `kv_heads` is then not set.
+
     Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,),
-    b_k, b_v (K,), zero.
+    b_k, b_v (K,), zero; with `rope_base` rope_down (rank, D), rope_up (D/2, rank), rope_conv (D/2, 4), uniform on
+    +-1/sqrt(fan-in), with `rope_bias` rope_bias (D/2,), zero.
 
     Its state is (keys (B, S, K), values (B, S, K), places (B,) int64), where places is the number of steps so far. For
     sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
     rows, of the last steps: with its own key, a step reads `window`. Without it the state grows by one row per step,
-    and so does the time of a step.
+    and so does the time of a step. With `rope_base` keys are stored as they are turned, and the state also has the last
+    3 inputs of the convolution of angles (B, 3, D/2), and c (B, 2, heads, P/2), the angles and what their rounding has
+    left.
     """
 
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
@@ -78,6 +139,9 @@ class Attention(Recurrent):
     window: int | None = None
     bias: bool | str = False
     kv_heads: int | None = None
+    rope_base: float | None = None
+    rope_rank: int = 16
+    rope_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,10 +158,28 @@ class Attention(Recurrent):
         if self.rotary == "half" and width % 4:
             expected = "a multiple of 4 for rotary='half'"
             raise ValueError(f"Attention: heads={self.heads} of width {width}, expected {expected}")
-        if self.rotary and width % 2:
-            raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for rotary=True")
+        if (self.rotary or self.rope_base is not None) and width % 2:
+            name = "rotary=True" if self.rotary else "rope_base"
+            raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for {name}")
         if not 0 < self.base < np.inf:
             raise ValueError(f"Attention: base={self.base}, expected a positive number")
+        check_rope(self, "heads")
+        if self.rope_base is not None and self.rotary:
+            raise ValueError(f"Attention: rotary={self.rotary!r}, expected False with rope_base")
+        if self.rope_base is not None and self.groups != self.heads:
+            raise ValueError(f"Attention: kv_heads={self.kv_heads}, expected None with rope_base")
+
+    @property
+    def d_state(self) -> int:
+        """The width of a head."""
+        return self.d_model // self.heads
+
+    @cached_property
+    def turned(self) -> TurnedKeys | None:
+        """What makes queries and keys with `rope_base`."""
+        if self.rope_base is None:
+            return None
+        return TurnedKeys(self.d_model, self.heads, self.bias is True, self.rope_base, self.rope_rank, self.rope_bias)
 
     @property
     def groups(self) -> int:
@@ -114,19 +196,21 @@ class Attention(Recurrent):
         D, K = self.d_model, self.kept
         widths = {"q": D, "k": K, "v": K, "out": D}
         weights: dict[str, tuple[int, ...]] = {f"w_{map}": (width, D) for map, width in widths.items()}
-        return {**weights, **{f"b_{map}": (width,) for map, width in widths.items() if self.bias in (True, map)}}
+        biases = {f"b_{map}": (width,) for map, width in widths.items() if self.bias in (True, map)}
+        return weights | biases | rope_shapes(self, self.heads)
 
     @property
     def state_form(self) -> StateForm:
         rows = None if self.window is None else self.window - 1
         kept = StateArray("keys", (rows, self.kept)), StateArray("values", (rows, self.kept))
-        return *kept, StateArray("places", (), "integer")
+        angles = () if self.turned is None else state_leaves(self.turned.state_form)
+        return *kept, StateArray("places", (), "integer"), *angles
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         super().check_state(args, name, state)
         if state is None or name.startswith("d") or any(one is None for one in state):
             return
-        keys, values, places = state
+        keys, values, places = state[:3]
         rows = keys.shape[1]
         if values.shape[1] != rows:
             raise ValueError(
@@ -139,11 +223,7 @@ class Attention(Recurrent):
             )
 
     def init(self, rng: np.random.Generator) -> Params:
-        params = {
-            name: rng.standard_normal(shape) / np.sqrt(self.d_model) if len(shape) == 2 else np.zeros(shape)
-            for name, shape in self.shapes.items()
-        }
-        return astype(params, np.float32)
+        return astype({name: _initial(rng, name, shape) for name, shape in self.shapes.items()}, np.float32)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -152,7 +232,12 @@ class Attention(Recurrent):
         return self._run(params, x, ctx, state)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        q, k, v = (to("Dense", x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
+        if self.turned is not None:
+            found = self.turned.emitted(to, self._of_turned(params), x)
+            q, k = found["y"], to("Reshape", found["h"], shape=(self.d_model,))
+            v = to("Dense", x, params["w_v"], params.get("b_v"))
+        else:
+            q, k, v = (to("Dense", x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if self.rotary:
             rotated: dict[str, Any] = {"rotated": self.d_model // self.heads // 2} if self.rotary == "half" else {}
             q, k = (
@@ -167,18 +252,24 @@ class Attention(Recurrent):
         x = mask_padding(x, ctx.lengths)
         B, T, _ = x.shape
         steps = np.full(B, T) if ctx.lengths is None else ctx.lengths
-        q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
+        turned, angles = None, None if state is None else state[3:]
+        if self.turned is not None:
+            q, turned = trusted(self.turned.forward)(self._of_turned(params), x, ctx, angles)
+            k: Any = self.turned.hidden_states(turned)
+            v = dense(x, params["w_v"], params.get("b_v"))
+        else:
+            q, k, v = (dense(x, params[f"w_{map}"], params.get(f"b_{map}")) for map in "qkv")
         if state is None:
             state = *np.zeros((2, B, 0, self.kept), x.dtype, like=x), np.zeros(B, np.int64)
-        kept_keys, kept_values, place = state
+        kept_keys, kept_values, place = state[:3]
         past = _kept(place, self.window)
         if self.rotary:
             q, k = self._turned(rotary, q, self.heads, place), self._turned(rotary, k, self.groups, place)
-        keys, values = (_append(*rows, past, ctx.lengths) for rows in ((kept_keys, k), (kept_values, v)))
+        keys, values = _append(kept_keys, k, past, ctx.lengths), _append(kept_values, v, past, ctx.lengths)
         each_k, each_v = self._spread(keys), self._spread(values)
         mixed, norm = attention(q, each_k, each_v, heads=self.heads, lengths=ctx.lengths, past=past, window=self.window)
         y = mask_padding(dense(mixed, params["w_out"], params.get("b_out")), ctx.lengths)
-        return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, ctx.lengths, self.window)
+        return y, AttentionSaved(x, q, keys, values, mixed, norm, place, past, steps, ctx.lengths, self.window, turned)
 
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
@@ -208,12 +299,24 @@ class Attention(Recurrent):
         if self.rotary:
             dq = self._turned(rotary_backward, dq, self.heads, saved.place)
             dk = self._turned(rotary_backward, dk, self.groups, saved.place)
-        dx, dparams = np.zeros_like(saved.x), {"w_out": dw_out, "b_out": db_out}
-        for map, done in (("q", dq), ("k", dk), ("v", dv)):
+        dx, dparams, maps = (
+            np.zeros_like(saved.x),
+            {"w_out": dw_out, "b_out": db_out},
+            [("q", dq), ("k", dk), ("v", dv)],
+        )
+        dangles: Any = ()
+        if self.turned is not None and saved.turned is not None:
+            given = self._of_turned(params), saved.turned, dq, None if dstate is None else dstate[3:], dk
+            dx, own, dangles = trusted(self.turned.backward)(*given)
+            dparams, maps = dparams | own, maps[2:]
+        for map, done in maps:
             part, dparams[f"w_{map}"], dparams[f"b_{map}"] = dense_backward(done, saved.x, params[f"w_{map}"])
             dx += part
-        dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape)
+        dstate0 = dkept_keys, dkept_values, np.zeros(saved.place.shape), *dangles
         return dx, {name: dparams[name] for name in self.shapes}, dstate0
+
+    def _of_turned(self, params: Params) -> Params:
+        return {} if self.turned is None else {name: params[name] for name in self.turned.shapes}
 
     def _turned(self, turn: Callable[..., Array], x: Array, heads: int, place: Counts) -> Array:
         """Returns x (B, T, heads * width) turned by its positions, or only the first half of each head."""
@@ -253,6 +356,14 @@ class Attention(Recurrent):
     def step(self, params: Params, state: State, x_t: Array, prepared: Params | None = None) -> tuple[Array, State]:
         y, saved = self._run(params if prepared is None else prepared, x_t[:, None], EVALUATION, state)
         return y[:, 0], saved.state
+
+
+def _initial(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+    """Returns the initial value of a parameter."""
+    if name.startswith("rope_"):
+        return initial_rope(rng, name, shape)
+    value: Array = rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)
+    return value
 
 
 def _kept(places: Counts, window: int | None) -> Counts:
