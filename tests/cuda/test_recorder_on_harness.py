@@ -20,7 +20,7 @@ from rotrnn.training.state import State, initial_state
 from small_models import sizes_of
 
 B, VOCAB = 3, 5
-HEADS = {"classifier": 4, "tagger": 4, "bits": 2, "language": VOCAB, "retrieval": 3}
+HEADS = {"classifier": 4, "tagger": 4, "bits": 2, "language": VOCAB, "retrieval": 3, "autoencoder": 4}
 """The number of classes of each head."""
 
 
