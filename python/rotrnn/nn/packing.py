@@ -340,7 +340,7 @@ def as_batch(op: str, shape: Sequence[int], cu_seqlens: Any, lengths: Any = None
         args.bind(letter, size, "x")
     segments = check_segments(args, cu_seqlens, None, lengths).as_one(True)
     (group,) = segments.groups
-    return AsBatch(group.rows.rows, np.asarray(group.lengths), segments._back.rows)
+    return AsBatch(group.rows.rows, np.array(group.lengths), segments._back.rows)
 
 
 def _of_resets(args: Boundary, reset: Array, B: int, T: int) -> Segments:

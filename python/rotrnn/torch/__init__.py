@@ -168,7 +168,12 @@ class Module(_Tree):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
         bounds = torch.as_tensor(cu_seqlens).cpu().numpy()
         rows, steps, back = map(torch.as_tensor, as_batch(f"{self._name}.forward", x.shape, bounds, lengths))
-        found = self.forward(x[0][rows.to(x.device)], steps, state, return_state=return_state)
+        batch = x[0][rows.to(x.device)]
+        try:
+            found = self.forward(batch, steps, state, return_state=return_state)
+        except ValueError as error:  # in the words of the row
+            words = str(error).replace(f"(B={len(batch)}", f"(S={len(batch)}")
+            raise ValueError(words.replace(str(tuple(batch.shape)), str(tuple(x.shape)))) from error
         y, *after = found if return_state else (found,)
         if any("T" in form.split() for form in self.core.output_forms):
             y = y.flatten(0, 1)[back.to(x.device)]
