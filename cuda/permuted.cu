@@ -32,7 +32,7 @@ ROT_DEVICE_ONLY cplx lane_before(const real *h_prev, int64_t N, int64_t j) {
 }
 
 GLOBAL(THREADS)
-scatter(real *h, real *hT, const int64_t *p, const real *d, const real *x, const real *h0, const int64_t *lengths,
+scatter(real *h, real *hT, const int64_t *p, const real *lost, const real *d, const real *x, const real *h0, const int64_t *lengths,
         int64_t T, int64_t N) {
     const int64_t b = blockIdx.x, all = steps_of(lengths, b, T);
     for (int64_t t = 0; t < T; t++) {
@@ -42,6 +42,7 @@ scatter(real *h, real *hT, const int64_t *p, const real *d, const real *x, const
             cplx now = t < all ? pair_of(x + at * 2 * N, N, i) : no_pair();
             for (int64_t j = 0; j < N && t < all; j++)
                 if (p[at * N + j] == i) now = cplx_fma(pair_of(own, N, j), lane_before(h_prev, N, j), now);
+            for (int64_t j = 0; j < N && t < all; j++) now.re += lost[at * N + j], now.im += lost[at * N + j];
             h[at * 2 * N + i] = now.re, h[at * 2 * N + N + i] = now.im;
         }
         __syncthreads();
@@ -88,19 +89,23 @@ ROT_DEVICE_ONLY real dmixed(column c, real m, cplx g) {
 } // namespace
 
 KERNEL(permuted_scan_forward) {
+    real *const lost = workspace_of<real>(B, T, N);
     each(B * T * N, [=] __device__(int64_t i) {
         const int64_t at = i / N, j = i % N;
         int64_t row = 0;
+        real unknown = 0; /* NaN if some number of the column is */
         if (at % T < steps_of(lengths, at / T, T)) {
             real best = mixed(w + at * choices, m + j, choices, N);
+            if (isnan(best)) unknown = best;
             for (int64_t r = 1; r < N; r++) {
                 const real one = mixed(w + at * choices, m + r * N + j, choices, N);
+                if (isnan(one)) unknown = one;
                 if (one > best) best = one, row = r;
             }
         }
-        p[i] = row;
+        p[i] = row, lost[i] = unknown;
     });
-    launch(scatter, B, THREADS, 0, h, hT, (const int64_t *)p, d, x, h0, lengths, T, N);
+    launch(scatter, B, THREADS, 0, h, hT, (const int64_t *)p, (const real *)lost, d, x, h0, lengths, T, N);
     return runtime_status();
 }
 

@@ -9,6 +9,8 @@
  * A task of the choice is a step, one of the scan a sequence. Sums over steps are in double and in the order of steps,
  * so results have the same bits for any number of threads.
  *
+ * Where a number of M_t is not a number, h_t is none: no row is the right one.
+ *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */
 #include "permuted.h"
@@ -26,10 +28,12 @@ KERNEL(permuted_scan_forward) {
 #pragma omp parallel for schedule(static) if (B * T * N > SERIAL / 8)
     for (int64_t at = 0; at < B * T; at++) {
         if (stopped(stop)) continue;
-        if (at % T < steps_of(lengths, at / T, T))
+        if (at % T < steps_of(lengths, at / T, T)) {
+            bool numbers = true;
             for (int64_t lo = 0; lo < N; lo += STRIP)
-                choose_rows(p + at * N + lo, w + at * choices, m + lo, choices, N, least(N - lo, STRIP));
-        else
+                numbers &= choose_rows(p + at * N + lo, w + at * choices, m + lo, choices, N, least(N - lo, STRIP));
+            if (N) h[at * 2 * N] = numbers ? 0 : 1; /* for the scan */
+        } else
             memset(p + at * N, 0, (size_t)N * sizeof *p);
     }
     if (stopped(stop)) return ROT_OK;
@@ -43,8 +47,10 @@ KERNEL(permuted_scan_forward) {
         for (int64_t t = 0; t < all; t++) {
             const int64_t at = b * T + t;
             real *const out = h + at * 2 * N;
+            const bool lost = N && out[0] != 0;
             copy_row(out, x + at * 2 * N, 2 * N);
             scatter_lanes(out, h_prev, p + at * N, d + at * 2 * N, N, N);
+            if (lost) lose_lanes(out, N);
             h_prev = out;
         }
         if (all) copy_row(last, h_prev, 2 * N);

@@ -2,6 +2,8 @@
 #ifndef ROT_PERMUTED_H
 #define ROT_PERMUTED_H
 
+#include <math.h>
+
 #include "lanes.h"
 
 enum { STRIP = 16 }; /* columns that are taken at a time */
@@ -15,17 +17,21 @@ ROT_INLINE void mix_row(real *restrict row, const real *restrict w, const real *
 }
 
 /* p (n), n <= STRIP: in each of the columns from one place on the row of M_t's largest number, the first one of equal
- * ones; `m` points to that place in M[0]. */
-ROT_INLINE void choose_rows(int64_t *restrict p, const real *restrict w, const real *restrict m, int64_t choices,
+ * ones; `m` points to that place in M[0]. Returns whether all of them are numbers: if not, no row is the right one. */
+ROT_INLINE bool choose_rows(int64_t *restrict p, const real *restrict w, const real *restrict m, int64_t choices,
                             int64_t N, int64_t n) {
     real best[STRIP], row[STRIP];
-    for (int64_t j = 0; j < n; j++) p[j] = 0;
+    bool numbers = true;
     mix_row(best, w, m, choices, N, n);
+    for (int64_t j = 0; j < n; j++) p[j] = 0, numbers &= !isnan(best[j]);
     for (int64_t i = 1; i < N; i++) {
         mix_row(row, w, m + i * N, choices, N, n);
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
+            numbers &= !isnan(row[j]);
             if (row[j] > best[j]) best[j] = row[j], p[j] = i;
+        }
     }
+    return numbers;
 }
 
 ROT_INLINE cplx pair_of(const real *x, int64_t N, int64_t j) {
@@ -33,6 +39,11 @@ ROT_INLINE cplx pair_of(const real *x, int64_t N, int64_t j) {
     return one;
 }
 ROT_INLINE void set_pair(real *x, int64_t N, int64_t j, cplx one) { x[j] = one.re, x[N + j] = one.im; }
+
+/* The state after a step whose rows were chosen out of something that is no number. */
+ROT_INLINE void lose_lanes(real *h, int64_t N) {
+    for (int64_t j = 0; j < 2 * N; j++) h[j] = (real)NAN;
+}
 
 /* h (2,N) += P D h_prev, of n columns; h_prev, p and d point to the first of them. */
 ROT_INLINE void scatter_lanes(real *restrict h, const real *restrict h_prev, const int64_t *restrict p,

@@ -65,7 +65,12 @@ int integers_of(reader *r, const char *key, int64_t *to, int most_of_them) {
     int count = 0;
     if (!expect(r, list && list->kind == JSON_LIST)) return 0;
     for (const json *one = list->first; one; one = one->next, count++) {
-        if (!expect(r, count < most_of_them && one->whole && one->integer > 0 && one->integer < INT32_MAX)) return 0;
+        if (count == most_of_them) {
+            failed(r->b->error, ROTRNN_UNSUPPORTED, "%s of the program, %.60s, has more than %d %s", r->p.name, r->op,
+                   most_of_them, key);
+            return 0;
+        }
+        if (!expect(r, one->whole && one->integer > 0 && one->integer < INT32_MAX)) return 0;
         to[count] = one->integer;
     }
     return expect(r, count) ? count : 0;

@@ -4,7 +4,7 @@
 
 #include "build.h"
 
-enum { MOST_INPUTS = 12, MOST_PARTS = 16 };
+enum { MOST_INPUTS = 12, MOST_PARTS = 64 };
 
 /* An input of a line: the rows of a register, or an array of the file (`fixed`), and its shape without (B, T). */
 typedef struct {

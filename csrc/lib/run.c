@@ -572,13 +572,15 @@ static void run_permuted(const op *o, const frame *f) {
         const int64_t at = b * f->n + t;
         real *const y = rows_of(f, o->y) + at * 2 * N, *const h = state_of(f, b, o->state);
         const real *const w = rows_of(f, o->x) + at * o->x.width, *const d = rows_of(f, o->z) + at * 2 * N;
+        bool numbers = true;
         copy_row(y, rows_of(f, o->v) + at * 2 * N, 2 * N);
         for (int64_t lo = 0; lo < N; lo += STRIP) {
             const int64_t n = least(N - lo, STRIP);
             int64_t p[STRIP];
-            choose_rows(p, w, (const real *)o->w[0] + lo, o->count, N, n);
+            numbers &= choose_rows(p, w, (const real *)o->w[0] + lo, o->count, N, n);
             scatter_lanes(y, h + lo, p, d + lo, N, n);
         }
+        if (!numbers) lose_lanes(y, N);
         copy_row(h, y, 2 * N);
     }
 }

@@ -77,15 +77,15 @@ def gradcheck(
     ----------
     function : layer, model or other module; op; or a pair of functions
         Of an op, ``NAME_backward`` of the same module is its backward, which takes arguments and outputs of the op by
-        their names, and ``dNAME`` for the cotangent of the output NAME. The second of a pair takes the cotangents of
-        all outputs and then the arguments, and returns the gradients of the arguments in their order, None for those
-        that have none.
+        their names, ``dNAME`` for the cotangent of the output NAME, and the tuple of all outputs for any other argument
+        without a default. The second of a pair takes the cotangents of all outputs and then the arguments, and returns
+        the gradients of the arguments in their order, None for those that have none.
     *arguments
         Of forward. Of a module ``params``, ``x``, ``ctx`` and ``state``: those left out are drawn, for two sequences of
         seven steps. Arrays are taken in float64 or complex128; they should not vary by orders of magnitude, since all
         of an array has one step, 1e-4 or a millionth of its size. Other arguments are held. A layer that iterates to a
-        fixed point needs a `tol` below 1e-12. Those that a layer names as `estimated`, because their gradient goes
-        straight through a choice, are left out.
+        fixed point needs a `tol` below 1e-12. Those that a layer names as `estimated`, or the module of an op as
+        `ESTIMATED`, because their gradient goes straight through a choice, are left out.
     seed : int
         Of what is drawn.
     **settings
@@ -461,7 +461,8 @@ def _op(
             lambda args, outputs, doutputs: {first: doutputs[0] * op(**given | args)[1]},
             {first: given[first]},
         )
-    wants = list(inspect.signature(back).parameters)
+    parameters = inspect.signature(back).parameters
+    wants = list(parameters)
     # dh and dhT are the cotangents of the outputs h and hT; other names are those of further outputs
     own = [key for key in wants if key not in takes and key not in settings]
     cotangents = [key for key in own if key.startswith("d") and key != "d"]
@@ -479,6 +480,9 @@ def _op(
 
     def call(args: Arrays, result: Any, doutputs: dict[str, Any]) -> Arrays:
         known = {**named(result), **given, **args, **settings, **{f"d{key}": one for key, one in doutputs.items()}}
+        for key in own if hasattr(result, "_fields") else ():
+            if parameters[key].default is inspect.Parameter.empty:
+                known.setdefault(key, result)
         grads = back(**{key: known[key] for key in wants if key in known})
         found = grads._asdict() if hasattr(grads, "_fields") else {f"d{first}": grads}
         return {key.removeprefix("d"): one for key, one in found.items() if one is not None}
@@ -495,7 +499,9 @@ def _op(
     result = op(**given)
     zeros = {key: np.zeros_like(one) for key, one in differentiable(result).items()}
     known = call({}, result, zeros)
+    estimated = getattr(module, "ESTIMATED", ())
     arrays = {key: one for key, one in given.items() if key in known and isinstance(one, np.ndarray)}
+    arrays = {key: one for key, one in arrays.items() if key not in estimated}
     if not arrays:
         raise TypeError(f"gradcheck: {name} has gradients of {', '.join(known)}, expected some of arrays given here")
     return forward, backward, {key: one for key, one in arrays.items() if one.dtype.kind in "fc"}

@@ -129,6 +129,7 @@ CASES = {
     "mamba3, ranks": Case(
         "mamba3", {"d_state": 5, "d_head": 4, "groups": 3, "rank": 3, "norm": True}, {"block": "plain"}
     ),
+    "mamba3, many ranks": Case("mamba3", {"d_state": 4, "d_head": 4, "rank": 17}),
     "mamba3, other forms": Case(
         "mamba3", {"d_state": 6, "d_head": 4, "groups": 3, "fraction": 1.0, "rate": "rational", "norm": True}
     ),
@@ -645,6 +646,8 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     refused(lambda p: system(p).update(op="Warp"), librotrnn.UNSUPPORTED, line, "Warp")
     refused(lambda p: system(p)["in"].extend(["head.w", "head.w"]), librotrnn.UNSUPPORTED, line, "directions")
     refused(lambda p: system(p)["in"].extend(["head.w"] * 9), librotrnn.DAMAGED, line)
+    split = {"op": "Split", "in": [0], "sizes": [1] * 65, "axis": -1}
+    refused(lambda p: system(p).update(split), librotrnn.UNSUPPORTED, line, "Split", "more than 64 sizes")
     refused(lambda p: system(p).update(speed=1), librotrnn.UNSUPPORTED, line, "speed")
     refused(lambda p: system(p).update(window=2**40), librotrnn.DAMAGED, line, "window")
     refused(lambda p: system(p).update(window=True), librotrnn.DAMAGED, line, "window")

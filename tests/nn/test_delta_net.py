@@ -306,6 +306,7 @@ def test_lanes_of_the_state() -> None:
         ({"dt_min": 0.0}, "dt_min=0.0, dt_max=0.1, expected 0 < dt_min <= dt_max"),
         ({"norm_eps": -1.0}, "norm_eps=-1.0, expected a positive number"),
         ({"rope_bias": True}, "rope_bias=True, expected False without rope_base"),
+        ({"rope_rank": 3}, "rope_rank=3, expected 16 without rope_base"),
         ({"rope_base": 0.5}, "rope_base=0.5, expected a number from 1, or None"),
         ({"rope_base": 10.0, "d_state": 5}, "d_state=5, expected an even number with rope_base"),
         ({"rope_base": 10.0, "heads": 8, "expand": 2}, "heads=8, expected a divisor of d_model=4 with rope_base"),

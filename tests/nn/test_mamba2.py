@@ -331,6 +331,7 @@ def test_eigenvalues_with_angles_are_those_of_the_state_that_turns() -> None:
         ({"A_max": 0.5}, "A_min=1.0, A_max=0.5, expected 0 < A_min <= A_max"),
         ({"norm_eps": 0.0}, "norm_eps=0.0, expected a positive number"),
         ({"rope_bias": True}, "rope_bias=True, expected False without rope_base"),
+        ({"rope_rank": 3}, "rope_rank=3, expected 16 without rope_base"),
         ({"rope_base": 0.5}, "rope_base=0.5, expected a number from 1, or None"),
         ({"rope_base": 10.0, "d_state": 5}, "d_state=5, expected an even number with rope_base"),
         (

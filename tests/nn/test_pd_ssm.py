@@ -139,6 +139,20 @@ def test_the_first_of_equal_rows_is_chosen() -> None:
     np.testing.assert_array_equal(found.h[0, :, 0], [[3, 0, 0], [3, 0, 0]])
 
 
+@pytest.mark.parametrize("name", ["w", "m"])
+@pytest.mark.parametrize("N", [3, 21])  # in one strip of columns and in the second one
+def test_a_choice_out_of_nan_is_nan(name: str, N: int) -> None:
+    """All lanes of its step, and those that it sends on; nothing before it is."""
+    rng = np.random.default_rng(0)
+    args = {"w": rng.standard_normal((1, 4, 2)), "m": rng.standard_normal((2, N, N))}
+    args |= {one: rng.standard_normal((1, 4, 2, N)) for one in "dx"}
+    args[name][(0, 2, 1) if name == "w" else (1, N - 1, N - 1)] = np.nan
+    found, first = permuted_scan(**args), 2 if name == "w" else 0
+    assert np.isnan(found.h[:, first]).all()
+    assert not np.isnan(found.h[:, :first]).any()
+    assert np.isnan(found.hT).any()
+
+
 def test_float32_over_20000_steps() -> None:
     """Of lanes that permute and turn with |d| = 1. d in float32 is off by 2^-23 (its two parts, rounded), a product and
     a sum by 2^-23 more: errors add up to less than 2^-22 T of the largest state of any step."""

@@ -138,6 +138,8 @@ OPS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
      "a c skip u"),
     (rotrnn.ops.lstm, (normal(4 * D, D), normal(B, T, 4 * D)), {}, "w x"),
     (rotrnn.ops.sigmoid, (normal(B, T, D),), {}, "x"),
+    (rotrnn.ops.turn, (normal(B, T, 2, 1), normal(B, T, 1, 2, D), normal(B, T, 3, 2, D)), {}, "theta x z"),
+    (rotrnn.ops.permuted_scan, (normal(B, T, 2), normal(2, D, D), normal(B, T, 2, D), normal(B, T, 2, D)), {}, "d x"),
     (rotrnn.ops.mean_pool, (normal(B, T, D),), {"seq_len": T}, "x"),
     (rotrnn.ops.embedding, (np.array([[0, 2]]), normal(3, D)), {"vocab": 3}, "table"),
     (rotrnn.ops.cross_entropy, (normal(B, D), np.array([1, 3])), {}, "logits"),

@@ -353,6 +353,16 @@ def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
     torch.testing.assert_close(later[:, :4], net(x[:, :4], state=parts[0][1]))
 
 
+def test_errors_of_a_packed_row_are_in_its_words() -> None:
+    """S sequences, and the shape that was given, though the row runs as a batch."""
+    net, x, bounds = rotrnn.torch.LRU(4, d_state=3), torch.randn(1, 9, 4), [0, 3, 5, 9]
+    _, state = net(x, cu_seqlens=bounds, return_state=True)
+    with pytest.raises(ValueError, match=r"LRU.forward: state has shape \(2, 3\), expected \(S=3, 3\)"):
+        net(x, state=state[:2], cu_seqlens=bounds)
+    with pytest.raises(ValueError, match=r"LRU.forward: x has shape \(1, 9, 3\), expected \(B, T, D=4\)"):
+        net(x[..., :3], cu_seqlens=bounds)
+
+
 def test_a_packed_row_of_a_model_has_a_result_for_each_sequence() -> None:
     settings = rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1)
     net = rotrnn.torch.Module(rotrnn.build_model(settings, {"d_state": 3}, vocab=5, n_classes=3))

@@ -13,6 +13,8 @@ from rotrnn.ops.declared import Declared
 __all__ = ["PermutedScan", "PermutedScanGrads", "permuted_scan", "permuted_scan_backward"]
 
 PERMUTED = Declared("permuted_scan_forward", "permuted_scan_backward", choices="K")
+ESTIMATED = ("w", "m")
+"""Arguments whose gradients are estimates (`rotrnn.testing.gradcheck`)."""
 
 
 class PermutedScan(NamedTuple):
@@ -47,7 +49,8 @@ def permuted_scan(
 
     Column j of P_t has its 1 in row ``p_t[j] = argmax_i M_t[i, j]``, the first one of equal ones, of ``M_t = sum_k
     w_t[k] M[k]``. So a step sends lane j, times d_t[j], to lane p_t[j], and products of transitions are of that form
-    again (Terzic et al. 2025, PD-SSM). M_t is never stored: it takes K N^2 products a step, the scan N.
+    again (Terzic et al. 2025, PD-SSM). M_t is never stored: it takes K N^2 products a step, the scan N. Where an entry
+    of M_t is NaN, so is h_t.
 
     Parameters
     ----------

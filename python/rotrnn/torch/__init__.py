@@ -195,7 +195,12 @@ class Module(_Tree):
                 check_rows(f"{self._name}.forward", one.shape, len(x))
             zero = [one.new_zeros(1, *one.shape[1:]) for one in leaves]
             state = filled(self._form, [torch.cat(both)[origins + 1] for both in zip(zero, leaves, strict=True)])
-        found = self.forward(x.flatten(0, 1)[rows], steps, state, return_state=return_state)
+        given = x.flatten(0, 1)[rows]
+        try:
+            found = self.forward(given, steps, state, return_state=return_state)
+        except ValueError as error:  # in the words of the row
+            words = str(error).replace(f"(B={len(given)}", f"(S={len(given)}")
+            raise ValueError(words.replace(str(tuple(given.shape)), str(tuple(x.shape)))) from error
         y, *after = found if return_state else (found,)
         if stepwise(self.core):
             y = y.flatten(0, 1)[back]

@@ -24,8 +24,10 @@ def check_rope(layer: Any, heads: str) -> None:
     name, count = type(layer).__name__, getattr(layer, heads)
     layer.check_sizes("rope_rank")
     if layer.rope_base is None:
-        if layer.rope_bias:
-            raise ValueError(f"{name}: rope_bias=True, expected False without rope_base")
+        for setting in ("rope_rank", "rope_bias"):
+            value, default = getattr(layer, setting), type(layer).__dataclass_fields__[setting].default
+            if value != default:
+                raise ValueError(f"{name}: {setting}={value!r}, expected {default} without rope_base")
         return
     if not 1 <= layer.rope_base < math.inf:
         raise ValueError(f"{name}: rope_base={layer.rope_base!r}, expected a number from 1, or None")
