@@ -721,6 +721,22 @@ def _backward(method: Any) -> Any:
                 return method(self, in_order(params), in_order(saved), given.pop(), gather)
 
         return backward_of_spread
+    if "dh" in takes:
+        places = list(takes)[5:]
+
+        @functools.wraps(method)
+        def backward_of_hidden(
+            self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, *more: Any, **named: Any
+        ) -> Any:
+            given = dict(zip(places, more, strict=False)) | named
+            with Unchecked(self, "backward", FOREIGN):
+                checked = [_check_backward(self, params, saved, name, dy, dstate)]
+                del dy
+                if given.get("dh") is not None:
+                    _check_hidden(self, saved, given["dh"])
+                return method(self, in_order(params), in_order(saved), checked.pop(), dstate, **given)
+
+        return backward_of_hidden
     if "gather" not in takes:
 
         @functools.wraps(method)
@@ -766,6 +782,17 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     self.check_state(args, "dstate", dstate)
     checked: Array = args.array(name, dy, *self.output_forms)
     return checked
+
+
+def _check_hidden(self: Any, saved: Any, dh: Any) -> None:
+    """Checks the gradient of `hidden_states`."""
+    h, op = self.hidden_states(saved), f"{type(self).__name__}.backward"
+    if h is None:
+        raise ValueError(f"{op}: got dh, expected None: what forward returned has no hidden states")
+    shape, dtype = getattr(dh, "shape", None), getattr(dh, "dtype", None)
+    if shape != h.shape or dtype is None or dtype.kind != h.dtype.kind:
+        got = an(type(dh).__name__) if dtype is None else f"{tuple(dh.shape)} of {dtype}"
+        raise ValueError(f"{op}: dh is {got}, expected {h.shape} of {h.dtype}, as hidden_states")
 
 
 def _prepare(method: Any) -> Any:
