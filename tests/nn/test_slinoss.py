@@ -126,6 +126,12 @@ def test_errors_of_the_scan() -> None:
         hold_scan(x, rates, rates, rates[:, :2], lanes, lanes)
     with pytest.raises(ValueError, match=r"hold_scan: c0 has shape \(2, 3, 1\), expected \(B=2, 2, H=1\)"):
         hold_scan(x, rates, rates, rates, lanes, lanes, np.ones((2, 3, 1)))
+    with pytest.raises(ValueError, match=r"hold_scan: log_a has -50.0, expected numbers from -4 to 4"):
+        hold_scan(x, rates, -50 * rates, rates, lanes, lanes)
+    with pytest.raises(ValueError, match=r"hold_scan: theta has inf, expected numbers from -4 to 4"):
+        hold_scan(x, rates, rates, np.inf * rates, lanes, lanes)
+    padded = np.where(np.arange(3)[:, None] < 2, rates, np.inf)
+    assert np.isfinite(hold_scan(x, rates, padded, padded, lanes, lanes, lengths=[2, 2]).y).all()
     found = hold_scan(x, rates, rates, rates, lanes, lanes)
     saved = {"units": found.units, "carries": np.ones((2, 3, 1, 2, 4))}
     with pytest.raises(ValueError, match=r"hold_scan_backward: carries has shape \(2, 3, 1, 2, 4\), expected"):

@@ -63,7 +63,9 @@ def test_labels_tokens_and_lengths_fit_the_task(case):
     task = case.load()
     assert TASKS[task.name] is type(case)
     assert case.shape == (task.n_classes, task.vocab, task.n_features, task.head)
-    assert (task.head, task.n_features is None) in (("tagger", True), ("tagger", False), ("bits", False))
+    assert (task.head, task.n_features is None) in {
+        (head, head != "bits") for head in ("tagger", "autoencoder", "bits")
+    } | {("tagger", False)}
     assert (task.vocab is None) != (task.n_features is None)
     for split in splits(task).values():
         batch = split.batch(np.arange(min(200, len(split))))
@@ -71,7 +73,7 @@ def test_labels_tokens_and_lengths_fit_the_task(case):
         assert batch.inputs.dtype == (np.int64 if task.vocab else np.float32)
         B, T = batch.inputs.shape[:2]
         assert batch.inputs.shape == ((B, T) if task.vocab else (B, T, task.n_features))
-        assert batch.labels.shape == ((B, T) if task.head == "tagger" else (B, T, task.n_classes))
+        assert batch.labels.shape == ((B, T, task.n_classes) if task.head == "bits" else (B, T))
         assert 0 <= batch.inputs.min() <= batch.inputs.max() < (task.vocab or 2)
         assert -1 <= batch.labels.min() <= batch.labels.max() < task.n_values
         inside = np.arange(batch.inputs.shape[1]) < sizes(batch)[:, None]
@@ -176,8 +178,9 @@ def test_describe(case):
     task = case.load()
     lines = describe(task).split("\n")
     inputs = f"{task.vocab} token ids" if task.vocab else f"{task.n_features} feature(s) per step"
-    tagger, bits = f"{task.n_classes} classes, {inputs}, tagger", f"{task.n_classes} bits per step, {inputs}"
-    assert lines[0] == f"{task.name}: {tagger if task.head == 'tagger' else bits}"
+    labels = f"{task.n_classes} classes, {inputs}, {task.head}"
+    bits = f"{task.n_classes} bits per step, {inputs}"
+    assert lines[0] == f"{task.name}: {bits if task.head == 'bits' else labels}"
     assert [line.split()[:2] for line in lines[2:5]] == [
         [name, "fresh" if split.fresh else str(len(split))] for name, split in splits(task).items()
     ]

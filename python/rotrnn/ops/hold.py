@@ -21,6 +21,7 @@ _PLACES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
 QUADRATURE = np.stack([(1 + _PLACES) / 2, _WEIGHTS / 2])
 """Places and weights (2, 10) of Gauss and Legendre's rule on [0, 1]. Its error of an integral of e^{ws} times a
 polynomial of degree 2 is less than 2^-53 of the largest of e^{ws} for |w| up to 4."""
+MOST = 4
 
 
 class HoldScan(NamedTuple):
@@ -86,7 +87,8 @@ def hold_scan(
         Input of H heads with P channels, any T >= 0. All arrays are float32 or float64, and are promoted to their
         common dtype.
     delta, log_a, theta : (B, T, H)
-        Step sizes, logarithms of the sizes of the transitions, and their angles in radians.
+        Step sizes, logarithms of the sizes of the transitions, from -4 to 4, and their angles in radians, of the same
+        range. (Arrays of a GPU are not checked for the range.)
     B, C : (B, T, H, N)
         Input and output directions of N / 2 complex states: lanes 2i and 2i + 1 are the parts of number i.
     c0 : (B, 2, H), optional
@@ -107,7 +109,8 @@ def hold_scan(
     TypeError
         An array has another dtype.
     ValueError
-        Shapes disagree, N is odd, one of B0 and x0 is missing, a length is out of range, or a size product overflows.
+        Shapes disagree, N is odd, log_a, theta or a length is out of range, one of B0 and x0 is missing, or a size
+        product overflows.
     """
     args = Boundary("hold_scan")
     state = {"c0": c0, "h0": h0, "B0": B0, "x0": x0}
@@ -117,7 +120,7 @@ def hold_scan(
     vectors[..., 0] = 1
     turned = turn(own["theta"][..., None], vectors, None, _angles(own["c0"]), lengths=own["lengths"])
     units = turned.y.reshape(size, T, H, 2)
-    parts = _parts(own, units)
+    parts = _parts(args.op, own, units)
     inputs, how = _pass(own, parts)
     y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
     y -= _early(parts)[..., None] * parts.x
@@ -182,7 +185,7 @@ def hold_scan_backward(
     given = {"x": x, "delta": delta, "log_a": log_a, "theta": theta, "B": B, "C": C}
     state = {"c0": c0, "h0": h0, "B0": B0, "x0": x0, "dcT": dcT, "dhT": dhT, "dBT": dBT, "dxT": dxT}
     own = _take(args, dy=dy, **given, **state, units=units, lengths=lengths)
-    lengths, parts, dy = own["lengths"], _parts(own, own["units"]), masked(own["dy"], own["lengths"])
+    lengths, parts, dy = own["lengths"], _parts(args.op, own, own["units"]), masked(own["dy"], own["lengths"])
     inputs, how = _pass(own, parts)
     try:
         found: Any = ssd_scan_backward(dy, *inputs, dhT=own["dhT"], **how, carries=carries)
@@ -268,10 +271,13 @@ class _Parts(NamedTuple):
     first: Array | None
 
 
-def _parts(own: dict[str, Any], units: Array) -> _Parts:
+def _parts(op: str, own: dict[str, Any], units: Array) -> _Parts:
     lengths = own["lengths"]
     x, B, C = (masked(own[one], lengths) for one in "xBC")
     delta, log_a, theta = (mask_padding(own[one], lengths) for one in ("delta", "log_a", "theta"))
+    for name, array in (("log_a", log_a), ("theta", theta)):
+        if isinstance(array, np.ndarray) and (wrong := array[abs(array) > MOST]).size:
+            raise ValueError(f"{op}: {name} has {wrong[0]}, expected numbers from {-MOST} to {MOST}")
     hold, dtype = _hold(log_a, theta), complex_of(x.dtype)
     newer, older = ((delta * one).astype(dtype) for one in (hold.q, hold.m))
     later = np.zeros_like(older)

@@ -57,7 +57,8 @@ def permuted_scan(
     w : (B, T, K)
         Weights of the dictionary. All arrays are float32 or float64, and are promoted to their common dtype.
     m : (K, N, N)
-        The dictionary: ``m[k, i, j]`` is in row i and column j.
+        The dictionary: ``m[k, i, j]`` is in row i and column j. An entry of -inf is never chosen, but gradients of its
+        column are NaN: a large negative number has some.
     d : (B, T, 2, N)
         The diagonals: real parts, and imaginary parts.
     x : (B, T, 2, N)
