@@ -218,6 +218,7 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
     ("text", "settings", "message"),
     [
         ("a,label\n1,x\n1e,y\n", {}, "bad.csv, line 3, column 'a': got '1e', expected a number"),
+        ("a,label\n1,x\n1_0,y\n", {}, "bad.csv, line 3, column 'a': got '1_0', expected a number"),
         ("a,label\n1,x\n,y\n", {}, "bad.csv, line 3, column 'a': got an empty cell, expected a finite number"),
         (
             "a,label\n1e39,x\n",

@@ -97,6 +97,7 @@ def test_targets_are_numbers(tmp_path: Path) -> None:
         (RAGGED + "1,2:4,5,6:left\n", r"line 10: dimension 1 has 3 steps, expected 2 as dimension 0"),
         (HEAD + "1,?,3:4,5,6:left\n", r"line 11: dimension 0, step 1 is '\?', expected a finite number"),
         (HEAD + "1,2,3:4,,6:left\n", r"line 11: dimension 1, step 1 is '', expected a finite number"),
+        (HEAD + "1,2_0,3:4,5,6:left\n", r"line 11: dimension 0, step 1 is '2_0', expected a finite number"),
         (HEAD + "1,2,nan:4,5,6:left\n", r"line 11: dimension 0, step 2 is 'nan', expected a finite number"),
         (HEAD + "1,2,1e39:4,5,6:left\n", r"line 11: dimension 0, step 2 is '1e39', expected a finite number"),
     ],

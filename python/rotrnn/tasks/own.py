@@ -35,6 +35,13 @@ HEADS = {
 """Kind of labels -> head of the model with a label for each sequence, and with one for each step."""
 
 
+def number(cell: Any) -> float:
+    """Returns the number that a cell is. ValueError or TypeError if it is none; `float` would read 1_0 as 10."""
+    if isinstance(cell, str) and "_" in cell:
+        raise ValueError(f"could not convert string to float: {cell!r}")
+    return float(cell)
+
+
 @dataclass(frozen=True)
 class Sequences:
     """n labelled sequences of any lengths, one after the other.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import naming
 from rotrnn._support.platform import regular
-from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences
+from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences, number
 from rotrnn.tasks.task import Shape
 
 MOST_LINE = 2**28
@@ -127,7 +127,7 @@ def _values(where: str, parts: list[str], header: Header) -> npt.NDArray[np.floa
     for i, part in enumerate(parts):
         texts = part.split(",")
         try:
-            numbers = np.array(texts, np.float64)
+            numbers = np.array(texts if "_" not in part else [_number(text) for text in texts], np.float64)
         except ValueError:
             numbers = np.array([_number(text) for text in texts])
         if (wrong := np.flatnonzero(~(np.abs(numbers) <= FLOAT32_MOST))).size:
@@ -143,7 +143,7 @@ def _values(where: str, parts: list[str], header: Header) -> npt.NDArray[np.floa
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return number(text)
     except ValueError:
         return np.nan
 
