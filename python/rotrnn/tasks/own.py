@@ -35,7 +35,7 @@ HEADS = {
 """Kind of labels -> head of the model with a label for each sequence, and with one for each step."""
 
 
-def number(cell: Any) -> float:
+def as_number(cell: Any) -> float:
     """Returns the number that a cell is. ValueError or TypeError if it is none; `float` would read 1_0 as 10."""
     if isinstance(cell, str) and "_" in cell:
         raise ValueError(f"could not convert string to float: {cell!r}")

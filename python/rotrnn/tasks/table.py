@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
-from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, labels_of, number
+from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
 from rotrnn.tasks.task import Index
 
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -174,7 +174,7 @@ class Columns:
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):
             try:
-                numbers[i] = math.nan if cell is None or cell == "" else number(cell)
+                numbers[i] = math.nan if cell is None or cell == "" else as_number(cell)
             except (TypeError, ValueError):
                 raise self.wrong(name, i, "a number") from None
         bad = ~(np.abs(numbers) <= FLOAT32_MOST)
@@ -201,7 +201,7 @@ def _equal(cells: Sequence[Any], others: Sequence[Any]) -> bool:
 def _number(cell: Any) -> float:
     """Returns the number that a cell is, NaN for any other."""
     try:
-        return number(cell)
+        return as_number(cell)
     except (TypeError, ValueError):
         return math.nan
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import naming
 from rotrnn._support.platform import regular
-from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences, number
+from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences, as_number
 from rotrnn.tasks.task import Shape
 
 MOST_LINE = 2**28
@@ -143,7 +143,7 @@ def _values(where: str, parts: list[str], header: Header) -> npt.NDArray[np.floa
 
 def _number(text: str) -> float:
     try:
-        return number(text)
+        return as_number(text)
     except ValueError:
         return np.nan
 
