@@ -104,11 +104,18 @@ static real least_rate(real rate, real least) { return rate < least ? least : ra
 EACH_NUMBER(run_tanh, vmath_tanh(x[d]))
 
 /* log(least + (1 - least) exp(-rate)) from half the argument: 1 - e^{-rate} = 2 t / (1 + t), t = tanh(rate / 2). */
-static real log_radius(real rate, real least) {
-    const real t = vmath_tanh(rate / 2);
-    return (real)log1p(-(double)((1 - least) * (2 * t / (1 + t))));
+static void run_log_radius(const op *o, const frame *f) {
+    const int64_t n = o->y.width;
+    const real *const w = o->w[0], least = (real)o->eps;
+    for (int64_t r = 0; r < f->B * f->n; r++) {
+        real *const y = rows_of(f, o->y) + r * n;
+        const real *const x = rows_of(f, o->x) + r * n;
+        for (int64_t i = 0; i < n; i++) {
+            const real t = vmath_tanh(w[i] * sigmoid(x[i]) / 2);
+            y[i] = (real)log1p(-(double)((1 - least) * (2 * t / (1 + t))));
+        }
+    }
 }
-EACH_NUMBER(run_log_radius, log_radius(w[d] * sigmoid(x[d]), (real)o->eps))
 
 static void run_signed_angles(const op *o, const frame *f) {
     const int64_t n = o->y.width;
