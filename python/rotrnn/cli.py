@@ -307,7 +307,9 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
 def _export(args: argparse.Namespace) -> None:
     (model, params), _ = _model(args)
     if args.out.suffix == ".onnx":
-        model.save_onnx(args.out, params)
+        model.save_onnx(args.out, params, lengths=args.lengths, state=args.state)
+    elif args.lengths or args.state:
+        raise ValueError(f"--{'lengths' if args.lengths else 'state'}: --out is {args.out}, expected FILE.onnx")
     elif args.out.suffix == ".safetensors":
         model.save(args.out, params)
     elif args.out.suffix:
@@ -791,10 +793,17 @@ MODEL is the folder of a run, whose best parameters are taken unless --checkpoin
 folder, to convert it.""",
         """\
 rotrnn export runs/digits --out digits.safetensors
-rotrnn export runs/digits --out digits.onnx --checkpoint last""",
+rotrnn export runs/digits --out digits.onnx --checkpoint last
+rotrnn export runs/digits --out digits.onnx --state""",
     )
     _add_model(one)
     one.add_argument("--out", type=Path, required=True, metavar="PATH", help="file or folder to write")
+    one.add_argument(
+        "--lengths", action="store_true", help="an ONNX graph has the input lengths, the steps of each sequence"
+    )
+    one.add_argument(
+        "--state", action="store_true", help="an ONNX graph has states as inputs and outputs, so that it streams"
+    )
 
 
 def _generate_parser(commands: Any) -> None:

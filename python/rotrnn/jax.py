@@ -236,6 +236,12 @@ class _Adapter:
     def _check_array(self, name: str, value: Any) -> None:
         if not hasattr(value, "dtype"):
             raise TypeError(f"{self.title}: {name} is {an(type(value).__name__)}, expected an array")
+        if not all(isinstance(size, int | np.integer) for size in value.shape):
+            shape = ", ".join(map(str, value.shape))
+            raise TypeError(
+                f"{self.title}: {name} has shape ({shape}), expected sizes that are numbers: rotrnn calls Python, and "
+                "jax.export cannot export that"
+            )
         self._check_width(name, value.dtype)
         if value.dtype.kind in "iu" and isinstance(value, np.ndarray | np.generic):
             kept = jax.dtypes.canonicalize_dtype(value.dtype)

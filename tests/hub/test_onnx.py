@@ -14,7 +14,7 @@ import pytest
 from rotrnn.models.build import BLOCKS, ModelSettings, build_model
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.nn.blocks.dense import TiedDense
-from rotrnn.nn.layer import astype, flatten, unflatten
+from rotrnn.nn.layer import Context, astype, flatten, unflatten
 
 B, T, D, F, V, C = 3, 23, 12, 4, 7, 5
 N = {"d_state": 6}
@@ -120,6 +120,33 @@ def test_heads_and_tokens(tmp_path: Path) -> None:
     tied = LanguageModel(model.encoder, model.stack, TiedDense(D, V))
     del params["head"]["w"]
     check(tied, params, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("head", ["tagger", "classifier"])
+@pytest.mark.parametrize("name", [name for name, (_, own) in LAYERS.items() if "bidirectional" not in own])
+def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> None:
+    """Pieces of ragged sequences, with the state of each, have the logits of the whole sequences."""
+    model, params = model_of(*LAYERS[name], head=head)
+    model.save_onnx(tmp_path / "m.onnx", params, lengths=True, state=True)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
+    given = [one for one in session.get_inputs() if one.name.startswith("state_")]
+    state = {one.name: np.zeros([2, *one.shape[1:]], kinds[one.type]) for one in given}
+    x, pieces = inputs_of(model, (2, T)), np.array([[9, 0, 14], [5, 8, 2]])
+    at, rows = np.zeros(2, int), [[], []]
+    for lengths in pieces.T:
+        piece = np.full((2, 14, F), 7, np.float32)
+        for row in range(2):
+            piece[row, : lengths[row]] = x[row, at[row] : at[row] + lengths[row]]
+        logits, *after = session.run(None, {"inputs": piece, "lengths": lengths, **state})
+        state, at = dict(zip(state, after, strict=True)), at + lengths
+        for row in range(2):
+            rows[row].append(logits[row, : lengths[row]] if head == "tagger" else logits[row])
+    expected, _ = model.forward(params, x, Context(at))
+    for row in range(2):
+        got = np.concatenate(rows[row]) if head == "tagger" else rows[row][-1]
+        whole = expected[row, : at[row]] if head == "tagger" else expected[row]
+        assert np.abs(got - whole).max() <= 1e-5 * max(1, np.abs(expected).max())
 
 
 def test_the_file_says_what_it_takes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.nn.layer import astype, flatten, unflatten
+from rotrnn.nn.layer import Context, astype, flatten, unflatten
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
@@ -106,3 +106,76 @@ def test_states_that_do_not_decay_are_in_double_precision(tmp_path: Path) -> Non
     package, _ = model.forward(params, x)
     assert got.dtype == np.float32
     assert np.abs(got - exact).max() <= 2 * np.abs(package - exact).max()
+
+
+CAUSAL = {
+    name: ({**own, "bidirectional": False} if "bidirectional" in own else own, settings)
+    for name, (own, settings) in LAYERS.items()
+}
+
+
+@pytest.mark.parametrize("head", ["tagger", "classifier", "last"])
+@pytest.mark.parametrize("layer", CAUSAL)
+def test_a_graph_goes_on_from_its_state(layer: str, head: str, tmp_path: Path) -> None:
+    """Three pieces of ragged sequences, one without a step, have the logits of whole sequences."""
+    model, params = moved_model(layer, *CAUSAL[layer], head)
+    path = tmp_path / "m.onnx"
+    model.save_onnx(path, params, lengths=True, state=True)
+    pieces = np.array([[3, 4, 2], [1, 0, 4], [4, 4, 4]])
+    x = np.random.default_rng(1).standard_normal((3, 12, 3))
+    session = reference.ReferenceEvaluator(str(path), new_ops=[Scan])
+    graph = onnx.load(path).graph
+    before = {one.name: zeros_of(one, len(x)) for one in graph.input if one.name.startswith("state_")}
+    at = np.zeros(3, int)
+    rows: list[list[Any]] = [[], [], []]
+    for lengths in pieces.T:
+        given = np.full((3, 4, 3), np.nan)
+        for row, (start, count) in enumerate(zip(at, lengths, strict=True)):
+            given[row, :count] = x[row, start : start + count]
+        given = np.nan_to_num(given, nan=7.0)  # what is padding counts for nothing
+        logits, *after = session.run(None, {"inputs": given, "lengths": lengths, **before})
+        assert [one.dtype for one in after] == [one.dtype for one in before.values()]
+        before = dict(zip(before, after, strict=True))
+        at += lengths
+        for row, count in enumerate(lengths):
+            rows[row].append(logits[row, :count] if head == "tagger" else logits[row])
+    expected, _ = model.forward(params, x, Context(at))
+    for row, steps in enumerate(at):
+        got = np.concatenate(rows[row]) if head == "tagger" else rows[row][-1]
+        whole = expected[row, :steps] if head == "tagger" else expected[row]
+        np.testing.assert_allclose(got, whole, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("head", ["tagger", "classifier", "last"])
+def test_a_bidirectional_graph_reads_no_padding(head: str, tmp_path: Path) -> None:
+    model, params = moved_model("lru", *LAYERS["lru"], head)
+    model.save_onnx(tmp_path / "m.onnx", params, lengths=True)
+    x, lengths = np.random.default_rng(1).standard_normal((3, 6, 3)), np.array([6, 2, 0])
+    (got,) = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan]).run(
+        None, {"inputs": x, "lengths": lengths}
+    )
+    expected, _ = model.forward(params, x, Context(lengths))
+    valid = np.arange(6) < lengths[:, None] if head == "tagger" else slice(None)
+    np.testing.assert_allclose(got[valid], expected[valid], rtol=0, atol=1e-10)
+    with pytest.raises(ValueError, match="save_onnx: the LRU reads sequences from their end, expected a causal model"):
+        model.save_onnx(tmp_path / "m.onnx", params, state=True)
+
+
+def moved_model(layer: str, own: dict[str, Any], settings: dict[str, Any], head: str) -> Any:
+    """Returns a model of features and its parameters in float64, each moved from its initial value."""
+    pool = {} if head == "tagger" else {"pool": "last" if head == "last" else "mean"}
+    model: Any = build_model(
+        ModelSettings(layer.split(",")[0], 8, 2, **settings, **pool), own,
+        head="tagger" if head == "tagger" else "classifier", n_classes=5, n_features=3,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    moved = {name: one + 0.05 * rng.standard_normal(one.shape) for name, one in flatten(model.init(rng))}
+    moved = {name: np.abs(one) if name.endswith("running_var") else one for name, one in moved.items()}
+    return model, astype(unflatten(moved), np.float64)
+
+
+def zeros_of(value: Any, batch: int) -> Any:
+    """Returns the state before the first step, of an input of a graph."""
+    kind = value.type.tensor_type
+    shape = [one.dim_value if one.HasField("dim_value") else batch for one in kind.shape.dim]
+    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cores import CORES, SMALL, T, differentiable, input_of, lengths_of, moved
+from cores import CORES, SMALL, B, T, differentiable, input_of, lengths_of, moved
 from torch.func import functional_call
 
-from rotrnn.models.call import filled, form_of, leaves_of, parse
+from rotrnn.models.call import Inputs, describe, filled, form_of, leaves_of, parse
+from rotrnn.nn.layer import flatten
+from rotrnn.nn.saved import Shape
 from rotrnn.torch import ops
+from rotrnn.torch.ops import DTYPES
 
 pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
 
@@ -55,13 +59,13 @@ def given(name: str, train: bool) -> tuple[Any, ...]:
     key = torch.tensor([3, 4]) if train else None
     params = [tensors[name] for name in call.names]
     lengths = torch.full_like(lengths_of(core), T)
-    return x.requires_grad_(x.is_floating_point()), params, [], lengths, key, call.form is not None, net._text
+    return x.requires_grad_(x.is_floating_point()), params, [], lengths, key, call.form is not None, True, net._text
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
 @pytest.mark.parametrize("name", [name for name in CORES if name not in ("embedding",)])
 def test_opcheck(name: str, train: bool) -> None:
-    """Schema, autograd's registration, fake tensors, and tracing with sizes held open, which are then fixed."""
+    """Schema, autograd's registration, fake tensors, and tracing with sizes held open."""
     torch.library.opcheck(ops.forward, given(name, train))
 
 
@@ -70,9 +74,9 @@ def test_opcheck_of_backward(name: str) -> None:
     args = given(name, True)
     with torch.no_grad():
         outputs = ops.forward(*args)
-    call = parse(args[-1])
-    kept = [outputs[i] for i in ops._plan(args[:-1], args[-1]).kept]
-    x, params, *rest, text = args
+    x, params, *rest, _, text = args
+    call = parse(text)
+    kept = [outputs[i] for i in ops._plan((x, params, *rest), text)[0].kept]
     plain = x.detach(), [one.detach() for one in params], *rest
     torch.library.opcheck(ops.backward, (torch.ones_like(outputs[0]), [None] * len(call.leaves), *plain, kept, text))
 
@@ -118,3 +122,75 @@ def test_compile_by_inductor_of_a_network_around_a_layer() -> None:
             grads.append([y.detach(), *(param.grad for param in net.parameters())])
         for got, expected in zip(*grads, strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("free", [(True, True), (False, True)], ids=["both", "steps"])
+@pytest.mark.parametrize("name", CORES)
+def test_the_sizes_of_outputs_follow_from_open_numbers(name: str, free: tuple[bool, bool]) -> None:
+    """As those of a forward at other numbers of sequences and steps than the rules are from."""
+    call = parse(describe(CORES[name], "float32"))
+    x, *_ = given(name, True)
+    leaves = dict(flatten(CORES[name].init(np.random.default_rng(0))))
+    params = tuple(Shape(leaves[one].shape, leaves[one].dtype) for one in call.names)
+
+    def forms(batch: int, steps: int) -> Inputs:
+        sizes = list(x.shape)
+        sizes[0], sizes[call.time_axis] = batch, steps
+        after = call.form is not None
+        return Inputs(Shape(tuple(sizes), DTYPES[x.dtype]), params, (), None, None, after, "cpu")
+
+    found = call.open_plan(forms(4, 0), *free)
+    assert found is not None
+    for batch, steps in ((4, 2), (4, 33), (4, 97), (4, 200), *(((7, 50),) if free[0] else ())):
+        plan = call.plan(forms(batch, steps))
+        assert plan.kept == found[0].kept
+        for form, fixed, sizes in zip(plan.forms, found[0].forms, found[1], strict=True):
+            assert form.dtype == fixed.dtype
+            shape = fixed.shape if sizes is None else tuple(size.at(batch, steps) for size in sizes)
+            assert form.shape == shape
+
+
+@pytest.mark.parametrize("name", ["lru", "delta_net", "attention", "bedouin", "block", "classifier of tokens"])
+def test_compile_with_free_lengths(name: str) -> None:
+    """One module takes more lengths than PyTorch compiles (8), with the bits of the eager module."""
+    core = CORES[name]
+    net = moved(core, torch.float32).eval()
+    torch.compiler.reset()
+    fast = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for batch, steps in [(2, 7), (3, 8), (2, 131), *((2, n) for n in range(9, 18))]:
+        once = input_of(core, torch.float32)[:1]
+        x = once.repeat(batch, 19, *(1,) * (once.ndim - 2))[:, :steps]
+        results = []
+        for one in (net, fast):
+            net.zero_grad()
+            y = one(x)
+            y.square().sum().backward()
+            results.append([y.detach(), *(param.grad for param in net.parameters())])
+        for got, expected in zip(*results, strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_export_with_a_free_batch_and_length() -> None:
+    """The program has the bits of the module at other numbers, is saved and loaded, and has gradients."""
+    net = moved(CORES["classifier of tokens"], torch.float32).eval()
+    free = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}}
+    program = torch.export.export(net, (torch.randint(6, (2, 9)),), dynamic_shapes=free)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    x = torch.randint(6, (5, 200))
+    loaded = torch.export.load(file).module()
+    y = loaded(x)
+    assert torch.equal(y, net(x))
+    y.sum().backward()
+    net(x).sum().backward()
+    grads = {name: one.grad for name, one in net.named_parameters()}
+    assert all(torch.equal(one.grad, grads[name]) for name, one in loaded.named_parameters())
+
+
+def test_meta_tensors_give_the_form_of_the_outputs() -> None:
+    net = moved(CORES["tagger of features"], torch.float32).to("meta")
+    x = input_of(net.core, torch.float32).to("meta")
+    y, state = net(x, return_state=True)
+    assert y.shape == (B, T, 6)
+    assert all(one.is_meta for one in leaves_of(form_of(net.core), state))

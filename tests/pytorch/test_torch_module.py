@@ -18,7 +18,7 @@ from cores import CORES, B, D, T, input_of, model, moved
 
 import rotrnn
 import rotrnn.torch
-from rotrnn.models.call import Call
+from rotrnn.models.call import Call, form_of, leaves_of
 from rotrnn.nn.layer import flatten
 
 
@@ -242,6 +242,47 @@ def test_what_was_saved_is_freed() -> None:
     assert alive() is None
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["lru", "mamba2", "attention", "block", "classifier of tokens"])
+def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) -> None:
+    """y and gradients are those of a float32 module with the same numbers, rounded; states are not rounded."""
+    core = CORES[name]
+    net = moved(core, torch.float32).to(dtype).eval()
+    wide = copy.deepcopy(net).float()
+    x = input_of(core, torch.float32)
+    x = x.to(dtype) if x.is_floating_point() else x
+    results = []
+    for one, given in ((net, x), (wide, x.float() if x.is_floating_point() else x)):
+        given = given.clone().requires_grad_(given.is_floating_point())
+        y, state = one(given, return_state=True)
+        torch.manual_seed(0)
+        y.backward(torch.randn(y.shape).to(dtype).to(y.dtype))
+        after = leaves_of(form_of(core), state)
+        again = one(given, state=state)
+        grads = [given.grad, *(param.grad for param in one.parameters())]
+        results.append(([y, again, *(grad for grad in grads if grad is not None)], after))
+    (got, states), (expected, wider) = results
+    assert {one.dtype for one in got} == {dtype}
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other.to(dtype))
+    assert all(map(torch.equal, states, wider))
+
+
+def test_a_layer_within_autocast() -> None:
+    """Between PyTorch's own layers, which return bfloat16 there; parameters and their gradients stay in float32."""
+    torch.manual_seed(0)
+    first, layer, last = torch.nn.Linear(3, 8), rotrnn.torch.LRU(8, d_state=4), torch.nn.Linear(8, 2)
+    x = torch.randn(2, 6, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        h = first(x)
+        y = layer(h)
+        last(y).sum().backward()
+    assert h.dtype == y.dtype == torch.bfloat16
+    assert torch.equal(y, layer(h.float()).bfloat16())
+    assert {one.grad.dtype for part in (first, layer, last) for one in part.parameters()} == {torch.float32}
+    assert layer(x.repeat(1, 1, 3)[..., :8]).dtype == torch.float32
+
+
 # ---- mistakes ----
 
 
@@ -254,8 +295,17 @@ def test_what_was_saved_is_freed() -> None:
             TypeError,
             r"x has dtype torch\.float64 and nu_log torch\.float32, expected one",
         ),
-        (lambda net, x: net.half()(x.half()), TypeError, r"dtype is torch\.float16, expected torch\.float32 or"),
-        (lambda net, x: net(x.to("meta")), TypeError, r"LRU\.forward: x is on meta, expected a tensor on the CPU or"),
+        (
+            lambda net, x: net(x.half()),
+            TypeError,
+            r"x has dtype torch\.float16 and nu_log torch\.float32, expected one",
+        ),
+        (
+            lambda net, x: net(x.to(torch.float8_e4m3fn)),
+            TypeError,
+            r"x has dtype torch\.float8_e4m3fn and nu_log torch\.float32, expected one",
+        ),
+        (lambda net, x: net(x.to("meta")), TypeError, r"x is on meta and nu_log on cpu, expected one"),
         (lambda net, x: net.to("meta")(x), TypeError, r"x is on cpu and nu_log on meta, expected one"),
         (
             lambda net, x: net(x[..., :2]),

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -568,6 +569,14 @@ def test_second_derivatives_are_refused() -> None:
             second(X)
     with pytest.raises(TypeError, match=r"forward-mode"):  # JAX's own words
         jax.jvp(loss, (X,), (X,))
+
+
+def test_open_sizes_are_refused() -> None:
+    """As jax.export has them."""
+    b, t = jax.export.symbolic_shape("b, t")
+    form = jax.ShapeDtypeStruct((b, t, 4), X.dtype)
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: x has shape \(b, t, 4\), expected sizes that are numbers"):
+        jax.export.export(jax.jit(rotrnn.jax.function(LAYER)))(PARAMS, form)
 
 
 def test_several_devices_are_refused() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +33,10 @@ from rotrnn.ops.boundary import CheckedLengths
 
 MOST_PLANS = 1000
 """The number of plans that a call keeps: those of the latest shapes of batches."""
+PROBES = ((2, 2), (3, 3), (2, 17), (3, 64), (2, 65), (3, 129), (5, 300))
+"""Numbers of sequences and steps, at which a `Call` learns how the sizes of its outputs follow from both."""
+GROUPS = (1, 16, 32, 64, 96, 128)
+"""Numbers of steps to a tile or chunk, for each of which a layer may keep something."""
 
 
 class Inputs(NamedTuple):
@@ -84,6 +89,20 @@ class Plan(NamedTuple):
     """Forms of the outputs: y, what was saved, the leaves of the state after x, and the buffers in training."""
 
 
+class Size(NamedTuple):
+    """A size of an output: `factor` times the number of sequences (if it is `by_batch`) times the number of groups of
+    `group` steps (if it is not 0)."""
+
+    factor: int
+    by_batch: bool
+    group: int
+
+    def at(self, batch: Any, steps: Any) -> Any:
+        """Returns the size for these numbers of sequences and steps, which may be symbolic."""
+        size = self.factor * batch if self.by_batch else self.factor
+        return size * ((steps + self.group - 1) // self.group) if self.group else size
+
+
 class Gradients(NamedTuple):
     """Gradients of x (None for token ids), of the parameters in the order of `Call.trained`, and of the state's leaves
     before x (None for positions)."""
@@ -116,6 +135,7 @@ class Call:
 
     def __init__(self, core: Any, products: str) -> None:
         self.core, self.precision = core, products
+        self.time_axis = getattr(core, "time_axis", 1)
         self.names = names_of(core)
         self.trained_at = [i for i, name in enumerate(self.names) if is_parameter(name)]
         self.trained = tuple(self.names[i] for i in self.trained_at)
@@ -165,6 +185,34 @@ class Call:
                 _, found = self.forward(self._zeros(forms))
         return found
 
+    def open_plan(self, forms: Inputs, batch: bool, steps: bool) -> tuple[Plan, list[tuple[Size, ...] | None]] | None:
+        """Returns a plan, and the sizes of its outputs for every number of sequences, if `batch`, and of `steps`.
+
+        `forms` are those of a forward; what is open in them counts for nothing. An output that is the same for all
+        numbers has None, others are C-contiguous. None in all where one is not, or has sizes that are no `Size`.
+        """
+        axis = self.time_axis
+        now = forms.x.shape[0], forms.x.shape[axis]
+        probes = dict.fromkeys((b if batch else now[0], t if steps else now[1]) for b, t in PROBES)
+        plans = [self.plan(_sized(forms, axis, *probe)) for probe in probes]
+        last = plans[-1]
+        if any((one.places, one.kept, len(one.forms)) != (last.places, last.kept, len(last.forms)) for one in plans):
+            return None
+        found: list[tuple[Size, ...] | None] = []
+        for each in zip(*(one.forms for one in plans), strict=True):
+            if len(set(each)) == 1:
+                found.append(None)
+                continue
+            if not all(_in_rows(form) and len(form.shape) == len(each[0].shape) for form in each):
+                return None
+            sizes = [
+                _size_of(list(probes), list(values)) for values in zip(*(form.shape for form in each), strict=True)
+            ]
+            if None in sizes:
+                return None
+            found.append(tuple(one for one in sizes if one is not None))
+        return last, found
+
     def _zeros(self, forms: Inputs) -> Inputs:
         """Returns inputs of these forms: zeros, initial parameters, and no padding."""
         array = named("rotrnn", forms.device).asarray
@@ -173,7 +221,7 @@ class Call:
         lengths = key = None
         if forms.lengths is not None:
             shape, dtype = forms.lengths
-            steps = forms.x.shape[getattr(self.core, "time_axis", 1)]
+            steps = forms.x.shape[self.time_axis]
             lengths = np.full(shape, steps) if dtype.kind in "iu" else np.zeros(shape, dtype)  # which forward refuses
         if forms.key is not None:
             key = np.zeros(*forms.key)
@@ -298,6 +346,38 @@ def _shape(array: Array) -> Shape:
 
 def _form(array: Array) -> Form:
     return Form(array.shape, tuple(one // array.itemsize for one in array.strides), array.dtype)
+
+
+def _in_rows(form: Form) -> bool:
+    """Returns whether an output is C-contiguous."""
+    pairs = zip(form.shape, form.strides, strict=True)
+    return 0 in form.shape or all(
+        n == 1 or stride == math.prod(form.shape[i + 1 :]) for i, (n, stride) in enumerate(pairs)
+    )
+
+
+def _sized(forms: Inputs, axis: int, batch: int, steps: int) -> Inputs:
+    """Returns forms with other numbers of sequences and steps, the latter at an axis of x."""
+
+    def rows(form: Shape) -> Shape:
+        return form._replace(shape=(batch, *form.shape[1:]))
+
+    sizes = list(forms.x.shape)
+    sizes[0], sizes[axis] = batch, steps
+    lengths = None if forms.lengths is None else rows(forms.lengths)
+    return forms._replace(x=forms.x._replace(shape=tuple(sizes)), state=tuple(map(rows, forms.state)), lengths=lengths)
+
+
+def _size_of(probes: list[tuple[int, int]], values: list[int]) -> Size | None:
+    """Returns the `Size` that has these values at these numbers of sequences and steps."""
+    batch, steps = probes[-1]
+    for by_batch in (False, True):
+        for group in (0, *GROUPS):
+            factor = values[-1] // max(1, Size(1, by_batch, group).at(batch, steps))
+            size = Size(factor, by_batch, group)
+            if [size.at(*probe) for probe in probes] == values:
+                return size
+    return None
 
 
 def _owner(array: Any) -> Any:

@@ -277,22 +277,34 @@ class SequenceModel(Module, ABC):
         """
         save_folder(folder, self, params)
 
-    def save_onnx(self, path: str | os.PathLike[str], params: Params) -> None:
+    def save_onnx(
+        self, path: str | os.PathLike[str], params: Params, *, lengths: bool = False, state: bool = False
+    ) -> None:
         """Writes the model and its parameters as an ONNX file, for programs that run such graphs.
 
-        It computes `forward` in evaluation mode, for any batch and time, sequences of a batch being equally long; the
-        input is named "inputs" (token ids are int64), the output "logits". Classifiers and taggers whose layers are
-        LRU, S5, RotRNN, RopeMemory, S4D or programs (`rotrnn.nn.program`), without windows, alone or in Griffin. Needs
-        onnx (pip install 'rotrnn[onnx]').
+        It computes `forward` in evaluation mode, for any batch and time; the input is named "inputs" (token ids are
+        int64), the output "logits". Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or
+        programs (`rotrnn.nn.program`), without windows, alone or in Griffin. Needs onnx (pip install 'rotrnn[onnx]').
+
+        Parameters
+        ----------
+        lengths : bool
+            Whether the graph has an input "lengths" (batch,) int64, the number of valid steps of each sequence, from 0
+            to time. Logits of a tagger at padded steps mean nothing. By default all sequences have the same length.
+        state : bool
+            Whether the graph goes on from a state: it has inputs "state_0", "state_1", ... with outputs "next_state_0",
+            ... of the same shapes (batch, ...) and dtypes. Zeros are the state before the first step. A sequence may
+            then come in pieces of any number of steps, as in a `Stream`; a classifier's logits are those of all steps
+            so far.
 
         Raises
         ------
         ImportError
             onnx is not installed.
         ValueError, OSError
-            As `save`, or a part has no such form.
+            As `save`, or a part has no such form; `state` is True and a layer is bidirectional.
         """
-        save_onnx(path, self, params)
+        save_onnx(path, self, params, lengths=lengths, state=state)
 
     def is_recurrent(self, name: str) -> bool:
         """Returns whether a flattened parameter name belongs to a recurrence. Such parameters have their own

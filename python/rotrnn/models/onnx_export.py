@@ -1,8 +1,8 @@
 """Models as ONNX graphs: one pass over whole sequences, whose recurrences are loops of the operator Scan.
 
 The graph has the input "inputs", token ids (batch, time) int64 or features (batch, time, F), and the output "logits";
-batch and time are free. Every sequence of a batch has the same length. The graph follows from the
-lines of the model (`rotrnn.models.listing`), each by its rule (`onnx_instructions.RULES`).
+batch and time are free. Lengths and states are inputs and outputs where they are asked for (`onnx_graph.Graph`). The
+graph follows from the lines of the model (`rotrnn.models.listing`), each by its rule (`onnx_instructions.RULES`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ OPSET, IR = 18, 8
 """Version 18 of the operators, and the file format that it came with, so that older programs read the files."""
 
 
-def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
+def save_onnx(
+    path: str | os.PathLike[str], model: SequenceModel, params: Params, *, lengths: bool = False, state: bool = False
+) -> None:
     """Writes a model as an ONNX file, in the dtype of its parameters; see `SequenceModel.save_onnx`."""
     check_file(f"{type(model).__name__}.save_onnx", path)
     try:
@@ -40,14 +42,18 @@ def save_onnx(path: str | os.PathLike[str], model: SequenceModel, params: Params
     steps = isinstance(model, HEADS["Tagger"])
     if not steps and not isinstance(model, HEADS["SequenceClassifier"]):
         raise ValueError(f"save_onnx: the model is {an(type(model).__name__)}, expected a classifier or a tagger")
-    graph = Graph(onnx.helper, np.result_type(*(leaf for _, leaf in flatten(params))))
+    dtype = np.result_type(*(leaf for _, leaf in flatten(params)))
+    graph = Graph(onnx.helper, dtype, stateful=state, ragged=lengths)
     logits = graph.named("logits", _model(graph, model, params))
     free: list[str | int] = ["batch", "time"]
     tokens = isinstance(model.encoder, Embedding)
     shape = free if tokens else [*free, model.encoder.d_in]  # type: ignore[union-attr]
-    inputs = graph.value("inputs", shape, np.int64 if tokens else graph.dtype)
-    outputs = graph.value(logits, [*free[: 1 + steps], [*model.heads.values()][-1].d_out])
-    whole = onnx.helper.make_graph(graph.nodes, "rotrnn", [inputs], [outputs], graph.constants)
+    inputs = [graph.value("inputs", shape, np.int64 if tokens else graph.dtype)]
+    if lengths:
+        inputs.append(graph.value("lengths", ["batch"], np.int64))
+    outputs = [graph.value(logits, [*free[: 1 + steps], [*model.heads.values()][-1].d_out])]
+    ends = [*inputs, *graph.before], [*outputs, *graph.after]
+    whole = onnx.helper.make_graph(graph.nodes, "rotrnn", *ends, graph.constants)
     versions = [onnx.helper.make_opsetid("", OPSET)]
     made = onnx.helper.make_model(whole, opset_imports=versions, ir_version=IR, producer_name="rotrnn")
     onnx.checker.check_model(made)
@@ -71,15 +77,46 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
     for line in listing.lines:
         if line.op not in RULES:
             raise ValueError(f"save_onnx: the model has {an(line.layer)}, whose {line.op} has no form in ONNX here")
+        g.layer = line.layer
         found = RULES[line.op](g, line, *[values[one] for one in line.inputs])
         values.update(zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True))
     x = values[listing.y]
-    if listing.pool == "mean":
-        x = g.op("ReduceMean", x, g.axes(1), keepdims=0)
-    elif listing.pool == "last":
-        x = g.op("Gather", x, g.constant(-1, np.int64), axis=1)
+    if listing.pool is not None:
+        x = POOLS[listing.pool](g, x, len(last[0].T))
     logits = g.dense(x, *last)
     if listing.cap is None:
         return logits
     cap = g.constant(listing.cap)
     return g.op("Mul", cap, g.op("Tanh", g.op("Div", logits, cap)))
+
+
+def _mean(g: Graph, x: str, width: int) -> str:
+    """The mean over all steps so far."""
+    if not (g.ragged or g.stateful):
+        return g.op("ReduceMean", x, g.axes(1), keepdims=0)
+    if g.ragged:
+        new = "lengths"
+        x = g.op("Where", g.op("Unsqueeze", g.valid(x), g.axes(2)), x, g.constant(0))
+    else:
+        batch = g.op("Shape", x, start=0, end=1)
+        new = g.op("Expand", g.op("Shape", x, start=1, end=2), batch)
+    before, count = g.state(x, (width,)), g.state(x, (), np.int64)
+    after = g.op("Add", count, new)
+    steps, seen = (g.op("Unsqueeze", g.cast(one, g.dtype), g.axes(1)) for one in (new, after))
+    least = g.op("Max", seen, g.constant(1))
+    total = g.op("ReduceSum", x, g.axes(1), keepdims=0)
+    change = g.op("Div", g.op("Sub", total, g.op("Mul", steps, before)), least)
+    mean = g.op("Add", before, change)
+    g.keep(mean, (width,))
+    g.keep(after, (), np.int64)
+    return mean
+
+
+def _last(g: Graph, x: str, width: int) -> str:
+    """The last step so far; zero if there is none."""
+    whole = g.preceded(x, 1, (width,)) if g.ragged or g.stateful else x
+    padding = 1 if g.ragged or g.stateful else 0
+    return g.op("Squeeze", g.ends(whole, 1, padding), g.axes(1))
+
+
+POOLS = {"mean": _mean, "last": _last}

@@ -15,13 +15,31 @@ Step = Callable[["Graph", list[str], list[str]], tuple[list[str], list[str]]]
 
 class Graph:
     """Nodes that are appended one by one, and their constants; a loop's body is a graph of its own with the constants
-    of the one around it. Values are names."""
+    of the one around it. Values are names.
 
-    def __init__(self, helper: Any, dtype: np.dtype[Any], outer: Graph | None = None) -> None:
+    What goes from a step to the next begins at zero, or, if the graph is `stateful`, is an input "state_0", "state_1",
+    ... of the graph with the output "next_state_0", ... With `ragged`, the input "lengths" (batch,) int64 says how many
+    steps each sequence has: the states are as after these, and backward in time, too, padding is not read.
+    """
+
+    def __init__(
+        self,
+        helper: Any,
+        dtype: np.dtype[Any],
+        outer: Graph | None = None,
+        stateful: bool = False,
+        ragged: bool = False,
+    ) -> None:
         self.helper, self.dtype, self.outer = helper, dtype, outer
         self.nodes: list[Any] = []
         self.constants: list[Any] = outer.constants if outer else []
         self.count: list[int] = outer.count if outer else [0]
+        self.stateful, self.ragged = stateful, ragged
+        self.before: list[Any] = []
+        self.after: list[Any] = []
+        self.layer = "model"
+        """The layer whose block has the line that is written, for messages."""
+        self._valid: str | None = None
 
     def name(self) -> str:
         self.count[0] += 1
@@ -61,26 +79,88 @@ class Graph:
     def cast(self, x: str, dtype: Any) -> str:
         return self.op("Cast", x, to=self.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
+    # ---- what goes from a step to the next ----
+
+    def state(self, like: str, size: Sequence[int], dtype: Any = None) -> str:
+        """Returns a state (B, *size) before the first step, of as many sequences as `like` has."""
+        if self.stateful:
+            self.before.append(self.value(f"state_{len(self.before)}", ["batch", *size], dtype))
+            name: str = self.before[-1].name
+            return name
+        shape = self.op("Concat", self.op("Shape", like, start=0, end=1), self.constant(size, np.int64), axis=0)
+        kind = self.value("", dtype=dtype).type.tensor_type.elem_type
+        return self.op("ConstantOfShape", shape, value=self.helper.make_tensor("", kind, [1], [0]))
+
+    def keep(self, value: str, size: Sequence[int], dtype: Any = None) -> None:
+        """Gives a state after the last step out, in the order of `state`."""
+        if self.stateful:
+            self.after.append(self.value(f"next_state_{len(self.after)}", ["batch", *size], dtype))
+            self.named(self.after[-1].name, value)
+
+    def valid(self, x: str) -> str:
+        """Returns which steps of x (B, T, ...) are no padding, (B, T)."""
+        if self._valid is None:
+            count = self.op("Squeeze", self.op("Shape", x, start=1, end=2), self.axes(0))
+            steps = self.op("Range", self.constant(0, np.int64), count, self.constant(1, np.int64))
+            self._valid = self.op("Less", steps, self.op("Unsqueeze", "lengths", self.axes(1)))
+        return self._valid
+
+    def ends(self, x: str, count: int, padding: int) -> str:
+        """Returns, of x (B, T + padding, ...) whose first `padding` steps come before the sequences, the last `count`
+        of each sequence, (B, count, ...)."""
+        if not self.ragged:
+            return self.op("Slice", x, self.axes(-count), self.axes(np.iinfo(np.int64).max), self.axes(1))
+        first = self.op("Add", self.op("Unsqueeze", "lengths", self.axes(1)), self.axes(padding - count))
+        places = self.op("Add", first, self.constant(np.arange(count), np.int64))
+        return self.op("GatherND", x, self.op("Unsqueeze", places, self.axes(2)), batch_dims=1)
+
+    def preceded(self, x: str, count: int, size: Sequence[int], dtype: Any = None) -> str:
+        """Returns x (B, T, *size) after the `count` steps before it, (B, T + count, *size)."""
+        size = (count, *size)
+        whole = self.op("Concat", self.state(x, size, dtype), x, axis=1)
+        self.keep(self.ends(whole, count, count), size, dtype)
+        return whole
+
+    def previous(self, x: str, size: Sequence[int], dtype: Any = None) -> str:
+        """Returns for each step of x (B, T, *size) the step before it."""
+        end = self.op("Shape", x, start=1, end=2)
+        return self.op("Slice", self.preceded(x, 1, size, dtype), self.axes(0), end, self.axes(1))
+
+    def running(self, x: str, size: Sequence[int], dtype: Any = None, turn: float | None = None) -> str:
+        """Returns the sums of x (B, T, *size) over all steps so far. With `turn` a sum is kept as its remainder."""
+        before = self.op("Unsqueeze", self.state(x, size, dtype), self.axes(1))
+        sums = self.op("Add", self.op("CumSum", x, self.constant(1, np.int64)), before)
+        if self.stateful:
+            last = self.op("Squeeze", self.ends(self.op("Concat", before, sums, axis=1), 1, 1), self.axes(1))
+            if turn is not None:
+                last = self.op("Mod", last, self.constant(turn, dtype), fmod=1)
+            self.keep(last, size, dtype)
+        return sums
+
     def scan(
         self, step: Step, sizes: Sequence[tuple[int, ...]], inputs: list[str], reverse: bool = False, wide: bool = False
     ) -> list[str]:
-        """Returns the outputs (B, T, ...) of a loop over the time of `inputs`, whose states (B, *size) begin at 0. A
-        `wide` loop runs in float64."""
+        """Returns the outputs (B, T, ...) of a loop over the time of `inputs`, whose states are (B, *size). A `wide`
+        loop runs in float64. Its states do not change at padding, if anything depends on it."""
+        if reverse and self.stateful:
+            raise ValueError(f"save_onnx: the {self.layer} reads sequences from their end, expected a causal model")
         body = Graph(self.helper, np.dtype(np.float64) if wide else self.dtype, self)
         if body.dtype != self.dtype:
             inputs = [self.cast(one, body.dtype) for one in inputs]
-        batch = self.op("Shape", inputs[0], start=0, end=1)
-        starts = []
-        for size in sizes:
-            shape = self.op("Concat", batch, self.constant(size, np.int64), axis=0)
-            zero = self.helper.make_tensor("", body.value("").type.tensor_type.elem_type, [1], [0.0])
-            starts.append(self.op("ConstantOfShape", shape, value=zero))
+        starts = [self.state(inputs[0], size, body.dtype) for size in sizes]
         before, now = [body.name() for _ in starts], [body.name() for _ in inputs]
         after, given = step(body, before, now)
+        values = [body.value(one) for one in (*before, *now)]
+        if self.ragged and (self.stateful or reverse):
+            inputs = [*inputs, self.valid(inputs[0])]
+            values.append(body.value(body.name(), dtype=np.bool_))
+            kept = []
+            for old, new, size in zip(before, after, sizes, strict=True):
+                here = body.op("Reshape", values[-1].name, body.axes(-1, *[1] * len(size)))
+                kept.append(body.op("Where", here, new, old))
+            after = kept
         ends = [body.op("Identity", one) for one in (*after, *given)]  # a value may be both a state and an output
-        graph = self.helper.make_graph(
-            body.nodes, self.name(), [body.value(one) for one in (*before, *now)], [body.value(one) for one in ends]
-        )
+        graph = self.helper.make_graph(body.nodes, self.name(), values, [body.value(one) for one in ends])
         outputs = [self.name() for _ in ends]
         directions = [int(reverse)]
         self.nodes.append(
@@ -96,6 +176,8 @@ class Graph:
                 scan_output_directions=directions * len(given),
             )
         )
+        for end, size in zip(outputs, sizes, strict=False):
+            self.keep(end, size, body.dtype)
         outputs = outputs[len(starts) :]
         return outputs if body.dtype == self.dtype else [self.cast(one, self.dtype) for one in outputs]
 
@@ -103,8 +185,8 @@ class Graph:
 def conv(g: Graph, x: str, taps: Array, bias: Array | None) -> str:
     """The causal depthwise convolution, whose last tap is for the newest step, as a sum: onnxruntime has no Conv in
     float64."""
-    count = taps.shape[1]
-    padded = g.op("Pad", x, g.axes(0, count - 1, 0, 0, 0, 0))
+    D, count = taps.shape
+    padded = g.preceded(x, count - 1, (D,)) if count > 1 else x
     y = g.constant(0 if bias is None else bias)
     for k, w in enumerate(taps.T):
         end = k + 1 - count or np.iinfo(np.int64).max  # as many steps as x has

@@ -58,10 +58,11 @@ def _block_dense(g: Graph, line: Line, x: str, w: Array, b: Array | None = None)
 
 def _decay_gain(g: Graph, line: Line, x: str) -> str:
     """1 - e^(2x) = 2 t / (1 + t) with t = tanh(-x), which is 1 at the first step."""
-    t = g.op("Tanh", g.op("Neg", x))
-    later = g.op("Slice", t, g.axes(1), g.axes(np.iinfo(np.int64).max), g.axes(1))
-    t = g.op("Pad", later, g.axes(0, 1, 0, 0, 0, 0), g.constant(1))
-    t = g.op("Slice", t, g.axes(0), g.op("Shape", x, start=1, end=2), g.axes(1))  # of no step at all, none
+    one = g.constant(1)
+    shape = g.op("Concat", g.op("Shape", x, start=0, end=2), g.axes(1), axis=0)
+    mark = g.op("Expand", g.constant(np.ones(1)), shape)
+    later = g.op("Equal", g.previous(mark, (1,)), one)  # the mark before the first step is 0
+    t = g.op("Where", later, g.op("Tanh", g.op("Neg", x)), one)
     return g.op("Sqrt", g.op("Div", g.op("Add", t, t), g.op("Add", t, g.constant(1))))
 
 
@@ -180,10 +181,11 @@ def _polar(g: Graph, line: Line, r: str, phi: str) -> str:
 
 def _unit_scan(g: Graph, line: Line, v: str, theta: str, w: Array) -> str:
     """Angles add up in float64."""
-    c = g.op("CumSum", g.cast(theta, np.float64), g.constant(1, np.int64))
+    (D,), (_, A) = line.shapes[:2]
+    c = _angles(g, theta, (D, A))
     e = [g.cast(g.op(kind, c), g.dtype) for kind in ("Cos", "Sin")]
     v = g.op("Unsqueeze", v, g.axes(-1))
-    q = [g.op("CumSum", g.op("Mul", v, one), g.constant(1, np.int64)) for one in e]
+    q = [g.running(g.op("Mul", v, one), (D, A)) for one in e]
     re = g.op("Add", g.op("Mul", e[0], q[0]), g.op("Mul", e[1], q[1]))
     im = g.op("Sub", g.op("Mul", e[1], q[0]), g.op("Mul", e[0], q[1]))
     y = g.op("Sub", g.op("Mul", re, g.constant(w[0])), g.op("Mul", im, g.constant(w[1])))
@@ -366,12 +368,8 @@ def _hold(
         re = g.op("Sub", g.op("Mul", z[0], v[0]), g.op("Mul", z[1], v[1]))
         return g.op("Concat", re, g.op("Add", g.op("Mul", z[0], v[1]), g.op("Mul", z[1], v[0])), axis=-1)
 
-    def previous(one: str) -> str:
-        padded = g.op("Pad", one, g.axes(0, 1, 0, 0, 0, 0, 0, 0))
-        return g.op("Slice", padded, g.axes(0), g.op("Shape", one, start=1, end=2), g.axes(1))
-
     size = g.op("Mul", wide(log_a), g.constant(places, np.float64))
-    c = g.op("CumSum", wide(theta), g.constant(1, np.int64))
+    c = g.op("Unsqueeze", _angles(g, theta, line.shapes[3]), g.axes(-1))
     angle = g.op("Sub", g.op("Mul", wide(theta), g.constant(places, np.float64)), c)
     back = [g.cast(g.op(kind, g.op("Neg", c)), g.dtype) for kind in ("Cos", "Sin")]
 
@@ -384,7 +382,7 @@ def _hold(
         [g.op("Gather", one, g.constant(np.arange(at, N, 2), np.int64), axis=-1) for at in (0, 1)] for one in (B, C)
     )
     newer, read = product(tap(1 - places), [B_re, B_im]), product(back, [C_re, C_im])
-    older = product(tap(places), [previous(B_re), previous(B_im)])
+    older = product(tap(places), [g.previous(one, (H, N // 2)) for one in (B_re, B_im)])
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         x_t, x_before = (body.op("Unsqueeze", one, body.axes(-1)) for one in now[1:3])
@@ -394,13 +392,13 @@ def _hold(
         h = body.op("Add", body.op("Mul", decay, states[0]), added)
         return [h], [_sum(body, h, out, -1)]
 
-    (y,) = g.scan(step, [(H, P, N)], [log_a, x, previous(x), newer, older, read])
+    (y,) = g.scan(step, [(H, P, N)], [log_a, x, g.previous(x, (H, P)), newer, older, read])
     return y
 
 
 def _turn(g: Graph, line: Line, theta: str, x: str, z: str | None = None) -> Any:
     """Angles add up in float64."""
-    c = g.op("CumSum", g.cast(theta, np.float64), g.constant(1, np.int64))
+    c = _angles(g, theta, line.shapes[0])
     cos, sin = (g.cast(g.op(kind, c), g.dtype) for kind in ("Cos", "Sin"))
     shapes, adjacent = line.shapes, line.settings["pairs"] == "adjacent"
     H, A = shapes[0]
@@ -420,6 +418,11 @@ def _turn(g: Graph, line: Line, theta: str, x: str, z: str | None = None) -> Any
 
     y = turned(x, shapes[1])
     return y if z is None else (y, turned(z, shapes[2]))
+
+
+def _angles(g: Graph, theta: str, size: tuple[int, ...]) -> str:
+    """Returns the sums of angles, in float64."""
+    return g.running(g.cast(theta, np.float64), size, np.float64, turn=2 * np.pi)
 
 
 def _log_decay(g: Graph, line: Line, delta: str, x: str) -> str:

@@ -38,6 +38,14 @@ from rotrnn.torch import ops
 __all__ = ["Module", "load"]
 
 
+HALF = (torch.bfloat16, torch.float16)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of half precision in float32, in which the kernels compute, and any other as it is."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
 def _kind(x: Any) -> str:
     return "a PackedSequence" if isinstance(x, PackedSequence) else "a nested tensor"
 
@@ -87,12 +95,16 @@ class Module(_Tree):
     -----
     Parameters and buffers are the module's own, are made on PyTorch's default device, and have the names of
     `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
-    the dtype of x: float32 or float64. In training mode, a new key of dropout is drawn in every call from PyTorch's
-    global generator.
+    the dtype of x: float32, float64, bfloat16 or float16. Of half precision, x, parameters and states are read in
+    float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded to half
+    precision at the end, and states are returned in float32. Within autocast, x may be of half precision beside
+    parameters that are not, and y has the dtype of x. In training mode, a new key of dropout is drawn in every call
+    from PyTorch's global generator.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
-    except if a tensor is not contiguous. Within ``torch.compile``, every shape of x is compiled by itself.
+    except if a tensor is not contiguous or of half precision. ``torch.compile`` and ``torch.export`` may hold the
+    numbers of sequences and steps open.
     """
 
     def __init__(self, core: Any, params: Params | None = None, *, precision: str = "float32") -> None:
@@ -157,6 +169,9 @@ class Module(_Tree):
         if cu_seqlens is not None or reset is not None:
             return self._packed(x, lengths, state, cu_seqlens, reset, return_state)
         params = [self._at(path) for path in self._paths]
+        returned = x.dtype if isinstance(x, torch.Tensor) and x.is_floating_point() else None
+        if returned in HALF and params and params[0].dtype != returned and torch.is_autocast_enabled(x.device.type):
+            x = x.to(params[0].dtype)
         self._check(x, params)
         if lengths is not None:
             lengths = torch.as_tensor(lengths)
@@ -169,16 +184,18 @@ class Module(_Tree):
         given = list(params)
         for i in self._buffered:
             given[i] = params[i].clone()  # autograd would take their next update for a change of what was saved
-        outputs = ops.forward(x, given, before, lengths, key, return_state, self._text)
+        given, before = ([_widened(one) for one in many] for many in (given, before))
+        outputs = ops.forward(_widened(x), given, before, lengths, key, return_state, False, self._text)
         last = len(outputs) - len(self._buffered) * self.training
         if self.training:
             for i, new in zip(self._buffered, outputs[last:], strict=True):
                 params[i].copy_(new.detach())
+        y = outputs[0].to(returned or (params[0].dtype if params else outputs[0].dtype))
         if not return_state:
-            return outputs[0]
+            return y
         if self._form is None:
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
-        return outputs[0], filled(self._form, outputs[last - self._leaves : last])
+        return y, filled(self._form, outputs[last - self._leaves : last])
 
     def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, return_state: bool) -> Any:
         """Like `forward`, of a packed row, or of rows with resets."""
@@ -264,7 +281,7 @@ class Module(_Tree):
         """Checks types, dtypes and devices; the core checks shapes and values."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
-        if x.device.type not in ("cpu", "cuda"):
+        if x.device.type not in ("cpu", "cuda", "meta"):
             raise TypeError(f"{self._name}.forward: x is on {x.device}, expected a tensor on the CPU or a CUDA GPU")
         device, dtype = x.device, x.dtype if x.is_floating_point() else None
         for path, one in zip(self._paths, params, strict=True):
@@ -277,8 +294,9 @@ class Module(_Tree):
                     f"{self._name}.forward: x has dtype {x.dtype} and {'.'.join(path)} {one.dtype}, expected one dtype"
                 )
         real = x.dtype if dtype is not None or not params else params[0].dtype
-        if real not in (torch.float32, torch.float64) and (params or real not in ops.DTYPES):
-            raise TypeError(f"{self._name}.forward: dtype is {real}, expected torch.float32 or torch.float64")
+        if real not in (torch.float32, torch.float64, *HALF) and (params or real not in ops.DTYPES):
+            expected = "expected torch.float32, float64, bfloat16 or float16"
+            raise TypeError(f"{self._name}.forward: dtype is {real}, {expected}")
 
     def _flat(self, state: Any) -> list[torch.Tensor]:
         """Returns the leaves of a state."""

@@ -1,9 +1,10 @@
 """The two custom ops under every module: forward and backward of a core, which a text describes.
 
-    outputs = forward(x, params, state, lengths, key, after, text)
+    outputs = forward(x, params, state, lengths, key, after, keep, text)
     grads = backward(dy, dstate, x, params, state, lengths, key, after, kept, text)
 
-Arguments and outputs are those of `rotrnn.models.call.Call`, as tensors that share the memory of its arrays. There is
+Arguments and outputs are those of `rotrnn.models.call.Call`, as tensors that share the memory of its arrays; the
+outputs that backward needs are there with `keep`, which autograd asks for by itself. There is
 one pair for all cores, so that torch.compile needs to know no more than this pair: what it is told of shapes (the fake
 implementations) comes from a forward on zeros, once for each shape.
 """
@@ -43,7 +44,7 @@ _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? ke
 
 _library: Any = None  # where the module is loaded again: its ops of before go first
 _library = torch.library.Library("rotrnn", "DEF")
-_library.define(f"forward({_GIVEN}, str text) -> Tensor[]")
+_library.define(f"forward({_GIVEN}, bool keep, str text) -> Tensor[]")
 _library.define(f"backward(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]")
 forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.default
 
@@ -51,20 +52,26 @@ forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.
 @torch.library.impl(_library, "forward", "CompositeExplicitAutograd")
 def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
-    text: str,
+    keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
+    given = x, params, state, lengths, key, after
     with _on_device(x):
-        outputs, _ = parse(text).forward(_inputs((x, params, state, lengths, key, after)).map(_array))
-        return [_tensor(one) for one in outputs]
+        outputs, _ = parse(text).forward(_inputs(given).map(_array))
+        return [_tensor(one) for one in (outputs if keep else _given_out(outputs, given, text))]
 
 
 @torch.library.register_fake("rotrnn::forward", lib=_library)
 def _(
     x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
-    text: str,
+    keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
-    plan = _plan((x, params, state, lengths, key, after), text)
-    return [torch.empty_strided(one.shape, one.strides, dtype=TORCH[one.dtype], device=x.device) for one in plan.forms]
+    given = x, params, state, lengths, key, after
+    _, forms = _plan(given, text)
+    outputs = []
+    for shape, strides, dtype in forms if keep else _given_out(forms, given, text):
+        like = x.new_empty(0, dtype=TORCH[dtype])
+        outputs.append(like.new_empty(shape) if strides is None else like.new_empty_strided(shape, strides))
+    return outputs
 
 
 @torch.library.impl(_library, "backward", "CompositeExplicitAutograd")
@@ -111,8 +118,8 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
         given = x, rest[: counts[0]], rest[counts[0] :], lengths, key, after
-        outputs = _below_autograd(forward, keyset, *given, text)
-        ctx.save_for_backward(x, lengths, key, *rest, *(outputs[i] for i in _plan(given, text).kept))
+        outputs = _below_autograd(forward, keyset, *given, True, text)
+        ctx.save_for_backward(x, lengths, key, *rest, *(outputs[i] for i in _plan(given, text)[0].kept))
         ctx.counts, ctx.after, ctx.text = counts, after, text
         ctx.y = outputs[0].shape, outputs[0].dtype, outputs[0].device
         ctx.set_materialize_grads(False)
@@ -153,7 +160,7 @@ def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
 
 def _autograd(
     keyset: Any, x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None,
-    after: bool, text: str,
+    after: bool, keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
     """The op `forward` where autograd may be recording."""
     if forward_ad._current_level >= 0 and any(
@@ -164,9 +171,10 @@ def _autograd(
             "expected those of reverse mode: torch.autograd.grad, torch.func.vjp"
         )
     if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
-        return _below_autograd(forward, keyset, x, params, state, lengths, key, after, text)
+        return _below_autograd(forward, keyset, x, params, state, lengths, key, after, keep, text)
     counts = len(params), len(state)
-    return list(_apply(_Forward, keyset, counts, after, text, x, lengths, key, *params, *state))
+    outputs = _apply(_Forward, keyset, counts, after, text, x, lengths, key, *params, *state)
+    return list(outputs if keep else _given_out(outputs, (x, params, state, lengths, key, after), text))
 
 
 class _Backward(torch.autograd.function._SingleLevelFunction):
@@ -229,18 +237,46 @@ torch.library.register_vmap("rotrnn::backward", partial(_by_loop, backward), lib
 # ---- tensors and arrays ----
 
 
-def _plan(given: Given, text: str) -> Plan:
-    """Returns the plan of a forward from the shapes of its arguments alone; sizes that torch.compile holds open are
-    fixed."""
-    return parse(text).plan(_inputs(given).map(_shape))
+def _given_out(outputs: Sequence[Any], given: Given, text: str) -> list[Any]:
+    """Returns y, the state after x and the buffers, of all outputs of a forward."""
+    call = parse(text)
+    *_, key, after = given
+    rest = len(call.leaves) * after + (len(call.names) - len(call.trained)) * (key is not None)
+    return [outputs[0], *outputs[len(outputs) - rest :]]
+
+
+def _plan(given: Given, text: str) -> tuple[Plan, Sequence[tuple[Any, Any, Any]]]:
+    """Returns the plan of a forward from the shapes of its arguments alone, with shape, strides (None if they are
+    C-contiguous) and dtype of its outputs.
+
+    torch.compile and torch.export may hold the numbers of sequences and steps open, and the shapes then follow from
+    them. Both are fixed where `open_plan` finds no rule."""
+    call = parse(text)
+    inputs = _inputs(given)
+    batch, steps = (inputs.x.shape[i] for i in (0, call.time_axis))
+    free = [not isinstance(one, int) for one in (batch, steps)]
+    if any(free):
+        axes = {id(one): (0,) for one in (*inputs.state, inputs.lengths)} | {id(inputs.x): (0, call.time_axis)}
+        found = call.open_plan(inputs.map(lambda one: _shape(one, axes.get(id(one), ()))), *free)
+        if found is not None:
+            plan, sizes = found
+            pairs = zip(plan.forms, sizes, strict=True)
+            return plan, [
+                form if shape is None else (tuple(size.at(batch, steps) for size in shape), None, form.dtype)
+                for form, shape in pairs
+            ]
+    plan = call.plan(inputs.map(_shape))
+    return plan, plan.forms
 
 
 def _inputs(given: Given) -> Inputs:
-    return Inputs(*given, given[0].device.type)
+    return Inputs(*given, "cuda" if given[0].is_cuda else "cpu")
 
 
-def _shape(tensor: Tensor) -> Shape:
-    return Shape(tuple(map(int, tensor.shape)), DTYPES[tensor.dtype])
+def _shape(tensor: Tensor, free: Sequence[int] = ()) -> Shape:
+    """Returns shape and dtype. Open sizes are fixed, except at the axes `free`, where they are 0."""
+    sizes = (0 if i in free and not isinstance(one, int) else int(one) for i, one in enumerate(tensor.shape))
+    return Shape(tuple(sizes), DTYPES[tensor.dtype])
 
 
 def _array(tensor: Tensor) -> Array:
