@@ -160,6 +160,8 @@ def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -
                 v = np.einsum("kd,dk->d", window, params["conv_w"]) + params.get("conv_bias", 0)
             u = swish(v)
             d, B, C = np.split(params["x_proj"] @ u, [R, R + S])
+            if layer.norm_eps is not None:
+                d, B, C = (one / np.sqrt(np.mean(one**2) + layer.norm_eps) for one in (d, B, C))
             delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
             aged = transition(delta, -np.exp(params["A_log"]), layer.negative) * h[b]
             seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
@@ -266,6 +268,7 @@ LAYERS = [
     mamba_row("biased, rank 2", Mamba(3, d_state=2, dt_rank=2, d_conv=2, bias=True, expand=1), 2, 6),
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
+    mamba_row("norms", Mamba(3, d_state=2, dt_rank=2, norm_eps=0.1), 2, 6, (6, 3)),
     mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
     mamba_row("negative", Mamba(4, d_state=3, dt_min=0.1, dt_max=1.0, negative=True), 3, 9, (9, 0, 2)),
     mamba_row("negative, window", Mamba(3, d_state=2, window=4, dt_min=0.1, dt_max=1.0, negative=True), 2, 7),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import (
+    FalconMambaConfig,
+    FalconMambaForCausalLM,
     Mamba2Config,
     Mamba2ForCausalLM,
     MambaConfig,
@@ -41,6 +47,11 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
     "mamba2, tied": (
         Mamba2ForCausalLM,
         Mamba2Config(**SMALL, **HEADS, n_groups=3, tie_word_embeddings=True, use_conv_bias=False),
+    ),
+    "falcon_mamba": (FalconMambaForCausalLM, FalconMambaConfig(**SMALL, tie_word_embeddings=False)),
+    "falcon_mamba, other forms": (
+        FalconMambaForCausalLM,
+        FalconMambaConfig(**SMALL, mixer_rms_eps=1e-2, use_bias=True),
     ),
     "recurrent_gemma": (
         RecurrentGemmaForCausalLM,
@@ -88,7 +99,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert logits.dtype == np.float32
     assert np.abs(logits - expected).max() <= TOLERANCE
     assert np.ptp(expected) > 1  # 1e-5 is little beside them
-    kinds = {"mamba": Mamba, "mamba2": Mamba2, "recurrent_gemma": Griffin}
+    kinds = {"mamba": Mamba, "falcon_mamba": Mamba, "mamba2": Mamba2, "recurrent_gemma": Griffin}
     assert type(model.stack.blocks[0].layer) is kinds[name.partition(",")[0]]
 
 
@@ -116,6 +127,50 @@ def test_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
             torch.tensor(ids), attention_mask=mask, max_new_tokens=20, do_sample=False, eos_token_id=None
         ).numpy()
     assert np.array_equal(model.sample(params, ids, 20, temperature=0), expected[:, 7:])
+
+
+OF_MAMBA_SSM: dict[str, dict[str, Any]] = {
+    "mamba": {"ssm_cfg": {"d_state": 5}},
+    "mamba2": {
+        "ssm_cfg": {"layer": "Mamba2", "d_state": 5, "headdim": 8, "ngroups": 1}, "attn_layer_idx": [], "attn_cfg": {},
+        "d_intermediate": 0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_MAMBA_SSM)
+def test_settings_of_the_package_mamba_ssm(name: str, tmp_path: Path) -> None:
+    """As its checkpoints have them: other names of settings and of the embedding, and 61 tokens that the arrays pad to
+    64. The arrays are otherwise those of transformers, which converts them by a script."""
+    kind, config = PUBLISHED[name]
+    config = copy.deepcopy(config)
+    config.vocab_size, config.tie_word_embeddings = 64, True
+    torch.manual_seed(0)
+    theirs = kind(config).eval()
+    arrays = {one.replace("embeddings", "embedding"): value for one, value in theirs.state_dict().items()}
+    tied = arrays["backbone.embedding.weight"].clone()
+    save_file(
+        {**arrays, "backbone.embedding.weight": tied, "lm_head.weight": tied.clone()}, tmp_path / "model.safetensors"
+    )
+    settings = {"d_model": 24, "n_layer": 3, "vocab_size": V, "rms_norm": True, "pad_vocab_size_multiple": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, **OF_MAMBA_SSM[name]}), encoding="utf-8")
+    model, params = rotrnn.from_pretrained(tmp_path)
+    ids = tokens()
+    assert np.abs(model.forward(params, ids)[0] - logits_of(theirs, ids)).max() <= TOLERANCE
+
+
+def test_the_command_that_converts_a_pickle(tmp_path: Path) -> None:
+    """As the error has it."""
+    theirs = published("mamba", tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is a pickle") as raised:
+        rotrnn.from_pretrained(tmp_path)
+    command = str(raised.value).partition("trusted, ")[2].rpartition(" writes")[0]
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True, cwd=tmp_path)
+    model, params = rotrnn.from_pretrained(tmp_path)
+    ids = tokens()
+    assert np.abs(model.forward(params, ids)[0] - logits_of(theirs, ids)).max() <= TOLERANCE
 
 
 def test_a_model_in_parts_and_in_half_precision(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ CASES = {
     "min_gru": Case("min_gru", LINEAR),
     "min_gru, negative": Case("min_gru", {**LINEAR, "negative": True}),
     "mamba": Case("mamba", {"d_state": 5}, {"block": "plain"}),
+    "mamba, norms": Case("mamba", {"d_state": 3, "dt_max": 1.0, "norm_eps": 1e-2}),
     "mamba, negative": Case("mamba", {"d_state": 3, "dt_max": 1.0, "negative": True}),
     "mamba, other forms": Case("mamba", {"d_state": 5, "d_conv": 1, "dt_rank": 3, "bias": True, "conv_bias": False}),
     "mamba, no convolution": Case("mamba", {"d_state": 5, "d_conv": 0}),

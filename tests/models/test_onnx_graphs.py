@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rnn": ({**N, "activation": "tanh", "bidirectional": True}, {"glu": "half2", "norm": "batch"}),
     "min_gru": ({**N, "negative": True}, {"glu": "gelu", "prenorm": False}),
     "mamba": ({**N, "d_conv": 3, "expand": 1, "negative": True}, {"norm": "layer"}),
+    "mamba, norms": ({**N, "norm_eps": 1e-2}, {"norm": "rms"}),
     "mamba3": ({"d_state": 7, "groups": 2, "d_head": 4, "rate": "rational", "norm": True}, {"norm": "rms"}),
     "mamba3, ranks": ({**N, "groups": 2, "d_head": 4, "rank": 3}, {"norm": "rms"}),
     "mamba2": ({**N, "d_conv": 3, "groups": 2, "d_head": 4, "negative": True}, {"norm": "rms"}),

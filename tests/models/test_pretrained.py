@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import rotrnn
 from fuzz.formats import tiny_mamba
 from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.io.huggingface import CONVERT
 from rotrnn.nn.layer import flatten
 
 MODEL = build_model(ModelSettings("lru", 6, 2, norm="rms"), {"d_state": 3}, n_classes=5, vocab=5)
@@ -54,9 +55,20 @@ WRONG: dict[str, tuple[Any, str]] = {
     "list": ([], "is a list, expected an object of settings"),
     "kind": ({"model_type": "gpt2"}, "model_type is 'gpt2', expected one of rotrnn, mamba, mamba2"),
     "no kind": ({"model_type": None}, "model_type is None, expected one of"),
-    "state-spaces' own": (
-        '{"d_model": 768, "n_layer": 24, "ssm_cfg": {}}',
-        r"has the settings of the package mamba_ssm \(d_model, n_layer\), expected those of transformers",
+    "mamba_ssm's, a name": ('{"d_model": 768, "n_layer": 24, "n_head": 4}', "has n_head, which is not expected"),
+    "mamba_ssm's, a layer": (
+        '{"d_model": 8, "n_layer": 2, "ssm_cfg": {"layer": "Mamba4"}}',
+        "ssm_cfg.layer is 'Mamba4', expected one of Mamba1",
+    ),
+    "mamba_ssm's, a setting": ('{"d_model": 8, "n_layer": 2, "ssm_cfg": {"N": 2}}', "ssm_cfg has 'N', expected one of"),
+    "mamba_ssm's, attention": (
+        '{"d_model": 8, "n_layer": 2, "attn_layer_idx": [1]}',
+        r"attn_layer_idx is \(1,\), expected \(\)",
+    ),
+    "mamba_ssm's, a dict": ('{"d_model": 8, "n_layer": 2, "ssm_cfg": 3}', "ssm_cfg is 3, expected a dict"),
+    "mamba_ssm's, a number": (
+        '{"d_model": 8, "n_layer": 2, "ssm_cfg": {"d_state": "x"}}',
+        "state_size is 'x', expected an integer",
     ),
     "format": ({"model_format": 9}, "model_format is 9, expected 1"),
     "model": ({"model": {"kind": "Tagger"}}, "model is not that of model.safetensors"),
@@ -112,7 +124,7 @@ def test_folders_without_their_arrays(kind: str, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(FileNotFoundError) as raised:
         rotrnn.from_pretrained(tmp_path)
-    pickle = "pytorch_model.bin is a pickle, which may run code: let the library that wrote it write safetensors"
+    pickle = f"pytorch_model.bin is a pickle, which may run code; where it is trusted, {CONVERT} writes the other"
     assert str(raised.value) == f"{missing}; {pickle}"
 
 

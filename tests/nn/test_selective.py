@@ -191,6 +191,7 @@ def test_parameter_count_is_the_released_models() -> None:
         ({"dt_init": "zero"}, "dt_init='zero', expected 'random' or 'constant'"),
         ({"dt_scale": -1.0}, "dt_scale=-1.0, expected a positive number"),
         ({"bias": 1}, "bias=1, expected True or False"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0, expected a positive number or None"),
     ],
 )
 def test_bad_settings_of_mamba(settings: dict[str, Any], message: str) -> None:

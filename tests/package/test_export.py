@@ -49,6 +49,20 @@ def test_a_run_as_a_file_and_a_folder(run: Path, tmp_path: Path, capsys: pytest.
     assert equal(rotrnn.load(tmp_path / "again.safetensors").params, params)
 
 
+def test_a_run_as_a_graph_that_streams(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = pytest.importorskip("onnx")
+    out = tmp_path / "m.onnx"
+    assert main(["export", str(run), "--out", str(out), "--lengths", "--state"]) == 0
+    graph = onnx.load(out).graph
+    given, found = ([one.name for one in values] for values in (graph.input, graph.output))
+    states = [name for name in given if name.startswith("state_")]
+    assert given == ["inputs", "lengths", *states]
+    assert found == ["logits", *(f"next_{name}" for name in states)]
+    capsys.readouterr()
+    assert main(["export", str(run), "--out", str(tmp_path / "m.safetensors"), "--state"]) == 2
+    assert "--state: --out is" in capsys.readouterr().err
+
+
 def test_what_cannot_be_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for model, out, message in (
         (run, "m.pt", "m.pt: expected a name that ends in .safetensors or .onnx, or a folder"),

@@ -73,7 +73,7 @@ def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | Non
     if table is not None and dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return table(hint, value)
     if hint not in _KINDS:
-        if isinstance(value, hint):
+        if isinstance(value, typing.get_origin(hint) or hint):
             return value
         raise Unfit(value, hint)
     if not isinstance(value, _KINDS[hint]) or (isinstance(value, bool) and hint is not bool):

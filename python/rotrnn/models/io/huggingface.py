@@ -1,5 +1,5 @@
-"""Models in Hugging Face's format: the folders of MambaForCausalLM, Mamba2ForCausalLM and RecurrentGemmaForCausalLM of
-transformers.
+"""Models in Hugging Face's format: the folders of MambaForCausalLM, Mamba2ForCausalLM, FalconMambaForCausalLM and
+RecurrentGemmaForCausalLM of transformers, and Mamba and Mamba-2 with the settings of the package mamba_ssm.
 
 A folder has config.json with the settings, and model.safetensors with the arrays, or several such files and an index of
 them. All become a `LanguageModel` with RMS norms: of plain blocks, or of Griffin's. Its embedding and head have a bias,
@@ -9,7 +9,7 @@ which the published ones do not: it is zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -119,6 +119,7 @@ class MambaConfig(MambaFamily):
     time_step_max: float = 0.1
     time_step_floor: float = 1e-4
     time_step_init_scheme: str = "random"
+    mixer_rms_eps: float | None = None
     tie_word_embeddings: bool = True
 
     layer_name: ClassVar[str] = "mamba"
@@ -151,6 +152,7 @@ class MambaConfig(MambaFamily):
             dt_init_floor=self.time_step_floor,
             conv_bias=self.use_conv_bias,
             bias=self.use_bias,
+            norm_eps=self.mixer_rms_eps,
         )
 
 
@@ -326,12 +328,94 @@ def read_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
     return _read(folder, settings, MambaConfig)
 
 
+def read_falcon_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
+    """Returns the model of a folder whose config.json has the model_type "falcon_mamba"."""
+    return _read(folder, {"mixer_rms_eps": 1e-6} | settings, MambaConfig)
+
+
 def read_mamba2(folder: Path, settings: dict[str, Any]) -> Loaded:
     """Returns the model of a folder whose config.json has the model_type "mamba2"."""
     if settings.get("time_step_limit", FOREVER[0]) not in FOREVER:
         limit = f"time_step_limit is {settings['time_step_limit']!r:.80}"
         raise ValueError(f"{folder / 'config.json'}: {limit}, expected 0 and infinity: step sizes that are not cut off")
     return _read(folder, settings, Mamba2Config)
+
+
+def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
+    """Returns the model of a folder whose config.json has the settings of the package mamba_ssm."""
+    path = folder / "config.json"
+    known = hints_of(MambaSsmConfig)
+    unknown = sorted(settings.keys() - known.keys())
+    if unknown:
+        raise ValueError(f"{path}: has {unknown[0]}, which is not expected beside d_model and n_layer")
+    try:
+        config = MambaSsmConfig(**{name: _setting(path, name, one, known[name]) for name, one in settings.items()})
+        renamed, kind = config.renamed()
+    except ValueError as error:
+        raise error if str(error).startswith(str(path)) else ValueError(f"{path}: {error}") from error
+    return _read(folder, renamed, kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaSsmConfig:
+    """What a config.json of the package mamba_ssm says. Names and defaults are those of its MambaConfig."""
+
+    d_model: int
+    n_layer: int
+    d_intermediate: int = 0
+    vocab_size: int = 50277
+    ssm_cfg: dict[str, Any] = field(default_factory=dict)
+    attn_layer_idx: tuple[int, ...] = ()
+    attn_cfg: dict[str, Any] = field(default_factory=dict)
+    rms_norm: bool = True
+    residual_in_fp32: bool = True
+    fused_add_norm: bool = True
+    pad_vocab_size_multiple: int = 8
+    tie_embeddings: bool = True
+
+    def renamed(self) -> tuple[dict[str, Any], type[MambaConfig] | type[Mamba2Config]]:
+        """Returns the settings by the names of transformers, and their class."""
+        for name, value in (("d_intermediate", 0), ("attn_layer_idx", ()), ("rms_norm", True)):
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r:.80}, expected {value!r}")
+        own = dict(self.ssm_cfg)
+        which = own.pop("layer", "Mamba1")
+        if which not in SSM_LAYERS:
+            raise ValueError(f"ssm_cfg.layer is {which!r:.80}, expected one of {', '.join(SSM_LAYERS)}")
+        kind, names, defaults = SSM_LAYERS[which]
+        if unknown := sorted(own.keys() - names.keys()):
+            raise ValueError(f"ssm_cfg has {unknown[0]!r:.80}, expected one of {', '.join(names)}")
+        multiple = max(1, self.pad_vocab_size_multiple)
+        found: dict[str, Any] = {
+            "hidden_size": self.d_model,
+            "num_hidden_layers": self.n_layer,
+            "vocab_size": -(-self.vocab_size // multiple) * multiple,
+            "tie_word_embeddings": self.tie_embeddings,
+            **defaults,
+            **{names[name]: value for name, value in own.items()},
+        }
+        if kind is Mamba2Config and isinstance(found["expand"], int) and isinstance(found["head_dim"], int):
+            found["num_heads"] = found["expand"] * self.d_model // max(1, found["head_dim"])
+        return found, kind
+
+
+_SSM_NAMES = {
+    "d_state": "state_size", "d_conv": "conv_kernel", "expand": "expand", "conv_bias": "use_conv_bias",
+    "bias": "use_bias", "dt_min": "time_step_min", "dt_max": "time_step_max", "dt_init_floor": "time_step_floor",
+}  # fmt: skip
+SSM_LAYERS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
+    "Mamba1": (
+        MambaConfig,
+        _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_init": "time_step_init_scheme", "dt_scale": "time_step_scale"},
+        {},
+    ),
+    "Mamba2": (
+        Mamba2Config,
+        _SSM_NAMES | {"headdim": "head_dim", "ngroups": "n_groups"},
+        {"state_size": 128, "expand": 2, "head_dim": 64, "n_groups": 1},
+    ),
+}
+"""The layers of mamba_ssm: the settings in transformers' words, each name there and here, and defaults that differ."""
 
 
 def read_recurrent_gemma(folder: Path, settings: dict[str, Any]) -> Loaded:
@@ -420,11 +504,20 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
     return index, arrays
 
 
+CONVERT = (
+    'python -c "import torch, safetensors.torch as s; '
+    "s.save_file({k: v.clone() for k, v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
+    "'model.safetensors')\""
+)
+"""A command that converts a file of PyTorch, in its folder. Arrays that share memory are copied, which safetensors asks
+for."""
+
+
 def check_weights(folder: Path) -> None:
     """Raises FileNotFoundError if a folder has no file with arrays."""
     if not (folder / WEIGHTS).is_file():
         pickled = [path.name for path in sorted(folder.glob("*.bin"))]
-        what = "is a pickle, which may run code: let the library that wrote it write safetensors"
+        what = f"is a pickle, which may run code; where it is trusted, {CONVERT} writes the other"
         hint = "".join(f"; {name} {what}" for name in pickled[:1])
         raise FileNotFoundError(f"{folder}: has no {WEIGHTS}, expected the arrays of a model{hint}")
 

@@ -15,7 +15,15 @@ from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.text import an
 from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
-from rotrnn.models.io.huggingface import INDEX, check_weights, read_mamba, read_mamba2, read_recurrent_gemma
+from rotrnn.models.io.huggingface import (
+    INDEX,
+    check_weights,
+    read_falcon_mamba,
+    read_mamba,
+    read_mamba2,
+    read_mamba_ssm,
+    read_recurrent_gemma,
+)
 
 
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
@@ -62,8 +70,7 @@ def read_folder(folder: Path) -> Loaded:
         raise ValueError(f"{path}: is {an(type(settings).__name__)}, expected an object of settings")
     kind = settings.get("model_type")
     if kind is None and {"d_model", "n_layer"} <= settings.keys():
-        expected = "those of transformers, which folders have whose names end in -hf"
-        raise ValueError(f"{path}: has the settings of the package mamba_ssm (d_model, n_layer), expected {expected}")
+        return read_mamba_ssm(folder, settings)
     if not isinstance(kind, str) or kind not in READERS:
         raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
     return READERS[kind](folder, settings)
@@ -82,7 +89,13 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     return loaded
 
 
-READERS = {OWN: _read_own, "mamba": read_mamba, "mamba2": read_mamba2, "recurrent_gemma": read_recurrent_gemma}
+READERS = {
+    OWN: _read_own,
+    "mamba": read_mamba,
+    "mamba2": read_mamba2,
+    "falcon_mamba": read_falcon_mamba,
+    "recurrent_gemma": read_recurrent_gemma,
+}
 """What reads a folder, by the model_type of its config.json."""
 
 

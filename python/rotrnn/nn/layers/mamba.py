@@ -12,6 +12,7 @@ from rotrnn.nn.instructions import (
     Conv,
     Dense,
     Rates,
+    RMSNorm,
     SelectiveScan,
     SiLU,
     Softplus,
@@ -51,6 +52,8 @@ class Mamba(Programmed):
     negative : bool
         Transitions ``2 exp(Delta A) - 1`` from -1 to 1, instead of ``exp(Delta A)`` (Grazzi et al. 2024, "Unlocking
         State-Tracking in Linear RNNs Through Negative Eigenvalues").
+    norm_eps : float, optional
+        d, B and C are divided by the roots of their mean squares plus this (FalconMamba, Zuo et al. 2024).
 
     Parameters (dict of float32): in_proj (2I, D), conv_w (I, K), conv_bias (I,), x_proj (R + 2S, I), dt_proj (I, R),
     dt_bias (I,), A_log (I, S), D (I,), out_proj (D, I); with `bias`, in_bias (2I,) and out_bias (D,).
@@ -77,6 +80,7 @@ class Mamba(Programmed):
     bias: bool = False
     window: int | None = None
     negative: bool = False
+    norm_eps: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,6 +97,8 @@ class Mamba(Programmed):
         for name in ("dt_scale", "dt_init_floor"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"Mamba: {name}={getattr(self, name)!r}, expected a positive number")
+        if self.norm_eps is not None and not 0 < self.norm_eps < math.inf:
+            raise ValueError(f"Mamba: norm_eps={self.norm_eps!r}, expected a positive number or None")
         if self.dt_init not in ("random", "constant"):
             raise ValueError(f"Mamba: dt_init={self.dt_init!r}, expected 'random' or 'constant'")
 
@@ -153,6 +159,8 @@ class Mamba(Programmed):
         value, gate = p(Dense(), p.x, w_value, b_value), p(Dense(), p.x, w_gate, b_gate)
         u = p(SiLU(), p(Conv(), value, "conv_w", "conv_bias"))
         d, B, C = p(Split((R, S, S)), p(Dense(), u, "x_proj"))
+        if self.norm_eps is not None:
+            d, B, C = (p(RMSNorm(self.norm_eps), one) for one in (d, B, C))
         delta = p(Softplus(), p(Dense(), d, "dt_proj", "dt_bias"))
         A = p(Rates(), "A_log")
         h = p(SelectiveScan(self.window, self.negative), u, delta, A, B, C, "D")
