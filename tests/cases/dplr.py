@@ -130,6 +130,11 @@ def s4_loop(layer: S4, params: Arrays, x: Any, state: Any, lengths: Any) -> tupl
     return y, hT
 
 
+def of_larger_steps(layer: S4, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """The loop with steps as the layer scales them."""
+    return s4_loop(layer, {**params, "log_step": params["log_step"] + np.log(layer.step_scale)}, x, state, lengths)
+
+
 def s4_row(name: str, layer: S4, B: int, T: int, lengths: Any = None, reference: Any = s4_loop) -> LayerRow:
     """A transition is a contraction, so that rounding errors of steps add up; one more factor of the number of states
     is for the norm of the inverse, and of HiPPO's matrix, in float32."""
@@ -177,6 +182,7 @@ LAYERS = [
     s4_row("", S4(3, 4), 1, 0),
     s4_row("large steps", S4(2, 10, dt_min=0.1, dt_max=0.5), 3, 8, (8, 0, 3)),
     s4_row("bidirectional", S4(3, 2, bidirectional=True), 3, 9, (9, 0, 4)),
+    s4_row("half rate", S4(2, 4, step_scale=2.0), 2, 6, (6, 2), of_larger_steps),
     s4_row("pb", LiquidS4(3, 4, dt_min=0.1, dt_max=0.5), 2, 9, None, liquid_loop),
     s4_row("pb", LiquidS4(3, 4), 1, 0, None, liquid_loop),
     s4_row("pb 4", LiquidS4(2, 2, degree=4, dt_min=0.1, dt_max=0.5), 3, 7, (7, 0, 2), liquid_loop),

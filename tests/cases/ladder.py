@@ -67,8 +67,8 @@ def s5_loop(layer: S5, params: Arrays, x: Any, state: Any, lengths: Any) -> tupl
 def s4d_loop(layer: S4D, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """The state in and out is h / (gain B)."""
     A = -np.exp(params["log_A_re"]) + 1j * params["A_im"]
-    step = np.exp(params["log_step"])[:, None]
-    step_input = step if layer.tied else np.exp(params["log_step_input"])[:, None]
+    step = layer.step_scale * np.exp(params["log_step"])[:, None]
+    step_input = step if layer.tied else layer.step_scale * np.exp(params["log_step_input"])[:, None]
     a, gain = discretised(layer.discretisation, A, step, step_input)
     weighted = (2 if layer.conjugate else 1) * gain * (params["B_re"] + 1j * params["B_im"])
     c, skip, window = weighted * readout(params), params["D"], layer.window
@@ -122,6 +122,7 @@ LADDER = [
     s4d_row("legs zoh", S4D(3, 4), 1, 0),
     s4d_row("lin untied", S4D(2, 6, frequencies="lin", discretisation="first_order", tied=False), 3, 8, (8, 0, 3)),
     s4d_row("inv bilinear", S4D(3, 2, frequencies="inv", discretisation="bilinear", conjugate=False), 2, 8),
+    s4d_row("half rate", S4D(2, 4, step_scale=2.0, tied=False), 2, 6, (6, 2)),
     s4d_row("window 4", S4D(3, 4, window=4), 2, 9),
     s4d_row("window 20 bidirectional", S4D(3, 4, window=20, bidirectional=True), 3, 9, (9, 0, 4)),
     s4d_row("bidirectional", S4D(3, 4, frequencies="inv_lru", tied=False, bidirectional=True), 3, 9, (9, 0, 4)),

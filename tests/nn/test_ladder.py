@@ -439,6 +439,8 @@ def test_layers_say_what_is_wrong() -> None:
             layer(3, 2, discretisation="euler")
         with pytest.raises(ValueError, match=f"{name}: dt_min=0.1, dt_max=0.01, expected 0 < dt_min <= dt_max"):
             layer(3, 2, dt_min=0.1, dt_max=0.01)
+        with pytest.raises(ValueError, match=f"{name}: step_scale=-2.0, expected a positive number"):
+            layer(3, 2, step_scale=-2.0)
     both = S4D(3, 2, bidirectional=True)
     params = both.init(np.random.default_rng(17))
     with pytest.raises(ValueError, match=r"S4D\.forward: a bidirectional layer takes no state"):

@@ -146,7 +146,9 @@ def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int
     return rng.uniform(np.log(dt_min), np.log(dt_max), count)
 
 
-def check_steps(layer: str, dt_min: float, dt_max: float) -> None:
-    """Checks the range of the steps Delta."""
+def check_steps(layer: str, dt_min: float, dt_max: float, step_scale: float) -> None:
+    """Checks the range of the steps Delta at the start, and the factor of all of them."""
     if not 0 < dt_min <= dt_max < np.inf:
         raise ValueError(f"{layer}: dt_min={dt_min}, dt_max={dt_max}, expected 0 < dt_min <= dt_max")
+    if not 0 < step_scale < np.inf:
+        raise ValueError(f"{layer}: step_scale={step_scale}, expected a positive number")

@@ -42,7 +42,8 @@ class S4(Recurrent):
     """``x'(t) = (Lambda - P P^H) x + B u``, ``y = 2 Re(C x) + D u`` for each channel, by the trapezoidal rule.
 
     Each channel has `d_state` states, of which N = `d_state` / 2 are kept: the others are their conjugates. With
-    ``Lambda = -exp(log_A_re) + i A_im``, ``Delta = exp(log_step)``, ``A = Lambda - P P^H`` (of all `d_state` states),
+    ``Lambda = -exp(log_A_re) + i A_im``, ``Delta = step_scale exp(log_step)``, ``A = Lambda - P P^H`` (of all `d_state`
+    states; with `step_scale` 2 a trained model can be applied to data sampled at half the rate),
 
         h_t = (1 - Delta A / 2)^-1 ((1 + Delta A / 2) h_{t-1} + Delta B u_t),    y_t = 2 Re(C h_t) + D u_t
 
@@ -77,11 +78,12 @@ class S4(Recurrent):
     bidirectional: bool = False
     dt_min: float = 1e-3
     dt_max: float = 0.1
+    step_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state")
-        check_steps(type(self).__name__, self.dt_min, self.dt_max)
+        check_steps(type(self).__name__, self.dt_min, self.dt_max, self.step_scale)
         if self.d_state % 2:
             raise ValueError(
                 f"{type(self).__name__}: d_state={self.d_state}, expected an even number, of pairs of conjugate states"
@@ -233,7 +235,8 @@ class S4(Recurrent):
 
     def _continuous(self, params: Params) -> tuple[Array, Array]:
         """Returns Lambda (D, N) and Delta (D, 1)."""
-        return -bounded_exp(params["log_A_re"]) + 1j * params["A_im"], np.exp(params["log_step"])[:, None]
+        step = self.step_scale * np.exp(params["log_step"])[:, None]
+        return -bounded_exp(params["log_A_re"]) + 1j * params["A_im"], step
 
 
 def _real_sum(terms: Array) -> Array:

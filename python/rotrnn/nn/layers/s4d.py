@@ -66,8 +66,9 @@ class S4D(Recurrent):
     ``h_t = a * h_{t-1} + gain * B u_t`` with ``a = exp(A Delta)``, ``gain = (a - 1) / A`` (zoh), ``a = (1 + A Delta /
     2) / (1 - A Delta / 2)``, ``gain = Delta / (1 - A Delta / 2)`` (bilinear), or zoh's a with ``gain = Delta``
     (first_order: the simplified multiplier of the LRU paper, section 4); ``A = -exp(log_A_re) + i A_im``, ``Delta =
-    exp(log_step)``. Without `tied`, gain has a separate step, ``exp(log_step_input)``, with the same initial value (the
-    same section). With `conjugate`, `d_state` is the number of real lanes per channel: N = d_state / 2 complex states
+    step_scale exp(log_step)``. With `step_scale` 2 a trained model can be applied to data sampled at half the rate.
+    Without `tied`, gain has a separate step, ``step_scale exp(log_step_input)``, with the same initial value (the same
+    section). With `conjugate`, `d_state` is the number of real lanes per channel: N = d_state / 2 complex states
     are kept, and each also represents its conjugate. Without, N = d_state is the number of complex states (2N real
     lanes), and ``y = Re(C h) + D u``.
 
@@ -100,12 +101,13 @@ class S4D(Recurrent):
     conjugate: bool = True
     dt_min: float = 1e-3
     dt_max: float = 0.1
+    step_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state", *(() if self.window is None else ("window",)))
         self.check_choice("discretisation", DISCRETISATIONS)
-        check_steps("S4D", self.dt_min, self.dt_max)
+        check_steps("S4D", self.dt_min, self.dt_max, self.step_scale)
         if self.d_state % self.weight:
             raise ValueError(f"S4D: d_state={self.d_state}, expected an even number of states with conjugate=True")
         self.check_choice("frequencies", FREQUENCIES)
@@ -244,4 +246,4 @@ class S4D(Recurrent):
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
         """Returns A (D, N), and the steps (D, 1): one for both A and B, or one for A and one for B."""
         A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
-        return A, [np.exp(params[name])[:, None] for name in self._steps]
+        return A, [self.step_scale * np.exp(params[name])[:, None] for name in self._steps]

@@ -64,9 +64,7 @@ class S5(DiagonalRecurrence):
         super().__post_init__()
         self.check_sizes("blocks")
         self.check_choice("discretisation", DISCRETISATIONS)
-        check_steps("S5", self.dt_min, self.dt_max)
-        if not 0 < self.step_scale < np.inf:
-            raise ValueError(f"S5: step_scale={self.step_scale}, expected a positive number")
+        check_steps("S5", self.dt_min, self.dt_max, self.step_scale)
         multiple = self.blocks * (1 + self.conjugate)
         if self.d_state % multiple:
             raise ValueError(
