@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import GROUP
+from rotrnn._cpu import GROUP, MOST_COUNTED
 from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
@@ -28,7 +28,6 @@ SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 IDENTITY = 0  # element of every group
 LARGEST = 2**31 - 1  # largest order of a group
 FACTOR = re.compile(r"([ZSA])([1-9][0-9]{0,9})")
-COUNTABLE = 2**62  # csrc/data/word_problem.c can number fewer sequences than this
 
 
 KINDS = {"Z": GROUP["cyclic"], "S": GROUP["symmetric"], "A": GROUP["alternating"]}
@@ -152,7 +151,7 @@ class GeneratedSequences:
             n=len(rows),
             T=self.length,
             order=self.order,
-            count=every if every < COUNTABLE else 0,
+            count=every if every < MOST_COUNTED else 0,
             seed=self.seed,
         )
         return elements
