@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rotrnn._cpu import MOST_COUNTED
 from rotrnn.tasks import WordProblem
 from rotrnn.tasks.task import majority_baseline
-from rotrnn.tasks.word_problem import COUNTABLE, HEADER, GeneratedSequences, group, read_csv, write_csv
+from rotrnn.tasks.word_problem import HEADER, GeneratedSequences, group, read_csv, write_csv
 
 # ---- groups ----
 
@@ -177,7 +178,7 @@ def test_all_sequences_where_as_many_are_wanted():
 def test_elements_are_uniform_and_independent(length):
     """For lengths with and without numbered sequences: at every position, and for every pair of neighbours modulo 6,
     shares are within 5 deviations."""
-    assert (60**length < COUNTABLE) == (length == 10)
+    assert (60**length < MOST_COUNTED) == (length == 10)
     n = 40_000
     rows = GeneratedSequences(60, length, n, seed=3).at(np.arange(n))
     for t in range(length):
