@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,7 +34,7 @@ class Tagger(SequenceModel):
 
     labels_form: ClassVar[str] = "B T"
     logits_form: ClassVar[str] = "B T C"
-    entropy = staticmethod(cross_entropy)
+    entropy: ClassVar[Callable[..., tuple[float, Array]]] = staticmethod(cross_entropy)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ class Tagger(SequenceModel):
         logits = args.array("logits", logits, self.logits_form)
         try:
             given = np.where(counted, labels, IGNORED)
-            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, weights=self.class_weights)
+            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, **self.weighted)
         except ValueError as error:
             rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
             raise
@@ -138,7 +138,8 @@ class BitTagger(Tagger):
 
     labels_form: ClassVar[str] = "B T K"
     logits_form: ClassVar[str] = "B T K"
-    entropy = staticmethod(binary_cross_entropy)
+    entropy: ClassVar[Callable[..., tuple[float, Array]]] = staticmethod(binary_cross_entropy)
+    of_classes: ClassVar[bool] = False
 
     def answers(self, logits: Array) -> Array:
         """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""

@@ -72,6 +72,9 @@ class Training:
         Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
         each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
         and for bits the number of zeros by that of ones.
+    label_smoothing : float
+        The share, in [0, 1), of each label that the loss spreads evenly over all classes (`rotrnn.ops.cross_entropy`,
+        PyTorch's setting of that name), in evaluations too. For labels that are classes.
     packed : bool
         Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
         and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
@@ -97,6 +100,7 @@ class Training:
     memory: str | int = "auto"
     patience: int | None = None
     class_weights: str | tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
     packed: bool = False
     init: str | None = None
     extended: tuple[int, ...] | None = None
@@ -123,6 +127,8 @@ class Training:
             raise ValueError(f"class_weights is {weights!r}, expected 'balanced' or a list of numbers")
         if isinstance(weights, tuple) and not all(one >= 0 for one in weights):
             raise ValueError(f"class_weights is {weights}, expected numbers of at least 0")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
         ends = (0, *(self.extended or ()), self.steps)
         if any(one >= after for one, after in pairwise(ends)):
             expected = f"expected rising numbers from 1 to {self.steps - 1}, below steps"
@@ -197,7 +203,7 @@ class Recipe:
         weights = self.training.class_weights
         if isinstance(weights, str):
             weights = balanced_weights(task) if isinstance(task, Task) else None
-        return dataclasses.replace(model, class_weights=weights) if weights is not None else model
+        return dataclasses.replace(model, class_weights=weights, label_smoothing=self.training.label_smoothing)
 
     def tables(self) -> dict[str, Table]:
         """Returns the sections in the form that `read_recipe` takes, with all defaults filled in."""
@@ -259,7 +265,11 @@ class Recipe:
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
         if tables["task"].get("carry") == 0:  # nor of this one
             tables["task"] = {key: value for key, value in tables["task"].items() if key not in CARRY}
-        before = {"precision": "float32", "packed": False}  # runs from before there was a choice have this digest
+        before = {
+            "precision": "float32",
+            "packed": False,
+            "label_smoothing": 0.0,
+        }  # runs from before there was a choice have this digest
         tables["training"] = {
             key: value for key, value in tables["training"].items() if key != "memory" and value != before.get(key)
         }
