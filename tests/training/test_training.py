@@ -665,7 +665,9 @@ def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, monkeypat
     assert not list((tmp_path / "here" / "run").glob(".*.tmp"))
 
 
-def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("often", "steps"), [(math.inf, [1]), (-1, [1, 2, 3, 4, 5])])
+def test_checkpoints_come_by_time_and_change_no_bit(tmp_path, monkeypatch, often, steps):
+    assert max(loop.FIRST, loop.OFTEN) <= 600  # what a run may lose
     recipe = toy_recipe(tmp_path, "training.eval_every=1000", "training.steps=6")
     train(recipe, tmp_path / "straight", progress=False)
     written, write = [], Checkpoints.write
@@ -676,8 +678,9 @@ def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypat
 
     monkeypatch.setattr(Checkpoints, "write", noted)
     monkeypatch.setattr(loop, "FIRST", -1)
+    monkeypatch.setattr(loop, "OFTEN", often)
     train(recipe, tmp_path / "run", progress=False)
-    assert written == [("init", 0), ("last", 1), ("best", 6), ("last", 6)]
+    assert written == [("init", 0), *(("last", step) for step in steps), ("best", 6), ("last", 6)]
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 

@@ -73,7 +73,8 @@ def train(
 
     Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
     first Ctrl-C, SIGTERM or SIGHUP (a closed terminal; not under nohup) finishes the step, saves and raises; a second
-    one aborts at once. Two minutes after its start a run has a checkpoint, however far its first evaluation is.
+    one aborts at once. Two minutes after its start a run has a checkpoint, and another one five minutes after each,
+    however far its next evaluation is: a kill, or a power failure, loses no more.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
     and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
@@ -305,10 +306,10 @@ class Trainer:
             _Interrupt(self.world) as interrupt,
             progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
-            saved, began, remaining = None, time.monotonic(), Remaining(state.step, self.steps)
+            saved, kept, remaining = None, time.monotonic(), Remaining(state.step, self.steps)
             while True:
                 try:
-                    late = saved is None and time.monotonic() - began > FIRST
+                    late = time.monotonic() - kept > (FIRST if saved is None else OFTEN)
                     told = self.world.tell([interrupt.asked, late])
                     stop = any(asked for asked, _ in told)
                     if stop or state.step == self.steps or self.no_better(state):
@@ -339,7 +340,7 @@ class Trainer:
                 self.add(log, state, records)
                 if saving:
                     self.save(state, log)
-                    saved = state.step
+                    saved, kept = state.step, time.monotonic()
                 if evaluated:
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
@@ -483,8 +484,8 @@ class Trainer:
         return [float(norm) for norm in norms.mean(1)]
 
 
-FIRST = 120
-"""Seconds until the first checkpoint of a start, however far the first evaluation is."""
+FIRST, OFTEN = 120, 300
+"""Seconds until the first checkpoint of a start, and from one to the next, however far the next evaluation is."""
 
 
 def _due(step: int, every: int) -> bool:

@@ -50,7 +50,8 @@ class Training:
         Number of updates between evaluations on the validation split. There is always one after the last update. Each
         evaluation writes a checkpoint.
     checkpoint_every : int
-        Number of updates between additional checkpoints; 0 for none.
+        Number of updates between additional checkpoints; 0 for none. There is one at least every five minutes anyway,
+        the first after two, when an update ends.
     accumulate : int
         Number of parts of a batch that are computed one after the other (gradient accumulation), to save memory. Batch
         norm sees one part at a time.
