@@ -50,6 +50,8 @@ def read_start(path: str, own: Params) -> Start:
     OSError, ValueError
         It cannot be read, or has no array with the name and shape of one of `own`; the error names it.
     """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"training.init: {path}: there is no such file or folder")
     try:
         there = dict(flatten(_read(Path(path))))
     except ValueError as error:
