@@ -26,10 +26,10 @@ LAYERS: dict[str, dict[str, Any]] = {"lru": {"d_state": 128}, "mamba": {}}
 
 HEAD = """# Many sequences in one stream
 
-`python -m benchmarks.sessions`: language models of two blocks of width 128 on 256 tokens, float32, one thread; each push
-reads a token of each sequence. A swap takes the state of a sequence out, as bytes with a checksum, and puts it back.
-The fastest of five turns. {cpu}, commit {commit}; a load of {load} on {cores} cores at the start, so that these are lower
-limits of the speed.
+`python -m benchmarks.sessions`: language models of two blocks of width 128 on 256 tokens, float32, one thread; each
+push reads a token of each sequence. A swap takes the state of a sequence out, as bytes with a checksum, and puts it
+back. The fastest of five turns. {cpu}, commit {commit}; a load of {load} on {cores} cores at the start, so that these
+are lower limits of the speed.
 
 | layer | sequences | bytes of one | tokens a second, C | Python | a swap, us, C | Python |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
