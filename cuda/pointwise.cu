@@ -649,40 +649,72 @@ ROT_DEVICE_ONLY real warp_largest(real x) {
     return x;
 }
 
+namespace {
+struct entropy_terms {
+    const real *targets, *weights, *row_weights;
+    double smoothing;
+};
+}
+
 /* A warp for each row of logits. A label of -1 does not count where `count` says how many do; any other label that is
  * no class gives NaN. */
 GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logits, const int64_t *labels,
-                                     const int64_t *count, int64_t B, int64_t C) {
+                                     const int64_t *count, int64_t B, int64_t C, entropy_terms of) {
     const int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     if (b >= B) return;
     const real *const z = logits + b * C;
     real *const e = dlogits + b * C;
-    const int64_t label = labels[b];
-    if (label == -1 && count) {
+    const int64_t label = labels ? labels[b] : 0;
+    const double of_row = of.row_weights ? (double)of.row_weights[b] : 1;
+    if ((label == -1 && count) || of_row == 0) {
         if (lane == 0) loss[b] = 0;
         for (int64_t c = lane; c < C; c += 32) e[c] = 0;
         return;
     }
-    const bool known = is_row(label, C);
+    const double n = (double)(count ? count[0] : B);
+    const bool one = !of.targets && of.smoothing == 0, known = is_row(label, C);
     real largest = C ? z[0] : 0;
     double others = 0;
     for (int64_t c = lane; c < C; c += 32) largest = z[c] > largest ? z[c] : largest;
     largest = warp_largest(largest);
     for (int64_t c = lane; c < C; c += 32) {
-        const real one = vmath_exp(z[c] - largest);
-        e[c] = one;
-        others += c == label ? 0 : (double)one;
+        const real shifted = vmath_exp(z[c] - largest);
+        e[c] = shifted;
+        others += one && c == label ? 0 : (double)shifted;
     }
     others = warp_sum(others);
-    const real at_label = known ? z[label] : (real)NAN;
-    const double sum = others + (double)vmath_exp(at_label - largest), share = 1 / (sum * (double)(count ? count[0] : B));
-    if (lane == 0) loss[b] = (real)(log(sum) + ((double)largest - (double)at_label));
-    for (int64_t c = lane; c < C; c += 32)
-        e[c] = c == label ? (real)(-others * share) : (real)((double)e[c] * share); /* not softmax - 1: it cancels */
+    if (one) {
+        const real at_label = known ? z[label] : (real)NAN;
+        const double weight = of_row * (of.weights && known ? (double)of.weights[label] : 1);
+        const double sum = others + (double)vmath_exp(at_label - largest), share = weight / (sum * n);
+        if (lane == 0) loss[b] = (real)(weight * (log(sum) + ((double)largest - (double)at_label)));
+        for (int64_t c = lane; c < C; c += 32) /* not softmax - 1: it cancels */
+            e[c] = c == label ? (real)(-others * share) : (real)((double)e[c] * share);
+        return;
+    }
+    double whole = 0, total = known ? 0 : (double)NAN;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t c = lane; c < C; c += 32) {
+            const double share = of.targets ? (double)of.targets[b * C + c] : c == label;
+            const double target = entropy_target(share, of.weights ? (double)of.weights[c] : 1, of.smoothing, C);
+            if (pass) {
+                e[c] = (real)(of_row / n * entropy_adjoint(whole, (double)e[c], others, target));
+            } else if (target != 0) { /* 0 times an infinite logit is none */
+                whole += target;
+                total += target * (log(others) + ((double)largest - (double)z[c]));
+            }
+        }
+        if (!pass) {
+            whole = known ? warp_sum(whole) : (double)NAN;
+            total = warp_sum(total);
+        }
+    }
+    if (lane == 0) loss[b] = (real)(of_row * total);
 }
 
 KERNEL(cross_entropy) {
-    launch(cross_entropy_kernel, pieces_of(B, WARPS), THREADS, 0, loss, dlogits, logits, labels, count, B, C);
+    const entropy_terms of = {targets, weights, row_weights, smoothing};
+    launch(cross_entropy_kernel, pieces_of(B, WARPS), THREADS, 0, loss, dlogits, logits, labels, count, B, C, of);
     return runtime_status();
 }

@@ -143,6 +143,14 @@ ROTRNN_API size_t rotrnn_state_size(const rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size);
 ROTRNN_API rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error);
 
+/* The same for one sequence of the batch, 0 to batch - 1, while the others stay as they are: for a server whose
+ * sequences come and go. The bytes are those of a stream of one sequence, which also loads them; they go into any place
+ * of any stream with the same model and capacity. */
+ROTRNN_API size_t rotrnn_sequence_size(const rotrnn_stream *stream);
+ROTRNN_API rotrnn_status rotrnn_sequence_save(const rotrnn_stream *stream, int64_t sequence, void *bytes, size_t size);
+ROTRNN_API rotrnn_status rotrnn_sequence_load(rotrnn_stream *stream, int64_t sequence, const void *bytes, size_t size,
+                                              rotrnn_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -172,15 +172,18 @@ def check_streams() -> None:
         def push(stream: Any = stream, tokens: Any = tokens, n: int = n, y: Any = y) -> None:
             stream.push(tokens, n, None, False, y)
 
-        check("Stream.push", push, stream.state)
-        kept = stream.state()
+        def state(stream: Any = stream) -> bytes:
+            return stream.state(None)
+
+        check("Stream.push", push, state)
+        kept = state()
         for call in (
-            stream.state,
-            lambda stream=stream, kept=kept: stream.restore(kept),
+            state,
+            lambda stream=stream, kept=kept: stream.restore(kept, None),
             stream.steps,
             stream.unsettled,
         ):
-            check("Stream, a call", call, stream.state)
+            check("Stream, a call", call, state)
 
 
 def main() -> None:

@@ -90,6 +90,9 @@ def library(folder: str = FOLDER, **variables: str) -> ctypes.CDLL:
         "state_size": (c_size_t, [c_void_p]),
         "state_save": (c_int, [c_void_p, c_void_p, c_size_t]),
         "state_load": (c_int, [c_void_p, c_void_p, c_size_t, error]),
+        "sequence_size": (c_size_t, [c_void_p]),
+        "sequence_save": (c_int, [c_void_p, c_int64, c_void_p, c_size_t]),
+        "sequence_load": (c_int, [c_void_p, c_int64, c_void_p, c_size_t, error]),
     }
     for name, (result, arguments) in signatures.items():
         function = lib[f"rotrnn_{name}"]
@@ -174,15 +177,22 @@ class Stream:
             raise LibraryError(status, self.lib.error_text(status).decode())
         return logits
 
-    def save(self) -> bytes:
-        size = self.lib.state_size(self.handle)
+    def save(self, sequence: int | None = None) -> bytes:
+        """The state of all sequences, or of one."""
+        size = (self.lib.state_size if sequence is None else self.lib.sequence_size)(self.handle)
         state = ctypes.create_string_buffer(size)
-        assert self.lib.state_save(self.handle, state, size) == OK
+        if sequence is None:
+            assert self.lib.state_save(self.handle, state, size) == OK
+        else:
+            assert self.lib.sequence_save(self.handle, sequence, state, size) == OK
         return state.raw
 
-    def load(self, state: bytes) -> None:
+    def load(self, state: bytes, sequence: int | None = None) -> None:
         error = Error()
-        status = self.lib.state_load(self.handle, state, len(state), byref(error))
+        if sequence is None:
+            status = self.lib.state_load(self.handle, state, len(state), byref(error))
+        else:
+            status = self.lib.sequence_load(self.handle, sequence, state, len(state), byref(error))
         assert status == error.status
         if status != OK:
             raise LibraryError(status, error.text.decode())

@@ -310,4 +310,16 @@ ROT_INLINE slstm_parts slstm_adjoint(lstm_gates raw, slstm_memory now, slstm_mem
     return d;
 }
 
+/* What a class has of a row's target: its share, of which `smoothing` goes evenly to all C classes (Szegedy et al.
+ * 2016, section 7), times its weight. Cross-entropy with these t_c, whose sum is W, and log S + m the log-sum of
+ * e^(z_c):
+ *
+ *   loss = sum_c t_c (log S + m - z_c)     dz_c = W e^(z_c - m) / S - t_c */
+ROT_INLINE double entropy_target(double share, double weight, double smoothing, int64_t C) {
+    return weight * ((1 - smoothing) * share + smoothing / (double)C);
+}
+ROT_INLINE double entropy_adjoint(double whole, double shifted, double sum, double target) {
+    return whole * (shifted / sum) - target;
+}
+
 #endif

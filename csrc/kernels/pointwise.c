@@ -671,29 +671,51 @@ KERNEL(mean_pool_backward) {
 /* -------------------------------------------------------------------------------------------------------- loss */
 
 /* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: such a row does not count, its logits are not
- * read, and its loss and gradient are zero.  With m the largest logit, S = sum_c e^(z_c - m) and n = count,
- *   loss_b = log S + m - z_label,   dlogits = (softmax - onehot) / n: of the mean loss. */
+ * read, and its loss and gradient are zero, as are those of a row of weight 0.  With m the largest logit,
+ * S = sum_c e^(z_c - m), n = count and w the weight of row and class,
+ *   loss_b = w (log S + m - z_label),   dlogits = w (softmax - onehot) / n: of the mean loss.
+ * Targets (B,C) in place of labels, and smoothed ones: entropy_target. */
 KERNEL(cross_entropy) {
     const double n = (double)(count ? count[0] : B);
 #pragma omp parallel for schedule(static) if (B * C > SMALL)
     for (int64_t b = 0; b < B; b++) {
         const real *restrict z = logits + b * C;
         real *restrict e = dlogits + b * C;
-        const int64_t label = labels[b];
-        if (label < 0) {
+        const int64_t label = labels ? labels[b] : 0;
+        const double of_row = row_weights ? (double)row_weights[b] : 1;
+        if (label < 0 || of_row == 0) {
             loss[b] = 0;
             memset(e, 0, (size_t)C * sizeof(real));
             continue;
         }
-        real largest = z[0];
+        real largest = C ? z[0] : 0;
         double others = 0;
         for (int64_t c = 1; c < C; c++) largest = z[c] > largest ? z[c] : largest;
         for (int64_t c = 0; c < C; c++) e[c] = vmath_exp(z[c] - largest);
-        for (int64_t c = 0; c < C; c++) others += c == label ? 0 : (double)e[c];
-        const double sum = others + (double)e[label], share = 1 / (sum * n);
-        loss[b] = (real)(log(sum) + ((double)largest - (double)z[label]));
-        for (int64_t c = 0; c < C; c++) e[c] = (real)((double)e[c] * share);
-        e[label] = (real)(-others * share); /* not softmax - 1, which would cancel */
+        if (!targets && smoothing == 0) {
+            for (int64_t c = 0; c < C; c++) others += c == label ? 0 : (double)e[c];
+            const double weight = of_row * (weights ? (double)weights[label] : 1);
+            const double sum = others + (double)e[label], share = weight / (sum * n);
+            loss[b] = (real)(weight * (log(sum) + ((double)largest - (double)z[label])));
+            for (int64_t c = 0; c < C; c++) e[c] = (real)((double)e[c] * share);
+            e[label] = (real)(-others * share); /* not softmax - 1, which would cancel */
+            continue;
+        }
+        double sum = 0, whole = 0, total = 0;
+        for (int64_t c = 0; c < C; c++) sum += (double)e[c];
+        for (int64_t pass = 0; pass < 2; pass++) {
+            for (int64_t c = 0; c < C; c++) {
+                const double share = targets ? (double)targets[b * C + c] : c == label;
+                const double target = entropy_target(share, weights ? (double)weights[c] : 1, smoothing, C);
+                if (pass) {
+                    e[c] = (real)(of_row / n * entropy_adjoint(whole, (double)e[c], sum, target));
+                } else if (target != 0) { /* 0 times an infinite logit is none */
+                    whole += target;
+                    total += target * (log(sum) + ((double)largest - (double)z[c]));
+                }
+            }
+        }
+        loss[b] = (real)(of_row * total);
     }
     return ROT_OK;
 }

@@ -360,8 +360,9 @@ typedef struct {
 
 static const char MAGIC[8] = "rotrnnS2";
 
-static state_header header_of(const rotrnn_stream *s) {
-    state_header h = {.batch = s->batch, .capacity = s->capacity, .bytes = bytes_of_state(s)};
+/* The header of a state of so many sequences. */
+static state_header header_of(const rotrnn_stream *s, int64_t sequences) {
+    state_header h = {.batch = sequences, .capacity = s->capacity, .bytes = sequences * s->state_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     memcpy(h.model, s->model->digest, sizeof h.model);
     return h;
@@ -376,55 +377,91 @@ static void add_checksum(state_header *h, const void *state) {
     sha256_end(&s, h->checksum);
 }
 
-int64_t stream_refuses(const rotrnn_stream *s, const void *state) {
+int64_t stream_refuses(const rotrnn_stream *s, const void *state, int64_t sequences) {
     const int64_t most_steps = s->model->program.step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
-    for (int64_t b = 0; b < s->batch; b++) {
+    for (int64_t b = 0; b < sequences; b++) {
         const int64_t steps = count_in(s, state, b, STEPS), unsettled = count_in(s, state, b, UNSETTLED);
         if (steps < 0 || steps > most_steps || unsettled < 0 || unsettled > MOST_STEPS_OF_A_STREAM) return b;
     }
     return -1;
 }
 
-size_t rotrnn_state_size(const rotrnn_stream *stream) {
-    return stream ? sizeof(state_header) + (size_t)bytes_of_state(stream) : 0;
-}
-
-rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size) {
-    if (!stream || !bytes || size != rotrnn_state_size(stream)) return ROTRNN_ARGUMENT;
-    state_header h = header_of(stream);
-    add_checksum(&h, stream->state);
+/* Writes the state of so many sequences, from `first` on. */
+static void save_part(const rotrnn_stream *s, int64_t first, int64_t sequences, void *bytes) {
+    const void *const state = (const char *)s->state + first * s->state_bytes;
+    state_header h = header_of(s, sequences);
+    add_checksum(&h, state);
     memcpy(bytes, &h, sizeof h);
-    memcpy((char *)bytes + sizeof h, stream->state, (size_t)h.bytes);
-    return ROTRNN_OK;
+    memcpy((char *)bytes + sizeof h, state, (size_t)h.bytes);
 }
 
-rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error) {
-    rotrnn_error own, *const e = cleared(error, &own);
-    if (!given(e, "rotrnn_state_load: stream", stream) || !given(e, "rotrnn_state_load: bytes", bytes))
-        return e->status;
-    const state_header mine = header_of(stream);
+/* Reads what save_part wrote of as many sequences. */
+static void load_part(rotrnn_stream *s, int64_t first, int64_t sequences, const void *bytes, size_t size,
+                      rotrnn_error *e) {
+    const state_header mine = header_of(s, sequences);
+    const size_t expected = sizeof mine + (size_t)mine.bytes;
     state_header h;
     if (size < sizeof h) {
         failed(e, ROTRNN_DAMAGED, "%zu bytes are too few for a state", size);
-        return e->status;
+        return;
     }
     memcpy(&h, bytes, sizeof h);
     state_header checked = h;
     if (memcmp(h.magic, MAGIC, sizeof h.magic))
-        failed(e, ROTRNN_DAMAGED, "the bytes are not a state that rotrnn_state_save wrote");
+        failed(e, ROTRNN_DAMAGED, "the bytes are not a state that rotrnn_state_save or rotrnn_sequence_save wrote");
     else if (memcmp(h.model, mine.model, sizeof h.model))
         failed(e, ROTRNN_MISMATCH, "the state is of another model");
     else if (h.batch != mine.batch || h.capacity != mine.capacity || h.bytes != mine.bytes)
         failed(e, ROTRNN_MISMATCH, "the state is of batch %lld and capacity %lld, expected %lld and %lld",
                (long long)h.batch, (long long)h.capacity, (long long)mine.batch, (long long)mine.capacity);
-    else if (size != rotrnn_state_size(stream))
-        failed(e, ROTRNN_DAMAGED, "the state has %zu bytes, expected %zu", size, rotrnn_state_size(stream));
+    else if (size != expected)
+        failed(e, ROTRNN_DAMAGED, "the state has %zu bytes, expected %zu", size, expected);
     else {
-        add_checksum(&checked, (const char *)bytes + sizeof h);
-        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) ||
-            stream_refuses(stream, (const char *)bytes + sizeof h) >= 0)
+        const void *const state = (const char *)bytes + sizeof h;
+        add_checksum(&checked, state);
+        if (memcmp(checked.checksum, h.checksum, sizeof h.checksum) || stream_refuses(s, state, sequences) >= 0)
             failed(e, ROTRNN_DAMAGED, "the state does not match its checksum: damaged or changed");
+        else
+            memcpy((char *)s->state + first * s->state_bytes, state, (size_t)h.bytes);
     }
-    if (e->status == ROTRNN_OK) memcpy(stream->state, (const char *)bytes + sizeof h, (size_t)h.bytes);
+}
+
+size_t rotrnn_state_size(const rotrnn_stream *stream) {
+    return stream ? sizeof(state_header) + (size_t)bytes_of_state(stream) : 0;
+}
+
+size_t rotrnn_sequence_size(const rotrnn_stream *stream) {
+    return stream ? sizeof(state_header) + (size_t)stream->state_bytes : 0;
+}
+
+rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size) {
+    if (!stream || !bytes || size != rotrnn_state_size(stream)) return ROTRNN_ARGUMENT;
+    save_part(stream, 0, stream->batch, bytes);
+    return ROTRNN_OK;
+}
+
+rotrnn_status rotrnn_sequence_save(const rotrnn_stream *stream, int64_t sequence, void *bytes, size_t size) {
+    if (!has_sequence(stream, sequence) || !bytes || size != rotrnn_sequence_size(stream)) return ROTRNN_ARGUMENT;
+    save_part(stream, sequence, 1, bytes);
+    return ROTRNN_OK;
+}
+
+rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    if (given(e, "rotrnn_state_load: stream", stream) && given(e, "rotrnn_state_load: bytes", bytes))
+        load_part(stream, 0, stream->batch, bytes, size, e);
+    return e->status;
+}
+
+rotrnn_status rotrnn_sequence_load(rotrnn_stream *stream, int64_t sequence, const void *bytes, size_t size,
+                                   rotrnn_error *error) {
+    rotrnn_error own, *const e = cleared(error, &own);
+    if (!given(e, "rotrnn_sequence_load: stream", stream) || !given(e, "rotrnn_sequence_load: bytes", bytes))
+        return e->status;
+    if (has_sequence(stream, sequence))
+        load_part(stream, sequence, 1, bytes, size, e);
+    else
+        failed(e, ROTRNN_ARGUMENT, "rotrnn_sequence_load: sequence is %lld, expected 0 to %lld", (long long)sequence,
+               (long long)(stream->batch - 1));
     return e->status;
 }

@@ -31,8 +31,8 @@ rotrnn_model *model_of(const file *f, rotrnn_error *error);
 /* Reads the steps of a call, in the model's numbers. */
 rotrnn_status stream_push(rotrnn_stream *s, const pushed *call);
 
-/* The first sequence whose number of steps no state of this stream can have, where `state` are as many bytes as it has;
- * -1 if there is none. Everything else in a state are numbers, of which any are possible. */
-int64_t stream_refuses(const rotrnn_stream *s, const void *state);
+/* The first of so many sequences whose number of steps no state of this stream can have, where `state` are the bytes of
+ * that many; -1 if there is none. Everything else in a state are numbers, of which any are possible. */
+int64_t stream_refuses(const rotrnn_stream *s, const void *state, int64_t sequences);
 
 #endif

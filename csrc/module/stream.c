@@ -207,45 +207,57 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
 
 /* ------------------------------------------------------------------------------------------------------ the state */
 
-static PyObject *reset(PyObject *object, PyObject *argument) {
+/* Sets what part of the state an argument means: a sequence, or all where it is None. Returns false with an exception
+ * set. */
+static bool part_of(const rotrnn_stream *s, PyObject *which, int64_t *first, int64_t *sequences) {
+    const bool all = which == Py_None;
+    *first = all ? 0 : PyLong_AsLongLong(which);
+    *sequences = all ? s->batch : 1;
+    if (PyErr_Occurred()) return false;
+    if (*first < 0 || *first >= s->batch)
+        PyErr_Format(PyExc_ValueError, "sequence is %lld, expected 0 to %lld", (long long)*first,
+                     (long long)s->batch - 1);
+    return !PyErr_Occurred();
+}
+
+static PyObject *reset(PyObject *object, PyObject *which) {
     stream_object *const self = (stream_object *)object;
-    const bool all = argument == Py_None;
-    const long long sequence = all ? 0 : PyLong_AsLongLong(argument);
-    if (PyErr_Occurred() || !enter(self, "reset")) return NULL;
-    const rotrnn_status status =
-        all ? rotrnn_stream_reset(self->stream) : rotrnn_sequence_reset(self->stream, sequence);
+    rotrnn_stream *const s = self->stream;
+    int64_t first, sequences;
+    if (!part_of(s, which, &first, &sequences) || !enter(self, "reset")) return NULL;
+    (void)(which == Py_None ? rotrnn_stream_reset(s) : rotrnn_sequence_reset(s, first));
     leave(self);
-    if (status != ROTRNN_OK)
-        return PyErr_Format(PyExc_ValueError, "sequence is %lld, expected 0 to %lld", sequence,
-                            (long long)self->stream->batch - 1);
     Py_RETURN_NONE;
 }
 
-static PyObject *state(PyObject *object, PyObject *ignored) {
+static PyObject *state(PyObject *object, PyObject *which) {
     stream_object *const self = (stream_object *)object;
     const rotrnn_stream *const s = self->stream;
-    (void)ignored;
-    if (!enter(self, "state")) return NULL;
-    PyObject *const bytes = PyBytes_FromStringAndSize(s->state, (Py_ssize_t)(s->batch * s->state_bytes));
+    int64_t first, sequences;
+    if (!part_of(s, which, &first, &sequences) || !enter(self, "state")) return NULL;
+    const char *const from = (const char *)s->state + first * s->state_bytes;
+    PyObject *const bytes = PyBytes_FromStringAndSize(from, (Py_ssize_t)(sequences * s->state_bytes));
     leave(self);
     return bytes;
 }
 
-static PyObject *restore(PyObject *object, PyObject *argument) {
+static PyObject *restore(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     stream_object *const self = (stream_object *)object;
     rotrnn_stream *const s = self->stream;
-    const int64_t expected = s->batch * s->state_bytes;
+    int64_t first, sequences;
     char *bytes;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(argument, &bytes, &size) < 0) return NULL;
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "Stream.restore: takes 2 arguments, got %zd", count);
+    if (PyBytes_AsStringAndSize(args[0], &bytes, &size) < 0 || !part_of(s, args[1], &first, &sequences)) return NULL;
+    const int64_t expected = sequences * s->state_bytes;
     if (size != expected)
         return PyErr_Format(PyExc_ValueError, "state has %zd bytes, expected %lld", size, (long long)expected);
-    const int64_t wrong = stream_refuses(s, bytes);
+    const int64_t wrong = stream_refuses(s, bytes, sequences);
     if (wrong >= 0)
         return PyErr_Format(PyExc_ValueError, "state of sequence %lld has a number of steps that is out of range",
-                            (long long)wrong);
+                            (long long)(first + wrong));
     if (!enter(self, "load")) return NULL;
-    memcpy(s->state, bytes, (size_t)size);
+    memcpy((char *)s->state + first * s->state_bytes, bytes, (size_t)size);
     leave(self);
     Py_RETURN_NONE;
 }
@@ -280,8 +292,9 @@ static PyMethodDef METHODS[] = {
     {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
      "push(x, n, lengths, last, y): reads n steps and writes y; whether tokens and lengths were in range."},
     {"reset", reset, METH_O, "reset(sequence): goes back to before the first step, all if it is None."},
-    {"state", state, METH_NOARGS, "state(): the state of all sequences."},
-    {"restore", restore, METH_O, "restore(state): continues from what state() returned."},
+    {"state", state, METH_O, "state(sequence): the state of a sequence, of all if it is None."},
+    {"restore", (PyCFunction)(void (*)(void))restore, METH_FASTCALL,
+     "restore(state, sequence): continues from what state(sequence) returned."},
     {"steps", steps, METH_NOARGS, "steps(): the number of steps that each sequence has read."},
     {"unsettled", unsettled, METH_NOARGS, "unsettled(): how often each sequence had no fixed point in a step."},
     {NULL, NULL, 0, NULL},

@@ -321,6 +321,10 @@ def _export(args: argparse.Namespace) -> None:
     print(args.out)
 
 
+SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Options that are arguments of `LanguageModel.generate`."""
+
+
 def _generate(args: argparse.Namespace) -> None:
     try:
         args.prompt.encode()
@@ -334,7 +338,7 @@ def _generate(args: argparse.Namespace) -> None:
         raise ValueError(f"generate: --bytes with a model of {model.head.d_out} tokens, expected at most {Bytes.COUNT}")
     tokens = Bytes() if of_bytes else tokens_of(folder)
     prompt = np.array([tokens.encode(args.prompt)], np.int64)
-    how = {name: getattr(args, name) for name in ("seed", "temperature", "top_k", "top_p", "stop")}
+    how = {name: getattr(args, name) for name in (*SAMPLING, "stop")}
     drawn = (int(one[0]) for one in model.generate(params, prompt, args.tokens, **how))
     print(args.prompt, end="", flush=True)
     for piece in tokens.pieces(drawn):
@@ -823,7 +827,8 @@ folder.""",
 rotrnn generate mamba-130m-hf "The capital of France is" --temperature 0
 rotrnn generate state-spaces/mamba-130m-hf "Once upon a time" --tokens 200 --top-p 0.9
 rotrnn generate runs/book "It was" --tokens 200
-rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1""",
+rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1
+rotrnn generate runs/book "It was" --min-p 0.05 --repetition-penalty 1.1 --stop 10 --stop 46""",
     )
     _add_model(one)
     one.add_argument("prompt", metavar="PROMPT", help="text or token ids to continue")
@@ -837,7 +842,17 @@ rotrnn generate model.safetensors "1 2 3" --tokens 20 --top-k 4 --seed 1""",
     )
     one.add_argument("--top-k", type=int, metavar="N", help="draw from the N most probable tokens")
     one.add_argument("--top-p", type=float, metavar="X", help="draw from the fewest tokens of probability X together")
-    one.add_argument("--stop", type=int, metavar="ID", help="end after this token")
+    one.add_argument(
+        "--min-p", type=float, metavar="X", help="draw from tokens of at least X times the greatest probability"
+    )
+    one.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="divides positive logits of tokens that were there before, and multiplies negative ones (default: 1)",
+    )
+    one.add_argument("--stop", type=int, action="append", metavar="ID", help="end after this token; may be repeated")
 
 
 def _add_model(one: argparse.ArgumentParser) -> None:

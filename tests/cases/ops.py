@@ -484,6 +484,37 @@ def cross_entropy_case(B: int, C: int, size: float, ignored: int | None = None) 
     )
 
 
+def soft_cross_entropy_case(B: int, C: int, size: float) -> Case:
+    """Shares of classes, of which some are 0, smoothed, with weights of classes and rows."""
+    shares = np.arange(B * C).reshape(B, C) * 7 % 5 / (2.0 * C)
+    weights, rows = 0.5 + np.arange(C) % 3, 1.0 + np.arange(B) % 2
+    smoothing = 0.2
+    terms = rows[:, None] * weights * ((1 - smoothing) * shares + smoothing / C)
+
+    def entropy(logits: Any) -> Any:
+        given = beside(shares, logits)
+        return pointwise.cross_entropy(
+            size * logits, given, weights=weights, sample_weights=rows, label_smoothing=smoothing
+        )
+
+    def loss(logits: Any) -> Any:
+        return beside(np.asarray(entropy(logits)[0], logits.dtype), logits)
+
+    def formula(logits: Any) -> Any:
+        z = (size * logits).astype(np.longdouble)
+        log_sum = np.log(np.exp(z).sum(1, keepdims=True))
+        return np.asarray((terms * (log_sum - z)).sum() / B, logits.dtype)
+
+    return pointwise_case(
+        f"cross_entropy of {size:g}, soft labels",
+        {"logits": (B, C)},
+        loss,
+        lambda dy, logits: ((dy * size * entropy(logits)[1]).astype(logits.dtype),),
+        formula,
+        terms=int(3 * C + 16 + 16 * size),
+    )
+
+
 def binary_cross_entropy_case(n: int, size: float) -> Case:
     labels = np.arange(n) * 7 % 3 % 2
 
@@ -621,6 +652,7 @@ POINTWISE = [
     *(pool_case(name, shape, lengths) for name in ("mean_pool", "last_pool") for shape, lengths in PLACES),
     *(cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40), (2, 3, 1e-3))),
     cross_entropy_case(7, 5, 1, ignored=-1),
+    *(soft_cross_entropy_case(B, C, size) for B, C, size in ((3, 4, 1), (1, 1, 1), (5, 11, 40))),
     *(binary_cross_entropy_case(n, size) for n, size in ((7, 1), (1, 1), (64, 40), (5, 1e-3))),
     *(mean_squared_error_case(*shape) for shape in ((7,), (1,), (2, 5, 3), (4, 31))),
 ]

@@ -192,6 +192,9 @@ def test_the_embedding_of_skewed_ids(V: int, D: int, dtype: Any) -> None:
     )
 
 
+HARD: dict[str, Any] = {"targets": None, "weights": None, "row_weights": None, "smoothing": 0.0}
+
+
 def test_ids_and_labels_out_of_range_touch_no_memory() -> None:
     """Nobody looks at an array on a device before a kernel runs."""
     ids = np.array([[0, -1, 2, 3, 2**62, 1, -(2**63)]])
@@ -204,7 +207,7 @@ def test_ids_and_labels_out_of_range_touch_no_memory() -> None:
         kernels = module.kernels
         kernels.embedding_forward(y=y, ids=to_device(ids), table=to_device(table), bias=None, **sizes)
         kernels.embedding_backward(dtable=dtable, dy=to_device(dy), ids=to_device(ids), **sizes)
-        given: dict[str, Any] = {"labels": to_device(np.array([5, 4, -(2**63)])), "count": None, "B": 3, "C": 5}
+        given: dict[str, Any] = {"labels": to_device(np.array([5, 4, -(2**63)])), "count": None, "B": 3, "C": 5, **HARD}
         kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(table), **given)
     np.testing.assert_array_equal(to_host(y)[0, good], table[ids[0, good]])
     assert np.isnan(to_host(y)[0, ~good]).all()
@@ -249,10 +252,20 @@ def test_cross_entropy(dtype: Any) -> None:
         loss, dlogits = pointwise.cross_entropy(to_device(logits), to_device(labels), ignored=-1)
     assert float(loss) == pytest.approx(expected, rel=8 * eps(dtype))
     np.testing.assert_allclose(to_host(dlogits), dexpected, rtol=0, atol=64 * eps(dtype) / 12)
+    logits = normal((20, 33), dtype)
+    weights, rows = np.arange(33) / 16, np.arange(20) % 3
+    for given in (np.arange(20) * 7 % 33, np.abs(normal((20, 33), dtype))):
+        for smoothing in (0.0, 0.1):
+            how = {"weights": weights, "label_smoothing": smoothing, "sample_weights": rows.astype(dtype)}
+            expected, dexpected = pointwise.cross_entropy(logits, given, **how)
+            with on_harness():
+                loss, dlogits = pointwise.cross_entropy(to_device(logits), to_device(given), **how)
+            assert float(loss) == pytest.approx(expected, rel=64 * eps(dtype))
+            np.testing.assert_allclose(to_host(dlogits), dexpected, rtol=0, atol=64 * eps(dtype) * 60 / 20)
     big = np.finfo(dtype).max / 4
     logits = np.array([[big, -big], [0, -np.inf], [np.nan, 1], [20, 0]], dtype)
     loss, dlogits = poisoned((4,), dtype), poisoned((4, 2), dtype)
-    given: dict[str, Any] = {"labels": to_device(np.zeros(4, int)), "count": None, "B": 4, "C": 2}
+    given: dict[str, Any] = {"labels": to_device(np.zeros(4, int)), "count": None, "B": 4, "C": 2, **HARD}
     with on_harness() as module:
         module.kernels.cross_entropy(loss=loss, dlogits=dlogits, logits=to_device(logits), **given)
     np.testing.assert_array_equal(to_host(loss)[:3], [0, 0, np.nan])

@@ -548,6 +548,65 @@ def test_one_sequence_starts_again_while_the_others_go_on(name: str, tmp_path: P
     assert steps == [x.shape[1] - 9 * (b == 1) for b in range(BATCH)]
 
 
+@each_case
+def test_one_sequence_moves_to_another_place_and_stream(name: str, tmp_path: Path) -> None:
+    """Its bytes are those of a stream of it alone, and it goes on with the same bits in each; the others stay."""
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, moved, other, alone = loaded.stream(BATCH), loaded.stream(BATCH), loaded.stream(BATCH), loaded.stream(1)
+    alone.push(x[1:2, :9])
+    for one in (stream, moved):
+        one.push(x[:, :9])
+    other.push(x[:, :4])
+    state = stream.save(1)
+    assert state == alone.save()
+    before = [other.save(b) for b in range(BATCH)]
+    moved.load(state, 2)
+    other.load(state, 0)
+    assert [other.save(b) for b in range(BATCH)] == [state, *before[1:]]
+    after, single = x[:, 9:].copy(), loaded.stream(1)
+    after[2] = after[0] = x[1, 9:]
+    single.load(state)
+    end = single.push(x[1:2, 9:])[0]
+    assert np.array_equal(moved.push(after)[2], end)
+    assert np.array_equal(other.push(after)[0], end)
+    assert np.array_equal(stream.push(x[:, 9:])[1], end)
+
+
+def test_states_of_a_sequence_that_are_refused(tmp_path: Path) -> None:
+    """With a sentence, and the stream is unchanged."""
+    _, model = small(tmp_path)
+    stream, alone = model.stream(BATCH), model.stream(1)
+    stream.push(np.ones((BATCH, 3), np.int32))
+    whole, state, kept = stream.save(), stream.save(0), [stream.save(b) for b in range(BATCH)]
+    for wrong, status, text in (
+        (whole, librotrnn.MISMATCH, f"of batch {BATCH} and capacity 0, expected 1 and 0"),
+        (state[:-1], librotrnn.DAMAGED, "bytes, expected"),
+        (state[:50], librotrnn.DAMAGED, "50 bytes are too few for a state"),
+        (state[:-1] + bytes([state[-1] ^ 1]), librotrnn.DAMAGED, "does not match its checksum"),
+        (
+            b"rotrnnS3" + state[8:],
+            librotrnn.DAMAGED,
+            "not a state that rotrnn_state_save or rotrnn_sequence_save wrote",
+        ),
+    ):
+        with pytest.raises(LibraryError, match=text) as caught:
+            stream.load(wrong, 1)
+        assert caught.value.status == status
+    with pytest.raises(LibraryError, match=f"rotrnn_sequence_load: sequence is {BATCH}, expected 0 to {BATCH - 1}"):
+        stream.load(state, BATCH)
+    assert [stream.save(b) for b in range(BATCH)] == kept
+    alone.load(state)
+    lib, size, room = stream.lib, len(state), ctypes.create_string_buffer(len(state))
+    assert lib.sequence_size(None) == 0
+    for arguments in ((None, 0, room, size), (stream.handle, -1, room, size), (stream.handle, BATCH, room, size)):
+        assert lib.sequence_save(*arguments) == librotrnn.ARGUMENT
+    for arguments in ((stream.handle, 0, None, size), (stream.handle, 0, room, size - 1)):
+        assert lib.sequence_save(*arguments) == librotrnn.ARGUMENT
+    for given in ((None, 0, room, size, None), (stream.handle, 0, None, size, None)):
+        assert lib.sequence_load(*given) == librotrnn.ARGUMENT
+
+
 def small(folder: Path, precision: Any = np.float32) -> tuple[bytes, Model]:
     """The file of a small model that reads tokens, and the model."""
     model, params, _ = built("tokens, mean")

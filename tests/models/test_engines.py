@@ -174,6 +174,82 @@ def test_some_sequences_are_reset_and_the_others_go_on(layer: str, engine: str, 
 
 
 @pytest.mark.parametrize("engine", ["c", "python"])
+@each_layer
+def test_a_sequence_moves_to_another_place_and_stream(layer: str, engine: str) -> None:
+    """It goes on with the bits that it would have had, and the others with theirs. Parameters are not in its bytes."""
+    model, params, x = made(layer)
+    stream, other, fresh = (model.stream(params, B, engine) for _ in range(3))
+    single = model.stream(params, 1, engine)
+    stream.push(x[:, :20])
+    other.push(x[:, :7])
+    state = stream.get_sequence(1)
+    for one, place in ((other, 2), (fresh, 0), (single, 0)):
+        one.set_sequence(place, state)
+        assert one.get_sequence(place) == state
+    assert other.tokens.tolist() == [7, 7, 20]
+    assert fresh.tokens.tolist() == [20, 0, 0]
+    after = np.stack([x[0, 7:12], x[1, 7:12], x[1, 20:25]])
+    expected = [model.stream(params, B, engine) for _ in range(2)]
+    for one, n in zip(expected, (7, 20), strict=True):
+        one.push(x[:, :n])
+    ends = [expected[0].push(x[:, 7:12]), expected[1].push(x[:, 20:25])]
+    assert np.array_equal(other.push(after), np.stack([ends[0][0], ends[0][1], ends[1][1]]))
+    new = model.stream(params, B, engine).push(x[:, :5])
+    assert np.array_equal(fresh.push(np.stack([x[1, 20:25], x[1, :5], x[2, :5]]))[1:], new[1:])
+    assert single.push(x[1:2, 20:25]).shape == (1, 5, C)
+    stream.set_sequence(1, model.stream(params, B, engine).get_sequence(0))
+    assert stream.tokens.tolist() == [20, 0, 20]
+
+
+def test_the_bytes_of_a_sequence_are_a_file_of_a_stream_of_it(tmp_path: Path) -> None:
+    for engine in ("c", "python"):
+        model, params, x = made("lru")
+        stream, single = model.stream(params, B, engine), model.stream(params, 1, engine)
+        stream.push(x[:, :9])
+        (tmp_path / "one").write_bytes(stream.get_sequence(2))
+        single.load(tmp_path / "one")
+        assert single.tokens.tolist() == [9]
+        single.save(tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == stream.get_sequence(2)
+
+
+def test_sequences_that_are_refused() -> None:
+    model, params, x = made("lru")
+    stream, other = model.stream(params, B, "c"), model.stream(params, B, "python")
+    stream.push(x[:, :5])
+    other.push(x[:, :5])
+    state, kept = stream.get_sequence(0), stream.get_sequence(1)
+    foreign, its, _ = made("rotrnn")
+    double = model.stream(astype(params, np.float64), B)
+    for one, place, given, message in (
+        (stream, B, state, "sequence is 3, expected an integer from 0 to 2"),
+        (stream, 1, state[:-1], "state: is truncated"),
+        (stream, 1, b"", "state: is truncated"),
+        (stream, 1, state[:-1] + bytes([state[-1] ^ 1]), "state: its content does not match its checksum"),
+        (stream, 1, foreign.stream(its, 1).get_sequence(0), "state: is from a model with other settings"),
+        (stream, 1, other.get_sequence(0), "state: has .*, expected state, the bytes of a stream whose engine is 'c'"),
+        (stream, 1, double.get_sequence(0), "state: has numbers of 'float64', expected float32"),
+    ):
+        with pytest.raises(ValueError, match=f"^Stream.set_sequence: {message}"):
+            one.set_sequence(place, given)
+    assert stream.get_sequence(1) == kept
+    with pytest.raises(TypeError, match="set_sequence: state is a str, expected bytes"):
+        stream.set_sequence(0, "state")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="get_sequence: sequence is -1, expected an integer from 0 to 2"):
+        stream.get_sequence(-1)
+    keeping = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
+    params = keeping.init(np.random.default_rng(0))
+    long, short = (keeping.stream(params, B) for _ in range(2))
+    long.push(x[:, :5])
+    short.push(x[:, :4])
+    with pytest.raises(ValueError, match="a layer that keeps every step has the same number of them in all sequences"):
+        short.set_sequence(0, long.get_sequence(1))
+    short.push(x[:, 4])
+    short.set_sequence(0, long.get_sequence(1))
+    assert np.array_equal(short.push(x[[1, 1, 2], 5])[:2], long.push(x[:, 5])[[1, 1]])
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
 def test_what_reset_refuses(engine: str) -> None:
     model, params, x = made("lru")
     stream = model.stream(params, B, engine)

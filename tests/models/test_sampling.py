@@ -130,6 +130,55 @@ def test_a_stop_token_ends_a_sequence() -> None:
     assert alone.shape == (1, 1)
 
 
+def test_any_of_several_tokens_ends_a_sequence() -> None:
+    """Each sequence repeats the one that ended it; a single one in a list is that token."""
+    params = params_of(UNTIED)
+    free = UNTIED.sample(params, PROMPT, 40, seed=3)
+    stops = sorted({int(free[0, 2]), int(free[1, 4])})
+    tokens = UNTIED.sample(params, PROMPT, 40, seed=3, stop=stops)
+    first = [next((i for i, one in enumerate(row) if one in stops), 39) for row in free]
+    assert tokens.shape == (B, max(first) + 1)
+    for row, whole, end in zip(tokens, free, first, strict=True):
+        assert np.array_equal(row[: end + 1], whole[: end + 1])
+        assert np.all(row[end:] == row[end])
+    one = UNTIED.sample(params, PROMPT, 40, seed=3, stop=stops[0])
+    assert np.array_equal(one, UNTIED.sample(params, PROMPT, 40, seed=3, stop=np.array(stops[:1], np.int32)))
+    assert np.array_equal(free, UNTIED.sample(params, PROMPT, 40, seed=3, stop=[]))
+
+
+def test_min_p_and_the_repetition_penalty_are_those_of_transformers() -> None:
+    """The definitions of MinPLogitsWarper and RepetitionPenaltyLogitsProcessor, token by token, on the logits of
+    `forward` over all tokens so far. Draws are greedy, or by the same noise, so tokens are equal or not."""
+    params, temperature, min_p, penalty, lengths = params_of(UNTIED), 0.8, 0.3, 8.0, np.array([5, 1, 3])
+    drawn = UNTIED.sample(
+        params, PROMPT, 12, seed=5, temperature=temperature, min_p=min_p, repetition_penalty=penalty, lengths=lengths
+    )
+    greedy = UNTIED.sample(params, PROMPT, 12, temperature=0, repetition_penalty=penalty, lengths=lengths)
+    rng = np.random.default_rng(5)
+    texts = [[list(prompt[:n]) for prompt, n in zip(PROMPT, lengths, strict=True)] for _ in range(2)]
+    masked = 0
+    for _ in range(12):
+        noise = rng.gumbel(size=(B, V))
+        for b in range(B):
+            for which, text in enumerate(texts[i][b] for i in range(2)):
+                scores = UNTIED.forward(params, np.array([text]))[0][0, -1].copy()
+                for token in set(text):
+                    scores[token] = scores[token] * penalty if scores[token] < 0 else scores[token] / penalty
+                if which == 1:
+                    text.append(int(scores.argmax()))
+                    continue
+                p = np.exp(scores / temperature) / np.exp(scores / temperature).sum()
+                masked += int((p < min_p * p.max()).sum())
+                scores[p < min_p * p.max()] = -np.inf
+                text.append(int((scores / temperature + noise[b]).argmax()))
+    for tokens, every in ((drawn, texts[0]), (greedy, texts[1])):
+        assert tokens.tolist() == [text[n:] for text, n in zip(every, lengths, strict=True)]
+    assert masked
+    assert not np.array_equal(greedy, UNTIED.sample(params, PROMPT, 12, temperature=0, lengths=lengths))
+    plain = UNTIED.sample(params, PROMPT, 12, seed=5)
+    assert np.array_equal(plain, UNTIED.sample(params, PROMPT, 12, seed=5, repetition_penalty=1, min_p=1e-300))
+
+
 def test_prompts_of_different_lengths() -> None:
     """Greedy, so that a sequence's tokens do not depend on what is drawn for others."""
     params, lengths = params_of(UNTIED), np.array([5, 1, 3])
@@ -152,6 +201,10 @@ def test_tokens_come_one_by_one() -> None:
     ({"top_p": 1.5}, "top_p is 1.5, expected a number above 0, at most 1"),
     ({"stop": V}, "stop is 7, expected"),
     ({"stop": -1}, "stop is -1, expected"),
+    ({"stop": [0, V]}, r"stop\[1\] is 7, expected"),
+    ({"min_p": 0.0}, "min_p is 0.0, expected a number above 0, at most 1"),
+    ({"min_p": 1.5}, "min_p is 1.5, expected a number above 0, at most 1"),
+    ({"repetition_penalty": 0}, "repetition_penalty is 0, expected a positive number"),
     ({"lengths": np.array([1, 0, 2])}, "lengths has a 0, expected prompts of at least one token"),
     ({"lengths": np.array([1, 9, 2])}, "lengths"),
 ])  # fmt: skip

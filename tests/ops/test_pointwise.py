@@ -268,6 +268,99 @@ def test_cross_entropy_of_a_confident_answer_keeps_its_digits() -> None:
     np.testing.assert_allclose(dlogits, [[-np.exp(-20), np.exp(-20)]], rtol=1e-6)
 
 
+LOGITS = [[0.5, -1.0, 2.0, 0.25], [3.0, 0.0, -2.0, 1.5], [-0.75, 0.125, 0.5, -4.0]]
+SHARES = [[0.1, 0.2, 0.3, 0.4], [0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.5, 0.0]]
+SMOOTHED: dict[str, Any] = {"label_smoothing": 0.1}
+WEIGHTED: dict[str, Any] = {"weights": [1.0, 0.5, 2.0, 0.25]}
+SAMPLED: dict[str, Any] = {"sample_weights": [1.0, 0.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "expected", "drow"),
+    [
+        ([2, 1, 0], SMOOTHED, 1.8911049095912313, [0.25215350695868827, -0.2953644572067856, -0.006578186809486451]),
+        (
+            [2, 1, 0],
+            SMOOTHED | WEIGHTED,
+            1.4788553458976257,
+            [0.13330638607545336, -0.14711484027285635, -0.015712305744324924],
+        ),
+        (SHARES, {}, 2.0525632429245646, [0.2604868402920215, -0.3203644572067856, 0.001755146523846882]),
+        (SHARES, WEIGHTED, 1.2942267620766117, [0.13024342014601076, -0.1601822286033928, 0.000877573261923441]),
+        (
+            SHARES,
+            WEIGHTED | {"label_smoothing": 0.25},
+            1.4447408837012368,
+            [0.13790083496961728, -0.12751375777705162, -0.04059712425369747],
+        ),
+        (SHARES, SAMPLED, 1.6982464156317263, [0, 0, 0]),
+        ([2, 1, 0], SMOOTHED | WEIGHTED | SAMPLED, 2.132100970901837, [0, 0, 0]),
+    ],
+)
+def test_smoothed_and_soft_labels_are_those_of_pytorch(
+    labels: Any, settings: dict[str, Any], expected: float, drow: list[float]
+) -> None:
+    """PyTorch 2.12's cross_entropy in float64 with reduction="none", summed with the weights of samples and divided by
+    3, and its gradient in the second row. Some ten roundings of numbers up to 7, in double."""
+    loss, dlogits = cross_entropy(LOGITS, labels, **settings)
+    assert loss == pytest.approx(expected, abs=64 * 2**-52)
+    np.testing.assert_allclose(dlogits[1, :3], drow, rtol=0, atol=16 * 2**-52)
+    single, dsingle = cross_entropy(np.array(LOGITS, np.float32), labels, **settings)
+    assert single == pytest.approx(expected, abs=64 * 2**-23)
+    np.testing.assert_allclose(dsingle, dlogits, rtol=0, atol=16 * 2**-23)
+    as_steps = {name: np.reshape(one, (3, 1)) if name == "sample_weights" else one for name, one in settings.items()}
+    shape = (3, 1) if np.ndim(labels) == 1 else (3, 1, 4)
+    again, dagain = cross_entropy(np.reshape(LOGITS, (3, 1, 4)), np.reshape(labels, shape), **as_steps)
+    assert again == loss
+    np.testing.assert_array_equal(dagain[:, 0], dlogits)
+
+
+def test_soft_labels_in_general() -> None:
+    """A label is a share of 1 of its class; smoothing is a change of shares; what has no weight may be NaN; an infinite
+    logit without a share adds nothing."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((5, 7)), rng.integers(0, 7, 5)
+    onehot = np.eye(7)[labels]
+    loss, dlogits = cross_entropy(logits, labels, label_smoothing=0.3)
+    soft, dsoft = cross_entropy(logits, 0.7 * onehot + 0.3 / 7)
+    assert soft == pytest.approx(loss, rel=16 * 2**-52)
+    np.testing.assert_allclose(dsoft, dlogits, rtol=0, atol=16 * 2**-52)
+    hard, dhard = cross_entropy(logits, labels)
+    soft, dsoft = cross_entropy(logits, onehot)
+    assert soft == pytest.approx(hard, rel=16 * 2**-52)
+    np.testing.assert_allclose(dsoft, dhard, rtol=0, atol=16 * 2**-52)
+    weight = np.array([1.0, 2.0, 0.0, 1.0, 0.5])
+    logits[2] = np.nan
+    for given in (labels, onehot):
+        loss, dlogits = cross_entropy(logits, given, sample_weights=weight)
+        each = [weight[b] * cross_entropy(logits[b : b + 1], given[b : b + 1])[0] for b in (0, 1, 3, 4)]
+        assert loss == pytest.approx(sum(each) / 5, rel=16 * 2**-52)
+        np.testing.assert_array_equal(dlogits[2], 0)
+    loss, dlogits = cross_entropy([[0.0, -np.inf]], [[1.0, 0.0]])
+    assert loss == 0
+    np.testing.assert_array_equal(dlogits, 0)
+    ignored, _ = cross_entropy(logits[:3], [1, 2, -1], ignored=-1, label_smoothing=0.1)
+    assert ignored == cross_entropy(logits[:2], [1, 2], label_smoothing=0.1)[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "message"),
+    [
+        ([0.5, 0.5], {}, r"labels has shape \(2,\), expected \(B, C\)|labels has shape \(2,\)"),
+        ([[0.5, 0.5, -1], [0, 0, 1]], {}, "labels has -1.0, expected finite shares of at least 0"),
+        ([[0.5, 0.5, np.nan], [0, 0, 1]], {}, "labels has nan, expected finite shares of at least 0"),
+        ([[0.5, 0.5, 0], [0, 0, 1]], {"ignored": -1}, "ignored is -1 with labels of floats, expected sample_weights"),
+        ([0, 1], {"label_smoothing": 1.5}, "label_smoothing is 1.5, expected a number from 0 to 1"),
+        ([0, 1], {"label_smoothing": -0.1}, "label_smoothing is -0.1, expected a nonnegative number"),
+        ([0, 1], {"sample_weights": [1.0]}, r"sample_weights has shape \(1,\), expected \(2,\)"),
+        ([0, 1], {"sample_weights": [1.0, np.inf]}, "sample_weights has 1.0, expected finite numbers|inf"),
+    ],
+)
+def test_soft_labels_that_are_refused(labels: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^cross_entropy: ({message})"):
+        cross_entropy(np.zeros((2, 3)), labels, **settings)
+
+
 def test_cross_entropy_of_one_class_is_zero() -> None:
     loss, dlogits = cross_entropy(np.array([[3.0], [-1.0]]), [0, 0])
     assert loss == 0

@@ -84,6 +84,11 @@ def test_token_ids_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(command) == 0
     expected = MODEL.sample(PARAMS, np.array([[1, 2, 3]]), 6, top_k=4, seed=2)[0]
     assert capsys.readouterr().out == "1, 2 3 " + " ".join(map(str, expected)) + "\n"
+    limits = ["--min-p", "0.2", "--repetition-penalty", "2", "--stop", str(expected[1]), "--stop", str(expected[3])]
+    assert main([*command, *limits]) == 0
+    how: dict[str, Any] = {"min_p": 0.2, "repetition_penalty": 2.0, "stop": [int(expected[1]), int(expected[3])]}
+    ended = MODEL.sample(PARAMS, np.array([[1, 2, 3]]), 6, top_k=4, seed=2, **how)[0]
+    assert capsys.readouterr().out == "1, 2 3 " + " ".join(map(str, ended)) + "\n"
     assert main([*command[:2], "a b"]) == 2
     assert "prompt is 'a b', expected token ids, since there is no tokenizer.json" in capsys.readouterr().err
 

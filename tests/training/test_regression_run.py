@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import toy
+from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import describe, save_arrays
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.evaluation import confusion, evaluate
@@ -139,9 +140,32 @@ def test_balanced_weights_of_classes_and_weights_that_are_given(tmp_path: Path) 
         ('class_weights = "even"', "class_weights is 'even', expected 'balanced' or a list"),
         ("class_weights = [1, -1]", r"class_weights is \(1.0, -1.0\), expected numbers of at least 0"),
         ("patience = 0", "patience is 0, expected an integer from 1"),
+        ("label_smoothing = 1", r"label_smoothing is 1.0, expected a number in \[0, 1\)"),
     ):
         with pytest.raises(ValueError, match=message):
             recipe_in(tmp_path, x, y, training=text)
+
+
+def test_labels_are_smoothed_in_training_and_evaluation(tmp_path: Path) -> None:
+    """The loss of a step is that of its op; a run from before the setting has the digest of one without."""
+    x, y = ragged(), np.repeat(["a", "b", "c"], [80, 30, 10])
+    recipe, plain = (recipe_in(tmp_path, x, y, training=text) for text in ("label_smoothing = 0.1", ""))
+    task = recipe.task.load()
+    labels = task.train.batch(np.arange(9)).labels
+    logits = np.random.default_rng(0).standard_normal((9, 3))
+    found = recipe.build(task).loss(logits, labels)
+    mean, dlogits = cross_entropy(logits, labels, label_smoothing=0.1)
+    assert found.mean == mean
+    np.testing.assert_array_equal(found.dlogits, dlogits)
+    assert plain.build(task).loss(logits, labels).mean == cross_entropy(logits, labels)[0]
+    assert recipe.digest() != plain.digest() == recipe_in(tmp_path, x, y, training="label_smoothing = 0.0").digest()
+    bits = recipe_in(
+        tmp_path, x, np.eye(3, dtype=int)[[0] * 120], 'kind = "multilabel"', training="label_smoothing = 0.1"
+    )
+    with pytest.raises(
+        ValueError, match=r"MultiLabelClassifier: label_smoothing is 0\.1, expected 0: a label is no class"
+    ):
+        bits.build(bits.task.load())
 
 
 def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: Path) -> None:

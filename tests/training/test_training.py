@@ -18,6 +18,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.progress import Bar, say
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import adamw, norm
 from rotrnn.tasks import TASKS, Copy, Split, Task
@@ -39,6 +41,7 @@ from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups,
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.schedule import learning_rate
+from rotrnn.training.start import read_start
 from rotrnn.training.state import Checkpoints, initial_state
 from rotrnn.training.step import Stepper
 from toy import contents, wait_for_step
@@ -662,7 +665,9 @@ def test_a_run_stays_in_its_folder_wherever_the_process_goes(tmp_path, monkeypat
     assert not list((tmp_path / "here" / "run").glob(".*.tmp"))
 
 
-def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("often", "steps"), [(math.inf, [1]), (-1, [1, 2, 3, 4, 5])])
+def test_checkpoints_come_by_time_and_change_no_bit(tmp_path, monkeypatch, often, steps):
+    assert max(loop.FIRST, loop.OFTEN) <= 600  # what a run may lose
     recipe = toy_recipe(tmp_path, "training.eval_every=1000", "training.steps=6")
     train(recipe, tmp_path / "straight", progress=False)
     written, write = [], Checkpoints.write
@@ -673,8 +678,9 @@ def test_a_first_checkpoint_comes_by_time_and_changes_no_bit(tmp_path, monkeypat
 
     monkeypatch.setattr(Checkpoints, "write", noted)
     monkeypatch.setattr(loop, "FIRST", -1)
+    monkeypatch.setattr(loop, "OFTEN", often)
     train(recipe, tmp_path / "run", progress=False)
-    assert written == [("init", 0), ("last", 1), ("best", 6), ("last", 6)]
+    assert written == [("init", 0), *(("last", step) for step in steps), ("best", 6), ("last", 6)]
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
@@ -1044,8 +1050,8 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
 
 def test_another_recipe_is_refused(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
-    other = toy_recipe(tmp_path, "training.steps=50")
-    with pytest.raises(ValueError, match=r"training\.steps is 50, expected 40 as in the run's recipe"):
+    other = toy_recipe(tmp_path, "training.steps=30")
+    with pytest.raises(ValueError, match=r"training\.steps is 30, expected 40 as in the run's recipe"):
         train(other, tmp_path / "run", resume=True, progress=False)
     Run(tmp_path / "run").recipe.write_text(other.text(), encoding="utf-8")
     with pytest.raises(ValueError, match=r"last\.safetensors: was written with another recipe"):
@@ -1068,6 +1074,138 @@ def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, 
     with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}: .*{message}"):
         train(here, tmp_path, resume=True, progress=False)
     check_same(there, there, run)
+
+
+def test_a_finished_run_goes_on_to_more_steps(tmp_path, capsys):
+    """Its last state, its optimiser's and its log stay. It ends on the bytes of a run that has the recipe it leaves:
+    the learning rate is that of a schedule over 40 steps up to the 40th, and then of one over 60."""
+    run = Run(tmp_path / "run")
+    train(toy_recipe(tmp_path), run.folder, progress=False)
+    before, (old,) = run.records(), {one["steps"] for one in [run.read_json(run.result)]}
+    more = toy_recipe(tmp_path, "training.steps=60")
+    with pytest.raises(
+        ValueError, match=r"layer\.d_state is 6, expected 4 as in the run's recipe.*; use another folder"
+    ):
+        train(toy_recipe(tmp_path, "training.steps=60", "layer.d_state=6"), run.folder, progress=False)
+    with pytest.raises(ValueError, match=r"training\.steps is 39, expected 40; training\.seed is 1, expected 0 as in"):
+        train(toy_recipe(tmp_path, "training.steps=39", "training.seed=1"), run.folder, progress=False)
+    found = train(more, run.folder)
+    assert (old, found["steps"]) == (40, 60)
+    assert run.records()[: len(before)] == before
+    rates = {one["step"]: one["lr"] for one in run.records() if "lr" in one}
+    for step in (1, 40, 41, 60):
+        assert rates[step] == learning_rate(step - 1, 40 if step <= 40 else 60, 0.05)
+    said = f"the learning rate was {rates[40]:.3g} at the last step; the schedule over 60 begins here with"
+    assert f"goes on from step 40 to 60: {said} {rates[41]:.3g}" in capsys.readouterr().out
+    train(run.load_recipe(), tmp_path / "straight", progress=False)
+    assert run.load_recipe().training.extended == (40,)
+    assert contents(run.folder) == contents(tmp_path / "straight") | {"init.safetensors": ANY, "recipe.toml": ANY}
+    for name in ("init", "best", "last"):
+        run.load_params(name)
+    train(more, run.folder, resume=True, progress=False)
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(more, run.folder, progress=False)
+    train(toy_recipe(tmp_path, "training.steps=61"), run.folder, progress=False)
+    assert run.load_recipe().training.extended == (40, 60)
+
+
+def test_a_run_that_goes_on_to_more_steps_may_be_killed(tmp_path, monkeypatch):
+    """Also at once, when every checkpoint is still that of the shorter run."""
+    more, run = toy_recipe(tmp_path, "training.steps=60"), Run(tmp_path / "run")
+    for folder in (run.folder, tmp_path / "straight"):
+        train(toy_recipe(tmp_path), folder, progress=False)
+    train(more, tmp_path / "straight", progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "advance", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            train(more, run.folder, progress=False)
+    assert run.status() == "unfinished"
+    train(more, run.folder, resume=True, progress=False)
+    assert contents(run.folder) == contents(tmp_path / "straight")
+
+
+def test_a_run_whose_patience_ended_has_no_more_to_take(tmp_path):
+    settings = ["training.patience=1", "training.eval_every=1", "optimiser.lr=3"]
+    found = train(toy_recipe(tmp_path, *settings), tmp_path / "run", progress=False)
+    assert found["steps"] < 40
+    with pytest.raises(ValueError, match=rf"ended by training\.patience after step {found['steps']}, and has no more"):
+        train(toy_recipe(tmp_path, *settings, "training.steps=60"), tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("extended", ["[0]", "[40]", "[9, 9]", "[9, 8]"])
+def test_earlier_ends_of_a_run_rise(tmp_path, extended):
+    with pytest.raises(ValueError, match=r"section \[training\]: extended is .*, expected rising numbers from 1 to 39"):
+        toy_recipe(tmp_path, f"training.extended={extended}")
+
+
+def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys):
+    """Of its best ones, in its own dtype; the optimiser is new. A head of another shape is drawn, and told of."""
+    source, run = Run(tmp_path / "source"), Run(tmp_path / "run")
+    train(toy_recipe(tmp_path), source.folder, progress=False)
+    best = dict(flatten(source.load_params("best")))
+    recipe = toy_recipe(tmp_path, f"training.init={source.folder}", "training.dtype=float64")
+    train(recipe, run.folder)
+    for name, array in flatten(run.load_params("init")):
+        assert array.dtype == np.float64
+        np.testing.assert_array_equal(array, best[name])
+    assert f"training.init: 4 of 4 arrays from {source.folder}\n" in capsys.readouterr().out
+    (session,) = run.read_json(run.sessions)
+    names = [name for name, _ in flatten(run.load_params("init"))]
+    assert sorted(names) == sorted(session["init"].pop("taken")) == sorted(best)
+    assert session["init"] == {"path": str(source.folder), "new": [], "left": []}
+    shutil.rmtree(source.folder)  # which is needed at the start alone
+    train(recipe, run.folder, resume=True)
+    assert "training.init" not in capsys.readouterr().out
+    assert "init" not in run.read_json(run.sessions)[1]
+    with pytest.raises(FileNotFoundError, match=r"^training\.init: .*source: there is no such file or folder"):
+        train(recipe, tmp_path / "anew", progress=False)
+    assert not (tmp_path / "anew" / "recipe.toml").exists()
+
+
+def test_a_path_of_parameters_is_relative_to_the_recipe(tmp_path):
+    file = tmp_path / "fine.toml"
+    file.write_text('base = "digits-lru"\n[training]\ninit = "model.safetensors"\n', encoding="utf-8")
+    assert load_recipe(file).training.init == str(tmp_path / "model.safetensors")
+    assert load_recipe(file, ["training.init=x"]).training.init == os.path.abspath("x")
+    assert load_recipe("digits-lru").digest() != load_recipe(file).digest()
+
+
+def small_model(n_classes, d_model=4):
+    model = build_model(
+        ModelSettings(layer="lru", d_model=d_model, n_layers=1),
+        {"d_state": 4},
+        head="classifier",
+        n_classes=n_classes,
+        n_features=1,
+    )
+    return model, model.init(np.random.default_rng(n_classes))
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "folder"])
+def test_a_saved_model_of_other_classes_gives_all_but_its_head(tmp_path, form):
+    source, there = small_model(3)
+    (source.save if "." in form else source.save_pretrained)(tmp_path / form, there)
+    _, params = small_model(10)
+    start = read_start(str(tmp_path / form), params)
+    n = len(dict(flatten(params)))
+    told = f"training.init: {n - 2} of {n} arrays from {tmp_path / form}; new: head.w (10, 4), head.bias (10,)"
+    assert str(start) == f"{told}; left over: head.bias (3,), head.w (3, 4)"
+    before = dict(flatten(small_model(10)[1]))
+    start.give(params)
+    for name, array in flatten(params):
+        np.testing.assert_array_equal(array, before[name] if "head" in name else dict(flatten(there))[name])
+
+
+def test_parameters_of_which_nothing_fits_are_refused(tmp_path):
+    model, params = small_model(4, d_model=5)
+    model.save(tmp_path / "model.safetensors", params)
+    has = r"model\.safetensors has blocks\.0\.gate\..* \(\d+,.*\), .* and \d+ more"
+    expected = (
+        r"expected at least one array with the name and shape of one of the model's: blocks\.0\.layer\.scale \(4,\)"
+    )
+    with pytest.raises(ValueError, match=rf"^training\.init: .*{has}; {expected}"):
+        train(toy_recipe(tmp_path, f"training.init={tmp_path}/model.safetensors"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "recipe.toml").exists()
 
 
 def test_files_may_have_moved(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from rotrnn._support.files import Unsynced, atomic_file
 from rotrnn._support.json import from_json, to_json
@@ -39,19 +39,39 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
     OSError
         The file could not be written, for example because the disk is full; the error names it.
     """
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{path}: not written, because {name} has values that are not finite")
-    ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
-    text = to_json({**facts, "format": FORMAT}, sort_keys=True)
+    content = packed(path, arrays, facts)
     try:
         with atomic_file(path) as file:
-            file.write(save(ordered, {KEY: f"{_digest(ordered, text)} {text}"}))
+            file.write(content)
     except Unsynced:
         raise
     except OSError as error:
         kept = "the file that was there is unchanged" if Path(path).exists() else "no file was there before"
         raise OSError(error.errno, f"not written ({error.strerror}); {kept}", str(path)) from error
+
+
+def packed(name: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Facts) -> bytes:
+    """Returns the content of a checkpoint; `name` is what an error calls it. ValueError as in `write_checkpoint`."""
+    for key, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name}: not written, because {key} has values that are not finite")
+    ordered = {key: np.asarray(arrays[key], order="C") for key in sorted(arrays)}
+    text = to_json({**facts, "format": FORMAT}, sort_keys=True)
+    return save(ordered, {KEY: f"{_digest(ordered, text)} {text}"})
+
+
+def unpacked(name: str | os.PathLike[str], content: bytes) -> tuple[dict[str, Array], Facts]:
+    """Returns the arrays and facts of what `packed` returned; `name` is what an error calls it. ValueError as in
+    `read_checkpoint`."""
+    try:
+        arrays = load(content)
+        size = int.from_bytes(content[:8], "little")
+        metadata = from_json(content[8 : 8 + size]).get("__metadata__", {})
+    except SafetensorError as error:
+        raise ValueError(f"{name}: is truncated, or is not a safetensors file ({error})") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: has an array of a shape or dtype that NumPy does not have ({error})") from error
+    return _verified(name, arrays, metadata)
 
 
 def read_checkpoint(
@@ -73,7 +93,14 @@ def read_checkpoint(
         unexpected one, or an array has another shape or dtype or values that are not finite. The error names the file
         and the problem.
     """
-    arrays, metadata = _read(path)
+    arrays, facts = _verified(path, *_read(path))
+    if like is not None:
+        check_like(path, arrays, like)
+    return arrays, facts
+
+
+def _verified(path: str | os.PathLike[str], arrays: dict[str, Array], metadata: Any) -> tuple[dict[str, Array], Facts]:
+    """Returns arrays and facts whose checksum fits."""
     if KEY not in metadata:
         raise ValueError(f"{path}: is not a checkpoint of rotrnn: its metadata have no '{KEY}'")
     digest, _, text = metadata[KEY].partition(" ")
@@ -88,8 +115,6 @@ def read_checkpoint(
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
-    if like is not None:
-        check_like(path, arrays, like)
     return arrays, facts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,8 @@ class MultiLabelClassifier(SequenceClassifier):
     A logit is the log-odds of a one. The loss is `binary_cross_entropy`, the mean over the bits that count;
     `class_weights` (K,) weigh the ones of each bit.
     """
+
+    of_classes: ClassVar[bool] = False
 
     def answers(self, logits: Array) -> Array:
         """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""

@@ -51,9 +51,14 @@ class Engine(ABC):
         """Goes back to the state before the first step: of these sequences (B,), or of all."""
 
     @abstractmethod
-    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
-        """Continues from the arrays of a state as `flatten_state` names them, of these dtypes. TypeError or ValueError,
-        with the array's name, if it is not a state of the model; nothing is changed then."""
+    def state_of(self, sequence: int) -> Any:
+        """Returns a copy of the state of one sequence, as `state` is in a batch of one."""
+
+    @abstractmethod
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64, sequence: int | None = None) -> None:
+        """Continues from the arrays of a state as `flatten_state` names them, of these dtypes; one sequence, if it is
+        given, from those of a batch of one. TypeError or ValueError, with the array's name, if it is not a state of the
+        model; nothing is changed then."""
 
 
 class CEngine(Engine):
@@ -111,24 +116,28 @@ class CEngine(Engine):
 
     @property
     def state(self) -> State:
-        return np.frombuffer(self.stream.state(), np.uint8).reshape(self.batch, -1)
+        return np.frombuffer(self.stream.state(None), np.uint8).reshape(self.batch, -1)
+
+    def state_of(self, sequence: int) -> State:
+        return np.frombuffer(self.stream.state(sequence), np.uint8)[None]
 
     @property
     def tokens(self) -> Int64:
         return np.array(self.stream.steps(), np.int64)
 
-    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64, sequence: int | None = None) -> None:
         if arrays.keys() != {"state"}:
             got = ", ".join(arrays) or "no array"
             raise ValueError(f"has {got:.80}, expected state, the bytes of a stream whose engine is 'c'")
-        state, expected = arrays["state"], (self.batch, len(self.stream.state()) // self.batch)
+        state, size = arrays["state"], len(self.stream.state(0))
+        expected = (self.batch if sequence is None else 1, size)
         if state.dtype != np.uint8 or state.shape != expected:
             raise ValueError(f"state has dtype {state.dtype} and shape {state.shape}, expected uint8 and {expected}")
         read = state[:, :8].copy().view(np.int64)[:, 0]
         if (read != tokens).any():
             raise ValueError(f"state is that after {read.tolist()} steps, expected tokens, {tokens.tolist()}")
-        self.stream.restore(state.tobytes())
-        self.unsettled = sum(self.stream.unsettled())
+        self.stream.restore(state.tobytes(), sequence)
+        self.unsettled = sum(self.stream.unsettled()) if self.iterating else 0
 
 
 class PythonEngine(Engine):
@@ -154,6 +163,9 @@ class PythonEngine(Engine):
             return own
 
         self.state, self.tokens = each(leaf, self.state), np.where(which, 0, self.tokens)
+
+    def state_of(self, sequence: int) -> State:
+        return each(lambda one: one[sequence : sequence + 1].copy(), self.state)
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
         stack, head = (None, None) if self.state is None else self.state
@@ -194,14 +206,21 @@ class PythonEngine(Engine):
             raise ValueError("Stream.push: a layer returned no state to keep, expected one that runs forward")
         return y, state, ctx.lengths
 
-    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64) -> None:
+    def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64, sequence: int | None = None) -> None:
         if not (isinstance(dtypes, dict) and dtypes.keys() == arrays.keys()):
             raise ValueError("does not list the dtypes of its arrays")
         flat = {name: _plain(name, leaf, dtypes[name]) for name, leaf in arrays.items()}
-        self.state, self.tokens = self._restored(flat), tokens
+        state = self._restored(flat, self.batch if sequence is None else 1)
+        if sequence is None:
+            self.state, self.tokens = state, tokens
+        elif state is None:
+            self.reset(np.arange(self.batch) == sequence)
+        else:
+            self.state = _put(self.state, state, sequence, self.batch)
+            self.tokens = np.where(np.arange(self.batch) == sequence, tokens, self.tokens)
 
-    def _restored(self, flat: dict[str, Array]) -> State:
-        """Returns the state of named arrays, checked against the model."""
+    def _restored(self, flat: dict[str, Array], batch: int) -> State:
+        """Returns the state of a batch from named arrays, checked against the model."""
         nested = unflatten_state(flat)
         if nested is None:
             return None
@@ -214,7 +233,7 @@ class PythonEngine(Engine):
             )
         stack, head = (*nested, None)[:2]
         args = Boundary("Stream.load")
-        args.bind("B", self.batch, "the stream")
+        args.bind("B", batch, "the stream")
         self.model.stack.check_state(args, "state.0", stack)
         if (form := self.model.head_state_form) is None and head is not None:
             raise ValueError("has state.1, but the head of the model has no state")
@@ -224,6 +243,22 @@ class PythonEngine(Engine):
             if leaf.dtype.kind in "iu":
                 check_steps(name, leaf)
         return stack, head
+
+
+def _put(into: State, one: State, sequence: int, batch: int) -> State:
+    """Returns a copy of the state of a batch, None before the first step, with that of a batch of one in the place of a
+    sequence. ValueError if the two keep other numbers of steps."""
+    if isinstance(one, tuple):
+        every = (None,) * len(one) if into is None else into
+        return tuple(_put(own, new, sequence, batch) for own, new in zip(every, one, strict=True))
+    if one is None:
+        return into
+    own = full((batch, *one.shape[1:]), 0, one.dtype, like=one) if into is None else into.copy()
+    if own.shape[1:] != one.shape[1:]:
+        why = "a layer that keeps every step has the same number of them in all sequences of a batch"
+        raise ValueError(f"has an array of shape {one.shape}, expected {(1, *own.shape[1:])}: {why}")
+    own[sequence : sequence + 1] = one
+    return own
 
 
 def last_steps(y: Array, lengths: Int64 | None) -> tuple[Array, Int64]:

@@ -83,12 +83,17 @@ class SequenceModel(Module, ABC):
     ties: ClassVar[bool] = False
     """Whether the head can be a `TiedDense`."""
 
+    of_classes: ClassVar[bool] = True
+    """Whether a label is a class, and not bits or numbers."""
+
     encoder: Dense | Embedding
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
     """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, of the ones of each. They
     are of training alone: files of models do not have them."""
+    label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
+    """That of the loss, of training alone as well; 0 where labels are no classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,6 +101,9 @@ class SequenceModel(Module, ABC):
         if self.class_weights is not None and len(self.class_weights) != last.d_out:
             name, weights = type(self).__name__, len(self.class_weights)
             raise ValueError(f"{name}: class_weights has {weights} numbers, expected {last.d_out}, one for each class")
+        if self.label_smoothing and not self.of_classes:
+            name = type(self).__name__
+            raise ValueError(f"{name}: label_smoothing is {self.label_smoothing}, expected 0: a label is no class")
         if self.norm is not None:
             check_parts(self, self.stack.d_model, {"norm": self.norm})
         for name, head in self.heads.items():
@@ -147,10 +155,16 @@ class SequenceModel(Module, ABC):
         given: Array = logits if is_array(logits) else np.asarray(logits)
         return np.where(np.isnan(given).any(-1), IGNORED, given.argmax(-1))
 
+    @property
+    def weighted(self) -> dict[str, Any]:
+        """The settings of the loss that are not 1 and 0 by default."""
+        smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
+        return {"weights": self.class_weights, **smoothing}
+
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, C) for labels (B,)."""
         try:
-            mean, dlogits = cross_entropy(logits, labels, weights=self.class_weights)
+            mean, dlogits = cross_entropy(logits, labels, **self.weighted)
         except (TypeError, ValueError) as error:
             rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
             raise

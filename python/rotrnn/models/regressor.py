@@ -59,6 +59,7 @@ class Regression(SequenceModel):
     quantiles: tuple[float, ...] = field(default=(), kw_only=True)
 
     targets_form: ClassVar[str]
+    of_classes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

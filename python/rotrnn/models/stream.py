@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MOST_NUMBERS
-from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.checkpoint import Facts, packed, read_checkpoint, unpacked, write_checkpoint
 from rotrnn._support.files import check_file
-from rotrnn._support.text import plural
+from rotrnn._support.text import an, plural
 from rotrnn.models.engines import check_steps, engine_of
 from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Params, State, flatten_state
@@ -161,12 +162,15 @@ class Stream:
         The parameters are not included. A complex array is stored as a real one with an additional last axis of size 2.
         """
         check_file("Stream.save", path)
-        arrays = {"tokens": self.tokens}
-        for name, leaf in flatten_state(self.state):
+        write_checkpoint(path, *self._contents(self.state, self.tokens))
+
+    def _contents(self, state: State, tokens: npt.NDArray[np.int64]) -> tuple[dict[str, Array], Facts]:
+        """Returns the arrays and the facts of a saved state."""
+        arrays = {"tokens": tokens}
+        for name, leaf in flatten_state(state):
             arrays[name] = leaf.view(leaf.real.dtype).reshape(*leaf.shape, 2) if np.iscomplexobj(leaf) else leaf
-        kinds = {name: leaf.dtype.name for name, leaf in flatten_state(self.state)}
-        facts = {"stream": self._digest(), "dtypes": kinds, "numbers": self._engine.numbers}
-        write_checkpoint(path, arrays, facts)
+        kinds = {name: leaf.dtype.name for name, leaf in flatten_state(state)}
+        return arrays, {"stream": self._digest, "dtypes": kinds, "numbers": self._engine.numbers}
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Loads a state that `save` wrote, on this machine or another, and continues from it.
@@ -181,21 +185,58 @@ class Stream:
             model's state. The stream is unchanged.
         """
         check_file("Stream.load", path)
-        arrays, facts = read_checkpoint(path)
-        if facts.get("stream") != self._digest():
+        self._restore(path, *read_checkpoint(path))
+
+    def get_sequence(self, sequence: int) -> bytes:
+        """Returns the state of one sequence, to continue it later in any place of any stream of this model.
+
+        The bytes are those of a file that `save` writes of a stream of one sequence; parameters are not in them. The
+        sequence stays as it is.
+
+        Raises
+        ------
+        ValueError
+            `sequence` is not one of 0 to B - 1.
+        """
+        one = Boundary("Stream.get_sequence").integer("sequence", sequence, 0, self.batch - 1)
+        state, tokens = self._engine.state_of(one), self.tokens[one : one + 1]
+        return packed("Stream.get_sequence", *self._contents(state, tokens))
+
+    def set_sequence(self, sequence: int, state: bytes) -> None:
+        """Continues one sequence from what `get_sequence` returned, of this or another stream, while the others go on.
+
+        Raises
+        ------
+        TypeError
+            `state` is not bytes.
+        ValueError
+            `sequence` is not one of 0 to B - 1, or as in `load`; also, with the engine "python", if a layer keeps every
+            step and the sequences of this stream have read another number. The stream is unchanged.
+        """
+        one = Boundary("Stream.set_sequence").integer("sequence", sequence, 0, self.batch - 1)
+        if not isinstance(state, bytes):
+            raise TypeError(f"Stream.set_sequence: state is {an(type(state).__name__)}, expected bytes")
+        name = "Stream.set_sequence: state"
+        self._restore(name, *unpacked(name, state), sequence=one)
+
+    def _restore(
+        self, path: str | os.PathLike[str], arrays: dict[str, Array], facts: Facts, sequence: int | None = None
+    ) -> None:
+        """Continues from a saved state: all sequences, or one from that of a batch of one."""
+        if facts.get("stream") != self._digest:
             what = "from a model with other settings" if "stream" in facts else "not a stream's state"
             raise ValueError(f"{path}: is {what}, expected a state saved by a stream of this model")
         tokens = arrays.pop("tokens", None)
         if tokens is None or tokens.dtype != np.int64 or tokens.ndim != 1:
             raise ValueError(f"{path}: has no tokens, expected the number of tokens that each sequence has read")
-        if len(tokens) != self.batch:
-            raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {self.batch}")
+        if len(tokens) != (batch := self.batch if sequence is None else 1):
+            raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {batch}")
         numbers, expected = facts.get("numbers"), self._engine.numbers
         if numbers is not None and numbers != expected:  # files from before there was this fact have none
             raise ValueError(f"{path}: has numbers of {numbers!r:.20}, expected {expected} as the stream's parameters")
         try:
             check_steps("tokens", tokens)
-            self._engine.restore(arrays, facts.get("dtypes"), tokens)
+            self._engine.restore(arrays, facts.get("dtypes"), tokens, sequence)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -203,6 +244,7 @@ class Stream:
         arrays = dict(flatten_state(self.state))
         return _again, (self.model, self.params, self.batch, self.engine, arrays, self.tokens)
 
+    @cached_property
     def _digest(self) -> str:
         return hashlib.sha256(spelled_out(self.model).encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,7 +34,7 @@ class Tagger(SequenceModel):
 
     labels_form: ClassVar[str] = "B T"
     logits_form: ClassVar[str] = "B T C"
-    entropy = staticmethod(cross_entropy)
+    entropy: ClassVar[Callable[..., tuple[float, Array]]] = staticmethod(cross_entropy)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ class Tagger(SequenceModel):
         logits = args.array("logits", logits, self.logits_form)
         try:
             given = np.where(counted, labels, IGNORED)
-            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, weights=self.class_weights)
+            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, **self.weighted)
         except ValueError as error:
             rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
             raise
@@ -138,7 +138,8 @@ class BitTagger(Tagger):
 
     labels_form: ClassVar[str] = "B T K"
     logits_form: ClassVar[str] = "B T K"
-    entropy = staticmethod(binary_cross_entropy)
+    entropy: ClassVar[Callable[..., tuple[float, Array]]] = staticmethod(binary_cross_entropy)
+    of_classes: ClassVar[bool] = False
 
     def answers(self, logits: Array) -> Array:
         """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
@@ -191,7 +192,9 @@ class LanguageModel(Tagger):
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
-        stop: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: int | list[int] | tuple[int, ...] | Array | None = None,
         lengths: Array | None = None,
     ) -> Array:
         """Samples tokens (B, steps) int64 that continue prompts (B, T), T >= 1, one after the other.
@@ -207,13 +210,19 @@ class LanguageModel(Tagger):
         top_p : float, optional
             Draw only from the fewest tokens whose probabilities, at this temperature and of the `top_k`, have a sum of
             at least `top_p` (Holtzman et al. 2020, section 3.1).
-        stop : int, optional
-            A token that ends a sequence: it is repeated behind its first place, and no more tokens are drawn than the
-            longest sequence has.
+        min_p : float, optional
+            Draw only from the tokens whose probability, at this temperature, is at least `min_p` times that of the most
+            probable one (Nguyen et al. 2025).
+        repetition_penalty : float
+            Before all this, divides positive logits of tokens that the prompt or the continuation has already, and
+            multiplies negative ones (Keskar et al. 2019, section 4.1, as in transformers). 1 changes nothing.
+        stop : int, or sequence of int, optional
+            Tokens that end a sequence: the one that did is repeated behind its place, and no more tokens are drawn than
+            the longest sequence has.
         lengths : (B,) integers in [1, T], optional
             Number of tokens of each prompt.
         """
-        given = (seed, temperature, top_k, top_p, stop, lengths)
+        given = (seed, temperature, top_k, top_p, min_p, repetition_penalty, stop, lengths)
         drawn = self._written(Boundary("LanguageModel.sample"), params, prompt, steps, *given)
         tokens, count = np.empty((len(prompt), steps), np.int64), 0
         for count, one in enumerate(drawn, 1):
@@ -230,19 +239,22 @@ class LanguageModel(Tagger):
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
-        stop: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: int | list[int] | tuple[int, ...] | Array | None = None,
         lengths: Array | None = None,
     ) -> Iterator[Array]:
         """Returns an iterator over the tokens of `sample`: each time those of all sequences, (B,) int64.
 
         Memory does not grow with `steps`, as in a `Stream`.
         """
-        given = (seed, temperature, top_k, top_p, stop, lengths)
+        given = (seed, temperature, top_k, top_p, min_p, repetition_penalty, stop, lengths)
         return self._written(Boundary("LanguageModel.generate"), params, prompt, steps, *given)
 
     def _written(
         self, args: Boundary, params: Params, prompt: Array, steps: int, seed: int, temperature: float,
-        top_k: int | None, top_p: float | None, stop: int | None, lengths: Array | None,
+        top_k: int | None, top_p: float | None, min_p: float | None, repetition_penalty: float,
+        stop: int | list[int] | tuple[int, ...] | Array | None, lengths: Array | None,
     ) -> Iterator[Array]:  # fmt: skip
         """Checks the arguments of `sample` and `generate`; returns the iterator."""
         prompt = args.integers("prompt", prompt, "B T")
@@ -256,15 +268,29 @@ class LanguageModel(Tagger):
             args.number("temperature", temperature),
             None if top_k is None else args.integer("top_k", top_k, 1),
             None if top_p is None else args.number("top_p", top_p),
+            None if min_p is None else args.number("min_p", min_p),
         )
-        if how.top_p is not None and not 0 < how.top_p <= 1:
-            raise ValueError(f"{args.op}: top_p is {top_p!r}, expected a number above 0, at most 1")
-        end = None if stop is None else args.integer("stop", stop, 0, self.head.d_out - 1)
+        for name, share in (("top_p", how.top_p), ("min_p", how.min_p)):
+            if share is not None and not 0 < share <= 1:
+                raise ValueError(f"{args.op}: {name} is {share!r}, expected a number above 0, at most 1")
+        penalty = args.number("repetition_penalty", repetition_penalty, positive=True)
+        V = self.head.d_out
+        ends = np.array([], np.int64)
+        if isinstance(stop, list | tuple | np.ndarray):
+            ends = args.integers("stop", stop if np.size(stop) else ends, "n")
+            check_indices(args, "stop", ends, V)
+        elif stop is not None:
+            ends = np.array([args.integer("stop", stop, 0, V - 1)])
         rng = np.random.default_rng(args.integer("seed", seed))
         stream = self.stream(params, len(prompt))
         padding = None if counts is None else np.arange(prompt.shape[1]) >= counts[:, None]
-        check_indices(args, "prompt", prompt, self.head.d_out, padding)
-        return _drawn(stream, prompt, counts, steps, rng, how, end)
+        check_indices(args, "prompt", prompt, V, padding)
+        seen = None
+        if penalty != 1:
+            seen = np.zeros((len(prompt), V), bool)
+            rows, places = np.nonzero(np.ones(prompt.shape, bool) if padding is None else ~padding)
+            seen[rows, prompt[rows, places]] = True
+        return _drawn(stream, prompt, counts, steps, rng, how, ends, penalty, seen)
 
 
 class Choice(NamedTuple):
@@ -273,35 +299,40 @@ class Choice(NamedTuple):
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
 
 def _drawn(
     stream: Stream, prompt: Array, lengths: Array | None, steps: int, rng: np.random.Generator, how: Choice,
-    stop: int | None,
+    ends: Array, penalty: float, seen: Array | None,
 ) -> Iterator[Array]:  # fmt: skip
-    """Yields the tokens that follow a prompt."""
+    """Yields the tokens that follow a prompt; `seen` (B, V) are those that have a penalty."""
     logits = stream.push(prompt, lengths, last=True)
-    stopped = np.zeros(len(prompt), bool)
+    stopped, tokens = np.zeros(len(prompt), bool), np.zeros(len(prompt), np.int64)
     for i in range(steps):
-        tokens = draw(rng, logits, how)
-        if stop is not None:
-            tokens[stopped] = stop
-            stopped |= tokens == stop
+        if seen is not None:
+            logits = np.where(seen, np.where(logits < 0, logits * penalty, logits / penalty), logits)
+        tokens = np.where(stopped, tokens, draw(rng, logits, how))
+        stopped |= np.isin(tokens, ends)
         yield tokens
         if stopped.all():
             return
         if i + 1 < steps:
             logits = stream.push(tokens)
+            if seen is not None:
+                seen[np.arange(len(tokens)), tokens] = True
 
 
 def draw(rng: np.random.Generator, logits: Array, how: Choice) -> Array:
     """Draws a class for each row of logits (B, C) from softmax(logits / temperature), with the Gumbel trick."""
-    temperature, top_k, top_p = how
+    temperature, top_k, top_p, min_p = how
     if top_k is not None and top_k < logits.shape[1]:
         least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
         logits = np.where(logits >= least, logits, -np.inf)
     if top_p is not None and top_p < 1 and temperature:
         logits = np.where(logits >= _nucleus(logits, temperature, top_p), logits, -np.inf)
+    if min_p is not None:
+        logits = np.where(logits >= logits.max(1, keepdims=True) + temperature * math.log(min_p), logits, -np.inf)
     noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too, so that `rng` advances equally
     drawn: Array = (logits + temperature * noise).argmax(1)
     return drawn

@@ -8,6 +8,7 @@ for any number of threads. Another dtype raises TypeError; invalid shapes, lengt
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -924,16 +925,19 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
     return counted, count
 
 
-def _weights(args: Boundary, weights: npt.ArrayLike | None, form: str, logits: Array) -> Array | None:
-    """Returns checked weights beside the logits, in their dtype."""
+def _weights(
+    args: Boundary, name: str, weights: npt.ArrayLike | None, shape: tuple[int, ...] | None, logits: Array
+) -> Array | None:
+    """Returns checked weights of that shape beside the logits, in their dtype; None for a shape that takes none."""
     if weights is None:
         return None
-    given = Boundary(args.op).array("weights", weights, form)
-    if given.shape != logits.shape[-1:] or logits.ndim < 2:
-        expected = f"({logits.shape[-1]},)" if logits.ndim > 1 else "none with logits (n,)"
-        raise ValueError(f"{args.op}: weights has shape {given.shape}, expected {expected}")
+    own = Boundary(args.op)
+    given = own.array(name, weights, "n", "B T")
+    if given.shape != shape:
+        expected = "none with logits (n,)" if shape is None else f"{shape}"
+        raise ValueError(f"{args.op}: {name} has shape {given.shape}, expected {expected}")
     if not (np.isfinite(given) & (given >= 0)).all():
-        raise ValueError(f"{args.op}: weights has {given.min()}, expected finite numbers of at least 0")
+        raise ValueError(f"{args.op}: {name} has {given.min()}, expected finite numbers of at least 0")
     return beside(given.astype(logits.dtype), logits)
 
 
@@ -943,6 +947,8 @@ def cross_entropy(
     *,
     ignored: int | None = None,
     weights: npt.ArrayLike | None = None,
+    label_smoothing: float = 0.0,
+    sample_weights: npt.ArrayLike | None = None,
 ) -> tuple[float, Array]:
     """Mean cross-entropy loss with softmax, and its gradient.
 
@@ -951,14 +957,28 @@ def cross_entropy(
     weights, the term of each label is multiplied by the weight of its class, and n is still their number: so means over
     parts of a batch, weighted by their numbers of labels, are the mean over all of it.
 
+    In general, with shares q_bc of the classes (one-hot, of labels), weights w_c of classes and s_b of samples, and a
+    label smoothing e (Szegedy et al. 2016, section 7):
+
+        ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
+        ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
+
+    The terms are those of PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by
+    the sum of the labels' weights instead of n.
+
     Parameters
     ----------
     logits : (B, C) or (B, T, C)
-    labels : (B,) or (B, T), int64 or int32 in [0, C)
+    labels : (B,) or (B, T), int64 or int32 in [0, C); or like `logits`
+        Of floats, the share of each class, finite and at least 0: probabilities, whose sum need not be 1.
     ignored : int, optional
         A label that does not count (PyTorch's ``ignore_index``): its logits may be NaN, and its gradient is zero.
     weights : (C,), optional
         A finite weight of each class, at least 0.
+    label_smoothing : float
+        In [0, 1].
+    sample_weights : (B,) or (B, T), optional
+        A finite weight of each label, at least 0; n does not change. Where it is 0, logits may be NaN.
 
     Returns
     -------
@@ -973,17 +993,30 @@ def cross_entropy(
     """
     args = Boundary("cross_entropy")
     (alogits,) = args.common(args.array("logits", logits, "B C", "B T C"))
-    of_class = _weights(args, weights, "C", alogits)
     *lead, C = alogits.shape
-    alabels = args.integers("labels", labels, "B" if len(lead) == 1 else "B T")
-    counted, count = _counted(args, alabels, C, ignored)
+    form = "B" if len(lead) == 1 else "B T"
+    given: dict[str, Any] = {"weights": _weights(args, "weights", weights, (C,), alogits), "count": None}
+    given |= {"row_weights": _weights(args, "sample_weights", sample_weights, tuple(lead), alogits)}
+    given |= {"smoothing": args.number("label_smoothing", label_smoothing), "labels": None, "targets": None}
+    if given["smoothing"] > 1:
+        raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}, expected a number from 0 to 1")
+    if args.any_array("labels", labels).dtype.kind == "f":
+        if ignored is not None:
+            raise ValueError(f"cross_entropy: ignored is {ignored} with labels of floats, expected sample_weights of 0")
+        (targets,) = args.common(args.array("labels", labels, f"{form} C"))
+        given["targets"] = targets.astype(alogits.dtype, copy=False)
+        if not math.prod(lead):
+            raise ValueError(f"cross_entropy: labels has shape {targets.shape}, expected at least one label")
+        if recording() is None and not (np.isfinite(targets) & (targets >= 0)).all():
+            raise ValueError(f"cross_entropy: labels has {targets.min()}, expected finite shares of at least 0")
+        count: Any = full((), math.prod(lead), np.int64, alogits)
+    else:
+        alabels = args.integers("labels", labels, form)
+        counted, count = _counted(args, alabels, C, ignored)
+        given["labels"] = alabels if counted is None else np.where(counted, alabels, -1)
+        given["count"] = None if counted is None else count.reshape(1)
     losses, dlogits = args.empty(tuple(lead), alogits.dtype), np.empty_like(alogits)
-    given: dict[str, Any] = {"labels": alabels if counted is None else np.where(counted, alabels, -1)}
-    given |= {"count": None if counted is None else count.reshape(1), "B": losses.size, "C": C}
-    args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, **given)
-    if of_class is not None:
-        weight = of_class[alabels if counted is None else np.where(counted, alabels, 0)]
-        losses, dlogits = losses * weight, dlogits * weight[..., None]
+    args.kernels.cross_entropy(loss=losses, dlogits=dlogits, logits=alogits, B=losses.size, C=C, **given)
     mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits
 
@@ -1030,7 +1063,7 @@ def binary_cross_entropy(
     x = np.where(one, -z, z)
     on = sigmoid(x)
     losses, dlogits = softplus(x), np.where(one, -on, on)
-    of_ones = _weights(args, weights, "K", z)
+    of_ones = _weights(args, "weights", weights, z.shape[-1:] if z.ndim > 1 else None, z)
     if of_ones is not None:
         weight = np.where(one, of_ones, z.dtype.type(1))
         losses, dlogits = losses * weight, dlogits * weight

@@ -138,7 +138,8 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
     place = named("estimate", device)
     with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:
-            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in))
+            own = dataclasses.replace(recipe.training, init=None)
+            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in), training=own)
         memory = budget(recipe.training.memory, place)
         trainer = Trainer(recipe, Run(Path(folder)), False, device=place, memory=memory)
         try:

@@ -107,7 +107,7 @@ class Work:
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
         """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
-        optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
+        optimiser, steps = self.recipe.optimiser, self.recipe.training.total(step)
         beta1, beta2 = optimiser.betas
         corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
         groups = self.vectors.groups

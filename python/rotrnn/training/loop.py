@@ -1,5 +1,6 @@
 """The training loop. On one kind of machine, with one instruction set and one version of NumPy, a run depends on its
-recipe alone: neither the time, the number of threads, nor a kill and resume in between change a bit of its checkpoints.
+recipe alone, and on the parameters that `training.init` names: neither the time, the number of threads, nor a kill and
+resume in between change a bit of its checkpoints.
 
 Everything random has a key: the order of the data (seed, epoch), initial values (seed), dropout (seed, step, site,
 place in the batch). Epoch and place in it follow from the step, which counts finished updates.
@@ -49,6 +50,7 @@ from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run
+from rotrnn.training.start import Start, read_start
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
 
@@ -71,7 +73,8 @@ def train(
 
     Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
     first Ctrl-C, SIGTERM or SIGHUP (a closed terminal; not under nohup) finishes the step, saves and raises; a second
-    one aborts at once. Two minutes after its start a run has a checkpoint, however far its first evaluation is.
+    one aborts at once. Two minutes after its start a run has a checkpoint, and another one five minutes after each,
+    however far its next evaluation is: a kill, or a power failure, loses no more.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
     and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
@@ -86,7 +89,10 @@ def train(
         from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
         with the same instruction set, NumPy version and number of processes (a warning tells where these are others;
         on another number of processes it goes on as before, to rounding); one that had
-        ended is only evaluated again. Without it, the folder must hold no run.
+        ended is only evaluated again. Without it, the folder must hold no run, but for one that has ended and whose
+        recipe differs in nothing but fewer `training.steps`: it goes on from its last step, with its optimiser's state.
+        Each update up to there had the learning rate of a schedule over the old number of steps, and from there on it
+        has that of one over the new number, which is higher at first where the old one had come to its floor.
     progress : bool
         Print evaluations, and a progress bar if standard error is a terminal; else, a line each minute with the time to
         go, the first after ten seconds. Where they cannot be printed there is a warning.
@@ -140,14 +146,14 @@ def train(
     place = named("train", device)
     run, among = Run(Path(folder)), world() if among is None else among
     with among.together(), run.locked(resume) if among.first else nullcontext():
-        there = run.load_recipe() if among.first and resume else None
-        if there is not None:
-            check_same(there, recipe, run)
-            run.failed.unlink(missing_ok=True)
-        elif among.first:
-            run.check_free()
+        there = None
         if among.first:
+            there, recipe = continued(run, recipe, resume)
+            if there is not None:
+                run.failed.unlink(missing_ok=True)
             clean(run.folder)
+        if ends := among.tell(recipe.training.extended)[0]:
+            recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, extended=tuple(ends)))
         run = Run(run.folder.absolute())  # wherever the process, or a function that `log` is, goes from here
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic(recipe))
@@ -162,8 +168,9 @@ def train(
                 run.put(recipe, there)
                 facts = {"processes": among.size, "precision": recipe.training.precision}
                 facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
-                gpu = {} if place is HOST else {"gpu": cuda.describe()}
-                run.add_session({**session(), **facts, **gpu})
+                facts |= {} if place is HOST else {"gpu": cuda.describe()}
+                facts |= {} if trainer.start is None else {"init": trainer.start.facts()}
+                run.add_session({**session(), **facts})
             return trainer.train()
 
 
@@ -212,6 +219,9 @@ class Trainer:
         self.model: Model = recipe.build(self.task)
         if self.task.train.carry:
             zero_rows(self.model, recipe)  # refuses a model without rows to carry on before the run's folder is written
+        self.start: Start | None = None
+        if among.first and self.training.init is not None and not run.checkpoint("last").exists():
+            self.start = read_start(self.training.init, initial_state(self.model, recipe).params)
         self.group_of = recipe.optimiser.grouping(self.model.is_recurrent)
         self.loader = Loader(self.task.train, self.training, among)
         self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device, memory)
@@ -224,7 +234,13 @@ class Trainer:
         try:
             state.move(self.device)
             self.record(state)
+            if self.start is not None:
+                self.say(str(self.start))
             self.say(table(describe_groups(self.recipe.optimiser, state.params, self.group_of, self.steps)))
+            if state.step == (self.training.extended or (0,))[-1] > 0:
+                last, first = (self.rate(step) for step in (state.step - 1, state.step))
+                over = f"the learning rate was {last:.3g} at the last step; the schedule over {self.steps} begins"
+                self.say(f"goes on from step {state.step} to {self.steps}: {over} here with {first:.3g}")
             records = self.run.records() if self.world.first else []
             elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
             if self.task.selected_on == "test":
@@ -257,6 +273,8 @@ class Trainer:
     def initial_state(self) -> State:
         """The state before the first step."""
         state = initial_state(self.model, self.recipe)
+        if self.start is not None:
+            self.start.give(state.params)
         if self.task.train.carry:
             state.carried = zero_rows(self.model, self.recipe)
         return state
@@ -288,16 +306,17 @@ class Trainer:
             _Interrupt(self.world) as interrupt,
             progress_bar(total=self.steps, initial=state.step, unit="step", show=self.progress) as bar,
         ):
-            saved, began, remaining = None, time.monotonic(), Remaining(state.step, self.steps)
+            saved, kept, remaining = None, time.monotonic(), Remaining(state.step, self.steps)
             while True:
                 try:
-                    late = saved is None and time.monotonic() - began > FIRST
+                    late = time.monotonic() - kept > (FIRST if saved is None else OFTEN)
                     told = self.world.tell([interrupt.asked, late])
                     stop = any(asked for asked, _ in told)
                     if stop or state.step == self.steps or self.no_better(state):
                         break
                     seen = self.stepper.advance(state)
-                    evaluated = _due(state.step, self.training.eval_every) or state.step == self.steps
+                    ends = (*(self.training.extended or ()), self.steps)
+                    evaluated = _due(state.step, self.training.eval_every) or state.step in ends
                     saving = evaluated or _due(state.step, self.training.checkpoint_every) or told[0][1]
                     if saving:
                         seen += self.stepper.settle(state)
@@ -321,7 +340,7 @@ class Trainer:
                 self.add(log, state, records)
                 if saving:
                     self.save(state, log)
-                    saved = state.step
+                    saved, kept = state.step, time.monotonic()
                 if evaluated:
                     self.say(
                         f"step {state.step}/{self.steps}: training loss {seen[-1]['loss']:.4f}, "
@@ -347,6 +366,10 @@ class Trainer:
     @property
     def steps(self) -> int:
         return self.training.steps
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update number `step` (from 0)."""
+        return self.recipe.optimiser.rate("global", step, self.training.total(step))
 
     @property
     def metric(self) -> str:
@@ -461,8 +484,8 @@ class Trainer:
         return [float(norm) for norm in norms.mean(1)]
 
 
-FIRST = 120
-"""Seconds until the first checkpoint of a start, however far the first evaluation is."""
+FIRST, OFTEN = 120, 300
+"""Seconds until the first checkpoint of a start, and from one to the next, however far the next evaluation is."""
 
 
 def _due(step: int, every: int) -> bool:
@@ -473,17 +496,47 @@ FREE = ("training", "memory")
 """The setting that changes no result, and so may be another where a run goes on."""
 
 
+def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Recipe]:
+    """Returns the recipe of the run that goes on, None where a new one begins, and the recipe by which it does.
+
+    A finished run goes on to more `training.steps`, without `resume` too. ValueError if any other setting differs.
+    """
+    ended = run.result.exists() and run.recipe.is_file()
+    there = run.load_recipe() if resume or ended else None
+    if there is not None:
+        old, new = there.training, recipe.training
+        longer = ended and new.steps > old.steps
+        if longer or (new.steps == old.steps and new.extended is None):
+            ends = there.longer(new.steps).training.extended if longer else old.extended
+            recipe = dataclasses.replace(recipe, training=dataclasses.replace(new, extended=ends))
+        try:
+            check_same(there.longer(new.steps) if longer else there, recipe, run)
+        except ValueError as error:
+            raise ValueError(f"{error}{'' if resume else '; use another folder'}") from error
+        if resume or longer:
+            steps = run.read_json(run.result)["steps"] if longer else old.steps
+            if steps < old.steps:
+                raise ValueError(
+                    f"{run.folder}: ended by training.patience after step {steps}, and has no more to take"
+                )
+            return there, recipe
+    run.check_free()
+    return None, recipe
+
+
 def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
-    """Raises ValueError, with the first setting that differs, where a run would not be that of its recipe."""
+    """Raises ValueError, with the settings that differ, where a run would not be that of its recipe."""
     if there.digest() == recipe.digest():
         return
+    others = []
     for (section, old), new in zip(there.tables().items(), recipe.tables().values(), strict=True):
         for key in [*old, *(key for key in new if key not in old)]:
             free = section == "source" or (section == "task" and key in HERE) or (section, key) == FREE
             if old.get(key) != new.get(key) and not free:
                 got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
-                kept = f"expected {expected} as in the run's recipe, which it keeps"
-                raise ValueError(f"{run.folder}: {section}.{key} is {got}, {kept}")
+                others.append(f"{section}.{key} is {got}, expected {expected}")
+    if others:
+        raise ValueError(f"{run.folder}: {'; '.join(others)} as in the run's recipe, which it keeps")
     raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")
 
 

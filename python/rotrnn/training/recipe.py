@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +50,8 @@ class Training:
         Number of updates between evaluations on the validation split. There is always one after the last update. Each
         evaluation writes a checkpoint.
     checkpoint_every : int
-        Number of updates between additional checkpoints; 0 for none.
+        Number of updates between additional checkpoints; 0 for none. There is one at least every five minutes anyway,
+        the first after two, when an update ends.
     accumulate : int
         Number of parts of a batch that are computed one after the other (gradient accumulation), to save memory. Batch
         norm sees one part at a time.
@@ -71,10 +73,21 @@ class Training:
         Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
         each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
         and for bits the number of zeros by that of ones.
+    label_smoothing : float
+        The share, in [0, 1), of each label that the loss spreads evenly over all classes (`rotrnn.ops.cross_entropy`,
+        PyTorch's setting of that name), in evaluations too. For labels that are classes.
     packed : bool
         Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
         and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
         with several processes nor with `task.carry`.
+    init : str, optional
+        The folder of a run, or a model's file or folder, with whose parameters the run begins: those whose name and
+        shape the model has too. The others, as those of a head for another number of classes, are drawn; the
+        optimiser's state is new. What was taken is printed, and written to sessions.json. A path in a recipe's file is
+        relative to it.
+    extended : list of int, optional
+        Earlier values of `steps`, of a run that ended there and then went on to more (`rotrnn train` with more `steps`
+        writes it). Up to each the learning rate is that of a schedule over so many steps.
     """
 
     batch: int
@@ -88,7 +101,10 @@ class Training:
     memory: str | int = "auto"
     patience: int | None = None
     class_weights: str | tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
     packed: bool = False
+    init: str | None = None
+    extended: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for key, low, high in (
@@ -112,6 +128,12 @@ class Training:
             raise ValueError(f"class_weights is {weights!r}, expected 'balanced' or a list of numbers")
         if isinstance(weights, tuple) and not all(one >= 0 for one in weights):
             raise ValueError(f"class_weights is {weights}, expected numbers of at least 0")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
+        ends = (0, *(self.extended or ()), self.steps)
+        if any(one >= after for one, after in pairwise(ends)):
+            expected = f"expected rising numbers from 1 to {self.steps - 1}, below steps"
+            raise ValueError(f"extended is {self.extended}, {expected}")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
         if self.precision not in PRECISIONS:
@@ -120,6 +142,10 @@ class Training:
             raise ValueError(
                 f"precision is '{self.precision}' with dtype 'float64', expected 'float32': it is not rounded"
             )
+
+    def total(self, step: int) -> int:
+        """Returns the number of steps of the schedule that update number `step` (from 0) follows."""
+        return next((one for one in self.extended or () if step < one), self.steps)
 
 
 @dataclass(frozen=True)
@@ -161,6 +187,9 @@ class Recipe:
         task: Any = self.task  # a relative `path` would be another one where a run is read: its recipe's folder
         if (path := getattr(task, "path", "")) and isinstance(path, str) and not os.path.isabs(path):
             object.__setattr__(self, "task", dataclasses.replace(task, path=os.path.abspath(path)))
+        init = self.training.init
+        if init is not None and not os.path.isabs(init):
+            object.__setattr__(self, "training", dataclasses.replace(self.training, init=os.path.abspath(init)))
 
     def build(self, task: Task | Shape) -> SequenceModel:
         """Returns the model for a loaded task, or for the shape of a task, of which no weights are counted."""
@@ -175,7 +204,7 @@ class Recipe:
         weights = self.training.class_weights
         if isinstance(weights, str):
             weights = balanced_weights(task) if isinstance(task, Task) else None
-        return dataclasses.replace(model, class_weights=weights) if weights is not None else model
+        return dataclasses.replace(model, class_weights=weights, label_smoothing=self.training.label_smoothing)
 
     def tables(self) -> dict[str, Table]:
         """Returns the sections in the form that `read_recipe` takes, with all defaults filled in."""
@@ -190,17 +219,30 @@ class Recipe:
         }
 
     def moved(self, other: Recipe | None = None) -> Recipe:
-        """Returns this recipe with what a run may go on with of `other` (or its own): `training.memory`, and data
-        paths, made absolute so that a run finds its files from any working directory."""
-        memory = (self if other is None else other).training.memory
+        """Returns this recipe with what a run may go on with of `other` (or its own): `training.memory`, more steps,
+        and data paths, made absolute so that a run finds its files from any working directory."""
+        training = (self if other is None else other).training
         task: Any = self.task if other is None else other.task
         places = {key: getattr(task, key) for key in HERE if hasattr(self.task, key)}
         absolute = {key: os.path.abspath(one) if one and isinstance(one, str) else one for key, one in places.items()}
         return dataclasses.replace(
             self,
             task=dataclasses.replace(cast(Any, self.task), **absolute),
-            training=dataclasses.replace(self.training, memory=memory),
+            training=dataclasses.replace(
+                self.training, memory=training.memory, steps=training.steps, extended=training.extended
+            ),
         )
+
+    def longer(self, steps: int) -> Recipe:
+        """Returns the recipe of this run when it goes on to more steps."""
+        ends = (*(self.training.extended or ()), self.training.steps)
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, extended=ends))
+
+    def before(self) -> list[Recipe]:
+        """Returns the recipes that a run had before it went on to more steps, the first one first."""
+        ends = self.training.extended or ()
+        pasts = [dataclasses.replace(self.training, steps=n, extended=ends[:i] or None) for i, n in enumerate(ends)]
+        return [dataclasses.replace(self, training=one) for one in pasts]
 
     def text(self, stated: dict[str, Table] | None = None) -> str:
         """Returns the recipe as TOML. With `stated`, the sections of a file, only of the settings that are there."""
@@ -224,7 +266,11 @@ class Recipe:
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
         if tables["task"].get("carry") == 0:  # nor of this one
             tables["task"] = {key: value for key, value in tables["task"].items() if key not in CARRY}
-        before = {"precision": "float32", "packed": False}  # runs from before there was a choice have this digest
+        before = {
+            "precision": "float32",
+            "packed": False,
+            "label_smoothing": 0.0,
+        }  # runs from before there was a choice have this digest
         tables["training"] = {
             key: value for key, value in tables["training"].items() if key != "memory" and value != before.get(key)
         }
@@ -453,13 +499,13 @@ def _merged(
         if dropped and "layer" not in own and (kind := LAYERS.get(str(own["model"]["layer"]))):
             _check_lost("model.layer", dropped, layer_keys(kind))
         if "task" in own:
-            _merge(tables, "task", _placed(own["task"], near))
+            _merge(tables, "task", _placed(own["task"], "path", near))
         if "import" in own:
             modules = [*tables.get("import", []), *locate(own["import"], near)]
             tables["import"] = list(dict.fromkeys(modules))
         for section, table in own.items():
             if section not in ("base", "import", "model", "task"):
-                _merge(tables, section, table)
+                _merge(tables, section, _placed(table, "init", near) if section == "training" else table)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     # a recipe that describes its layer in the same section drops what it means to
@@ -470,11 +516,11 @@ def _merged(
     return tables
 
 
-def _placed(task: Any, near: Path | None) -> Any:
-    """Returns a [task] section with its `path`, if it has one, relative to the folder of the recipe's file."""
-    if near is None or not isinstance(task, dict) or not isinstance(path := task.get("path"), str) or not path:
-        return task
-    return {**task, "path": os.path.abspath(near / path)}
+def _placed(table: Any, key: str, near: Path | None) -> Any:
+    """Returns a section with the path that it has by this key, if any, relative to the folder of the recipe's file."""
+    if near is None or not isinstance(table, dict) or not isinstance(path := table.get(key), str) or not path:
+        return table
+    return {**table, key: os.path.abspath(near / path)}
 
 
 def _whole(name: str | os.PathLike[str]) -> str | Path | None:

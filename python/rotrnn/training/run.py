@@ -87,7 +87,9 @@ class Run:
             way = "rotrnn eval, export and generate take the last parameters with --checkpoint last"
             raise FileNotFoundError(errno.ENOENT, f"there is no such file; {way}", str(path))
         arrays, facts = read_checkpoint(path, like)
-        if facts.get("recipe") not in (recipe.digest(), recipe.digest(self._stated())):
+        stated = self._stated()
+        of_run = [one.digest(known) for one in (recipe, *recipe.before()) for known in (None, stated)]
+        if facts.get("recipe") not in of_run:
             raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
         return arrays, facts
 
@@ -133,11 +135,16 @@ class Run:
                 )
 
     def put(self, recipe: Recipe, there: Recipe | None = None) -> None:
-        """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files and
-        `training.memory` are updated."""
-        new = recipe.moved() if there is None else there.moved(recipe)
-        if there is None or new != there:
-            self.write(self.recipe, new.text() if there is None else new.text(self._stated()))
+        """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files, `training.memory`
+        and the steps, where there are more, are updated; the result of a run that goes on to more is removed."""
+        if there is None:
+            self.write(self.recipe, recipe.moved().text())
+        elif (new := there.moved(recipe)) != there:
+            stated = self._stated()
+            if new.training.extended != there.training.extended:
+                self.result.unlink(missing_ok=True)
+                stated["training"]["extended"] = list(new.training.extended or ())
+            self.write(self.recipe, new.text(stated))
 
     def restore(self, recipe: Recipe) -> None:
         """Writes a damaged recipe anew, and removes the result, so that resuming the run writes it again. ValueError if

@@ -54,7 +54,7 @@ class Stepper:
             state.step += 1
             return self.settle(state, 1)
         records, began = self.settle(state), time.monotonic()
-        optimiser, steps = self.recipe.optimiser, self.recipe.training.steps
+        optimiser, steps = self.recipe.optimiser, self.recipe.training.total(state.step)
         with blaming(state, state.step + 1, self.group_of):
             with _kept(state.params):
                 metrics, grads, carried = self.gradients(state)
@@ -65,7 +65,7 @@ class Stepper:
 
     def record(self, step: int, metrics: dict[str, Any], size: float, seconds: float) -> dict[str, Any]:
         """The record of the step that followed `step` others; `size` is the norm of its gradients."""
-        lr = self.recipe.optimiser.rate("global", step, self.recipe.training.steps)
+        lr = self.recipe.optimiser.rate("global", step, self.recipe.training.total(step))
         return {**metrics, "step": step + 1, "lr": lr, "grad_norm": size, "seconds": round(seconds, 6)}
 
     def held(self) -> int:
