@@ -10,6 +10,7 @@
  *   MIXER_MONARCH       Q = I - blockdiag(alpha_k U_k U_k^T), with D/R blocks of R channels; u has the rows of each
  *                       upper triangular U_k
  *   MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
+ *   MIXER_MATRIX        Q = u (D,D), without gains, R = D
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -88,33 +89,53 @@ ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const
 ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 
-/* Whether a mixer is made of vectors, for any R; the others are made of triangles, and R divides D, or is D. */
+/* Whether a mixer is made of vectors, for any R; for the others, R divides D, or is D. */
 ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
 ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
-    return has_vectors(form) || (R >= 1 && (form == MIXER_GRAM ? D == R : D % R == 0));
+    if (has_vectors(form)) return true;
+    return R >= 1 && (form == MIXER_GRAM || form == MIXER_MATRIX ? D == R : D % R == 0);
 }
 
 /* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
 ROT_INLINE int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
 ROT_INLINE int64_t mixer_u(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? triangle(a) + triangle(b) : has_vectors(m.form) ? a * m.D : b * triangle(a);
+    switch (m.form) {
+    case MIXER_KRONECKER: return triangle(a) + triangle(b);
+    case MIXER_MONARCH:
+    case MIXER_GRAM: return b * triangle(a);
+    default: return a * m.D;
+    }
 }
 ROT_INLINE int64_t mixer_alpha(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? a + b : has_vectors(m.form) ? a : b;
+    switch (m.form) {
+    case MIXER_KRONECKER: return a + b;
+    case MIXER_MONARCH:
+    case MIXER_GRAM: return b;
+    case MIXER_MATRIX: return 0;
+    default: return a;
+    }
 }
 ROT_INLINE int64_t mixer_prepared(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? factor_room(a) + factor_room(b)
-           : has_vectors(m.form)     ? a * (m.D + 1)
-                                     : b * 2 * a * a;
+    switch (m.form) {
+    case MIXER_KRONECKER: return factor_room(a) + factor_room(b);
+    case MIXER_MONARCH:
+    case MIXER_GRAM: return b * 2 * a * a;
+    case MIXER_MATRIX: return a * m.D;
+    default: return a * (m.D + 1);
+    }
 }
 ROT_INLINE int64_t mixer_scratch(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
-    return m.form == MIXER_KRONECKER ? 4 * m.D + 3 * (a * a + b * b)
-           : has_vectors(m.form)     ? a * (m.D + 1)
-                                     : a * a + 2 * a;
+    switch (m.form) {
+    case MIXER_KRONECKER: return 4 * m.D + 3 * (a * a + b * b);
+    case MIXER_MONARCH:
+    case MIXER_GRAM: return a * a + 2 * a;
+    case MIXER_MATRIX: return m.D;
+    default: return a * (m.D + 1);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ Householder, DPLR, low rank */
@@ -345,6 +366,31 @@ ROT_ROW void adjoint_gram(real *g, real *du, real *dalpha, const real *v, const 
     apply_gram(g, w, alpha, scratch, m);
 }
 
+/* ----------------------------------------------------------------------------------------------------- a matrix */
+
+/* v <- Q v */
+ROT_ROW void apply_matrix(real *v, const real *w, real *scratch, int64_t n) {
+    gram_times(scratch, w, v, n);
+    copy_row(v, scratch, n);
+    join_row();
+}
+
+/* v <- Q^T v */
+ROT_ROW void apply_matrix_transposed(real *v, const real *w, real *scratch, int64_t n) {
+    copy_row(scratch, v, n);
+    join_row();
+    zero_row(v, n);
+    for (int64_t i = 0; i < n; i++) add_scaled(v, scratch[i], w + i * n, n);
+    join_row();
+}
+
+/* g <- Q^T g; du is added to:  dQ = g v^T */
+ROT_ROW void adjoint_matrix(real *g, real *du, const real *v, const real *w, real *scratch, int64_t n) {
+    join_row();
+    for (int64_t i = 0; i < n; i++) add_scaled(du + i * n, g[i], v, n);
+    apply_matrix_transposed(g, w, scratch, n);
+}
+
 /* ---------------------------------------------------------------------------------------------------- any form */
 
 ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
@@ -353,6 +399,8 @@ ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
         prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
     } else if (has_vectors(m.form)) {
         prepare_vectors(w, u, m);
+    } else if (m.form == MIXER_MATRIX) {
+        copy_row(w, u, m.R * m.D);
     } else {
         for (int64_t k = 0; k < mixer_columns(m); k++) prepare_gram(w + k * 2 * m.R * m.R, u + k * triangle(m.R), m.R);
     }
@@ -361,6 +409,7 @@ ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
 ROT_ROW void mixer_apply(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product(v, w, alpha, m); break;
+    case MIXER_MATRIX: apply_matrix(v, w, scratch, m.D); break;
     case MIXER_KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
@@ -371,6 +420,7 @@ ROT_ROW void mixer_apply(real *v, const real *w, const real *alpha, real *scratc
 ROT_ROW void mixer_apply_transposed(real *v, const real *w, const real *alpha, real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
+    case MIXER_MATRIX: apply_matrix_transposed(v, w, scratch, m.D); break;
     case MIXER_KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
@@ -382,6 +432,7 @@ ROT_ROW void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const
                            real *scratch, mixer m) {
     switch (m.form) {
     case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
+    case MIXER_MATRIX: adjoint_matrix(g, du, v, w, scratch, m.D); break;
     case MIXER_KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: adjoint_gram(g, du, dalpha, v, w, alpha, scratch, m); break;

@@ -213,4 +213,37 @@ FIXED_POINT = [
     row("tile 2", 2, 0, tile=2),
     row("direct", 2, 0, solver="direct"),
 ]
+
+FORMED: dict[str, dict[str, Any]] = {
+    "kronecker": {"d_state": 6},
+    "monarch": {"rank": 2, "unit_eps": 1e-5},
+    "orthogonal": {},
+    "dense": {"unit_eps": 1e-5},
+    "mixture": {"rank": 3},
+}
+"""Mixers whose systems are formed as matrices, which has no kernel on a GPU. The transitions are near 1 or -1, so the
+gains 1 - |lam| are small beside the norms of I - Q, up to 8 of a mixture, and the systems are well-conditioned."""
+
+ON_CPU = [
+    *(
+        row(f"direct {name}", 3, 5, (5, 0, 3), DIRECT, mixer=name, solver="direct", **own)
+        for name, own in FORMED.items()
+    ),
+    *(
+        row(f"direct constant {name}", 2, 4, None, DIRECT, mixer=name, solver="direct", selective=(), **own)
+        for name, own in FORMED.items()
+    ),
+    *(
+        row(
+            *(f"direct negative {name}", 2, 4, (4, 3), DIRECT),
+            **{"mixer": name, "solver": "direct", "negative": True, "lambda_init": (-0.95, -0.8)} | own,
+        )
+        for name, own in FORMED.items()
+    ),
+    row("direct unscaled", 2, 4, (4, 3), DIRECT, mixer="orthogonal", scaled=False, solver="direct"),
+    row("direct monarch convolution", 2, 4, (4, 3), DIRECT, mixer="monarch", rank=4, d_conv=2, solver="direct"),
+    row("direct", 0, 3, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
+    row("direct", 2, 0, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
+    row("direct", 1, 1, terms=DIRECT, mixer="kronecker", solver="direct"),
+]
 FIXED_POINT_LARGE = [row("", 4, 300, (300, 0, 299, 17), d_state=40, rank=2, tol=1e-6)]

@@ -442,7 +442,6 @@ def test_norms_whose_squares_float32_does_not_have(scale: float) -> None:
         ({"mixer": "monarch", "rank": 3}, "FixedPointRNN: rank=3, expected a divisor of the width, 4"),
         ({"mixer": "mixture"}, "FixedPointRNN: rank=1, expected at least 2 for 'mixture'"),
         ({"mixer": "mixture", "rank": 2, "tile": 2}, "tile=2 with mixer='mixture', expected mixer to be one of"),
-        ({"mixer": "dense", "solver": "direct"}, "solver='direct' with mixer='dense', expected mixer to be one of"),
         ({"mixer": "dense", "contractive": True}, "contractive=True with 'dense', .* expected another mixer"),
         ({"lambda_init": (-0.5, 0.5)}, "expected 0 < low <= high < 1"),
         ({"lambda_init": (-1.0, 0.5), "negative": True}, "expected -1 < low <= high < 1"),

@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "low_rank"))
-KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
+KRONECKER, MONARCH, GRAM, MATRIX = (MIXER[name] for name in ("kronecker", "monarch", "gram", "matrix"))
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
-"""Forms with vectors u (R, D) and a gain for each; the others are made of triangles."""
+"""Forms with vectors u (R, D) and a gain for each; the others are made of triangles, or a matrix."""
 U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
 OF_VECTORS = Declared("mix_forward", "mix_backward", **{U: "R, D", ALPHA: "R"})
 OF_TRIANGLES = Declared("mix_forward", "mix_backward", **{U: "N", ALPHA: "G"})
@@ -421,7 +421,7 @@ def _gains_arguments(
     op: str, form: int, rank: int, width: int, eps: float, steps: int, u: Any, alpha: Any, dgains: Any = None
 ) -> tuple[Kernels, dict[str, Any]]:
     args = Boundary(op)
-    args.integer("form", form, 0, len(MIXER) - 1)
+    args.integer("form", form, 0, GRAM)
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
     au, aalpha = checked_parts(args, form, u, alpha, rank)
@@ -454,7 +454,7 @@ def checked_parts(
 def _bind_triangles(args: Boundary, form: int, rows: int | None) -> None:
     """Binds the sizes of a mixer without vectors for tokens of D channels."""
     D = args.size["D"]
-    a = D if form == GRAM else args.integer("rows", 0 if rows is None else rows, 1)
+    a = D if form in (GRAM, MATRIX) else args.integer("rows", 0 if rows is None else rows, 1)
     if not a or D % a:
         raise ValueError(f"{args.op}: rows={a!r}, expected a divisor of D={D}")
     b = D // a
@@ -462,6 +462,9 @@ def _bind_triangles(args: Boundary, form: int, rows: int | None) -> None:
     if form == KRONECKER:
         args.bind("N", (a * (a + 1) + b * (b + 1)) // 2, f"two triangles of {a} and {b} rows")
         args.bind("G", a + b, "rows and columns")
+    elif form == MATRIX:
+        args.bind("N", a * a, f"a matrix of {a} rows")
+        args.bind("G", 0, "a matrix, which has no gains")
     else:
         args.bind("N", b * a * (a + 1) // 2, f"{b} triangles of {a} rows")
         args.bind("G", b, "blocks")

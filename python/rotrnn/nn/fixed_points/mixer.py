@@ -37,6 +37,11 @@ DENSE_STEPS = 32
 """The same of a dense mixer."""
 
 
+def varies(operands: Operands) -> bool:
+    """Whether operands of `mix` are those of tokens, (B, T, ...), and not constant."""
+    return operands[0].ndim > 2
+
+
 class MixGrads(NamedTuple):
     """Gradients of `mix`: of the operands, and of x and the origin (B, T, N)."""
 
@@ -129,6 +134,15 @@ class Mixer(ABC):
     def prepared(self, operands: Operands) -> PreparedMixer | None:
         """Returns the mixer in the form for kernels that mix in the same pass; None if there is no such kernel."""
         return None
+
+    def as_matrices(self, operands: Operands, like: Array) -> PreparedMixer:
+        """Returns the same as matrices: one for each token of an array `like` (B, T, N), or a constant one."""
+        if varies(operands):
+            rows = self.matrices(operands, like).reshape(*like.shape[:2], self.width**2)
+        else:
+            units = np.eye(self.width, dtype=like.dtype)[None]
+            rows = np.ravel(self.mix(operands, units, np.zeros_like(units), None)[0].T)
+        return prepare_mixer(ops.MATRIX, self.width, rows, np.zeros_like(rows, shape=(0,)), self.width)
 
 
 @dataclass(frozen=True)
