@@ -25,7 +25,7 @@ from rotrnn.ops.mixer import DPLR, HOUSEHOLDER, LOW_RANK, MATRIX, mixer_gains
 EPS = np.finfo(np.float64).eps
 D, N, T = 5, 12, 50
 DIRECT_FORMS = [
-    *((mixer, scaled) for mixer in ("householder", "dplr", "orthogonal") for scaled in (True, False)),
+    *((mixer, scaled) for mixer in ("householder", "dplr", "orthogonal", "rotation") for scaled in (True, False)),
     *((mixer, True) for mixer in ("low_rank", "kronecker", "monarch", "dense", "mixture")),
 ]
 LARGEST = {mixer: 150 if mixer in ("kronecker", "monarch", "mixture") else 50 for mixer, _ in DIRECT_FORMS}

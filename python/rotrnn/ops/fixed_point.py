@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.mixer import KRONECKER, LOW_RANK, MATRIX, VECTORS, checked_parts
+from rotrnn.ops.mixer import KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
 
 
 def relax(
@@ -79,6 +79,8 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
         return rank * (width + 1), rank
     if form == MATRIX:
         return width * width, 0
+    if form == ROTATION:
+        return rank * width, 0
     columns = width // rank
     if form == KRONECKER:
         return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
@@ -90,7 +92,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
 
     `rank` is R, the number of vectors; for a mixer without vectors, its `rows`. u and alpha are as for the mixer's
     op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype. Of the
-    form "matrix", u (width * width,) has the rows of Q, and alpha is empty.
+    form "matrix", u (width * width,) has the rows of Q; of it and of "rotation", alpha is empty.
 
     Raises
     ------
@@ -102,7 +104,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
     u, alpha = args.common(*checked_parts(args, form, u, alpha, rank))
-    lead = u.shape[: u.ndim - (2 if form in VECTORS else 1)]
+    lead = u.shape[: u.ndim - axes_of(form)]
     w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
     args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form)
     return PreparedMixer(w, alpha, form, rank)
