@@ -186,6 +186,7 @@ solve_rows(crew c, sequences all, depth_rules rules, int64_t tile, bool direct, 
 }
 
 KERNEL(depth_solve) {
+    if (direct && !has_vectors(form)) return ROT_NO_KERNEL; /* a large system is no work for a warp */
     const mixer m = {form, R, D};
     const depth p = {m,
                      (bool)scaled,

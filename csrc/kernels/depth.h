@@ -90,9 +90,9 @@ ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const re
 
 /* -------------------------------------------------------------------------------------------- the exact fixed point */
 
-/* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above. That is direct_point of
- * carried = lam F_{t-1}, and its adjoint, of g = x + lam_{t+1} F_{t+1}. But low rank, which must be scaled, has
- * E = 1 - gain = |lam| here, which is not computed as a difference: where |lam| is small, little would be left. */
+/* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above: that of direct.h for
+ * carried = lam F_{t-1}, and its adjoint, of g = x + lam_{t+1} F_{t+1}. But 1 - gain = |lam| is not computed as a
+ * difference here, neither in E of low rank, which must be scaled: where |lam| is small, little would be left. */
 ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
     const int64_t D = p->m.D;
     const bool low = p->m.form == MIXER_LOW_RANK;
@@ -110,6 +110,15 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
             y[n] = x[n] + right[n];
         }
     }
+#if !ROT_DEVICE
+    if (!has_vectors(p->m.form)) {
+        real *const e = p->adjoint ? y : right, *const kept = right + D;
+        for (int64_t n = 0; n < D; n++) kept[n] = p->scaled ? ROT_ABS(lam[n]) : 0;
+        solve_formed(e, kept, gain, w, p->alpha + t * p->alpha_size, p->adjoint, kept + D, p->m);
+        for (int64_t n = 0; n < D && !p->adjoint; n++) y[n] = x[n] + e[n];
+        return;
+    }
+#endif
     const real *const sum = direct_sum(gain, right, w, p->alpha + t * p->alpha_size, p->adjoint, right + D, p->m);
     EACH_OF_ROW(n, D) {
         if (p->adjoint)

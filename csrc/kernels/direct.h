@@ -1,6 +1,6 @@
 /* The fixed point of a step in depth, given its past, directly:  y = carried + gain (y + Q (x - y)).
  *
- * With W (R,D) the unit vectors of Q and d = 2 alpha, I - Q is a diagonal matrix and one of rank R,
+ * Mixers of vectors. With W (R,D) the unit vectors of Q and d = 2 alpha, I - Q is a diagonal matrix and one of rank R,
  *
  *   I - Q = W^T T W,  T^-1 = diag(1/d) + N,  N the part of W W^T above its diagonal for a product of reflections, or 0;
  *
@@ -13,8 +13,11 @@
  *
  *   E^-1 (g + W^T c),  (I + diag(d) (N^T - W E^-1 gain W^T)) c = diag(d) W E^-1 gain g.
  *
- * Nothing is divided by a gain alpha, which may be 0. Only mixers of vectors have such a form, and of low rank no gain
- * may be 1: else Q y = .. has no solution.
+ * Nothing is divided by a gain alpha, which may be 0. Of low rank no gain may be 1: else Q y = .. has no solution.
+ *
+ * The other mixers. I - gain (I - Q) is formed, and the system of e solved by elimination: that of each block of
+ * Monarch, else of all D channels, which costs D^3 / 3 multiplications. A Kronecker product has no cheaper way: gain, a
+ * diagonal matrix, is no Kronecker product, and neither is the sum. Only on the CPU.
  */
 #ifndef ROT_DIRECT_H
 #define ROT_DIRECT_H
@@ -70,7 +73,56 @@ ROT_ROW void direct_correction(real *c, const real *gain, const real *right, con
     join_row();
 }
 
-ROT_INLINE int64_t direct_room(mixer m) { return 4 * m.D + m.R * (m.R + 1); }
+/* Channels of a block of a mixer without vectors. */
+ROT_INLINE int64_t direct_block(mixer m) { return m.form == MIXER_MONARCH ? m.R : m.D; }
+
+ROT_INLINE int64_t direct_room(mixer m) {
+    const int64_t n = direct_block(m);
+    return has_vectors(m.form) ? 4 * m.D + m.R * (m.R + 1) : 3 * m.D + n * n + mixer_scratch(m);
+}
+
+#if !ROT_DEVICE
+/* Row i of block k (n,n) of Q, or of Q^T; the mixer has no vectors. scratch: mixer_scratch */
+static inline void matrix_row(real *restrict row, int64_t i, int64_t k, const real *w, const real *alpha,
+                              bool transposed, real *scratch, mixer m) {
+    const int64_t n = direct_block(m);
+    zero_row(row, n);
+    switch (m.form) {
+    case MIXER_MATRIX:
+        for (int64_t j = 0; j < n; j++) row[j] = transposed ? w[j * n + i] : w[i * n + j];
+        break;
+    case MIXER_MONARCH:
+    case MIXER_GRAM: /* symmetric */
+        row[i] = gram_kept(m);
+        add_scaled(row, gram_factor(m) * alpha[k], w + (2 * k * n + i) * n, n);
+        break;
+    default: /* a row of Q is Q^T of a unit vector */
+        row[i] = 1;
+        if (transposed)
+            mixer_apply(row, w, alpha, scratch, m);
+        else
+            mixer_apply_transposed(row, w, alpha, scratch, m);
+    }
+}
+
+/* c (D) <- the solution of S c = c with S = kept + gain Q, kept = 1 - gain, or of S^T. room: n n + mixer_scratch, n =
+ * direct_block */
+static inline void solve_formed(real *c, const real *kept, const real *gain, const real *w, const real *alpha,
+                                bool transposed, real *room, mixer m) {
+    const int64_t n = direct_block(m);
+    real *const S = room, *const scratch = S + n * n;
+    for (int64_t k = 0; k * n < m.D; k++) {
+        const real *const g = gain + k * n;
+        for (int64_t i = 0; i < n; i++) {
+            real *const row = S + i * n;
+            matrix_row(row, i, k, w, alpha, transposed, scratch, m);
+            for (int64_t j = 0; j < n; j++) row[j] *= transposed ? g[j] : g[i];
+            row[i] += kept[k * n + i];
+        }
+        solve_small(S, c + k * n, n);
+    }
+}
+#endif
 
 /* W^T c (D), written over the room's first row, given E^-1 gain and what W is multiplied by on the right side. */
 ROT_ROW const real *direct_sum(const real *gain, const real *right, const real *w, const real *alpha, bool transposed,

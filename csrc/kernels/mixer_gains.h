@@ -187,7 +187,7 @@ ROT_INLINE int64_t gains_room(gaining g) {
 
 /* Whether gains are others than alpha. */
 ROT_INLINE bool changes_gains(gaining g) {
-    return g.eps > 0 || g.steps || g.m.form == MIXER_MONARCH || g.m.form == MIXER_GRAM;
+    return mixer_alpha(g.m) && (g.eps > 0 || g.steps || g.m.form == MIXER_MONARCH || g.m.form == MIXER_GRAM);
 }
 
 /* gain, which may be alpha itself, from alpha */

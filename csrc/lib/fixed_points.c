@@ -15,7 +15,7 @@ static const double FINEST = 32; /* multiple of epsilon that is the least tolera
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
 static const int64_t MOST_CHANNELS = (int64_t)1 << 20; /* so that sizes of every mixer are below 2^63 */
 
-/* A mixer, and the sizes of its parts; its memory is also enough for the direct solver. */
+/* A mixer, and the sizes of its parts. */
 typedef struct {
     mixing of;
     int64_t u, alpha, prepared, scratch;
@@ -45,17 +45,24 @@ static void add_sizes(mixer_parts *m, double eps) {
     for (int64_t i = 0; i < members_of(&m->of); i++) {
         const gaining g = member_of(&m->of, eps, i).sizes;
         m->u += mixer_u(g.m), m->alpha += g.m.form == MIXER_GRAM ? 0 : mixer_alpha(g.m);
-        m->prepared += mixer_prepared(g.m) + (g.m.form == MIXER_GRAM);
-        m->scratch = most(m->scratch, most(mixer_scratch(g.m), gains_room(g)));
+        m->prepared += mixer_prepared(g.m);
+        m->scratch = most(m->scratch, most(mixer_scratch(g.m), changes_gains(g) ? gains_room(g) : 0));
     }
-    if (has_vectors(m->of.form)) m->scratch = most(m->scratch, direct_room(member_of(&m->of, eps, 0).sizes.m));
+    m->prepared += !m->alpha; /* for a gain of 1 behind it */
+}
+
+/* Room for the direct solver: of a mixture, for its matrix first. */
+static int64_t direct_scratch(const mixer_parts *m) {
+    const int64_t N = m->of.width;
+    if (m->of.form != MIXER_MIXTURE) return most(m->scratch, direct_room(member_of(&m->of, 0, 0).sizes.m));
+    return N * N + most(m->scratch, direct_room((mixer){MIXER_MATRIX, N, N}));
 }
 
 static mixer_parts mixer_of(reader *r, int64_t N) {
     enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
-    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR,   MIXER_LOW_RANK, MIXER_KRONECKER,
-                                    MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM,     MIXER_MIXTURE};
-    static const char *const names = "householder dplr low_rank kronecker monarch orthogonal dense mixture";
+    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR, MIXER_LOW_RANK, MIXER_KRONECKER, MIXER_MONARCH,
+                                    MIXER_MATRIX,      MIXER_GRAM, MIXER_MIXTURE,  MIXER_ROTATION};
+    static const char *const names = "householder dplr low_rank kronecker monarch orthogonal dense mixture rotation";
     mixer_parts m = {.of = {.rank = integer_of(r->b, &r->p, "rank", 1), .width = N}};
     const double eps = number_of(r->b, &r->p, "unit_eps");
     m.of.form = forms[choice_of(r->b, &r->p, "mixer", names)];
@@ -63,7 +70,7 @@ static mixer_parts mixer_of(reader *r, int64_t N) {
     if (N > MOST_CHANNELS) unsupported(r->b, &r->p, " of so many channels");
     if (!expect(r, N > 0 && m.of.rank <= N && eps >= 0 && (m.of.form != MIXER_MIXTURE || m.of.rank > 1))) return m;
     switch (m.of.form) {
-    case MIXER_MATRIX: return m;
+    case MIXER_MATRIX: m.of.rank = N; break;
     case MIXER_KRONECKER: m.of.rank = rows_of_product(N); break;
     case MIXER_GRAM: m.of.rank = N, m.of.power_steps = GRAM_STEPS; break;
     case MIXER_MIXTURE: m.of.rows = rows_of_product(N); break;
@@ -77,9 +84,8 @@ static mixer_parts mixer_of(reader *r, int64_t N) {
     return m;
 }
 
-/* What iterates, with the mixer's settings. The fixed point is found directly for mixers of vectors alone, and with a
- * low rank where `scaled`. */
-static iterated *new_iterated(reader *r, const mixer_parts *m, bool scaled) {
+/* What iterates, with the mixer's settings. A low rank has no direct solution where not `scaled`. */
+static iterated *new_iterated(reader *r, mixer_parts *m, bool scaled) {
     iterated *const to = good(r->b) ? arena_take(r->b->memory, 1, sizeof *to) : NULL;
     if (!to) {
         failed(r->b->error, ROTRNN_NO_MEMORY, "no memory for the model");
@@ -90,31 +96,28 @@ static iterated *new_iterated(reader *r, const mixer_parts *m, bool scaled) {
     to->unit_eps = number_of(r->b, &r->p, "unit_eps");
     to->negative = flag_of(r->b, &r->p, "negative");
     to->direct = flag_of(r->b, &r->p, "direct");
-    if (!expect(r, !to->direct || (has_vectors(m->of.form) && (m->of.form != MIXER_LOW_RANK || scaled)))) return NULL;
+    if (!expect(r, !to->direct || m->of.form != MIXER_LOW_RANK || scaled)) return NULL;
+    if (to->direct) m->scratch = direct_scratch(m);
     return to;
 }
 
-/* Sets the mixer of constant u and alpha, inputs i and i + 1, of which Gram has no alpha; or the matrix, input i + 2.
- */
+/* Sets the mixer of constant u and alpha, inputs i and i + 1, or of the matrix, input i + 2. Gram and the matrix have
+ * no alpha. */
 static void set_constant_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) {
-    const int64_t gains = m->of.form == MIXER_GRAM ? 1 : m->alpha, N = m->of.width;
-    if (m->of.form == MIXER_MATRIX) {
-        if (expect(r, r->in[i + 2] && is_matrix_or_none(r, i + 2, N, N))) to->matrix = packed_input(r, i + 2);
+    const int64_t gains = most(m->alpha, 1), N = m->of.width;
+    const bool matrix = m->of.form == MIXER_MATRIX;
+    const value *const of = r->in[matrix ? i + 2 : i], *const gain = matrix ? NULL : r->in[i + 1];
+    if (matrix && !expect(r, of && is_matrix_or_none(r, i + 2, N, N))) return;
+    if (!matrix && (!expect(r, !r->in[i + 2] && is(fixed(r, i, 1), 0, m->u)) ||
+                    !expect(r, is_matrix_or_none(r, i + 1, m->alpha, 0) && !m->alpha == !gain)))
         return;
-    }
-    if (!expect(r, !r->in[i + 2] && is(fixed(r, i, 1), 0, m->u) && is_matrix_or_none(r, i + 1, m->alpha, 0)) ||
-        !expect(r, !m->alpha == !r->in[i + 1]))
-        return;
-    const double *const u = doubles(r, r->in[i]), *const raw = doubles(r, r->in[i + 1]);
-    double *const prepared = spare(r->b, m->prepared), *const alpha = spare(r->b, gains);
+    const double *const given = doubles(r, of), *const raw = doubles(r, gain);
+    double *const u = spare(r->b, m->u), *const prepared = spare(r->b, m->prepared), *const alpha = spare(r->b, gains);
     double *const room = spare(r->b, m->scratch);
     if (!good(r->b)) return;
     for (int64_t g = 0; g < gains; g++) alpha[g] = raw ? to->largest / (1 + exp(-raw[g])) : 1;
-    for (int64_t k = 0; k < members_of(&m->of); k++) {
-        const member one = member_of(&m->of, to->unit_eps, k);
-        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
-        if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, room, one.sizes);
-    }
+    copy_row(u, given, m->u);
+    prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps, to->largest);
     to->prepared = stored(r->b, prepared, m->prepared);
     to->alpha = stored(r->b, alpha, gains);
 }
@@ -147,9 +150,10 @@ static void set_maps(reader *r, iterated *to, const columns *all, int64_t sums, 
 /* Appends the instruction, whose memory is given back behind it. */
 static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_parts *m, rows y, rows x, int64_t state) {
     if (!good(r->b)) return &r->b->nowhere;
-    to->room = rows_for(r, 6 * m->of.width + m->prepared + m->scratch);
+    const int64_t prepared = to->prepared ? 0 : m->prepared;
+    to->room = rows_for(r, 6 * m->of.width + prepared + m->scratch);
     op *const o = emit(r->b, kind, y, x);
-    o->count = m->prepared;
+    o->count = prepared;
     o->iterated = to;
     o->state = state_for(r, state);
     give_back(r, to->room);
@@ -170,7 +174,7 @@ static void set_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) 
 void read_fixed_point(reader *r) {
     const int64_t N = integer_of(r->b, &r->p, "width", 1);
     const bool scaled = flag_of(r->b, &r->p, "scaled"), silu = flag_of(r->b, &r->p, "silu");
-    const mixer_parts m = mixer_of(r, N);
+    mixer_parts m = mixer_of(r, N);
     const columns all[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID},
                                     [MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
                                     [MAP_ALPHA] = {.width = m.alpha, .function = LAGGED_SIGMOID},
@@ -200,7 +204,7 @@ void read_matrix_fixed_point(reader *r) {
         !expect(r, is(fixed(r, 4, 1), 0, E) && is_matrix_or_none(r, 6, E, E) && is_matrix_or_none(r, 7, E, 0)) ||
         !expect(r, is_matrix_or_none(r, 8, E, 0) && (r->in[7] || !r->in[8])))
         return;
-    const mixer_parts m = mixer_of(r, E);
+    mixer_parts m = mixer_of(r, E);
     const bool silu = flag_of(r->b, &r->p, "silu"), softplus = flag_of(r->b, &r->p, "softplus");
     const int64_t direction = flag_of(r->b, &r->p, "unit") ? LAGGED_UNIT : LAGGED_LINEAR;
     const bool gated = flag_of(r->b, &r->p, "gated"), plain = flag_of(r->b, &r->p, "plain");
@@ -215,7 +219,7 @@ void read_matrix_fixed_point(reader *r) {
     set_maps(r, to, all, 1, 5, E);
     set_mixer(r, to, &m, 7);
     if (!expect(r, to->maps[MAP_DELTA].width && to->maps[MAP_B].width && to->maps[MAP_C].width) ||
-        !expect(r, !to->direct || (!r->in[7] && !gated)))
+        !expect(r, !to->direct || (has_vectors(m.of.form) && !r->in[7] && !gated)))
         return;
     const double *const rates = doubles(r, A);
     double *const by_state = good(r->b) ? spare(r->b, S * E) : NULL;

@@ -3,8 +3,8 @@
  *
  *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if a gate is in it, and normalised if there is a norm,
  *
- * where `carried` is what comes from the state. It is found by iteration, where each sequence ends on its own, or, of
- * mixers of vectors and without gate and norm, directly.
+ * where `carried` is what comes from the state. It is found by iteration, where each sequence ends on its own, or
+ * directly: without gate and norm, and of a matrix state for mixers of vectors.
  */
 #include <math.h>
 
@@ -32,11 +32,6 @@ typedef struct {
 static void mix(const image *F, real *restrict v, const real *restrict y) {
     const int64_t N = F->N;
     const mixing *const how = &F->how->mixing;
-    if (how->form == MIXER_MATRIX) {
-        EACH(i, N) F->apart[i] = F->x[i] - y[i];
-        unrounded_product(v, N, y, 0, (gemm_view){F->apart, N, 1}, F->how->matrix, 1, N, N);
-        return;
-    }
     EACH(i, N) v[i] = F->x[i] - y[i];
     for (int64_t i = 0; i < members_of(how); i++) {
         const member one = member_of(how, 0, i);
@@ -143,26 +138,44 @@ static void apply_maps(const iterated *how, const frame *f, int64_t row) {
 static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *prepared) {
     const iterated *const how = F->how;
     F->w = how->prepared, F->alpha = how->alpha;
-    if (how->matrix || how->prepared) return;
+    if (how->prepared) return;
     const columns *const alpha = how->maps + MAP_ALPHA;
-    const real *const u = values_of(f, how->maps + MAP_U, row);
     real *const gains = alpha->width ? values_of(f, alpha, row) : prepared + o->count - 1;
     if (!alpha->width) gains[0] = 1; /* that of Gram, behind what is prepared */
     EACH(i, alpha->width) gains[i] = (real)how->largest * gains[i];
-    for (int64_t i = 0; i < members_of(&how->mixing); i++) {
-        const member one = member_of(&how->mixing, (real)how->unit_eps, i);
-        if (changes_gains(one.sizes))
-            mixer_gain(gains + one.alpha, u + one.u, gains + one.alpha, F->scratch, one.sizes);
-        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
-    }
+    prepare_members(prepared, values_of(f, how->maps + MAP_U, row), gains, F->scratch, &how->mixing,
+                    (real)how->unit_eps, (real)how->largest);
     F->w = prepared, F->alpha = gains;
+}
+
+/* Q (N,N) of a mixture: its rows are Q^T of the unit vectors. */
+static void form_mixture(const image *F, real *Q, real *scratch) {
+    const mixing *const how = &F->how->mixing;
+    zero_row(Q, F->N * F->N);
+    for (int64_t n = 0; n < F->N; n++) {
+        real *const row = Q + n * F->N;
+        row[n] = 1;
+        for (int64_t i = members_of(how) - 1; i >= 0; i--) {
+            const member one = member_of(how, 0, i);
+            mixer_apply_transposed(row, F->w + one.prepared, F->alpha + one.alpha, scratch, one.sizes.m);
+        }
+    }
 }
 
 /* y <- the fixed point of a vector state, directly, with the state h before it. */
 static void solve_vector(const image *F, real *y, const real *lambda, const real *h) {
-    const mixer m = member_of(&F->how->mixing, 0, 0).sizes.m;
-    const depth step = {.m = m, .scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
-    direct_token(&step, 0, y, h, NULL, F->scratch);
+    const int64_t N = F->N;
+    depth step = {.scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
+    real *room = F->scratch;
+    if (F->how->mixing.form == MIXER_MIXTURE) {
+        form_mixture(F, room, room + N * N);
+        step.m = (mixer){MIXER_MATRIX, N, N};
+        step.w = room;
+        room += N * N;
+    } else {
+        step.m = member_of(&F->how->mixing, 0, 0).sizes.m;
+    }
+    direct_token(&step, 0, y, h, NULL, room);
 }
 
 /* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has

@@ -105,8 +105,8 @@ typedef struct {
     int64_t at, width, function;
 } columns;
 
-/* A matrix of the file; and a mixture, reflections and Kronecker products in turn. */
-enum { MIXER_MATRIX = 100, MIXER_MIXTURE }; /* above all forms of mixer.h */
+/* A mixture, reflections and Kronecker products in turn. */
+enum { MIXER_MIXTURE = 100 }; /* above all forms of mixer.h */
 enum { MOST_MAPS = 5 };
 
 /* The mixer of tokens of `width` channels: its form and rank; the rows of a token as a matrix, for the products of a
@@ -124,7 +124,6 @@ typedef struct {
     mixing mixing;                /* of Q */
     double largest;               /* gain of the mixer: alpha = largest s(.) */
     double unit_eps;              /* least length that vectors are divided by; mixer_gains.h changes the gains for it */
-    const void *matrix;           /* of MIXER_MATRIX, packed */
     const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
     bool direct;                  /* the fixed point is found directly (direct.h), not by iteration */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */

@@ -64,7 +64,8 @@ ANYWHERE: list[LayerRow] = [
     *dplr.LAYERS,
     *fixed_point.FIXED_POINT,
 ]
-LAYER_ROWS = [*ANYWHERE, *bedouin.ON_CPU]
+ON_CPU: list[LayerRow] = [*bedouin.ON_CPU, *fixed_point.ON_CPU]
+LAYER_ROWS = [*ANYWHERE, *ON_CPU]
 LAYER_ROWS_LARGE: list[LayerRow] = [
     *linear.LINEAR_LARGE,
     *ladder.LADDER_LARGE,
@@ -103,7 +104,7 @@ ON_DEVICES: list[Case] = [
     *blocks.FUSED,
     *(row.case() for row in ANYWHERE),
 ]
-CASES = [*ON_DEVICES, *(row.case() for row in bedouin.ON_CPU)]
+CASES = [*ON_DEVICES, *(row.case() for row in ON_CPU)]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *orthogonal.OPS_LARGE,

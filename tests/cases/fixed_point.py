@@ -196,6 +196,10 @@ FIXED_POINT = [
     row("mixture", 2, 4, (4, 3), mixer="mixture", rank=3, **SMALL_GAIN),
     row("mixture constant", 1, 3, mixer="mixture", rank=2, selective=("lambda",), unit_eps=0.5, **SMALL_GAIN),
     row("mixture feedback", 2, 3, mixer="mixture", rank=2, spectral=True, feedback=("mixer",), **SMALL_GAIN),
+    row("rotation", 3, 5, (5, 0, 3), mixer="rotation", rank=2, **SMALL_GAIN),
+    row("rotation contractive", 2, 5, mixer="rotation", rank=3, contractive=True, tile=2, mixer_silu=True),
+    row("rotation constant", 2, 4, mixer="rotation", rank=2, selective=("lambda",), **SMALL_GAIN),
+    row("rotation feedback", 2, 3, mixer="rotation", rank=2, contractive=True, feedback=("mixer",)),
     row("convolution", 3, 6, (6, 0, 2), d_conv=4, rank=2),
     *(row(f"negative{how}", 2, 6, (6, 3), **(BOTH_SIGNS | own)) for how, own in SOLVED.items()),
     row("negative constant", 2, 6, **BOTH_SIGNS, selective=("mixer",), contractive=True),
@@ -212,5 +216,39 @@ FIXED_POINT = [
     row("", 1, 1),
     row("tile 2", 2, 0, tile=2),
     row("direct", 2, 0, solver="direct"),
+]
+
+FORMED: dict[str, dict[str, Any]] = {
+    "kronecker": {"d_state": 6},
+    "monarch": {"rank": 2, "unit_eps": 1e-5},
+    "orthogonal": {},
+    "dense": {"unit_eps": 1e-5},
+    "mixture": {"rank": 3},
+    "rotation": {"rank": 2, "d_state": 6},
+}
+"""Mixers whose systems are formed as matrices, which has no kernel on a GPU. The transitions are near 1 or -1, so the
+gains 1 - |lam| are small beside the norms of I - Q, up to 8 of a mixture, and the systems are well-conditioned."""
+
+ON_CPU = [
+    *(
+        row(f"direct {name}", 3, 5, (5, 0, 3), DIRECT, mixer=name, solver="direct", **own)
+        for name, own in FORMED.items()
+    ),
+    *(
+        row(f"direct constant {name}", 2, 4, None, DIRECT, mixer=name, solver="direct", selective=(), **own)
+        for name, own in FORMED.items()
+    ),
+    *(
+        row(
+            *(f"direct negative {name}", 2, 4, (4, 3), DIRECT),
+            **{"mixer": name, "solver": "direct", "negative": True, "lambda_init": (-0.95, -0.8)} | own,
+        )
+        for name, own in FORMED.items()
+    ),
+    row("direct unscaled", 2, 4, (4, 3), DIRECT, mixer="orthogonal", scaled=False, solver="direct"),
+    row("direct monarch convolution", 2, 4, (4, 3), DIRECT, mixer="monarch", rank=4, d_conv=2, solver="direct"),
+    row("direct", 0, 3, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
+    row("direct", 2, 0, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
+    row("direct", 1, 1, terms=DIRECT, mixer="kronecker", solver="direct"),
 ]
 FIXED_POINT_LARGE = [row("", 4, 300, (300, 0, 299, 17), d_state=40, rank=2, tol=1e-6)]

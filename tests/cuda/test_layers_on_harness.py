@@ -11,7 +11,7 @@ import pytest
 
 import fake_cupy
 from cuda_harness import on_harness
-from rotrnn import Bedouin, Context
+from rotrnn import Bedouin, Context, FixedPointRNN
 from rotrnn.devices import cuda
 from rotrnn.devices.recording import NotRecordable, RecordedLengths, Recording, recorded
 from rotrnn.nn import LAYERS
@@ -57,12 +57,29 @@ def test_packed_rows_on_the_cuda_kernels(layer: str) -> None:
         np.testing.assert_allclose(to_host(grads_there[name]), expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_an_op_without_a_kernel_says_so() -> None:
-    layer = Bedouin(4, d_state=3, solver="direct")
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Bedouin(4, d_state=3, solver="direct"), "selective_solve: there is no kernel for these arguments"),
+        (
+            FixedPointRNN(4, 4, mixer="kronecker", solver="direct"),
+            "depth_solve: there is no kernel for these arguments",
+        ),
+        (
+            FixedPointRNN(4, 4, mixer="orthogonal", solver="direct"),
+            "FixedPointRNN: solver='direct' with mixer='orthogonal'",
+        ),
+        (
+            FixedPointRNN(4, 4, mixer="mixture", rank=2, solver="direct"),
+            "FixedPointRNN: solver='direct' with mixer='mix",
+        ),
+    ],
+)
+def test_an_op_without_a_kernel_says_so(layer: Any, message: str) -> None:
     params, x = to_device(layer.init(np.random.default_rng(0))), to_device(np.ones((1, 2, 4), np.float32))
     with (
         on_harness(SEEDS[0]),
-        pytest.raises(NotImplementedError, match="selective_solve: there is no kernel for these arguments"),
+        pytest.raises(NotImplementedError, match=message),
     ):
         layer.forward(params, x)
 

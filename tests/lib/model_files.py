@@ -60,6 +60,10 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("selective_rotrnn", {"d_state": 6, "heads": 2, "gamma": "input"}),
     ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2, "selective": ("mixer",)}),
     ("fixed_point", {"d_state": 4, "solver": "direct", "rank": 2, "selective": ()}),
+    *(
+        ("fixed_point", {"d_state": 4, "solver": "direct", "mixer": mixer, "rank": 2})
+        for mixer in ("kronecker", "orthogonal", "mixture", "rotation")
+    ),
     ("bedouin", {"d_state": 2, "mixer": "dense"}),
     ("bedouin", {"d_state": 2, "mixer": "low_rank", "solver": "direct"}),
     ("fpmamba", {"d_state": 2, "mixer": "mixture", "rank": 3, "spectral": True}),

@@ -56,6 +56,15 @@ LINEAR = {"d_state": 10}
 TIGHT = {"tol": 4e-6, "max_iterations": 300}
 """For layers that iterate: about the least tolerance in float32, 32 of its epsilons. In double both streams do the same
 iterations, unless a residual is at the tolerance to rounding."""
+FORMED: dict[str, dict[str, Any]] = {
+    "kronecker": {},
+    "monarch": {"rank": 2, "unit_eps": 1e-5},
+    "orthogonal": {},
+    "dense": {"unit_eps": 1e-5},
+    "mixture": {"rank": 3},
+    "rotation": {"rank": 3},
+}
+"""Mixers whose direct solver eliminates matrices."""
 CASES = {
     "lru": Case("lru", LINEAR),
     "lru, real and imaginary": Case("lru", {**LINEAR, "form": "real_imag", "gamma": False}),
@@ -182,6 +191,12 @@ CASES = {
     "fixed_point, constant monarch": Case(
         "fixed_point", {**LINEAR, **TIGHT, "mixer": "monarch", "rank": 2, "selective": ("lambda",), "contractive": True}
     ),
+    "fixed_point, rotation": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 2, "contractive": True, "mixer_silu": True}
+    ),
+    "fixed_point, constant rotation": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 3, "selective": ()}
+    ),
     "fixed_point, dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "unit_eps": 1e-5}),
     "fixed_point, constant dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "selective": ()}),
     "fixed_point, epsilon": Case("fixed_point", {**LINEAR, **TIGHT, "rank": 2, "unit_eps": 3.0}),
@@ -222,6 +237,19 @@ CASES = {
     "fixed_point, direct low rank": Case(
         "fixed_point", {**LINEAR, "solver": "direct", "mixer": "low_rank", "feedback": ("output",), "negative": True}
     ),
+    **{
+        f"fixed_point, direct {mixer}": Case("fixed_point", {**LINEAR, "solver": "direct", "mixer": mixer, **own})
+        for mixer, own in FORMED.items()
+    },
+    **{
+        f"fixed_point, direct constant {mixer}": Case(
+            "fixed_point", {**LINEAR, "solver": "direct", "mixer": mixer, "selective": (), **own}
+        )
+        for mixer, own in FORMED.items()
+    },
+    "fixed_point, direct unscaled": Case(
+        "fixed_point", {**LINEAR, "solver": "direct", "mixer": "orthogonal", "scaled": False, "lambda_init": (0.1, 0.2)}
+    ),
     "fixed_point, symmetric": Case(
         "fixed_point",
         {
@@ -236,6 +264,7 @@ CASES = {
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
     "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
+    "bedouin, rotation": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "rotation", "rank": 2, "symmetric": True}),
     "bedouin, mixture": Case(
         "bedouin",
         {"d_state": 3, **TIGHT, "mixer": "mixture", "rank": 3, "mixer_silu": True, "feedback": ("mixer", "C")},
@@ -736,7 +765,6 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     [
         ("fixed_point, matrix", {"mixer": "householder"}),
         ("fixed_point, constant", {"mixer": "orthogonal"}),
-        ("fixed_point, kronecker", {"direct": True}),
         ("fixed_point, direct low rank", {"scaled": False}),
         ("fixed_point, feedback", {"direct": True}),
         ("fixed_point", {"unit_eps": -1.0}),

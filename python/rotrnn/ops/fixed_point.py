@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.mixer import KRONECKER, LOW_RANK, VECTORS, checked_parts
+from rotrnn.ops.mixer import KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
 
 
 def relax(
@@ -77,6 +77,10 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
     """Returns the sizes of w and of alpha for one token of `width` channels."""
     if form in VECTORS:
         return rank * (width + 1), rank
+    if form == MATRIX:
+        return width * width, 0
+    if form == ROTATION:
+        return rank * width, 0
     columns = width // rank
     if form == KRONECKER:
         return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
@@ -87,7 +91,8 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
     `rank` is R, the number of vectors; for a mixer without vectors, its `rows`. u and alpha are as for the mixer's
-    op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype.
+    op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype. Of the
+    form "matrix", u (width * width,) has the rows of Q; of it and of "rotation", alpha is empty.
 
     Raises
     ------
@@ -99,7 +104,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
     u, alpha = args.common(*checked_parts(args, form, u, alpha, rank))
-    lead = u.shape[: u.ndim - (2 if form in VECTORS else 1)]
+    lead = u.shape[: u.ndim - axes_of(form)]
     w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
     args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form)
     return PreparedMixer(w, alpha, form, rank)
@@ -202,10 +207,12 @@ def depth_solve(
     a step does not depend on later steps, so this is the fixed point of the whole. With `adjoint`, steps go down in
     time.
 
-    Without, the fixed point of each step is computed exactly, from that of the step before. ``I - Q_t`` is a matrix of
-    rank R, or for low rank a diagonal one and one of rank R, so by Woodbury's identity this takes a system of R
-    equations, solved with partial pivoting (csrc/kernels/depth.h). It is exact to rounding whether or not the iteration
-    converges, unless the system is singular.
+    Without, the fixed point of each step is computed exactly, from that of the step before, by a linear system that is
+    solved with partial pivoting (csrc/kernels/direct.h). For mixers of vectors, ``I - Q_t`` is a matrix of rank R, or
+    for low rank a diagonal one and one of rank R, so by Woodbury's identity the system has R equations. For "monarch"
+    there is a system of R equations for each block, and for the other mixers one of N equations, which costs
+    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless the
+    system is singular.
 
     Parameters
     ----------
@@ -231,13 +238,15 @@ def depth_solve(
     ------
     TypeError, ValueError
         Wrong dtype, mismatched shapes, a `y` that cannot be written in place, a number out of its range; for a direct
-        solution, a mixer without vectors, or a low-rank one without `scaled`.
+        solution, a low-rank mixer without `scaled`.
+    NotImplementedError
+        On a GPU, a direct solution of a mixer without vectors.
     """
     args = Boundary("depth_solve")
     arrays = _depth_arguments(args, y, x, lam, mixer, h0)
     scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
-    if tile is None and (mixer.form not in VECTORS or (mixer.form == LOW_RANK and not scaled)):
-        which = "a low-rank mixer without `scaled`" if mixer.form == LOW_RANK else "a mixer without vectors"
+    if tile is None and mixer.form == LOW_RANK and not scaled:
+        which = "a low-rank mixer without `scaled`"
         raise ValueError(f"depth_solve: tile is None with {which}, expected a mixer that has a direct solution")
     B, T = y.shape[:2]
     h = None if adjoint else args.out("h", None, y.shape, y.dtype)

@@ -13,7 +13,7 @@ from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.layers.fixed_point import DIRECT, SOLVERS
+from rotrnn.nn.layers.fixed_point import SOLVERS
 from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
@@ -22,6 +22,8 @@ LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
 """Initial values of lambda and delta; the paper does not give them. The iteration of a single token has the matrix
 C.B delta (I - Q), whose norm is up to 2 delta, so with this delta it contracts from the first training step on. With
 delta = sigmoid(0) = 1/2 some outputs are a thousand times too large."""
+DIRECT = ("householder", "dplr", "low_rank")
+"""Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
 
 
 @dataclass(frozen=True)

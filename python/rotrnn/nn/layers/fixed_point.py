@@ -35,7 +35,7 @@ from rotrnn.nn.fixed_points.iteration import (
     solve,
 )
 from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Map, Maps, emit_sums, flattened, lagged, mixer_maps
-from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts
+from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts, varies
 from rotrnn.nn.layer import (
     EVALUATION,
     Array,
@@ -52,9 +52,9 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import exponents, times_power
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, CheckedLengths
 from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.fixed_point import depth_pass, depth_solve
+from rotrnn.ops.fixed_point import DepthSolution, depth_pass, depth_solve
 from rotrnn.ops.pointwise import mask_padding, sigmoid
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
@@ -62,10 +62,10 @@ SELECTIVE = ("lambda", "mixer", "B")
 FEEDBACK = ("mixer", "output")
 GRADIENTS = ("one_step", "implicit")
 SOLVERS = ("iteration", "direct")
-DIRECT = ("householder", "dplr", "low_rank")
-"""Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
+MOST_IN_MATRICES = 1 << 24
+"""Numbers in the matrices of tokens that are formed at once."""
 
 
 class DepthGrads(NamedTuple):
@@ -188,8 +188,6 @@ class Depth:
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles, or a direct one, needs the host")
         assert self.operands is not None
-        mixer = self.mixer.prepared(self.operands)
-        assert mixer is not None
         rules: dict[str, Any] = {
             "tile": self.tile,
             "tol": settings.least_tol(y.dtype),
@@ -199,8 +197,45 @@ class Depth:
             "cycle": CYCLE,
             "patience": PATIENCE,
         }
-        solved = depth_solve(y, x, self.lam, mixer, self.h0, lengths=lengths, **rules, **how)
+        mixer = self.mixer.prepared(self.operands)
+        if mixer is None:
+            solved = self._solve_by_matrices(y, x, lengths, self.operands, **rules, **how)
+        else:
+            solved = depth_solve(y, x, self.lam, mixer, self.h0, lengths=lengths, **rules, **how)
         return solved.h, in_one_call(solved, lengths, y.dtype, settings, ctx, **asking)
+
+    def _solve_by_matrices(
+        self, y: Array, x: Array, lengths: Steps, operands: Operands, *, adjoint: bool, **how: Any
+    ) -> DepthSolution:
+        """`depth_solve` with the mixer's matrices, of MOST_IN_MATRICES numbers at most: in pieces of time, each with
+        what the one before, or for the adjoint the one behind it, hands on."""
+        if not isinstance(y, np.ndarray):
+            settings = f"solver='direct' with mixer='{self.mixer.name}'"
+            raise NotImplementedError(f"FixedPointRNN: {settings}, expected another solver on a GPU")
+        B, T, N = y.shape
+        size = max(MOST_IN_MATRICES // (max(B, 1) * N * N), 1) if varies(operands) else max(T, 1)
+        h, out, parts = self.h0, np.zeros_like(y), []
+        for low in range(0, max(T, 1), size)[:: -1 if adjoint else 1]:
+            at = slice(low, low + size)
+            own, given = y[:, at].copy(), x[:, at].copy()
+            if adjoint and low + size < T:
+                given[:, -1] += (self.lam if self.lam.ndim == 1 else self.lam[:, low + size]) * y[:, low + size]
+            steps = CheckedLengths.of(np.clip(np.asarray(lengths) - low, 0, own.shape[1]), B, own.shape[1])
+            lam = self.lam if self.lam.ndim == 1 else contiguous(self.lam[:, at])
+            mixer = self.mixer.as_matrices(
+                tuple(contiguous(one[:, at]) for one in operands) if varies(operands) else operands, given
+            )
+            part = depth_solve(own, given, lam, mixer, h, lengths=steps, adjoint=adjoint, **how)
+            y[:, at] = own
+            if part.h is not None:
+                out[:, at], h = part.h, last_steps(part.h, steps, h)
+            parts.append(part)
+        return DepthSolution(
+            None if adjoint else out,
+            np.max([one.iterations for one in parts], 0),
+            np.sum([one.applied for one in parts], 0),
+            np.max([one.residual for one in parts], 0),  # NaN if one is
+        )
 
     def backward(self, dh: Array, y: Array, h: Array, lengths: Steps) -> DepthGrads:
         """Returns the gradients for dh, the gradient of h = F(y), with y held constant."""
@@ -353,10 +388,11 @@ class FixedPointRNN(Recurrent):
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
     solver : "iteration" or "direct"
-        "direct" computes the fixed point of each token exactly, from that of the token before, by a system of R
-        equations (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not
-        the iteration would converge. ``I - Q_t`` must be a diagonal matrix and one of low rank: "householder", "dplr",
-        or "low_rank" if scaled. The settings of the iteration are then without meaning, and so is `start`; but the
+        "direct" computes the fixed point of each token exactly, from that of the token before, by a linear system
+        (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
+        iteration would converge. With "householder", "dplr" and, if scaled, "low_rank" the system has R equations, with
+        "monarch" R for each block; with the other mixers it has N, which costs ``N^3 / 3`` multiplications a token, and
+        works on the CPU alone. The settings of the iteration are then without meaning, and so is `start`; but the
         residual is still computed, and one of `tol` or more means that the system was nearly singular, and is reported
         as a fixed point that was not reached.
     tile : int, optional
@@ -468,7 +504,6 @@ class FixedPointRNN(Recurrent):
         direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
-            ("solver", direct and self.mixer not in DIRECT, "mixer", f"one of {', '.join(DIRECT)}"),
             ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
             ("feedback", fed and direct, "solver", "'iteration'"),
             ("feedback", fed and tiled, "tile", "None"),
