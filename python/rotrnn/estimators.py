@@ -35,7 +35,7 @@ from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Params, Recurrent, astype
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.tasks import Task
+from rotrnn.tasks import Task, frames
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.lags import Lags
 from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
@@ -777,11 +777,12 @@ class Forecaster(Estimator):
         self.objective = objective
         self.quantiles = quantiles
 
-    def fit(self, y: npt.ArrayLike) -> Self:
-        """Fits to a series (n,) or (n, V). ValueError if it is too short, or not of finite numbers."""
+    def fit(self, y: Any) -> Self:
+        """Fits to a series (n,) or (n, V), an array or a frame of pandas or polars. ValueError if it is too short, not
+        of finite numbers, or its dates do not increase."""
         self._check(Boundary(f"{type(self).__name__}.fit"))
-        series = self._series("fit", y)
-        self._flat = np.ndim(y) == 1
+        series, self._flat = self._series("fit", y)
+        self._given = y
         held = self._share(len(series))
         shared = self.linear and not self.quantiles  # then the later half decides the share
         with self._place() as path:
@@ -837,14 +838,15 @@ class Forecaster(Estimator):
         _check_objective(args, self.objective, self.quantiles)
         check_causal(f"{args.op}: ", Series(), self._layer(args))
 
-    def _series(self, call: str, y: npt.ArrayLike) -> Numbers:
-        """Returns a series (n, V), checked."""
+    def _series(self, call: str, y: Any) -> tuple[Numbers, bool]:
+        """Returns a series (n, V), checked, and whether it was (n,)."""
         where, name = f"{type(self).__name__}.{call}", "after" if call == "predict" else "y"
-        array = _targets(where, y, numbers=True, name=name)
+        given = frames.numbers_of(where, name, y) if frames.is_frame(y) else y
+        array = _targets(where, given, numbers=True, name=name)
         if call != "fit" and array.reshape(len(array), -1).shape[1] != self.series_.shape[1]:
             expected = f"(n, {self.series_.shape[1]}) as of the series that was fitted"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
-        return array.reshape(len(array), -1)
+        return array.reshape(len(array), -1), array.ndim == 1
 
     def _check_quantiles(self, call: str, quantiles: bool) -> None:
         """Raises ValueError if quantiles are asked for, and there are none."""
@@ -866,8 +868,10 @@ class Forecaster(Estimator):
         after: npt.ArrayLike | None = None,
         quantiles: bool = False,
         interval: float | None = None,
-    ) -> Numbers:
-        """Returns the forecast (steps,), or (steps, V), of what follows the series.
+    ) -> Any:
+        """Returns the forecast (steps,), or (steps, V), of what follows the series: an array, or of a frame such a
+        frame with the index, or the column of dates, that follows, if it has equal steps (`rotrnn.tasks.frames`).
+        Quantiles and intervals are arrays.
 
         Parameters
         ----------
@@ -888,7 +892,7 @@ class Forecaster(Estimator):
         self._check_fitted("predict")
         self._check_quantiles("predict", quantiles)
         self._check_interval("predict", interval, quantiles)
-        y = self.series_ if after is None else self._series("predict", after)
+        y = self.series_ if after is None else self._series("predict", after)[0]
         H, V = self.horizon, y.shape[1]
         steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
         if interval is not None and steps > H:
@@ -908,7 +912,8 @@ class Forecaster(Estimator):
             errors = self._errors(given, self._forecasts(given)) if goes_on else self.errors_
             width = self._spread("predict", errors, len(given) - 1 if goes_on else n - 1, interval)[:steps]
             return self._interval(forecasts, width)
-        return self._shaped(forecasts, quantiles)
+        shaped, whole = self._shaped(forecasts, quantiles), self._given if after is None else after
+        return frames.like(whole, shaped) if frames.is_frame(whole) and not quantiles else shaped
 
     def _check_interval(self, call: str, interval: float | None, quantiles: bool) -> None:
         where = f"{type(self).__name__}.{call}: interval is {interval!r}"
@@ -963,7 +968,7 @@ class Forecaster(Estimator):
         self._check_fitted("backtest")
         self._check_quantiles("backtest", quantiles)
         self._check_interval("backtest", interval, quantiles)
-        later = self._series("backtest", y)
+        later, _ = self._series("backtest", y)
         found, naive = self._backtest(later)
         naive = naive[..., 0] if self._flat else naive
         if interval is None:
@@ -985,7 +990,7 @@ class Forecaster(Estimator):
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
         forecast), over all steps and all of the horizon. 0 is as good as naive, 1 is perfect."""
         self._check_fitted("score")
-        later = self._series("score", y)
+        later, _ = self._series("score", y)
         found, naive = self._backtest(later)
         at = np.arange(len(later))[:, None] + np.arange(self.horizon)
         there, truth = at < len(later), later[np.minimum(at, len(later) - 1)]
