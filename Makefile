@@ -158,8 +158,8 @@ step-test-data: .venv/installed build/data/installed
 	PYTHONPATH=$(CURDIR)/build/data $(PYTEST) tests/with_pandas
 
 build/data/installed: | .venv/bin/python
-	@echo "installing pyarrow, pandas and statsmodels into build/data"
-	@$(PIP) --upgrade --no-deps --target build/data pyarrow pandas statsmodels patsy pytz tzdata
+	@echo "installing pyarrow, pandas, polars and statsmodels into build/data"
+	@$(PIP) --upgrade --no-deps --target build/data pyarrow pandas polars polars-runtime-32 statsmodels patsy pytz tzdata
 	@touch $@
 
 step-cuda: .venv/installed

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import busy, expressive, full_size, recall, report, ssd, tiles, training
+from benchmarks import busy, expressive, forecasts, full_size, recall, report, ssd, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -130,6 +130,14 @@ def test_recall_is_written_up_from_what_is_recorded(tmp_path: Path) -> None:
         variants = {one.source.configuration for one in plan(f"{name}-small").values()}
         assert variants == {row["configuration"] for row in rows} <= set(recall.LOOKS)
         assert all(f"| {variant} " in page for variant in variants)
+
+
+def test_forecasts_are_written_up_from_what_is_recorded(tmp_path: Path) -> None:
+    recorded = json.loads((forecasts.RESULTS / "forecasts.json").read_text(encoding="utf-8"))
+    forecasts.write_up(recorded, tmp_path)
+    page = (tmp_path / "forecasts.md").read_text(encoding="utf-8")
+    assert page == (forecasts.RESULTS / "forecasts.md").read_text(encoding="utf-8")
+    assert all(f"| {name} " in page for row in recorded["rows"] for name in row["errors"])
 
 
 def test_what_rope_reaches_at_best() -> None:

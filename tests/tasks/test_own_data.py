@@ -16,6 +16,7 @@ from PIL import Image
 from rotrnn import cli
 from rotrnn.tasks import Arrays, Folder, Series, Table, Task, describe, save_arrays
 from rotrnn.tasks.audio import read_recording
+from rotrnn.tasks.lags import chosen
 from rotrnn.tasks.own import Scale
 from rotrnn.tasks.series import Form
 from rotrnn.training.recipe import load_recipe
@@ -548,6 +549,25 @@ def test_every_target_of_a_series_is_in_one_part(tmp_path: Path) -> None:
             assert (counted[first - 1 : end - 1, 0] == 1).all()
     assert task.metric == "skill"
     assert (task.n_classes, task.n_features) == (3, 2)
+
+
+def test_a_linear_forecast_of_the_training_part_is_what_is_corrected(tmp_path: Path) -> None:
+    """Of a file with other numbers after the training part it is the same; targets count where it has its steps."""
+    y = np.random.default_rng(0).standard_normal((100, 2)).cumsum(0)
+    line = chosen(y[:70], 2, 1)
+    assert line is not None
+    for end in (y[70:], 5 + y[70:]):
+        np.savez(tmp_path / "y.npz", y=np.concatenate([y[:70], end]))
+        task = Series(str(tmp_path / "y.npz"), horizon=2, window=30, val_fraction=0.1, linear=True).load()
+        train: Any = task.train
+        _, labels, _ = train.batch(np.array([0, len(train) - 1]), np.float64)
+        assert np.isnan(labels[0, : line.size - 1]).all()
+        found = labels * train.targets.std + train.targets.mean
+        for row, first in ((0, 0), (1, 40)):
+            for t in range(line.size - 1 if row == 0 else 0, 28):
+                at = first + t
+                wanted = y[at + 1 : at + 3] - line(y, np.array([at]))[0]
+                np.testing.assert_allclose(found[row, t].reshape(2, 2), wanted, rtol=0, atol=1e-12)
 
 
 def test_series_that_do_not_fit(tmp_path: Path) -> None:

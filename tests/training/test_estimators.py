@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
 from rotrnn import LRU
-from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle
+from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle, share_of
 from rotrnn.nn.layer import astype
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
@@ -325,6 +325,94 @@ def test_the_score_is_the_skill_of_a_loop() -> None:
     assert abs(one.score(y[90:]) - (1 - np.mean(errors[0]) / np.mean(errors[1]))) <= 1e-12
 
 
+def noisy_wave(n: int) -> Any:
+    """A wave with a period of 12 and noise: the linear forecast is right."""
+    return 5 * np.sin(np.arange(n) * np.pi / 6) + np.random.default_rng(3).standard_normal(n)
+
+
+def chaos(n: int) -> Any:
+    """The logistic map, of which no linear forecast is better than the mean."""
+    y = np.full(n, 0.3)
+    for t in range(1, n):
+        y[t] = 3.8 * y[t - 1] * (1 - y[t - 1])
+    return y
+
+
+def test_the_recurrence_adds_what_the_linear_forecast_does_not_see() -> None:
+    y, origins = chaos(400), np.arange(319, 399)
+    one = Forecaster(**{**SMALL, "epochs": 15}).fit(y[:320])
+    found, _ = one.backtest(y[320:])
+    errors = np.abs(np.stack([found[:, 0], one.form_.base(y[:, None], origins)[:, 0, 0]]) - y[320:]).mean(1)
+    assert one.share_ > 0.5
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_a_linear_series_is_forecast_by_the_linear_part() -> None:
+    y = noisy_wave(200)
+    one = Forecaster(horizon=6, **{**SMALL, "epochs": 10}).fit(y[:160])
+    assert one.share_ < 0.2
+    found, _ = one.backtest(y[160:])
+    line = one.form_.base(y[:, None], np.arange(159, 199))[..., 0]
+    correction = found - line
+    assert np.abs(correction).mean() < 0.1 * np.abs(y).mean()
+    model, _ = one.model_.forward(astype(one.params_, np.float64), one.form_.inputs(y[:, None])[None])
+    np.testing.assert_allclose(model[0, 159:199], correction, rtol=0, atol=1e-4)  # parameters in float32 have the share
+
+
+def test_the_share_is_the_lower_end_of_a_least_squares() -> None:
+    """By a loop over blocks of two origins, as the horizon is; a constant in what is wanted does not matter."""
+    rng = np.random.default_rng(0)
+    said = rng.standard_normal((41, 2, 1))
+    wanted = 0.8 * said + 0.3 * rng.standard_normal(said.shape)
+    wanted[-1, 1] = np.nan
+    x, y = (np.where(np.isnan(wanted), 0, one - np.nanmean(one + 0 * wanted, 0)) for one in (said, wanted))
+    b = (x * y).sum() / (x * x).sum()
+    squares = sum((x[rows] * (y - b * x)[rows]).sum() ** 2 for rows in np.array_split(np.arange(41), 20))
+    expected = b - 3 * np.sqrt(squares) / (x * x).sum()
+    assert 0.5 < expected < 0.8
+    assert abs(share_of(said, wanted) - expected) < 1e-12
+    assert abs(share_of(said + 7, wanted - 100) - expected) < 1e-12
+    assert share_of(said, 2 * said) == 1
+    assert share_of(said, rng.standard_normal(said.shape)) == 0
+    assert share_of(np.ones_like(said), wanted) == 0
+
+
+def test_intervals_are_quantiles_of_recent_errors() -> None:
+    y = np.stack([noisy_wave(160), np.random.default_rng(5).standard_normal(160)], 1)
+    one = Forecaster(horizon=3, **QUICK).fit(y[:120])
+    bounds = one.predict(interval=0.8)
+    assert bounds.shape == (3, 2, 2)
+    np.testing.assert_allclose(bounds.mean(-1), one.predict(), rtol=1e-12)
+    for h in range(3):
+        for v in range(2):
+            known = [abs(error) for error in one.errors_[:, h, v] if not np.isnan(error)][-40:]
+            half = (bounds[h, v, 1] - bounds[h, v, 0]) / 2
+            np.testing.assert_allclose(half, sorted(known)[33 - 1], rtol=1e-9)  # 33 = ceil(41 * 0.8)
+    assert np.isnan(one.errors_[-1]).all()
+    assert not np.isnan(one.errors_[118, 0]).any()
+
+
+def test_intervals_of_a_backtest_are_those_of_forecasts_with_what_is_known() -> None:
+    y = noisy_wave(160)
+    one = Forecaster(horizon=3, **QUICK).fit(y[:120])
+    bounds, naive = one.backtest(y[120:], interval=0.5)
+    assert bounds.shape == (*naive.shape, 2) == (40, 3, 2)
+    for i in (0, 1, 7, 39):
+        np.testing.assert_allclose(bounds[i], one.predict(after=y[: 120 + i], interval=0.5), rtol=1e-9)
+    other = one.predict(after=y[::-1], interval=0.5)  # another series: errors as of the fit
+    np.testing.assert_allclose(np.ptp(other, -1), np.ptp(one.predict(interval=0.5), -1), rtol=1e-9)
+
+
+def test_intervals_hold_their_share() -> None:
+    """Of 300 forecasts one step ahead, 0.8 with a deviation of 0.023, and one of 0.06 by the 40 errors of a quantile,
+    which 300 / 40 of them share."""
+    y = noisy_wave(600)
+    one = Forecaster(**QUICK).fit(y[:300])
+    low, high = np.moveaxis(one.backtest(y[300:], interval=0.8)[0], -1, 0)[:, :, 0]
+    held = np.mean((low <= y[300:]) & (y[300:] <= high))
+    assert abs(held - 0.8) < 3 * np.hypot(0.023, 0.06 / np.sqrt(300 / 40))
+
+
 def test_series_that_cannot_be_forecast() -> None:
     with pytest.raises(ValueError, match="6 of 6 steps are for training, expected at least 14"):
         Forecaster(period=12, validation_fraction=0.0).fit(np.arange(6.0))
@@ -380,7 +468,8 @@ def test_series_that_cannot_be_forecast() -> None:
         (Forecaster, {"horizon": 2**31}, "horizon is 2147483648, expected an integer of at least 1"),
         (Forecaster, {"period": -1}, "period is -1, expected an integer from 0"),
         (Forecaster, {"window": "a"}, "window is 'a', expected an integer from 0"),
-        (Forecaster, {"window": 99}, "window is 99, expected at most the 36 steps for training"),
+        (Forecaster, {"window": 99}, "window is 99, expected at most the 32 steps for training"),
+        (Forecaster, {"linear": 1}, "linear is 1, expected True or False"),
         (Forecaster, {"levels": 1}, "levels is 1, expected True or False"),
         (Forecaster, {"levels": False, "period": 0}, "levels is False with period 0, expected one of the two"),
     ],
@@ -429,6 +518,7 @@ def fitted() -> dict[str, Any]:
         "c": SequenceClassifier(**QUICK).fit(x, np.arange(40) % 2),
         "r": SequenceRegressor(**QUICK).fit(x, STEPS),
         "f": Forecaster(**QUICK).fit(STEPS),
+        "n": Forecaster(validation_fraction=0.0, linear=False, **QUICK).fit(STEPS),
     }
 
 
@@ -478,6 +568,13 @@ def fitted() -> dict[str, Any]:
         ("c", "fit", {"x": {"a": 1}, "y": [1]}, "X is a dict, expected an array, or a list of arrays"),
         ("f", "predict", {"steps": 3, "quantiles": True}, "quantiles is True with objective 'mse', expected False, or"),
         ("f", "backtest", {"y": LATER, "quantiles": True}, "quantiles is True with objective 'mse', expected False"),
+        *[
+            ("f", "predict", {"interval": share}, f"interval is {share!r}, expected a number between 0 and 1, or None")
+            for share in (0, 1, 80, "a", float("nan"), True)
+        ],
+        ("f", "backtest", {"y": LATER, "interval": 2}, "interval is 2, expected a number between 0 and 1, or None"),
+        ("f", "predict", {"steps": 3, "interval": 0.8}, "steps is 3, expected at most the horizon, 1, with interval"),
+        ("n", "predict", {"interval": 0.8}, "interval is 0.8, expected None: no forecast 1 steps ahead was held out"),
         # settings
         *[
             ("f", "predict", {"steps": steps}, f"steps is {steps!r}, expected a positive integer")

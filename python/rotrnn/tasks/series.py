@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, read_npz
 from rotrnn._support.settings import settle
+from rotrnn.tasks.lags import Lags, chosen
 from rotrnn.tasks.own import Numbers, Scale, check_range
 from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
@@ -25,14 +26,21 @@ class Form:
     """What a model of forecasts reads and predicts at each step t of a series y (n, V).
 
     It reads ``y_t - y_(t - period)`` (zero in the first `period` steps) and, with `levels`, ``y_t``, as (n, V) or
-    (n, 2 V). It predicts what is to be added to `naive`, the forecast that repeats the last `period` steps:
-    ``y_(t + h) - y_(t + h - period ceil(h / period))`` for h = 1..horizon, as (n, horizon V). A period of 1 repeats the
-    last number; a period of 0 stands for no differences: levels alone are read and predicted.
+    (n, 2 V). It predicts what is to be added to `base` for h = 1..horizon, as (n, horizon V): to the forecast of `line`
+    or, without it, to `naive`, the forecast that repeats the last `period` steps, so that it predicts
+    ``y_(t + h) - y_(t + h - period ceil(h / period))``. A period of 1 repeats the last number; a period of 0 stands for
+    no differences: levels alone are read and, without `line`, predicted.
     """
 
     horizon: int
     period: int
     levels: bool
+    line: Lags | None = None
+
+    @property
+    def first(self) -> int:
+        """The first step at which there is all that the forecasts are made of."""
+        return max(self.period, self.line.size - 1 if self.line is not None else 0)
 
     def inputs(self, y: Numbers) -> Numbers:
         """Returns what the model reads."""
@@ -51,20 +59,32 @@ class Form:
         at = origins[:, None] + h - self.period * -(-h // self.period)
         return np.asarray(y[np.where(at < 0, origins[:, None], at)])
 
+    def base(self, y: Numbers, origins: Index) -> Numbers:
+        """Returns the forecasts (origins, horizon, V) that the model corrects: those of `line`, and naive ones where
+        there are fewer steps than it reads, or no line."""
+        found = self.naive(y, origins, self.horizon)
+        if self.line is not None:
+            there = origins >= self.line.size - 1
+            found[there] = self.line(y, origins[there])
+        return found
+
     def targets(self, y: Numbers) -> Numbers:
         """Returns what the model is to predict, (n, horizon V); NaN where the series has ended."""
         n, V = y.shape
         t = np.arange(n)
         at = t[:, None] + np.arange(1, self.horizon + 1)
         later = np.where((at < n)[..., None], y[np.minimum(at, n - 1)], np.nan)
-        return np.asarray((later - self.naive(y, t, self.horizon)).reshape(n, self.horizon * V))
+        return np.asarray((later - self.base(y, t)).reshape(n, self.horizon * V))
 
 
 @dataclass(frozen=True)
 class WindowSplit(Split):
     """Windows of a series. Window i has `length` steps from ``start[i]``; of its steps from ``first[i]`` on, before
-    ``end[i]``, the targets count that are not NaN. Both are scaled when a batch is drawn."""
+    ``end[i]``, the targets count that are not NaN. Both are scaled when a batch is drawn. `form` is how they follow
+    from the series, whose first `steps` are for training."""
 
+    form: Form
+    steps: int
     inputs: Scale
     targets: Scale
     read: Numbers
@@ -107,6 +127,9 @@ class Series:
     levels : bool
         Read the numbers beside their differences. Without them a trend that goes on does not lead to inputs that were
         never seen.
+    linear : bool
+        Correct a linear forecast, ridge regression on the last steps that is fitted to the training part
+        (`rotrnn.tasks.lags`), instead of the naive one; of a series that is too short for it, the naive one as well.
     window : int
         Number of steps of a window; 0: half of the training part, at most 256.
     val_fraction, test_fraction : float
@@ -120,6 +143,7 @@ class Series:
     horizon: int = 1
     period: int = 1
     levels: bool = True
+    linear: bool = False
     window: int = 0
     val_fraction: float = 0.1
     test_fraction: float = 0.2
@@ -145,7 +169,7 @@ class Series:
 
     @property
     def form(self) -> Form:
-        """What the model reads and predicts."""
+        """What the model reads and predicts, before a linear forecast is fitted."""
         return Form(self.horizon, self.period, self.levels)
 
     @property
@@ -186,15 +210,18 @@ class Series:
         window = self.window or max(min(MOST_WINDOW, train // 2), 2)
         if window > train:
             raise ValueError(f"Series: window is {window}, expected at most the {train} steps for training")
-        inputs, targets = self.form.inputs(y), self.form.targets(y)
+        form = replace(self.form, line=chosen(y[:train], self.horizon, self.period) if self.linear else None)
+        inputs, targets = form.inputs(y), form.targets(y)
         when = np.arange(n)[:, None] + np.repeat(np.arange(1, self.horizon + 1), V)  # the time of each target
-        whole = np.arange(n) >= self.period  # where there are differences
+        whole = np.arange(n) >= form.first
         read = Scale.of(inputs[self.period : train], marks=True)
         asked = Scale.of(np.where(when < train, targets, np.nan)[whole])
 
         def split(low: int, high: int, start: Index, first: Index, end: Index) -> WindowSplit:
             counted = (low <= when) & (when < high) & whole[:, None]
-            return WindowSplit(read, asked, inputs, np.where(counted, targets, np.nan), window, start, first, end)
+            return WindowSplit(
+                form, train, read, asked, inputs, np.where(counted, targets, np.nan), window, start, first, end
+            )
 
         start = np.arange(train - window + 1)
         training = split(0, train, start, start, start + window)

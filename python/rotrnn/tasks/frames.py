@@ -1,0 +1,131 @@
+"""Series given as frames: what pandas' and polars' know besides numbers, which goes on in forecasts.
+
+Neither package is imported: what is there is found by the methods that its objects have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from rotrnn.ops.boundary import on_host
+from rotrnn.tasks.own import Numbers
+
+
+def is_frame(y: Any) -> bool:
+    """Returns whether it is a Series or a DataFrame of pandas or polars."""
+    return _of_pandas(y) or _of_polars(y)
+
+
+def numbers_of(call: str, name: str, y: Any) -> Numbers:
+    """Returns the numbers of a frame, the argument `name` of `call`: of the column, or all columns, of pandas; of
+    polars, of all columns but the one with dates.
+
+    Raises
+    ------
+    ValueError
+        A column does not hold numbers, dates are not sorted, or there are two columns of dates.
+    """
+    if _of_polars(y):
+        dated = _dated(call, name, y)
+        dates = y[dated].to_numpy() if dated else ()
+        columns = [y[one] for one in y.columns if one != dated] if hasattr(y, "columns") else [y]
+    else:
+        dates = y.index if hasattr(y.index, "asi8") else ()
+        columns = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
+    times = np.asarray(getattr(dates, "asi8", dates))
+    if (wrong := np.flatnonzero(times[1:] <= times[:-1])).size:
+        first, then = dates[wrong[0]], dates[wrong[0] + 1]
+        raise ValueError(f"{call}: {name} has the date {then} after {first}, expected dates that increase")
+    for one in columns:
+        if not _numeric(one.dtype):
+            hint = " (dates: set_index)" if _of_pandas(y) and str(one.dtype).startswith(("datetime", "period")) else ""
+            raise ValueError(f"{call}: {name} has column {one.name!r} of dtype {one.dtype}, expected numbers{hint}")
+    if not columns:
+        raise ValueError(f"{call}: {name} has no column with numbers, expected one")
+    arrays = [np.asarray(on_host(call, name, one), np.float64) for one in columns]
+    return np.stack(arrays, 1) if hasattr(y, "columns") else arrays[0]
+
+
+def like(y: Any, forecasts: Numbers) -> Any:
+    """Returns forecasts (steps,) or (steps, V) of what follows a frame as such a frame, with the index or the dates
+    that follow; the array itself if they do not go on in equal steps."""
+    steps = len(forecasts)
+    if _of_polars(y):
+        if not hasattr(y, "columns"):
+            return type(y)(y.name, forecasts)
+        dated = _dated("", "", y)
+        values = iter(forecasts.T)
+        if dated is None:
+            return type(y)(dict(zip(y.columns, values, strict=True)))
+        later = following(y[dated].to_numpy(), steps)
+        if later is None:
+            return forecasts
+        made = type(y)({one: later if one == dated else next(values) for one in y.columns})
+        return made.with_columns(made[dated].cast(y[dated].dtype))
+    index = _following_index(y.index, steps)
+    if index is None:
+        return forecasts
+    return type(y)(forecasts, index=index, **({"columns": y.columns} if y.ndim == 2 else {"name": y.name}))
+
+
+def following(dates: Numbers, steps: int) -> Numbers | None:
+    """Returns the dates, datetime64 (steps,), that follow dates in equal steps of time or of calendar months, on the
+    same day or on the last; None if there are fewer than three or they do not."""
+    if len(dates) < 3 or np.isnat(dates).any():
+        return None
+    apart = np.diff(dates)
+    ahead = np.arange(1, steps + 1)
+    if (apart == apart[0]).all():
+        return np.asarray(dates[-1] + apart[0] * ahead)
+    day = np.timedelta64(1, "D")
+    for shift in (0 * day, day):  # the last day of a month is the day before the first of the next
+        moved = dates + shift
+        months = moved.astype("M8[M]")
+        within, between = moved - months.astype(moved.dtype), np.diff(months)
+        if (within == within[0]).all() and (between == between[0]).all():
+            return np.asarray((months[-1] + between[0] * ahead).astype(dates.dtype) + within[0] - shift)
+    return None
+
+
+def _following_index(index: Any, steps: int) -> Any:
+    """Returns the index that follows one of pandas; None if it does not go on in equal steps."""
+    if hasattr(index, "asi8"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pandas says that it will be an offset instead of its name; both will do
+            freq = index.freq or (index.inferred_freq if len(index) > 2 else None)
+        if freq is None:
+            return None
+        settings = {} if hasattr(index, "asfreq") else {"freq": freq}
+        later = [index[-1:].shift(i, **settings) for i in range(1, steps + 1)]
+    else:
+        apart = np.diff(index.to_numpy()) if index.dtype.kind in "iu" else np.zeros(0)
+        if not len(apart) or (apart != apart[0]).any():
+            return None
+        later = [index[-1:] + int(apart[0]) * i for i in range(1, steps + 1)]
+    return later[0].append(later[1:])
+
+
+def _of_pandas(y: Any) -> bool:
+    return hasattr(y, "iloc") and hasattr(y, "index")
+
+
+def _of_polars(y: Any) -> bool:
+    return hasattr(y, "to_physical") or (hasattr(y, "get_columns") and hasattr(y, "with_columns"))
+
+
+def _numeric(dtype: Any) -> bool:
+    """Returns whether a dtype of pandas or polars is that of real numbers."""
+    if hasattr(dtype, "is_numeric") and callable(dtype.is_numeric):
+        return bool(dtype.is_numeric())
+    return getattr(dtype, "kind", "O") in "biuf"
+
+
+def _dated(call: str, name: str, y: Any) -> str | None:
+    """Returns the column of dates of a frame of polars."""
+    dated = [one.name for one in y.get_columns() if one.dtype.is_temporal()] if hasattr(y, "columns") else []
+    if len(dated) > 1:
+        raise ValueError(f"{call}: {name} has the columns of dates {', '.join(map(repr, dated))}, expected one")
+    return dated[0] if dated else None

@@ -1,0 +1,120 @@
+"""Series of pandas and polars: their numbers, and the dates of forecasts. ``make test-data`` runs this."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pytest
+
+from rotrnn.estimators import Forecaster
+from rotrnn.tasks.frames import following, like, numbers_of
+
+QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1, "horizon": 3}
+Y = np.sin(np.arange(60) / 3)
+
+
+@pytest.mark.parametrize(
+    "freq", ["MS", "ME", "D", "B", "W-WED", "QS", "YE", "h", "15min", "3MS", "MS/Europe/Paris", "h/Europe/Paris"]
+)
+def test_dates_of_pandas_go_on(freq: str) -> None:
+    """As those of a longer range: also over a change of the clock, and where the index has lost its frequency."""
+    freq, _, zone = freq.partition("/")
+    whole = pandas.date_range("2023-01-02", periods=63, freq=freq, tz=zone or None)
+    for index in (whole[:60], pandas.DatetimeIndex(list(whole[:60]))):
+        y = pandas.Series(Y, index=index, name="sold")
+        found = like(y, np.arange(3.0))
+        assert found.index.equals(whole[60:])
+        assert found.index.dtype == whole.dtype
+        assert (found.name, found.tolist()) == ("sold", [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("index", "later"),
+    [
+        (pandas.RangeIndex(5, 65), [65, 66, 67]),
+        (pandas.Index(range(1900, 2020, 2)), [2020, 2022, 2024]),
+        (
+            pandas.period_range("2020-01", periods=60, freq="M"),
+            list(pandas.period_range("2025-01", periods=3, freq="M")),
+        ),
+        (pandas.to_timedelta(np.arange(60), unit="h"), list(pandas.to_timedelta([60, 61, 62], unit="h"))),
+    ],
+)
+def test_other_indexes_of_pandas_go_on(index: Any, later: list[Any]) -> None:
+    y = pandas.DataFrame({"a": Y, "b": -Y}, index=index)
+    found = like(y, np.zeros((3, 2)))
+    assert found.index.tolist() == later
+    assert found.columns.tolist() == ["a", "b"]
+
+
+def test_without_equal_steps_forecasts_are_an_array() -> None:
+    for index in ([*"abc", *range(57)], pandas.DatetimeIndex(["2020-01-01", "2020-01-02", "2020-01-05"])):
+        y = pandas.Series(Y[: len(index)], index=index)
+        assert isinstance(like(y, np.zeros(3)), np.ndarray)
+
+
+def test_a_forecaster_gives_what_it_was_given() -> None:
+    """The numbers of the array; the frame that a later one is, after it."""
+    dates = pandas.date_range("2020-01-01", periods=66, freq="MS")
+    one = pandas.Series(Y, index=dates[:60], name="sold")
+    plain, framed = (Forecaster(**QUICK).fit(y) for y in (Y, one))
+    expected = pandas.Series(plain.predict(6), index=dates[60:], name="sold")
+    pandas.testing.assert_series_equal(framed.predict(6), expected, check_freq=False)
+    after = pandas.Series([*Y, 0.1, 0.2], index=dates[:62])
+    assert framed.predict(1, after=after).index.tolist() == [dates[62]]
+    np.testing.assert_array_equal(framed.predict(interval=0.8), plain.predict(interval=0.8))
+    assert framed.score(after.iloc[-6:]) == plain.score(after.to_numpy()[-6:])
+    several = polars.DataFrame({"sold": Y, "day": list(dates[:60].date), "left": -Y})
+    found = Forecaster(**QUICK).fit(several).predict(6)
+    assert found.columns == ["sold", "day", "left"]
+    assert found.schema == several.schema
+    assert found["day"].to_list() == list(dates[60:].date)
+    array = Forecaster(**QUICK).fit(np.stack([Y, -Y], 1)).predict(6)
+    np.testing.assert_array_equal(found.select("sold", "left").to_numpy(), array)
+    series = Forecaster(**QUICK).fit(polars.Series("sold", Y)).predict()
+    assert (series.name, series.to_list()) == ("sold", plain.predict().tolist())
+
+
+@pytest.mark.parametrize("unit", ["D", "ms", "us", "ns"])
+@pytest.mark.parametrize("freq", ["MS", "ME", "D", "W-WED", "QE", "YS", "h"])
+def test_dates_without_a_package_go_on(freq: str, unit: str) -> None:
+    if (freq, unit) == ("h", "D"):
+        return
+    whole = pandas.date_range("2020-01-02", periods=43, freq=freq).to_numpy().astype(f"M8[{unit}]")
+    np.testing.assert_array_equal(following(whole[:40], 3), whole[40:])
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (
+            pandas.DataFrame({"ds": pandas.date_range("2020", periods=4), "y": range(4)}),
+            r"y has column 'ds' of dtype datetime64.*, expected numbers \(dates: set_index\)$",
+        ),
+        (pandas.DataFrame({"y": list("abcd")}), r"y has column 'y' of dtype (object|str), expected numbers$"),
+        (
+            pandas.Series([1.0, 2], index=pandas.DatetimeIndex(["2020-02-01", "2020-01-01"])),
+            "y has the date 2020-01-01 00:00:00 after 2020-02-01 00:00:00, expected dates that increase",
+        ),
+        (polars.DataFrame({"y": ["a"]}), "y has column 'y' of dtype String, expected numbers"),
+        (
+            polars.DataFrame({"d": [datetime(2020, 2, 1), datetime(2020, 1, 1)], "y": [1, 2]}),
+            "y has the date 2020-01-01T00:00:00.0* after 2020-02-01T00:00:00.0*, expected dates that increase",
+        ),
+        (polars.DataFrame({"d": [datetime(2020, 2, 1)]}), "y has no column with numbers, expected one"),
+        (pandas.Series([1.0, None, 2]), "Input y contains NaN"),
+        (polars.Series([1, None, 2]), "Input y contains NaN"),
+    ],
+)
+def test_frames_that_are_refused(y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^Forecaster.fit: {message}"):
+        Forecaster().fit(y)
+
+
+def test_extension_columns_are_numbers() -> None:
+    y = pandas.DataFrame({"a": pandas.array([1, 2, 3], dtype="Int64"), "b": pandas.array([1.5, 2, 3], dtype="Float64")})
+    np.testing.assert_array_equal(numbers_of("f", "y", y), [[1, 1.5], [2, 2], [3, 3]])
