@@ -65,10 +65,19 @@ WRONG: dict[str, tuple[Any, str]] = {
         '{"d_model": 8, "n_layer": 2, "attn_layer_idx": [1]}',
         r"attn_layer_idx is \(1,\), expected \(\)",
     ),
+    "mamba_ssm's, no name": ('{"d_model": 8, "n_layer": 2, "ssm_cfg": {"layer": ["Mamba2"]}}', r"ssm_cfg\.layer is \["),
+    "mamba_ssm's, a limit": (
+        '{"d_model": 8, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.0, 1.0]}}',
+        r"ssm_cfg\.dt_limit is \[0\.0, 1\.0\], expected \[0\.0, inf\]",
+    ),
+    "mamba_ssm's, heads": (
+        '{"d_model": 8, "n_layer": 2, "ssm_cfg": {"layer": "Mamba2", "headdim": 5}}',
+        r"num_heads is 3 and ssm_cfg\.headdim 5, expected ssm_cfg\.expand \* d_model = 16",
+    ),
     "mamba_ssm's, a dict": ('{"d_model": 8, "n_layer": 2, "ssm_cfg": 3}', "ssm_cfg is 3, expected a dict"),
     "mamba_ssm's, a number": (
         '{"d_model": 8, "n_layer": 2, "ssm_cfg": {"d_state": "x"}}',
-        "state_size is 'x', expected an integer",
+        r"ssm_cfg\.d_state is 'x', expected an integer",
     ),
     "format": ({"model_format": 9}, "model_format is 9, expected 1"),
     "model": ({"model": {"kind": "Tagger"}}, "model is not that of model.safetensors"),
@@ -124,8 +133,8 @@ def test_folders_without_their_arrays(kind: str, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(FileNotFoundError) as raised:
         rotrnn.from_pretrained(tmp_path)
-    pickle = f"pytorch_model.bin is a pickle, which may run code; where it is trusted, {CONVERT} writes the other"
-    assert str(raised.value) == f"{missing}; {pickle}"
+    pickle = "pytorch_model.bin is a pickle, which may run code; where it is trusted"
+    assert str(raised.value) == f"{missing}; {pickle}, {CONVERT} in the folder writes the other"
 
 
 def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +145,9 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
         asked.append((name, revision))
         assert {"config.json", "*.safetensors"} <= set(allow_patterns)
+        if name == "someone/pickled":
+            (tmp_path / "other").mkdir()
+            return str(tmp_path / "other")
         if name != "someone/small":
             raise OSError("404 Client Error.\n\nRepository Not Found")
         return str(tmp_path)
@@ -150,6 +162,10 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         OSError, match=r"^from_pretrained: 'someone/else' could not be downloaded \(404 Client Error\.\)$"
     ):
         rotrnn.from_pretrained("someone/else")
+    with pytest.raises(
+        FileNotFoundError, match=r"^from_pretrained: 'someone/pickled' has no model\.safetensors, .*python -c"
+    ):
+        rotrnn.from_pretrained("someone/pickled")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"huggingface_hub, which is not installed; pip install 'rotrnn\[hub\]'"):
         rotrnn.from_pretrained("someone/small")

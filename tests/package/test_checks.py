@@ -172,7 +172,7 @@ def test_sizes_do_not_wrap(name: str, integers: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("count", "T"), [(2**62, 1), (2**63 - 1, 1), (1, 2**16)])
 def test_numbers_that_a_network_does_not_have_bits_for_are_refused(count: int, T: int) -> None:
-    """A find of the fuzzer: a shift by 64. With one number less every row is another sequence, as tests/tasks has it."""
+    """A find of the fuzzer: a shift by 64."""
     row, elements = np.zeros(1, np.int64), np.zeros((1, T), np.int64)
     with pytest.raises(ValueError, match=r"^word_sample: "):
         _cpu.kernels.word_sample(elements=elements, row=row, n=1, T=T, order=2, count=count, seed=0)

@@ -194,3 +194,4 @@ def test_meta_tensors_give_the_form_of_the_outputs() -> None:
     y, state = net(x, return_state=True)
     assert y.shape == (B, T, 6)
     assert all(one.is_meta for one in leaves_of(form_of(net.core), state))
+    assert net(x, torch.full((B,), T)).shape == (B, T, 6)

@@ -267,6 +267,15 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
     assert all(map(torch.equal, states, wider))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_of_half_precision_is_saved_in_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+    net = rotrnn.torch.Module(model("classifier")).to(dtype).eval()
+    net.save(tmp_path / "m.safetensors")
+    wide = rotrnn.torch.load(tmp_path / "m.safetensors").eval()
+    tokens = torch.randint(6, (3, T))
+    assert torch.equal(net(tokens), wide(tokens).to(dtype))
+
+
 def test_a_layer_within_autocast() -> None:
     """Between PyTorch's own layers, which return bfloat16 there; parameters and their gradients stay in float32."""
     torch.manual_seed(0)

@@ -296,20 +296,21 @@ class SequenceModel(Module, ABC):
     ) -> None:
         """Writes the model and its parameters as an ONNX file, for programs that run such graphs.
 
-        It computes `forward` in evaluation mode, for any batch and time; the input is named "inputs" (token ids are
-        int64), the output "logits". Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or
+        It computes `forward` in evaluation mode, for any batch and time from 1; the input is named "inputs" (token ids
+        are int64), the output "logits". Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or
         programs (`rotrnn.nn.program`), without windows, alone or in Griffin. Needs onnx (pip install 'rotrnn[onnx]').
 
         Parameters
         ----------
         lengths : bool
             Whether the graph has an input "lengths" (batch,) int64, the number of valid steps of each sequence, from 0
-            to time. Logits of a tagger at padded steps mean nothing. By default all sequences have the same length.
+            to time, which a graph does not check. Logits of a tagger at padded steps mean nothing. By default all
+            sequences have the same length.
         state : bool
             Whether the graph goes on from a state: it has inputs "state_0", "state_1", ... with outputs "next_state_0",
             ... of the same shapes (batch, ...) and dtypes. Zeros are the state before the first step. A sequence may
-            then come in pieces of any number of steps, as in a `Stream`; a classifier's logits are those of all steps
-            so far.
+            then come in pieces of any number of steps from 1, as in a `Stream`; a classifier's logits are those of all
+            steps so far.
 
         Raises
         ------

@@ -21,6 +21,7 @@ from rotrnn.models.onnx_instructions import RULES
 from rotrnn.nn.blocks.dense import Embedding
 from rotrnn.nn.layer import Params, flatten
 from rotrnn.nn.listing import Unlisted
+from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -34,6 +35,8 @@ def save_onnx(
 ) -> None:
     """Writes a model as an ONNX file, in the dtype of its parameters; see `SequenceModel.save_onnx`."""
     check_file(f"{type(model).__name__}.save_onnx", path)
+    for name, value in (("lengths", lengths), ("state", state)):
+        Boundary("save_onnx").flag(name, value)
     try:
         import onnx
     except ImportError as error:

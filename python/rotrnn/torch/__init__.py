@@ -178,7 +178,7 @@ class Module(_Tree):
             wrong = lengths.is_floating_point() or lengths.is_complex() or lengths.dtype is torch.bool
             if wrong and lengths.numel():  # an empty list is one of float32
                 raise TypeError(f"{self._name}.forward: lengths has dtype {lengths.dtype}, expected an integer dtype")
-            lengths = lengths.to("cpu", torch.int64)
+            lengths = lengths.to("meta" if x.is_meta else "cpu", torch.int64)
         before = [] if state is None else self._flat(state)
         key = torch.randint(2**32, (2,), device="cpu") if self.training else None
         given = list(params)
@@ -249,11 +249,12 @@ class Module(_Tree):
         return (y, *after) if return_state else y
 
     def params(self) -> Params:
-        """Returns the parameters as the core takes them: nested NumPy arrays that share the memory of the tensors.
+        """Returns the parameters as the core takes them: nested NumPy arrays that share the memory of the tensors. Of
+        tensors of half precision they are copies in float32.
 
         RuntimeError or TypeError, by PyTorch, if they are on a GPU.
         """
-        return unflatten({".".join(path): self._at(path).detach().numpy() for path in self._paths})
+        return unflatten({".".join(path): _widened(self._at(path).detach()).numpy() for path in self._paths})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`.

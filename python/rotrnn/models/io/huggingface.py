@@ -8,6 +8,7 @@ which the published ones do not: it is zero.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -345,15 +346,20 @@ def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
     """Returns the model of a folder whose config.json has the settings of the package mamba_ssm."""
     path = folder / "config.json"
     known = hints_of(MambaSsmConfig)
-    unknown = sorted(settings.keys() - known.keys())
-    if unknown:
+    given = {name: one for name, one in settings.items() if name not in NOT_OF_MODELS}
+    if unknown := sorted(given.keys() - known.keys()):
         raise ValueError(f"{path}: has {unknown[0]}, which is not expected beside d_model and n_layer")
+    given["ssm_cfg"] = {} if given.get("ssm_cfg") is None else given["ssm_cfg"]
+    config = MambaSsmConfig(**{name: _setting(path, name, one, known[name]) for name, one in given.items()})
     try:
-        config = MambaSsmConfig(**{name: _setting(path, name, one, known[name]) for name, one in settings.items()})
-        renamed, kind = config.renamed()
+        renamed, names, kind = config.renamed()
     except ValueError as error:
-        raise error if str(error).startswith(str(path)) else ValueError(f"{path}: {error}") from error
-    return _read(folder, renamed, kind)
+        raise ValueError(f"{path}: {error}") from error
+    try:
+        return _read(folder, renamed, kind)
+    except ValueError as error:  # in the words of the file
+        words = re.compile(rf"\b({'|'.join(names)})\b")
+        raise ValueError(words.sub(lambda one: names[one[0]], str(error))) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,16 +379,20 @@ class MambaSsmConfig:
     pad_vocab_size_multiple: int = 8
     tie_embeddings: bool = True
 
-    def renamed(self) -> tuple[dict[str, Any], type[MambaConfig] | type[Mamba2Config]]:
-        """Returns the settings by the names of transformers, and their class."""
+    def renamed(self) -> tuple[dict[str, Any], dict[str, str], type[MambaConfig] | type[Mamba2Config]]:
+        """Returns the settings by the names of transformers, their names here, and their class."""
         for name, value in (("d_intermediate", 0), ("attn_layer_idx", ()), ("rms_norm", True)):
             if getattr(self, name) != value:
                 raise ValueError(f"{name} is {getattr(self, name)!r:.80}, expected {value!r}")
         own = dict(self.ssm_cfg)
         which = own.pop("layer", "Mamba1")
-        if which not in SSM_LAYERS:
+        if not isinstance(which, str) or which not in SSM_LAYERS:
             raise ValueError(f"ssm_cfg.layer is {which!r:.80}, expected one of {', '.join(SSM_LAYERS)}")
         kind, names, defaults = SSM_LAYERS[which]
+        for name, values in ONE_VALUE.items():
+            if own.get(name, values[0]) not in values:
+                raise ValueError(f"ssm_cfg.{name} is {own[name]!r:.80}, expected {values[0]!r}")
+        own = {name: value for name, value in own.items() if name not in ONE_VALUE.keys() | NOT_OF_LAYERS}
         if unknown := sorted(own.keys() - names.keys()):
             raise ValueError(f"ssm_cfg has {unknown[0]!r:.80}, expected one of {', '.join(names)}")
         multiple = max(1, self.pad_vocab_size_multiple)
@@ -396,7 +406,21 @@ class MambaSsmConfig:
         }
         if kind is Mamba2Config and isinstance(found["expand"], int) and isinstance(found["head_dim"], int):
             found["num_heads"] = found["expand"] * self.d_model // max(1, found["head_dim"])
-        return found, kind
+        here = {"hidden_size": "d_model", "num_hidden_layers": "n_layer", "tie_word_embeddings": "tie_embeddings"}
+        return found, here | {there: f"ssm_cfg.{name}" for name, there in names.items()}, kind
+
+
+NOT_OF_MODELS = {"model_type", "architectures", "transformers_version", "torch_dtype", "initializer_cfg"}
+"""What a config.json may have beside, on which results do not depend."""
+NOT_OF_LAYERS = {"use_fast_path", "use_mem_eff_path", "chunk_size", "A_init_range", "dt_init", "layer_idx"}
+ONE_VALUE: dict[str, tuple[Any, ...]] = {
+    "dt_limit": ([0.0, float("inf")], [0.0, None]),
+    "rmsnorm": (True,),
+    "norm_before_gate": (False,),
+    "D_has_hdim": (False,),
+    "d_ssm": (None,),
+}
+"""Settings of layers that have one value here."""
 
 
 _SSM_NAMES = {
@@ -406,7 +430,7 @@ _SSM_NAMES = {
 SSM_LAYERS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
     "Mamba1": (
         MambaConfig,
-        _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_init": "time_step_init_scheme", "dt_scale": "time_step_scale"},
+        _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_scale": "time_step_scale"},
         {},
     ),
     "Mamba2": (
@@ -450,9 +474,9 @@ def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
     """Returns the parameters of a folder, in the dtype of its arrays, but at least float32."""
     where, arrays = _arrays(folder)
     table, *earlier = config.table
-    for first in earlier:
-        if first in arrays and table not in arrays:
-            arrays[table] = arrays.pop(first)
+    called = next((one for one in earlier if one in arrays and table not in arrays), table)
+    if called != table:
+        arrays[table] = arrays.pop(called)
     head = arrays.pop("lm_head.weight", None) if config.tie_word_embeddings else None
     if head is not None and not np.array_equal(head, arrays.get(table, head), equal_nan=True):
         expected = f"{table} once more, or tie_word_embeddings=false in config.json"
@@ -466,7 +490,8 @@ def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
             raise ValueError(f"{where}: lacks {there}")
         array = arrays.pop(there)
         if array.shape != shape:
-            raise ValueError(f"{where}: {there} has shape {array.shape}, expected {shape}")
+            shown = called if there == table else there
+            raise ValueError(f"{where}: {shown} has shape {array.shape}, expected {shape}")
         flat[name] = np.ascontiguousarray(change(array))
     if arrays:
         raise ValueError(f"{where}: has {min(arrays)}, which is not expected")
@@ -516,8 +541,8 @@ for."""
 def check_weights(folder: Path) -> None:
     """Raises FileNotFoundError if a folder has no file with arrays."""
     if not (folder / WEIGHTS).is_file():
-        pickled = [path.name for path in sorted(folder.glob("*.bin"))]
-        what = f"is a pickle, which may run code; where it is trusted, {CONVERT} writes the other"
+        pickled = [path.name for path in sorted(folder.glob("pytorch_model*.bin"))]
+        what = f"is a pickle, which may run code; where it is trusted, {CONVERT} in the folder writes the other"
         hint = "".join(f"; {name} {what}" for name in pickled[:1])
         raise FileNotFoundError(f"{folder}: has no {WEIGHTS}, expected the arrays of a model{hint}")
 

@@ -16,6 +16,7 @@ from rotrnn._support.json import from_json, to_json
 from rotrnn._support.text import an
 from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
 from rotrnn.models.io.huggingface import (
+    CONVERT,
     INDEX,
     check_weights,
     read_falcon_mamba,
@@ -29,9 +30,9 @@ from rotrnn.models.io.huggingface import (
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
     """Reads a model and its parameters from a folder: ``model, params = rotrnn.from_pretrained("folder")``.
 
-    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM, Mamba2ForCausalLM or
-    RecurrentGemmaForCausalLM of transformers, such as that of "state-spaces/mamba-130m-hf". Parameters are float32, or
-    float64 if the file has any.
+    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM, Mamba2ForCausalLM,
+    FalconMambaForCausalLM or RecurrentGemmaForCausalLM of transformers, such as "state-spaces/mamba-130m-hf", or of a
+    Mamba or Mamba-2 of the package mamba_ssm. Parameters are float32, or float64 if the file has any.
     No code is run that a folder has in it.
 
     Parameters
@@ -69,7 +70,7 @@ def read_folder(folder: Path) -> Loaded:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: is {an(type(settings).__name__)}, expected an object of settings")
     kind = settings.get("model_type")
-    if kind is None and {"d_model", "n_layer"} <= settings.keys():
+    if {"d_model", "n_layer"} <= settings.keys() and kind in (None, "mamba", "mamba2"):
         return read_mamba_ssm(folder, settings)
     if not isinstance(kind, str) or kind not in READERS:
         raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
@@ -127,7 +128,15 @@ def _downloaded(name: str, revision: str | None) -> Path:
         ) from error
     wanted = [CONFIG, INDEX, "*.safetensors", "tokenizer.json"]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise OSError(f"from_pretrained: {name!r:.80} could not be downloaded ({reason})") from error
+    if not any(folder.glob("*.safetensors")):
+        pickled = (
+            f"if it has pytorch_model.bin and is trusted, download that, too, and {CONVERT} writes the other there"
+        )
+        raise FileNotFoundError(
+            f"from_pretrained: {name!r:.80} has no model.safetensors, expected its arrays; {pickled}"
+        )
+    return folder
