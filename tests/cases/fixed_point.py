@@ -246,6 +246,7 @@ ON_CPU = [
         for name, own in FORMED.items()
     ),
     row("direct unscaled", 2, 4, (4, 3), DIRECT, mixer="orthogonal", scaled=False, solver="direct"),
+    row("direct unscaled", 3, 5, (5, 0, 3), DIRECT, mixer="rotation", rank=3, scaled=False, solver="direct"),
     row("direct monarch convolution", 2, 4, (4, 3), DIRECT, mixer="monarch", rank=4, d_conv=2, solver="direct"),
     row("direct", 0, 3, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
     row("direct", 2, 0, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),

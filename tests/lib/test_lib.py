@@ -247,9 +247,12 @@ CASES = {
         )
         for mixer, own in FORMED.items()
     },
-    "fixed_point, direct unscaled": Case(
-        "fixed_point", {**LINEAR, "solver": "direct", "mixer": "orthogonal", "scaled": False, "lambda_init": (0.1, 0.2)}
-    ),
+    **{
+        f"fixed_point, direct unscaled {mixer}": Case(
+            "fixed_point", {**LINEAR, "solver": "direct", "mixer": mixer, "scaled": False, "lambda_init": (0.1, 0.2)}
+        )
+        for mixer in ("orthogonal", "rotation")
+    },
     "fixed_point, symmetric": Case(
         "fixed_point",
         {

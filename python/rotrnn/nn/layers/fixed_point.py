@@ -390,11 +390,12 @@ class FixedPointRNN(Recurrent):
     solver : "iteration" or "direct"
         "direct" computes the fixed point of each token exactly, from that of the token before, by a linear system
         (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
-        iteration would converge. With "householder", "dplr" and, if scaled, "low_rank" the system has R equations, with
-        "monarch" R for each block; with the other mixers it has N, which costs ``N^3 / 3`` multiplications a token, and
-        works on the CPU alone. The settings of the iteration are then without meaning, and so is `start`; but the
-        residual is still computed, and one of `tol` or more means that the system was nearly singular, and is reported
-        as a fixed point that was not reached.
+        iteration would converge. With "householder", "dplr" and, if scaled, "low_rank" the system has R equations.
+        Those of the other mixers are solved on the CPU alone: with "monarch" R equations for each block, else N, which
+        costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled, where ``Q^-1 = Q^T``. The
+        settings of the iteration are then without meaning, and so is `start`; but the residual is still computed, and
+        one of `tol` or more means that the system was nearly singular, and is reported as a fixed point that was not
+        reached.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
         one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
