@@ -82,7 +82,8 @@ class Estimator:
     learning_rate, weight_decay : float
         Of AdamW, with a cosine schedule.
     validation_fraction : float
-        Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept.
+        Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept. Of
+        classes, each has its share in it.
     patience : int, optional
         Training stops when so many evaluations in a row, one an epoch, brought nothing better. None: it does not.
     random_state : int
@@ -144,12 +145,17 @@ class Estimator:
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes settings by name. ValueError if there is none of that name."""
+        """Changes settings by name, and by ``layer_settings__NAME`` one of the layer's. ValueError if there is none of
+        that name."""
         for name, value in params.items():
-            if name not in self._names():
+            outer, _, inner = name.partition("__")
+            if name in self._names():
+                setattr(self, name, value)
+            elif outer == "layer_settings" and inner:
+                self.layer_settings = {**(self.layer_settings or {}), inner: value}
+            else:
                 known = ", ".join(self._names())
                 raise ValueError(f"{type(self).__name__}.set_params: unknown setting {name!r}, expected one of {known}")
-            setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
@@ -327,8 +333,9 @@ class Estimator:
             starts = np.cumsum(lengths)[:-1]
             save_arrays(path, np.split(values, starts), labels)
             task = Arrays(
-                str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale
-            )
+                str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
+                stratified=kind == "classification",
+            )  # fmt: skip
             loaded = task.load()
             own = loaded.train
             assert isinstance(own, SequenceSplit)
@@ -468,6 +475,19 @@ def _truth(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:
     return array.reshape(found.shape)
 
 
+def _shares(call: str, given: Any, found: Numbers) -> Numbers | None:
+    """Returns weights of the sequences that were predicted, checked; None without any."""
+    if given is None:
+        return None
+    weights = _targets(call, given, numbers=True, name="sample_weight")
+    if weights.shape != found.shape[:1]:
+        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({len(found)},)")
+    if weights.min() < 0 or not weights.any():
+        expected = "numbers of at least 0, one of them positive"
+        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected {expected}")
+    return weights
+
+
 class SequenceClassifier(Estimator):
     """A class for each sequence, or several bits.
 
@@ -584,11 +604,11 @@ class SequenceClassifier(Estimator):
         z = self._outputs(call, x)
         return (z > 0).astype(np.int64) if self._several else np.asarray(self.classes_[z.argmax(1)])
 
-    def score(self, x: X, y: npt.ArrayLike) -> float:
-        """Returns the share of sequences of which every label is right."""
-        found = self._predict("score", x)
-        right = found == _truth(f"{type(self).__name__}.score", y, found, numbers=False)
-        return float(np.mean(right.all(1) if self._several else right))
+    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Returns the share of sequences of which every label is right, by the weights (n,) of sequences if given."""
+        call, found = f"{type(self).__name__}.score", self._predict("score", x)
+        right = found == _truth(call, y, found, numbers=False)
+        return float(np.average(right.all(1) if self._several else right, weights=_shares(call, sample_weight, found)))
 
 
 class SequenceRegressor(Estimator):
@@ -673,13 +693,14 @@ class SequenceRegressor(Estimator):
     def _predict(self, call: str, x: X) -> Numbers:
         return np.asarray(self._quantiles(call, x)[..., middle(self.quantiles)])
 
-    def score(self, x: X, y: npt.ArrayLike) -> float:
-        """Returns the coefficient of determination R^2, the mean over the targets. Of a target that is constant it is 1
-        if all predictions are right, else 0, as in scikit-learn."""
-        found = self._predict("score", x)
-        targets = _truth(f"{type(self).__name__}.score", y, found, numbers=True)
-        error = ((targets - found) ** 2).sum(0)
-        spread = ((targets - targets.mean(0)) ** 2).sum(0)
+    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Returns the coefficient of determination R^2, the mean over the targets, by the weights (n,) of sequences if
+        given. Of a target that is constant it is 1 if all predictions are right, else 0, as in scikit-learn."""
+        call, found = f"{type(self).__name__}.score", self._predict("score", x)
+        targets = _truth(call, y, found, numbers=True)
+        weights = _shares(call, sample_weight, found)
+        error = np.average((targets - found) ** 2, 0, weights)
+        spread = np.average((targets - np.average(targets, 0, weights)) ** 2, 0, weights)
         return float(np.mean(np.where(spread > 0, 1 - error / np.where(spread > 0, spread, 1), error == 0)))
 
 

@@ -426,6 +426,19 @@ def test_data_of_another_name_are_told_apart(tmp_path, digits, monkeypatch):
         MNIST(data_dir=str(tmp_path)).load()
 
 
+def swapped(n, seed):
+    """NumPy's legacy permutation by a loop: from the last place on, swap with one up to it, whose number is the lowest
+    bits of a word of the Mersenne Twister, drawn again while it is too large."""
+    twister = np.random.MT19937()
+    twister._legacy_seeding(seed)
+    order = np.arange(n)
+    for i in range(n - 1, 0, -1):
+        while (k := int(twister.random_raw()) & (2 ** i.bit_length() - 1)) > i:
+            pass
+        order[[i, k]] = order[[k, i]]
+    return order
+
+
 def test_permuted_mnist(tmp_path, digits):
     write_mnist(tmp_path, digits, True)
     plain = MNIST(data_dir=str(tmp_path)).load()
@@ -436,6 +449,7 @@ def test_permuted_mnist(tmp_path, digits):
         ({"permutation_seed": 0}, shuffled(784, 0, 0)),
         ({"permutation_seed": 5}, shuffled(784, 5, 0)),
         ({"permutation": "bit_reversal"}, interleaved[interleaved < 784]),
+        ({"permutation": "numpy", "permutation_seed": 92916}, swapped(784, 92916)),
     ):
         task = MNIST(data_dir=str(tmp_path), permuted=True, **settings).load()
         for ours, theirs in ((task.train, plain.train), (task.test, plain.test)):
@@ -520,7 +534,8 @@ def test_a_size_that_no_memory_holds(tmp_path):
         (lambda: MNIST(seed=2**32), "MNIST: seed is 4294967296"),
         (lambda: MNIST(permutation_seed=-1), "MNIST: permutation_seed is -1"),
         (lambda: MNIST(rows=True, permuted=True), "MNIST: permuted is True, expected False with rows"),
-        (lambda: MNIST(permutation="bits"), "MNIST: permutation is 'bits', expected 'random' or 'bit_reversal'"),
+        (lambda: MNIST(permutation="bits"), "MNIST: permutation is 'bits', expected one of 'random', 'bit_reversal'"),
+        (lambda: MNIST(permutation="numpy", permutation_seed=2**32), "MNIST: permutation_seed is 4294967296"),
         (lambda: CIFAR().load(), r"CIFAR: data_dir is '', expected a folder with test_batch\.bin or test_batch"),
     ],
 )

@@ -500,6 +500,26 @@ def test_images_that_pillow_would_clip_or_round_are_refused(tmp_path: Path, grey
             Folder(str(tmp_path), grey=grey).read()
 
 
+def test_stratified_parts_have_each_class_by_its_share(tmp_path: Path) -> None:
+    """To one sequence, whatever the classes are, and the same sequences whatever the order of the classes' names."""
+    y = np.repeat(["c", "a", "b"], [5, 60, 35])
+    for labels in (y, np.vectorize({"a": "z", "b": "y", "c": "x"}.get)(y)):
+        save_arrays(tmp_path / "own.npz", np.zeros((100, 3)), labels)
+        for seed in range(3):
+            task = Arrays(str(tmp_path / "own.npz"), stratified=True, seed=seed).load()
+            parts: list[Any] = [task.train, task.val, task.test]
+            for part, share in zip(parts, (0.7, 0.1, 0.2), strict=True):
+                counts = [np.sum(labels[part.rows] == name) for name in labels[[0, 5, 65]]]
+                assert np.abs(np.array(counts) - share * np.array([5, 60, 35])).max() <= 1
+            assert sorted(np.concatenate([part.rows for part in parts])) == list(range(100))
+
+
+def test_stratified_parts_are_of_classes() -> None:
+    for settings in ({"kind": "regression"}, {"kind": "multilabel"}, {"per_step": True}):
+        with pytest.raises(ValueError, match=r"Arrays: stratified is True with kind '\w+' and per_step"):
+            Arrays(stratified=True, **settings)
+
+
 @pytest.mark.parametrize("period", [0, 1, 3])
 @pytest.mark.parametrize("levels", [False, True])
 def test_what_is_read_and_predicted_of_a_series(period: int, levels: bool) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -163,13 +164,38 @@ def test_several_labels_and_weights() -> None:
         SequenceClassifier(class_weight={2: 1.0}).fit(x, y[:, 0])
 
 
+def test_scores_by_weights_are_scikit_learns(fitted: Any) -> None:
+    """And those of repeated sequences."""
+    x, weights = noise(40)[..., 0], np.arange(40) % 4
+    for one, y in ((fitted["c"], np.arange(40) % 2), (fitted["r"], STEPS)):
+        theirs = accuracy_score if one is fitted["c"] else r2_score
+        found = one.score(x, y, sample_weight=weights)
+        assert abs(found - theirs(y, one.predict(x), sample_weight=weights)) < 1e-12
+        rows = np.repeat(np.arange(40), weights)
+        assert abs(found - one.score(x[rows], y[rows])) < 1e-12
+        assert one.score(x, y, sample_weight=np.full(40, 3)) == pytest.approx(one.score(x, y), rel=1e-12)
+
+
+def test_the_held_out_part_has_every_class(tmp_path: Path) -> None:
+    """Of 60 sequences 6 are of a rare class: of the tenth that is held out, one in ten."""
+    y = (np.arange(60) < 6) + 0
+    for seed in range(4):
+        folder = tmp_path / str(seed)
+        SequenceClassifier(**QUICK, validation_fraction=1 / 6, random_state=seed, folder=folder).fit(noise(60), y)
+        recipe = rotrnn.load_recipe(folder / "recipe.toml")
+        parts: Any = recipe.task.load()
+        held, train = (np.bincount(y[part.rows]).tolist() for part in (parts.val, parts.train))
+        assert (held, train) == ([9, 1], [45, 5])
+
+
 def test_scikit_learns_tools_take_them() -> None:
     x, y = noise(60) + (np.arange(60) % 2)[:, None, None], np.arange(60) % 2
-    one = SequenceClassifier("min_gru", **{**SMALL, "epochs": 3})
+    one = SequenceClassifier("lru", **{**SMALL, "epochs": 3})
     assert is_classifier(one)
     assert is_regressor(SequenceRegressor())
     assert cross_val_score(one, x, y, cv=3).shape == (3,)
-    search = GridSearchCV(one, {"width": [4, 8]}, cv=2).fit(x, y)
+    search = GridSearchCV(one, {"width": [4, 8], "layer_settings__d_state": [4]}, cv=2).fit(x, y)
+    assert search.best_estimator_.layer_settings == {"d_state": 4}
     assert search.best_params_["width"] in (4, 8)
 
 
@@ -179,6 +205,8 @@ def test_settings() -> None:
     assert repr(one) == f"SequenceRegressor(layer={layer!r}, objective='mae', epochs=2)"
     assert clone(one).get_params() == one.get_params()
     assert one.set_params(epochs=3).epochs == 3
+    nested = SequenceRegressor(layer_settings={"r_min": 0.5}).set_params(layer_settings__d_state=6)
+    assert nested.layer_settings == {"r_min": 0.5, "d_state": 6}
     assert one.fit(noise(20), np.arange(20)).model_.stack.blocks[0].layer == layer
     with pytest.raises(ValueError, match=r"SequenceRegressor.set_params: unknown setting 'epoch', expected one of"):
         one.set_params(epoch=3)
@@ -557,6 +585,19 @@ def fitted() -> dict[str, Any]:
             "X[1] has 1 features per step, expected 2 as X[0]",
         ),
         ("r", "score", {"y": np.stack([STEPS, STEPS], 1)}, "y has shape (40, 2), expected (40,) as of the predictions"),
+        ("r", "score", {"y": STEPS, "sample_weight": LATER}, "sample_weight has shape (5,), expected (40,)"),
+        (
+            "c",
+            "score",
+            {"y": STEPS % 2, "sample_weight": STEPS - 1},
+            "sample_weight has -1 as its least number",
+        ),
+        (
+            "c",
+            "score",
+            {"y": STEPS % 2, "sample_weight": 0 * STEPS},
+            "sample_weight has 0 as its least number",
+        ),
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
         ("c", "predict_proba", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),

@@ -32,7 +32,7 @@ FILES = {
 IMAGES = {"train": 60_000, "test": 10_000}
 MOST = 2**20
 """Number of records of an idx file that `read_idx` reads at most; the largest published one, EMNIST's, has 814,255."""
-PERMUTATIONS = "random", "bit_reversal"
+PERMUTATIONS = "random", "bit_reversal", "numpy"
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 # Hashes from torchvision (pytorch/vision, torchvision/datasets/mnist.py). The file named in `marks` is downloaded last:
 # when it is there, all others are.
@@ -60,9 +60,11 @@ class MNIST(Released):
         are similar but not equal.
     permutation : str
         "random", the order of the pixels' Philox numbers, or "bit_reversal", as in S4 and S5: the numbers below 784
-        among those from 0 to 1023 with their ten bits reversed.
+        among those from 0 to 1023 with their ten bits reversed; or "numpy",
+        ``numpy.random.RandomState(permutation_seed).permutation(784)``, with the seed 92916 that of scoRNN (Helfrich,
+        Willmott and Ye 2018), projUNN (Kiani et al. 2022) and much code for recurrent networks.
     permutation_seed : int
-        Seed of the random order.
+        Seed of the random order; of "numpy", below 2**32.
     val_fraction : float
         Share of the training images that are used for validation.
     seed : int
@@ -90,11 +92,12 @@ class MNIST(Released):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.permutation not in PERMUTATIONS:
-            known = " or ".join(map(repr, PERMUTATIONS))
-            raise ValueError(f"{type(self).__name__}: permutation is {self.permutation!r}, expected {known}")
+            known = ", ".join(map(repr, PERMUTATIONS))
+            raise ValueError(f"{type(self).__name__}: permutation is {self.permutation!r}, expected one of {known}")
         if self.rows and self.permuted:
             raise ValueError(f"{type(self).__name__}: permuted is True, expected False with rows: it orders pixels")
-        check_ranges(type(self).__name__, self, (("permutation_seed", 0, 2**63 - 1), ("seed", 0, 2**32 - 1)))
+        most = 2**32 - 1 if self.permutation == "numpy" else 2**63 - 1
+        check_ranges(type(self).__name__, self, (("permutation_seed", 0, most), ("seed", 0, 2**32 - 1)))
 
     @property
     def shape(self) -> Shape:
@@ -133,10 +136,7 @@ class MNIST(Released):
             what = f"the mean of the training pixels is {mean:.4f}, of the published ones {self.scale[0]:.4f}"
             warnings.warn(f"{kind}: {folder}: {what}; other data sets have files of the same names", stacklevel=2)
         train, val = divide(kind, count["train"], self.val_fraction, self.seed)
-        order = (
-            bit_reversal(PIXELS) if self.permutation == "bit_reversal" else shuffled(PIXELS, self.permutation_seed, 0)
-        )
-        steps = order if self.permuted else None
+        steps = self.order() if self.permuted else None
 
         def split(name: str, rows: Index) -> ImageSplit:
             mean, std = self.scale
@@ -151,6 +151,14 @@ class MNIST(Released):
             split("test", np.arange(count["test"])),
             **self.shape._asdict(),
         )
+
+    def order(self) -> Index:
+        """Returns the pixels (784,) in the permuted order."""
+        if self.permutation == "bit_reversal":
+            return bit_reversal(PIXELS)
+        if self.permutation == "numpy":
+            return np.random.RandomState(self.permutation_seed).permutation(PIXELS).astype(np.int64)
+        return shuffled(PIXELS, self.permutation_seed, 0)
 
     def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:
         """Writes random images: `examples` for training and validation together, and `examples` for the test."""

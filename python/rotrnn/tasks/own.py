@@ -183,6 +183,8 @@ class OwnData:
     causal : bool
         With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
         layer that sees later steps is refused.
+    stratified : bool
+        Of a classification without `per_step`: draw the parts so that each class has its share of each, to a sequence.
     """
 
     path: str = ""
@@ -193,8 +195,9 @@ class OwnData:
     seed: int = 0
     scale: bool = True
     causal: bool = False
+    stratified: bool = False
 
-    split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed")
+    split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed", "stratified")
     files: ClassVar[str]
     """What `path` is, in words."""
 
@@ -206,6 +209,10 @@ class OwnData:
             raise ValueError(f"{name}: kind is {self.kind!r}, {expected}")
         if self.causal and not self.per_step:
             raise ValueError(f"{name}: causal is True, expected False without per_step: there is no later step")
+        if self.stratified and (self.kind != "classification" or self.per_step):
+            expected = "False: there is no class of each sequence"
+            what = f"{name}: stratified is True with kind {self.kind!r} and per_step {self.per_step}"
+            raise ValueError(f"{what}, expected {expected}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"{name}: seed is {self.seed}, expected an integer from 0 to 2**63 - 1")
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
@@ -233,6 +240,8 @@ class OwnData:
             parts = f"{test} for the test and {val} for validation"
             raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
         order = shuffled(n, self.seed, 0)
+        if self.stratified:
+            order = order[evenly(data.labels[order])]
         train = order[test + val :]
         numbers = self.kind == "regression"
         inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
@@ -279,6 +288,15 @@ class OwnData:
         with atomic_file(path) as file:
             np.savez(file, x=data.values, y=labels, lengths=data.lengths)
         return self.load()
+
+
+def evenly(labels: Numbers) -> Index:
+    """Returns the places of labels (n,) in an order in which every class is spread evenly, and keeps its order."""
+    _, of_class, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    together = np.argsort(of_class, kind="stable")
+    rank = np.empty(len(labels))
+    rank[together] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.argsort((rank + 0.5) / counts[of_class], kind="stable")
 
 
 def check_sequences(where: str, data: Sequences) -> None:
