@@ -1130,6 +1130,28 @@ def test_a_run_whose_patience_ended_has_no_more_to_take(tmp_path):
     assert found["steps"] < 40
     with pytest.raises(ValueError, match=rf"ended by training\.patience after step {found['steps']}, and has no more"):
         train(toy_recipe(tmp_path, *settings, "training.steps=60"), tmp_path / "run", progress=False)
+    run, settings = Run(tmp_path / "exact"), ["training.patience=40", "training.eval_every=1"]
+    train(toy_recipe(tmp_path, *settings), run.folder, progress=False)
+    result = run.read_json(run.result) | {"best_step": 0}  # as if nothing had been better than at the start
+    run.result.write_text(json.dumps(result), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"ended by training\.patience after step 40, and has no more"):
+        train(toy_recipe(tmp_path, *settings, "training.steps=60"), run.folder, progress=False)
+
+
+def test_a_run_whose_last_state_is_damaged_stays_finished(tmp_path):
+    run = Run(tmp_path / "run")
+    train(toy_recipe(tmp_path), run.folder, progress=False)
+    last = run.checkpoint("last")
+    last.write_bytes(last.read_bytes()[:-9])
+    before = contents(run.folder)
+    with pytest.raises(ValueError, match=r"last\.safetensors: is truncated"):
+        train(toy_recipe(tmp_path, "training.steps=60"), run.folder, progress=False)
+    assert contents(run.folder) == before
+
+
+def test_no_path_is_no_start(tmp_path):
+    with pytest.raises(ValueError, match=r"section \[training\]: init is '', expected the path of a run or a model"):
+        toy_recipe(tmp_path, "training.init=")
 
 
 @pytest.mark.parametrize("extended", ["[0]", "[40]", "[9, 9]", "[9, 8]"])

@@ -936,9 +936,16 @@ def _weights(
     if given.shape != shape:
         expected = "none with logits (n,)" if shape is None else f"{shape}"
         raise ValueError(f"{args.op}: {name} has shape {given.shape}, expected {expected}")
-    if not (np.isfinite(given) & (given >= 0)).all():
-        raise ValueError(f"{args.op}: {name} has {given.min()}, expected finite numbers of at least 0")
-    return beside(given.astype(logits.dtype), logits)
+    kept = _as(given, logits)
+    if not (fits := np.isfinite(kept) & (kept >= 0)).all():
+        raise ValueError(f"{args.op}: {name} has {given[~fits][0]}, expected finite numbers of at least 0")
+    return beside(kept, logits)
+
+
+def _as(values: Array, logits: Array) -> Array:
+    """Returns values in the dtype of the logits; those that it does not have are infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(logits.dtype, copy=False)
 
 
 def cross_entropy(
@@ -963,7 +970,8 @@ def cross_entropy(
         ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
         ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
 
-    The terms are those of PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by
+    Shares and weights are read in the dtype of the logits. The terms are those of PyTorch's `cross_entropy` with
+    ``reduction="none"``, where ``reduction="mean"`` divides by
     the sum of the labels' weights instead of n.
 
     Parameters
@@ -1003,12 +1011,12 @@ def cross_entropy(
     if args.any_array("labels", labels).dtype.kind == "f":
         if ignored is not None:
             raise ValueError(f"cross_entropy: ignored is {ignored} with labels of floats, expected sample_weights of 0")
-        (targets,) = args.common(args.array("labels", labels, f"{form} C"))
-        given["targets"] = targets.astype(alogits.dtype, copy=False)
+        (shares,) = args.common(args.array("labels", labels, f"{form} C"))
+        given["targets"] = targets = _as(shares, alogits)
         if not math.prod(lead):
             raise ValueError(f"cross_entropy: labels has shape {targets.shape}, expected at least one label")
-        if recording() is None and not (np.isfinite(targets) & (targets >= 0)).all():
-            raise ValueError(f"cross_entropy: labels has {targets.min()}, expected finite shares of at least 0")
+        if recording() is None and not (fits := np.isfinite(targets) & (targets >= 0)).all():
+            raise ValueError(f"cross_entropy: labels has {shares[~fits][0]}, expected finite shares of at least 0")
         count: Any = full((), math.prod(lead), np.int64, alogits)
     else:
         alabels = args.integers("labels", labels, form)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn._support.files import check_folder, clean
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
@@ -513,12 +514,16 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
             check_same(there.longer(new.steps) if longer else there, recipe, run)
         except ValueError as error:
             raise ValueError(f"{error}{'' if resume else '; use another folder'}") from error
-        if resume or longer:
-            steps = run.read_json(run.result)["steps"] if longer else old.steps
-            if steps < old.steps:
+        if longer:
+            ended_at = run.read_json(run.result)
+            steps, waited = ended_at["steps"], ended_at["steps"] - ended_at["best_step"]
+            if old.patience is not None and waited >= old.patience * old.eval_every:
                 raise ValueError(
                     f"{run.folder}: ended by training.patience after step {steps}, and has no more to take"
                 )
+            if (last := run.checkpoint("last")).exists():
+                read_checkpoint(last)  # an error before anything of the finished run is changed
+        if resume or longer:
             return there, recipe
     run.check_free()
     return None, recipe

@@ -130,6 +130,8 @@ class Training:
             raise ValueError(f"class_weights is {weights}, expected numbers of at least 0")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
+        if self.init is not None and not self.init.strip():
+            raise ValueError(f"init is {self.init!r}, expected the path of a run or a model")
         ends = (0, *(self.extended or ()), self.steps)
         if any(one >= after for one, after in pairwise(ends)):
             expected = f"expected rising numbers from 1 to {self.steps - 1}, below steps"

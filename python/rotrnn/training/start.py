@@ -54,6 +54,8 @@ def read_start(path: str, own: Params) -> Start:
         raise FileNotFoundError(f"training.init: {path}: there is no such file or folder")
     try:
         there = dict(flatten(_read(Path(path))))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"training.init: {error}") from error
     except ValueError as error:
         raise ValueError(f"training.init: {error}") from error
     here = dict(flatten(own))
