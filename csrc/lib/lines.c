@@ -678,8 +678,8 @@ static void read_lines(builder *b, const json *lines, int64_t result) {
 
 static void read_program(builder *b) {
     const json *const from = json_member(b->file->facts, "program");
-    if (from && from->kind == JSON_STRING) {
-        failed(b->error, ROTRNN_UNSUPPORTED, "%.120s", from->text);
+    if (from && from->kind == JSON_STRING) { /* why there is no program */
+        failed(b->error, ROTRNN_UNSUPPORTED, "%.120s", *from->text ? from->text : "the file has no program");
         return;
     }
     if (!from) {

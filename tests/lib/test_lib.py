@@ -758,7 +758,7 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     refused(lambda p: p.pop("lines"), librotrnn.DAMAGED, "lines")
     for facts in (
         *({"model": 1, "model_format": 1}, {"model_format": 1}, {**made.facts(), "model_format": 2}),
-        *({**made.facts(), "program": 3}, {**made.facts(), "program": {}}),
+        *({**made.facts(), "program": 3}, {**made.facts(), "program": {}}, {**made.facts(), "program": ""}),
     ):
         refusal(made.content(facts))
 
