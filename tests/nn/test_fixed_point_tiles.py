@@ -325,7 +325,13 @@ def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
     ("settings", "message"),
     [
         ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
-        ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' with scaled=False, expected"),
+        *(
+            (
+                {"solver": "direct", "mixer": mixer, "scaled": False},
+                f"solver='direct' with scaled=False, expected scaled to be True for '{mixer}'",
+            )
+            for mixer in ("low_rank", "dense")
+        ),
         ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver to be 'iteration'"),
         ({"rank": 99}, "rank=99, expected an integer from 1 to the width"),
         ({"tol": 0}, "tol=0.0, expected a positive number"),
