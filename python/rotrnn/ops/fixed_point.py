@@ -211,8 +211,9 @@ def depth_solve(
     solved with partial pivoting (csrc/kernels/direct.h). For mixers of vectors, ``I - Q_t`` is a matrix of rank R, or
     for low rank a diagonal one and one of rank R, so by Woodbury's identity the system has R equations. For "monarch"
     there is a system of R equations for each block, and for the other mixers one of N equations, which costs
-    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless the
-    system is singular.
+    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless a
+    system is singular, or nearly so. Its solution is then huge and wrong, or not finite; the residual does not show it,
+    because it is relative to F(y).
 
     Parameters
     ----------

@@ -397,9 +397,12 @@ class FixedPointRNN(Recurrent):
         singular, or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the
         system has R equations. Those of the other mixers are solved on the CPU alone: with "monarch" R equations for
         each block, else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled,
-        where ``Q^-1 = Q^T``. The settings of the iteration are then without meaning, and so is `start`; but the
-        residual is still computed, and one of `tol` or more means that the system was nearly singular, and is reported
-        as a fixed point that was not reached.
+        where ``Q^-1 = Q^T``. The settings of the iteration are then without meaning, and so is `start`. The residual is
+        still computed, but it is relative to F(y), and does not show that a system is singular or nearly so. Then the
+        states are huge and wrong, with a small residual and no warning, or not finite, which is reported as a fixed
+        point that was not reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in
+        blocks of one channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If
+        not `scaled`, `transitions` raises for most of these systems.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
         one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
