@@ -385,6 +385,18 @@ def test_silu_makes_the_angles_of_rotations_one_sided() -> None:
     assert angles.max() == pytest.approx(np.pi)
 
 
+def test_what_rank_counts() -> None:
+    """As the docstring of FixedPointRNN says."""
+    shapes = {mixer: FixedPointRNN(2, 6, mixer=mixer, rank=3, selective=()).shapes for mixer in MIXERS}
+    vectors = {mixer: shapes[mixer]["u"][0] for mixer in ("householder", "dplr", "low_rank", "rotation")}
+    assert set(vectors.values()) == {3}
+    assert shapes["monarch"]["alpha"] == (2,)  # two blocks of three channels
+    assert shapes["mixture"]["alpha"] == (2,)  # two reflections around one product
+    assert shapes["mixture"]["gains"][0] == 1
+    for mixer in ("kronecker", "dense", "orthogonal"):
+        assert shapes[mixer] == FixedPointRNN(2, 6, mixer=mixer, selective=()).shapes
+
+
 def test_contractive_rotations_have_angles_below_60_degrees() -> None:
     rng = np.random.default_rng(5)
     one = MIXERS["orthogonal"](5, contractive=True)

@@ -370,7 +370,10 @@ def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
         ({"tol": 0}, "tol=0.0, expected a positive number"),
         ({"tile": 0}, "tile=0, expected a positive integer"),
         ({"tile": 2.5}, "tile=2.5, expected"),
-        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal', expected mixer to be one of householder"),
+        *(
+            ({"tile": 3, "mixer": mixer, "rank": 2}, f"tile=3 with mixer='{mixer}', expected mixer to be one of househ")
+            for mixer in ("orthogonal", "mixture")
+        ),
         ({"tile": 3, "accelerated": False}, "tile=3 with accelerated=False, expected accelerated to be True"),
         ({"tile": 3, "stop": "quantile"}, "tile=3 with stop='quantile', expected stop to be 'sequence'"),
     ],

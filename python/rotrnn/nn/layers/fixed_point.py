@@ -374,8 +374,9 @@ class FixedPointRNN(Recurrent):
     d_state : int
         N, the number of real lanes of h.
     mixer, rank : str, int
-        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors (of reflections for
-        "householder").
+        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors: of reflections for
+        "householder", of factors for "rotation", of mixers one after the other for "mixture" (at least 2). For
+        "monarch" it is the number of channels of a block, a divisor of N; others have no rank.
     selective : sequence of str
         Parts that depend on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
     scaled : bool
@@ -407,7 +408,7 @@ class FixedPointRNN(Recurrent):
         Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
         one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
         the whole sequence, which is None, the default. The fixed point is the same. Needs `accelerated`, "sequence" as
-        `stop`, and another mixer than "orthogonal".
+        `stop`, and another mixer than "orthogonal" and "mixture".
     site : int
         Makes the random draws of `train_iterations` different between a model's layers.
     negative : bool
@@ -883,7 +884,8 @@ class FixedPointRNN(Recurrent):
         Raises
         ------
         TypeError, ValueError
-            As `forward`; and if a Q_t has no inverse though the layer is not `scaled`, as with the mixer "low_rank".
+            As `forward`; and if a Q_t has no inverse to rounding though the layer is not `scaled`, as with the mixer
+            "low_rank", and often with "dense".
         """
         name = f"{type(self).__name__}.transitions"
         if self._late:
