@@ -279,6 +279,39 @@ def test_it_needs_no_gain_and_says_where_there_is_no_solution() -> None:
         layer.forward({**params, "alpha": np.zeros(1)}, x)
 
 
+NEARLY_SINGULAR: list[tuple[dict[str, Any], dict[str, float]]] = [
+    ({"mixer": "householder", "scaled": False}, {"alpha": 3e-6}),  # gains near 1/2
+    ({"mixer": "dplr", "scaled": False}, {"alpha": 3e-6}),
+    ({"mixer": "monarch", "scaled": False}, {"alpha": 15}),  # near 1
+    ({"mixer": "rotation"}, {"u": 20, "b_lambda": 0}),  # nearly half a turn, lam = 1/2
+]
+
+
+@pytest.mark.parametrize(("settings", "parts"), NEARLY_SINGULAR, ids=str)
+def test_a_small_residual_does_not_show_that_a_system_is_nearly_singular(
+    settings: dict[str, Any], parts: dict[str, float]
+) -> None:
+    layer = FixedPointRNN(3, 4, selective=(), solver="direct", **settings)
+    params = layer.init(np.random.default_rng(0))
+    params |= {name: np.full_like(params[name], value) for name, value in parts.items()}
+    x, state = np.ones((1, 1, 3), np.float32), np.ones((1, 4), np.float32)
+    _, saved = layer.forward(params, x, state=state)  # without a warning
+    exact = layer.forward(astype(params, np.float64), x.astype(np.float64), state=state)[1].iterate
+    assert saved.report.converged.all()
+    assert saved.residual.max() < 1e-6
+    assert relative(saved.iterate, exact) > 1e-5
+    assert np.abs(exact).max() > 1e4  # of a state and an input of 1
+
+
+@pytest.mark.parametrize(("mixer", "alpha"), [("householder", 0), ("dplr", 0), ("monarch", 20)])
+def test_transitions_refuse_an_unscaled_system_that_is_singular(mixer: str, alpha: float) -> None:
+    layer = FixedPointRNN(3, 4, mixer=mixer, selective=(), solver="direct", scaled=False)
+    params = layer.init(np.random.default_rng(0))
+    params["alpha"] = np.full_like(params["alpha"], alpha)
+    with pytest.raises(ValueError, match=r"FixedPointRNN\.transitions: a Q_t has no inverse"):
+        layer.transitions(params, np.ones((1, 1, 3), np.float32))
+
+
 # ----------------------------------------------------------------------------------------------------------- both
 
 
@@ -325,13 +358,22 @@ def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
     ("settings", "message"),
     [
         ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
-        ({"solver": "direct", "mixer": "low_rank", "scaled": False}, "solver='direct' with scaled=False, expected"),
+        *(
+            (
+                {"solver": "direct", "mixer": mixer, "scaled": False},
+                f"solver='direct' with scaled=False, expected scaled to be True for '{mixer}'",
+            )
+            for mixer in ("low_rank", "dense")
+        ),
         ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver to be 'iteration'"),
         ({"rank": 99}, "rank=99, expected an integer from 1 to the width"),
         ({"tol": 0}, "tol=0.0, expected a positive number"),
         ({"tile": 0}, "tile=0, expected a positive integer"),
         ({"tile": 2.5}, "tile=2.5, expected"),
-        ({"tile": 3, "mixer": "orthogonal"}, "tile=3 with mixer='orthogonal', expected mixer to be one of householder"),
+        *(
+            ({"tile": 3, "mixer": mixer, "rank": 2}, f"tile=3 with mixer='{mixer}', expected mixer to be one of househ")
+            for mixer in ("orthogonal", "mixture")
+        ),
         ({"tile": 3, "accelerated": False}, "tile=3 with accelerated=False, expected accelerated to be True"),
         ({"tile": 3, "stop": "quantile"}, "tile=3 with stop='quantile', expected stop to be 'sequence'"),
     ],

@@ -22,7 +22,7 @@ from rotrnn.ops import cross_entropy, diagonal_scan, householder_mix, orthogonal
 from rotrnn.ops.block import residual_block
 from rotrnn.ops.fixed_point import depth_pass, prepare_mixer, relax
 from rotrnn.ops.linear_layer import System
-from rotrnn.ops.mixer import HOUSEHOLDER, KRONECKER
+from rotrnn.ops.mixer import GRAM, HOUSEHOLDER, KRONECKER, MATRIX
 from rotrnn.ops.window import power_of
 from rotrnn.training.parallel import ALONE
 from rotrnn.training.recipe import load_recipe
@@ -141,6 +141,10 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
      r"prepare_mixer: u has shape \(1, 4\), expected \(R=2, D=4\)"),
     ("mixer", lambda _: prepare_mixer(KRONECKER, 2, np.ones(5), np.ones(4), 4), ValueError,
      r"prepare_mixer: u has shape \(5,\), expected \(N=6\), with N from two triangles of 2 and 2 rows"),
+    ("mixer", lambda _: prepare_mixer(MATRIX, 2, np.ones(16), np.ones(0), 4), ValueError,
+     "prepare_mixer: rank is 2, expected 4"),
+    ("mixer", lambda _: prepare_mixer(GRAM, 5, np.ones(10), np.ones(1), 4), ValueError,
+     "prepare_mixer: rank is 5, expected 4"),
     ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), None, None, np.ones(2)), TypeError,  # type: ignore[arg-type]
      "depth_pass: mixer is a NoneType, expected a PreparedMixer"),
     ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), MIXER_OF_THREE, None, np.ones(2)), ValueError,

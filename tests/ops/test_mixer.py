@@ -153,6 +153,16 @@ def test_rotations_are_orthogonal_and_few_factors_connect_all_channels(D: int) -
         assert (np.count_nonzero(Q, 0) == min(2**R, D)).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rotations_by_large_angles(dtype: type) -> None:
+    """Up to 1e16. A cosine and a sine are right to some units in the last place of 1."""
+    for size in 10.0 ** np.arange(17):
+        for u in (dtype(size), -dtype(size)):
+            turned = rotation_mix(np.full((1, 1), u), np.array([[[1, 0]]], dtype))[0, 0]
+            expected = np.cos(np.float64(u)), np.sin(np.float64(u))
+            np.testing.assert_allclose(turned, expected, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
 def test_bad_input_of_a_rotation() -> None:
     for u, D, message in (
         (np.ones((1, 2)), 3, "rotation_mix: D=3, expected an even number of channels for a rotation"),

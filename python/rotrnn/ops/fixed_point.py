@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.mixer import KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
+from rotrnn.ops.mixer import GRAM, KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
 
 
 def relax(
@@ -90,19 +90,22 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
     """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
-    `rank` is R, the number of vectors; for a mixer without vectors, its `rows`. u and alpha are as for the mixer's
-    op, for tokens of `width` channels; each is constant or has (B, T) tokens; they are promoted to one dtype. Of the
-    form "matrix", u (width * width,) has the rows of Q; of it and of "rotation", alpha is empty.
+    `rank` is R, the number of vectors, or of factors of "rotation"; for the other mixers without vectors, their `rows`,
+    which are `width` for "gram" and "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
+    each is constant or has (B, T) tokens; they are promoted to one dtype. Of the form "matrix", u (width * width,) has
+    the rows of Q; of it and of "rotation", alpha is empty.
 
     Raises
     ------
     TypeError, ValueError
-        An unknown form, wrong dtype, or mismatched shapes.
+        An unknown form, wrong dtype, mismatched shapes, or another `rank` than these.
     """
     args = Boundary("prepare_mixer")
     args.integer("form", form, 0, len(MIXER) - 1)
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
+    if form in (GRAM, MATRIX) and rank != width:
+        raise ValueError(f"prepare_mixer: rank is {rank}, expected {width}")
     u, alpha = args.common(*checked_parts(args, form, u, alpha, rank))
     lead = u.shape[: u.ndim - axes_of(form)]
     w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
@@ -211,8 +214,9 @@ def depth_solve(
     solved with partial pivoting (csrc/kernels/direct.h). For mixers of vectors, ``I - Q_t`` is a matrix of rank R, or
     for low rank a diagonal one and one of rank R, so by Woodbury's identity the system has R equations. For "monarch"
     there is a system of R equations for each block, and for the other mixers one of N equations, which costs
-    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless the
-    system is singular.
+    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless a
+    system is singular, or nearly so. Its solution is then huge and wrong, or not finite; the residual does not show it,
+    because it is relative to F(y).
 
     Parameters
     ----------

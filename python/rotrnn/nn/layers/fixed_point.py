@@ -64,6 +64,9 @@ GRADIENTS = ("one_step", "implicit")
 SOLVERS = ("iteration", "direct")
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
+SCALED = ("low_rank", "dense")
+"""Mixers that are solved directly in the scaled form alone. Without it the system is Q_t, which has no inverse, or for
+"dense" at its initial values none to rounding: its condition number is the square of that of a triangle."""
 MOST_IN_MATRICES = 1 << 24
 """Numbers in the matrices of tokens that are formed at once."""
 
@@ -371,8 +374,9 @@ class FixedPointRNN(Recurrent):
     d_state : int
         N, the number of real lanes of h.
     mixer, rank : str, int
-        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors (of reflections for
-        "householder").
+        Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors: of reflections for
+        "householder", of factors for "rotation", of mixers one after the other for "mixture" (at least 2). For
+        "monarch" it is the number of channels of a block, a divisor of N; others have no rank.
     selective : sequence of str
         Parts that depend on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
     scaled : bool
@@ -390,17 +394,21 @@ class FixedPointRNN(Recurrent):
     solver : "iteration" or "direct"
         "direct" computes the fixed point of each token exactly, from that of the token before, by a linear system
         (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
-        iteration would converge. With "householder", "dplr" and, if scaled, "low_rank" the system has R equations.
-        Those of the other mixers are solved on the CPU alone: with "monarch" R equations for each block, else N, which
-        costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled, where ``Q^-1 = Q^T``. The
-        settings of the iteration are then without meaning, and so is `start`; but the residual is still computed, and
-        one of `tol` or more means that the system was nearly singular, and is reported as a fixed point that was not
-        reached.
+        iteration would converge. "low_rank" and "dense" need `scaled`: without, the system is Q_t, which is
+        singular, or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the
+        system has R equations. Those of the other mixers are solved on the CPU alone: with "monarch" R equations for
+        each block, else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled,
+        where ``Q^-1 = Q^T``. The settings of the iteration are then without meaning, and so is `start`. The residual is
+        still computed, but it is relative to F(y), and does not show that a system is singular or nearly so. Then the
+        states are huge and wrong, with a small residual and no warning, or not finite, which is reported as a fixed
+        point that was not reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in
+        blocks of one channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If
+        not `scaled`, `transitions` raises for most of these systems.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
         one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
         the whole sequence, which is None, the default. The fixed point is the same. Needs `accelerated`, "sequence" as
-        `stop`, and another mixer than "orthogonal".
+        `stop`, and another mixer than "orthogonal" and "mixture".
     site : int
         Makes the random draws of `train_iterations` different between a model's layers.
     negative : bool
@@ -502,10 +510,10 @@ class FixedPointRNN(Recurrent):
         check_settings(self)
         if self.tile is not None:
             self.check_sizes("tile")
-        direct, tiled, singular = self.solver == "direct", self.tile is not None, not self.scaled
+        direct, tiled = self.solver == "direct", self.tile is not None
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
-            ("solver", direct and self.mixer == "low_rank" and singular, "scaled", "True for 'low_rank'"),
+            ("solver", direct and self.mixer in SCALED and not self.scaled, "scaled", f"True for {self.mixer!r}"),
             ("feedback", fed and direct, "solver", "'iteration'"),
             ("feedback", fed and tiled, "tile", "None"),
             ("feedback", fed and not varying, "mixer", "one that can vary"),
@@ -876,7 +884,8 @@ class FixedPointRNN(Recurrent):
         Raises
         ------
         TypeError, ValueError
-            As `forward`; and if a Q_t has no inverse though the layer is not `scaled`, as with the mixer "low_rank".
+            As `forward`; and if a Q_t has no inverse to rounding though the layer is not `scaled`, as with the mixer
+            "low_rank", and often with "dense".
         """
         name = f"{type(self).__name__}.transitions"
         if self._late:
