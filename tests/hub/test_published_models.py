@@ -221,7 +221,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "value": ({"layer_norm_epsilon": -1.0}, "config.json: .*norm_eps"),
     "kind": (
         {"model_type": "mamba3"},
-        "config.json: model_type is 'mamba3', expected one of rotrnn, mamba, mamba2, recurrent",
+        "config.json: model_type is 'mamba3', expected one of rotrnn, mamba, mamba2, falcon_mamba, recurrent",
     ),
 }
 
