@@ -753,8 +753,9 @@ class Forecaster(Estimator):
         Correct the ridge regression on the last 12, 24 or 36 steps, in closed form. Parts of the series that it was not
         fitted to choose its settings; then it is fitted to the whole. The first half of the held-out part decides
         which of the model's parameters are kept, and the whole of it which share of the corrections is added
-        (`share_of`): 0 where the series is linear, or too short to tell. Quantiles need all of them, and the first half
-        is then the whole. A series of fewer than some 40 steps is forecast as without a linear forecast.
+        (`share_of`): 0 where the series is linear, or too short to tell, or nothing is held out. Quantiles need all of
+        them, and the first half is then the whole. A series of fewer than some 40 steps is forecast as without a linear
+        forecast.
     window : int
         Steps of the pieces of the series that training reads; 0: half of it, at most 256.
     objective, quantiles
@@ -827,8 +828,11 @@ class Forecaster(Estimator):
         y, form, line = self.series_, self.form_, self.form_.line
         n, V = y.shape
         self.share_, self.errors_ = 1.0, np.full((n, self.horizon, V), np.nan)
-        if line is not None:
+        if line is not None and (train < n or shared):  # else the errors of the model are not known
             self.errors_[:train] = line.errors
+        if line is not None and train == n and shared:
+            self.share_ = 0.0
+            self._scale_corrections()
         if train < n:
             origins = np.arange(train - 1, n - 1)
             wanted = form.targets(y)[origins].reshape(-1, self.horizon, V)
