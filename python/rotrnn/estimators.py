@@ -37,7 +37,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task, frames
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.lags import Lags
+from rotrnn.tasks.lags import Lags, chosen
 from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
 from rotrnn.tasks.series import Form, Series
 from rotrnn.tasks.task import Index
@@ -753,8 +753,9 @@ class Forecaster(Estimator):
         Correct the ridge regression on the last 12, 24 or 36 steps, in closed form. Parts of the series that it was not
         fitted to choose its settings; then it is fitted to the whole. The first half of the held-out part decides
         which of the model's parameters are kept, and the whole of it which share of the corrections is added
-        (`share_of`): 0 where the series is linear, or too short to tell. Quantiles need all of them, and the first half
-        is then the whole. A series of fewer than some 40 steps is forecast as without a linear forecast.
+        (`share_of`): 0 where the series is linear, or too short to tell, or nothing is held out. Quantiles need all of
+        them, and the first half is then the whole. A series of fewer than some 40 steps is forecast as without a linear
+        forecast.
     window : int
         Steps of the pieces of the series that training reads; 0: half of it, at most 256.
     objective, quantiles
@@ -827,21 +828,48 @@ class Forecaster(Estimator):
         y, form, line = self.series_, self.form_, self.form_.line
         n, V = y.shape
         self.share_, self.errors_ = 1.0, np.full((n, self.horizon, V), np.nan)
-        if line is not None:
+        if line is not None and (train < n or shared):  # else the errors of the model are not known
             self.errors_[:train] = line.errors
-            self.form_ = replace(form, line=Lags.fit(y, line.size, self.horizon, line.penalty))
-        if train == n:
-            return
-        origins = np.arange(train - 1, n - 1)
-        wanted = form.targets(y)[origins].reshape(-1, self.horizon, V)
-        said = self._corrections(y, origins)[..., middle(self.quantiles)]
-        if line is not None and shared:
-            self.share_ = share_of(*(one / divisor.reshape(self.horizon, V) for one in (said, wanted)))
-            outputs = self.horizon * V
-            part = Scale(np.zeros(outputs), np.full(outputs, self.share_))
-            self._params = scaled(self.model_, self._params, Scale.none(self._params["encoder"]["w"].shape[1]), part)
-            self.params_ = astype(self._params, np.float32)
-        self.errors_[origins] = self.share_ * said - wanted
+        if line is not None and train == n and shared:
+            self.share_ = 0.0
+            self._scale_corrections()
+        if train < n:
+            origins = np.arange(train - 1, n - 1)
+            wanted = form.targets(y)[origins].reshape(-1, self.horizon, V)
+            said = self._corrections(y, origins)[..., middle(self.quantiles)]
+            if line is not None and shared:
+                self.share_ = share_of(*(one / divisor.reshape(self.horizon, V) for one in (said, wanted)))
+                self._scale_corrections()
+            self.errors_[origins] = self.share_ * said - wanted
+        if line is not None:
+            self._refit(line)
+
+    def _scale_corrections(self) -> None:
+        """Makes the share part of the parameters."""
+        outputs = self.horizon * self.series_.shape[1]
+        part = Scale(np.zeros(outputs), np.full(outputs, self.share_))
+        self._params = scaled(self.model_, self._params, Scale.none(self._params["encoder"]["w"].shape[1]), part)
+        self.params_ = astype(self._params, np.float32)
+
+    def _refit(self, line: Lags) -> None:
+        """Chooses and fits the linear forecast again, by all steps: what the first ones told may not hold of the later
+        ones. Where forecasts of some parts by the others are worse than naive ones, its weights say nothing: the line
+        that there was stays if it is better than naive, else, without corrections, the naive forecast takes its
+        place."""
+        y, form = self.series_, self.form_
+        naive = Form(self.horizon, self.period or 1, self.levels).naive(y, np.arange(len(y)), self.horizon)
+        naive -= form.targets(y).reshape(naive.shape) + form.base(y, np.arange(len(y)))
+
+        def helps(errors: Numbers) -> bool:
+            there = ~np.isnan(errors + naive)
+            return bool(np.isfinite(errors[there]).all() and np.abs(errors[there]).sum() <= np.abs(naive[there]).sum())
+
+        new = chosen(y, self.horizon, self.period)
+        if new is not None and helps(new.errors):
+            self.form_ = replace(form, line=new)
+        elif not self.share_ and not helps(self.errors_):
+            self.form_ = replace(form, line=None)
+            self.errors_ = naive
 
     def _corrections(self, y: Numbers, origins: Index) -> Numbers:
         """Returns what the model says at origins of a series, (origins, horizon, V, Q)."""

@@ -20,6 +20,7 @@ import rotrnn
 from rotrnn import LRU
 from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle, share_of
 from rotrnn.nn.layer import astype
+from rotrnn.tasks.lags import chosen
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
 
@@ -403,6 +404,42 @@ def test_the_share_is_the_lower_end_of_a_least_squares() -> None:
     assert share_of(said, 2 * said) == 1
     assert share_of(said, rng.standard_normal(said.shape)) == 0
     assert share_of(np.ones_like(said), wanted) == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_a_quiet_series_that_starts_to_move_is_forecast_within_what_was_there(share: float) -> None:
+    """Of the forecasts of some parts by the others, those by zeros alone are naive, and those of zeros are worse."""
+    y = np.r_[np.zeros(190), np.random.default_rng(2).standard_normal(10)]
+    one = Forecaster(horizon=3, validation_fraction=share, **QUICK).fit(y)
+    assert np.abs(one.predict()).max() <= np.abs(y).max()
+    assert one.backtest(y[-20:])[0].shape == (20, 3)
+    low, high = one.predict(interval=0.5).T
+    assert (low <= high).all()
+
+
+def test_without_a_held_out_part_the_linear_forecast_is_not_corrected() -> None:
+    """Its errors are then those of intervals; of quantiles, which no line has, none are known."""
+    y = noisy_wave(120)
+    one = Forecaster(horizon=3, validation_fraction=0.0, **QUICK).fit(y)
+    assert one.share_ == 0
+    np.testing.assert_array_equal(one.predict(), one.form_.base(y[:, None], np.array([119]))[0, :, 0])
+    assert one.predict(interval=0.8).shape == (3, 2)
+    quantiles: dict[str, Any] = {"objective": "quantile", "quantiles": (0.1, 0.5)}
+    one = Forecaster(horizon=3, validation_fraction=0.0, **quantiles, **QUICK).fit(y)
+    assert one.share_ == 1
+    assert np.isnan(one.errors_).all()
+
+
+def test_the_linear_forecast_is_chosen_by_all_steps() -> None:
+    y = noisy_wave(120)
+    one = Forecaster(horizon=6, **QUICK).fit(y)
+    line = chosen(y[:, None], 6, 1)
+    assert one.form_.line is not None
+    assert line is not None
+    assert (one.form_.line.size, one.form_.line.penalty) == (line.size, line.penalty) == (12, 0.001)
+    first = chosen(y[:96, None], 6, 1)
+    assert first is not None
+    assert first.penalty == 0.01
 
 
 def test_intervals_are_quantiles_of_recent_errors() -> None:
