@@ -804,7 +804,7 @@ class Forecaster(Estimator):
         of finite numbers, or its dates do not increase."""
         self._check(Boundary(f"{type(self).__name__}.fit"))
         series, self._flat = self._series("fit", y)
-        self._given = y
+        self._given = frames.kept(y)
         held = self._share(len(series))
         shared = self.linear and not self.quantiles  # then the later half decides the share
         with self._place() as path:
@@ -890,6 +890,8 @@ class Forecaster(Estimator):
     def _series(self, call: str, y: Any) -> tuple[Numbers, bool]:
         """Returns a series (n, V), checked, and whether it was (n,)."""
         where, name = f"{type(self).__name__}.{call}", "after" if call == "predict" else "y"
+        if call != "fit" and frames.is_frame(y):
+            y = frames.ordered(where, name, y, self._given)
         given = frames.numbers_of(where, name, y) if frames.is_frame(y) else y
         array = _targets(where, given, numbers=True, name=name)
         if call != "fit" and array.reshape(len(array), -1).shape[1] != self.series_.shape[1]:
@@ -962,7 +964,9 @@ class Forecaster(Estimator):
             width = self._spread("predict", errors, len(given) - 1 if goes_on else n - 1, interval)[:steps]
             return self._interval(forecasts, width)
         shaped, whole = self._shaped(forecasts, quantiles), self._given if after is None else after
-        return frames.like(whole, shaped) if frames.is_frame(whole) and not quantiles else shaped
+        if not frames.is_frame(whole) or quantiles:
+            return shaped
+        return frames.like(frames.ordered("Forecaster.predict", "after", whole, self._given), shaped)
 
     def _check_interval(self, call: str, interval: float | None, quantiles: bool) -> None:
         where = f"{type(self).__name__}.{call}: interval is {interval!r}"
@@ -994,7 +998,10 @@ class Forecaster(Estimator):
             if not len(known):
                 expected = f"None: no forecast {h + 1} steps ahead was held out (validation_fraction)"
                 raise ValueError(f"{type(self).__name__}.{call}: interval is {share!r}, expected {expected}")
-            width[h, v] = known[min(math.ceil((len(known) + 1) * share), len(known)) - 1]
+            if (place := math.ceil((len(known) + 1) * share)) > len(known):
+                most = f"at most {len(known) / (len(known) + 1):.3g}: {len(known)} errors are known {h + 1} steps ahead"
+                raise ValueError(f"{type(self).__name__}.{call}: interval is {share!r}, expected {most}")
+            width[h, v] = known[place - 1]
         return width
 
     def _interval(self, forecasts: Numbers, width: Numbers) -> Numbers:

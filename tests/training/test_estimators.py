@@ -724,3 +724,12 @@ def test_the_base_has_no_parameter_without_a_name() -> None:
     names = Estimator._names()
     assert "layer" in names
     assert len(names) == len(set(names)) == 15
+
+
+def test_too_few_errors_have_no_interval() -> None:
+    """Of k errors the largest is the end of an interval that holds k / (k + 1) of what follows, and no more."""
+    fitted = Forecaster(horizon=1, **QUICK).fit(np.random.default_rng(0).standard_normal(24))
+    with pytest.raises(
+        ValueError, match=r"predict: interval is 0\.99, expected at most 0\.\d+: \d+ errors are known 1"
+    ):
+        fitted.predict(interval=0.99)

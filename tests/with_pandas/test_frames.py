@@ -118,3 +118,44 @@ def test_frames_that_are_refused(y: Any, message: str) -> None:
 def test_extension_columns_are_numbers() -> None:
     y = pandas.DataFrame({"a": pandas.array([1, 2, 3], dtype="Int64"), "b": pandas.array([1.5, 2, 3], dtype="Float64")})
     np.testing.assert_array_equal(numbers_of("f", "y", y), [[1, 1.5], [2, 2], [3, 3]])
+
+
+def test_columns_are_those_of_the_fit_by_name() -> None:
+    """In any order; other names are an error. Dates are those of the fit, whatever their owner does with the frame."""
+    rng = np.random.default_rng(0)
+    wide = pandas.DataFrame(rng.standard_normal((60, 2)) + np.array([0, 9]), columns=["a", "b"])
+    for frame in (wide, polars.from_pandas(wide)):
+        fitted = Forecaster(horizon=2, width=4, depth=1, epochs=1).fit(frame)
+        found, other = (fitted.predict(after=one) for one in (frame, frame[["b", "a"]]))
+        assert list(found.columns) == list(other.columns) == ["a", "b"]
+        np.testing.assert_array_equal(found, other)
+        expected = r"after has the columns \['a', 'c'\], expected \['a', 'b'\] as of the fit"
+        with pytest.raises(ValueError, match=expected):
+            fitted.predict(after=frame.rename({"b": "c"}, **({"axis": 1} if frame is wide else {})))
+    dated = pandas.Series(rng.standard_normal(60), pandas.date_range("2020-01-31", periods=60, freq="ME"))
+    fitted = Forecaster(horizon=2, width=4, depth=1, epochs=1).fit(dated)
+    before = fitted.predict(2)
+    dated.loc[pandas.Timestamp("2030-01-31")] = 0.0
+    assert before.equals(fitted.predict(2))
+
+
+def test_days_of_a_time_zone_and_hours_go_on_through_its_change() -> None:
+    start, zone = datetime(2024, 1, 1), "Europe/Berlin"
+    for step, end, expected in (
+        ("1d", datetime(2024, 3, 30), [datetime(2024, 3, 31), datetime(2024, 4, 1), datetime(2024, 4, 2)]),
+        ("1h", datetime(2024, 3, 31, 0), [datetime(2024, 3, 31, hour) for hour in (1, 3, 4)]),
+    ):
+        dates = polars.datetime_range(start, end, step, time_zone=zone, eager=True).tail(60)
+        frame = polars.DataFrame({"t": dates, "x": np.random.default_rng(0).standard_normal(60)})
+        later = like(frame, np.zeros((3, 1)))
+        assert later["t"].dt.replace_time_zone(None).to_list() == expected
+
+
+def test_indices_that_would_wrap_or_do_not_go_on() -> None:
+    small = pandas.Series(np.zeros(60), pandas.Index(np.arange(195, 255), dtype="uint8"))
+    assert list(like(small, np.zeros(3)).index) == [255, 256, 257]
+    same = pandas.Series(np.zeros(5), pandas.Index([1] * 5))
+    gaps = pandas.Series(np.zeros(4), pandas.PeriodIndex(["2020-01", "2020-02", "2020-05", "2020-06"], freq="M"))
+    for one in (same, gaps):
+        assert isinstance(like(one, np.zeros(3)), np.ndarray)
+    assert like(small, np.zeros((3, 1))).shape == (3,)

@@ -49,6 +49,31 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
     return np.stack(arrays, 1) if hasattr(y, "columns") else arrays[0]
 
 
+def kept(y: Any) -> Any:
+    """Returns a copy of a frame, which does not follow what its owner does; anything else as it is."""
+    return y.copy() if _of_pandas(y) else y.clone() if _of_polars(y) else y
+
+
+def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
+    """Returns a frame, the argument `name` of `call`, with its columns in the order of the fitted frame's.
+
+    ValueError if both are frames of columns and have other names; those of a polars column of dates are not compared.
+    """
+    if not (hasattr(y, "columns") and hasattr(fitted, "columns")):
+        return y
+    here, there = _names(y), _names(fitted)
+    if here == there:
+        return y
+    if len(set(here)) < len(here) or sorted(map(str, here)) != sorted(map(str, there)) or set(here) != set(there):
+        raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {there!r:.80} as of the fit")
+    return y[[*([_dated(call, name, y)] if _of_polars(y) and _dated(call, name, y) else []), *there]]
+
+
+def _names(y: Any) -> list[Any]:
+    dated = _dated("", "", y) if _of_polars(y) else None
+    return [one for one in y.columns if dated is None or one != dated]
+
+
 def like(y: Any, forecasts: Numbers) -> Any:
     """Returns forecasts (steps,) or (steps, V) of what follows a frame as such a frame, with the index or the dates
     that follow; the array itself if they do not go on in equal steps."""
@@ -60,15 +85,32 @@ def like(y: Any, forecasts: Numbers) -> Any:
         values = iter(forecasts.T)
         if dated is None:
             return type(y)(dict(zip(y.columns, values, strict=True)))
-        later = following(y[dated].to_numpy(), steps)
+        later = _following_dates(y[dated], steps)
         if later is None:
             return forecasts
-        made = type(y)({one: later if one == dated else next(values) for one in y.columns})
-        return made.with_columns(made[dated].cast(y[dated].dtype))
+        return type(y)({one: later if one == dated else next(values) for one in y.columns})
     index = _following_index(y.index, steps)
     if index is None:
         return forecasts
+    forecasts = forecasts[:, 0] if y.ndim < forecasts.ndim else forecasts
     return type(y)(forecasts, index=index, **({"columns": y.columns} if y.ndim == 2 else {"name": y.name}))
+
+
+def _following_dates(dates: Any, steps: int) -> Any:
+    """Returns the column of polars that follows one of dates; None if it does not go on in equal steps. Days and longer
+    steps go on in local time, which has days of 23 and 25 hours; a time that a day does not have is none."""
+    zone = getattr(dates.dtype, "time_zone", None)
+    local = dates.dt.replace_time_zone(None) if zone else dates
+    times = local.to_numpy()
+    if zone and len(times) > 1 and not np.isnat(times[-2:]).any() and times[-1] - times[-2] < np.timedelta64(1, "D"):
+        zone, local = None, dates
+    found = following(local.to_numpy(), steps)
+    if found is None:
+        return None
+    later = type(dates)(dates.name, found).cast(local.dtype)
+    if zone:
+        later = later.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+    return None if later.null_count() else later
 
 
 def following(dates: Numbers, steps: int) -> Numbers | None:
@@ -98,12 +140,16 @@ def _following_index(index: Any, steps: int) -> Any:
             freq = index.freq or (index.inferred_freq if len(index) > 2 else None)
         if freq is None:
             return None
-        settings = {} if hasattr(index, "asfreq") else {"freq": freq}
+        periods = hasattr(index, "asfreq")
+        if periods and (np.diff(index.asi8) != freq.n).any():
+            return None
+        settings = {} if periods else {"freq": freq}
         later = [index[-1:].shift(i, **settings) for i in range(1, steps + 1)]
     else:
-        apart = np.diff(index.to_numpy()) if index.dtype.kind in "iu" else np.zeros(0)
-        if not len(apart) or (apart != apart[0]).any():
+        apart = np.diff(index.to_numpy().astype(np.int64)) if index.dtype.kind in "iu" else np.zeros(0)
+        if not len(apart) or not apart[0] or (apart != apart[0]).any():
             return None
+        index = index.astype(np.int64)
         later = [index[-1:] + int(apart[0]) * i for i in range(1, steps + 1)]
     return later[0].append(later[1:])
 
