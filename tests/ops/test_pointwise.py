@@ -346,7 +346,9 @@ def test_soft_labels_in_general() -> None:
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        ([0.5, 0.5], {}, r"labels has shape \(2,\), expected"),
+        ([0.5, 0.5], {}, r"labels has shape \(2,\) and dtype float64, expected integers \(B\) or floats \(B, C\)"),
+        ([[1, 0, 0], [0, 0, 1]], {}, r"labels has shape \(2, 3\) and dtype int64, expected integers \(B\) or floats"),
+        ([[True, False]], {}, r"labels has shape \(1, 2\) and dtype bool, expected integers"),
         ([[0.5, 0.5, 1e39], [0, 0, 1]], {}, r"labels has 1e\+39, expected finite shares of at least 0"),
         ([0, 1], {"weights": [1.0, 1e39, 1.0]}, r"weights has 1e\+39, expected finite numbers of at least 0"),
         ([[0.5, 0.5, -1], [0, 0, 1]], {}, "labels has -1.0, expected finite shares of at least 0"),
@@ -359,7 +361,7 @@ def test_soft_labels_in_general() -> None:
     ],
 )
 def test_soft_labels_that_are_refused(labels: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^cross_entropy: ({message})"):
+    with pytest.raises((TypeError, ValueError), match=f"^cross_entropy: ({message})"):
         cross_entropy(np.zeros((2, 3), np.float32), labels, **settings)
 
 

@@ -1008,7 +1008,14 @@ def cross_entropy(
     given |= {"smoothing": args.number("label_smoothing", label_smoothing), "labels": None, "targets": None}
     if given["smoothing"] > 1:
         raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}, expected a number from 0 to 1")
-    if args.any_array("labels", labels).dtype.kind == "f":
+    of_shares = (given_labels := args.any_array("labels", labels)).dtype.kind == "f"
+    is_number = given_labels.dtype.kind in "iuf"
+    if not is_number or given_labels.ndim != len(lead) + of_shares:
+        got = f"labels has shape {given_labels.shape} and dtype {given_labels.dtype}"
+        shape = form.replace(" ", ", ")
+        error = ValueError if is_number else TypeError
+        raise error(f"cross_entropy: {got}, expected integers ({shape}) or floats ({shape}, C)")
+    if of_shares:
         if ignored is not None:
             raise ValueError(f"cross_entropy: ignored is {ignored} with labels of floats, expected sample_weights of 0")
         (shares,) = args.common(args.array("labels", labels, f"{form} C"))
