@@ -528,7 +528,7 @@ static int64_t read_inputs(reader *r, const json *list) {
             value *const v = r->arrays + i;
             *v = (value){.fixed = true};
             v->numbers = weights_of(r->b, one->text, v->shape, &v->axes);
-            if (!good(r->b)) return -1;
+            if (!good(r->b) || !expect(r, numbers_of(v) > 0)) return -1;
             r->in[i] = v;
             continue;
         }
@@ -657,6 +657,7 @@ static void read_head(builder *b, const json *from) {
 
 static void read_lines(builder *b, const json *lines, int64_t result) {
     reader r = {.b = b, .op = "", .p = {.name = "the beginning"}, .count = 1 + MOST_PARTS * length_of(lines)};
+    for (int i = 0; i < MOST_AXES; i++) r.nothing.shape[i] = 1; /* sizes are divisors, after an error, too */
     if (!expect(&r, result < r.count)) return;
     r.registers = arena_take(&b->spare, r.count, sizeof *r.registers);
     r.free = arena_take(&b->spare, r.count + MOST_INPUTS * length_of(lines), sizeof *r.free);

@@ -19,6 +19,7 @@ from rotrnn.models.files import contents, described
 from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import EVALUATION, Array, astype, flatten
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from tests.lib.model_files import LAYERS as SMALL
 from tests.lib.model_files import content_of
 
 pytestmark = pytest.mark.skipif(
@@ -254,6 +255,26 @@ def test_every_line_is_checked(own: Callable[..., Any]) -> None:
         assert error.status == librotrnn.UNSUPPORTED
         error = refused(model, params, lambda program: program["lines"][at].update(speed=3))  # noqa: B023
         assert error.status == librotrnn.UNSUPPORTED
+
+
+@pytest.mark.parametrize(("layer", "settings"), SMALL, ids=[f"{i}-{layer}" for i, (layer, _) in enumerate(SMALL)])
+def test_a_missing_input_and_an_array_without_numbers(layer: str, settings: dict[str, Any]) -> None:
+    """Each input of each line in turn: an error, there or in a later line, or another program. No size that is missing is divided by."""
+    model = build_model(ModelSettings(layer, 4, 1), settings, head="tagger", n_classes=3, n_features=2)
+    params = model.init(np.random.default_rng(0))
+    arrays, facts = contents(model, params)
+    arrays["empty"] = np.zeros((0, 2), np.float32)
+    for at, line in enumerate(facts["program"]["lines"]):
+        for i, given in enumerate(line["in"]):
+            for other in (None, "empty"):
+                line["in"][i] = other
+                try:
+                    Model(content_of(arrays, facts))
+                except LibraryError as error:
+                    assert "of the program" in error.text  # noqa: PT017
+                else:
+                    assert other is None, (line, i)
+            line["in"][i] = given
 
 
 @pytest.mark.parametrize(
