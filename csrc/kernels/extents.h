@@ -9,13 +9,19 @@
 #include "mixer.h"
 #include "sizes.h"
 
-/* The product of the arguments, or -1, which no array's size equals, if it overflows or an argument is negative. */
+/* The product of the arguments. -1, which no array's size equals, if it overflows, an argument is negative, or it is zero
+ * though the first axes have more than MOST_EMPTY rows: a kernel would loop over them. */
 #define EXTENT(...) extent((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+enum { MOST_EMPTY = 1 << 24 };
 
 static inline int64_t extent(const int64_t *factors, size_t count) {
     int64_t product = 1;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        const int64_t rows = product;
         if (factors[i] < 0 || __builtin_mul_overflow(product, factors[i], &product)) return -1;
+        if (!product && rows > MOST_EMPTY) return -1;
+    }
     return product;
 }
 

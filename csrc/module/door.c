@@ -128,9 +128,13 @@ static PyObject *integers_of(const rot_kernel *kernel, const char *args) {
     return values;
 }
 
-static bool raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args) {
+static bool raise_size(const rot_kernel *kernel, const rot_argument *argument, PyObject *array, const char *args,
+                       int64_t expected) {
     PyObject *const values = integers_of(kernel, args), *const shape = PyObject_GetAttrString(array, "shape");
-    if (values && shape)
+    if (values && shape && expected < 0)
+        PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, but (%s) has too many rows or numbers, with %U",
+                     kernel->name, argument->name, shape, argument->shape, values);
+    else if (values && shape)
         PyErr_Format(PyExc_ValueError, "%s: %s has shape %R, expected as many numbers as (%s), with %U", kernel->name,
                      argument->name, shape, argument->shape, values);
     Py_XDECREF(shape);
@@ -191,7 +195,7 @@ static bool fits(const rot_kernel *kernel, PyObject *const *given, const rot_arr
         if (argument->kind > ROT_WRITE) continue;
         const int64_t expected = sizes[k++];
         if (given[i] == Py_None) continue;
-        if (arrays[i].count != expected) return raise_size(kernel, argument, given[i], args);
+        if (arrays[i].count != expected) return raise_size(kernel, argument, given[i], args, expected);
         if (expected) here[there++] = i;
         if (expected && argument->kind == ROT_WRITE) ++*written;
     }
@@ -256,7 +260,7 @@ static PyObject *invoke(PyObject *capsule, PyObject *const *values, Py_ssize_t p
     }
     int written;
     if (!fits(kernel, given, arrays, args, &written)) return NULL;
-    if (!written) Py_RETURN_NONE; /* its loops over an immense axis may still take minutes */
+    if (!written) Py_RETURN_NONE;
     int status;
     if (!run_call(self->module, kernel->name, call, args, &status)) return NULL;
     if (status != ROT_OK) return raise_status(kernel->name, status);

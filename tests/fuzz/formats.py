@@ -14,7 +14,6 @@ import importlib.util
 import io
 import json
 import os
-import pickle
 import re
 import shutil
 import struct
@@ -48,7 +47,7 @@ from rotrnn.tasks import AAN, IMDB, UEA, ListOps, Pathfinder, SpeechCommands, Wo
 from rotrnn.tasks.aan import read_pairs
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.catbabi import read_stories
-from rotrnn.tasks.cifar import read_binary, read_python, write_binary
+from rotrnn.tasks.cifar import read_binary, write_binary
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import _rows
@@ -126,35 +125,6 @@ def _(folder: Path) -> Any:
     path = folder / "data_batch_1.bin"
     write_binary(path, PIXELS, np.array([3, 9], np.uint8))
     return path, [path.read_bytes()]
-
-
-def _pickles() -> list[bytes]:
-    small = PIXELS[:1]
-    batch = {b"batch_label": b"one", b"labels": [7], b"data": small, b"filenames": [b"a.png"]}
-    found = [pickle.dumps(batch, protocol) for protocol in range(6)]
-    texts = {"data": small, "labels": [7]}
-    old = pickle.dumps(batch, 2).replace(b"numpy._core", b"numpy.core")
-    return [*found, pickle.dumps(texts, 5), old]
-
-
-@_format(
-    "cifar-pickle",
-    load=read_python,
-    words=(
-        b"r\xff\xff\xff\x7f",
-        b"p999999999\n",
-        b"\x8e" + b"\xff" * 7 + b"\x00",
-        b"cos\nsystem\n",
-        b"2\x862\x86",
-        b"R",
-        b"b",
-    ),
-)
-def _(folder: Path) -> Any:
-    path = folder / "data_batch_1"
-    contents = _pickles()
-    path.write_bytes(contents[2])
-    return path, contents
 
 
 # ---- MNIST ----

@@ -179,6 +179,18 @@ def test_numbers_that_a_network_does_not_have_bits_for_are_refused(count: int, T
     _cpu.kernels.word_sample(elements=elements[:, :1].copy(), row=row, n=1, T=1, order=2, count=2**62 - 1, seed=0)
 
 
+@pytest.mark.parametrize(("B", "T"), [(2**40, 1), (1, 2**25), (2**20, 2**20)])
+def test_rows_without_numbers_are_counted(B: int, T: int) -> None:
+    """A find of the fuzzer: gains of a mixer without channels were summed over 2^40 empty rows."""
+    given: dict[str, Any] = dict.fromkeys(("dx", "du", "dy", "u", "x"), np.zeros(0))
+    given |= {"dorigin": None, "origin": None, "lengths": None, "alpha": np.ones(3), "R": 3, "D": 0}
+    given |= {"form": _cpu.MIXER["householder"], "u_varying": 0, "alpha_varying": 0}
+    with pytest.raises(ValueError, match=r"^mix_backward: dx has shape \(0,\), but \(B, T, D\) has too many rows"):
+        _cpu.kernels.mix_backward(dalpha=np.ones(3), B=B, T=T, **given)
+    _cpu.kernels.mix_backward(dalpha=(dalpha := np.ones(3)), B=2, T=2**20, **given)
+    np.testing.assert_array_equal(dalpha, 0)
+
+
 def test_an_argument_that_is_given_twice_is_named() -> None:
     class Other(str):
         __slots__ = ()

@@ -302,7 +302,7 @@ def test_a_complete_data_set_with_another_vocabulary_is_reported(tmp_path, pairs
         (lambda: IMDB(min_frequency=0), "IMDB: min_frequency is 0, expected an integer from 1"),
         (lambda: AAN(tokens=""), "AAN: tokens is ''"),
         (lambda: AAN(max_length=0), "AAN: max_length is 0, expected an integer from 2 to"),
-        (lambda: IMDB().load(), "IMDB: data_dir is '', expected a folder with train/neg; download = true downloads"),
+        (lambda: IMDB().load(), "IMDB: data_dir is '', expected a folder with train/neg or train-0"),
     ],
 )
 def test_settings_out_of_range(make, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, read_file
+from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.hub import PLACE, read_rows, split_file
 from rotrnn.tasks.images import ImageSplit, divide, divided
-from rotrnn.tasks.pickled import PickledArray, read_pickle
 from rotrnn.tasks.prepared import Forms, Store
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
@@ -27,6 +28,13 @@ TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = "test_batch"
 IMAGES = {"train": 50_000, "test": 10_000}
 
+CONVERT = (
+    "python -c \"import pickle, numpy as np; [np.column_stack([b[b'labels'], b[b'data']]).astype('u1')"
+    ".tofile(n + '.bin') for n in ('data_batch_1', 'data_batch_2', 'data_batch_3', 'data_batch_4', 'data_batch_5', "
+    "'test_batch') for b in [pickle.load(open(n, 'rb'), encoding='bytes')]]\""
+)
+"""A command that writes the binary version of the Python version, in its folder."""
+
 # mean and standard deviation that S4 and S5 normalise with, for pixels from 0 to 1
 GREY = (122.6 / 255,), (61.0 / 255,)
 COLOUR = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
@@ -39,9 +47,11 @@ class CIFAR(Released):
     In grey this is Long Range Arena's Image task, in colour it is sCIFAR. Results of the two are not comparable. Pixels
     are normalised with the constants of S4 and S5.
 
-    The published files are data_batch_1 to 5 and test_batch. Both published versions are read: the binary one
-    (cifar-10-batches-bin, which is what `download` fetches) and the Python one (cifar-10-batches-py: pickles, which
-    are read without running them). The parameters `data_dir`, `download` and `cache_dir` are documented in
+    The published files of the binary version (cifar-10-batches-bin, which `download` fetches) are data_batch_1.bin to
+    data_batch_5.bin and test_batch.bin. The Parquet files of the Hugging Face Hub (uoft-cs/cifar10:
+    ``plain_text/train-00000-of-00001.parquet`` and ``test``; needs pyarrow and Pillow) are read as well. The Python
+    version (cifar-10-batches-py) consists of pickles, which could run code; the error has a command that converts it.
+    The parameters `data_dir`, `download` and `cache_dir` are documented in
     `rotrnn.tasks.released.Released`.
 
     Parameters
@@ -65,8 +75,8 @@ class CIFAR(Released):
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": "sha256:"
             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
         },
-        marks=(f"{TEST}.bin", TEST),
-        places=("cifar-10-batches-bin", "cifar-10-batches-py", "."),
+        marks=(f"{TEST}.bin", split_file("test"), TEST),
+        places=("cifar-10-batches-bin", PLACE, "cifar-10-batches-py", "."),
         inner="cifar-10-batches-bin",
     )
 
@@ -87,12 +97,19 @@ class CIFAR(Released):
     def load(self) -> Task:
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
-        suffix = ".bin" if (folder / f"{TEST}.bin").exists() else ""
-        files = {"train": [folder / f"{name}{suffix}" for name in TRAIN], "test": [folder / f"{TEST}{suffix}"]}
+        binary = (folder / f"{TEST}.bin").exists()
+        files = {"train": [folder / f"{name}.bin" for name in TRAIN], "test": [folder / f"{TEST}.bin"]}
+        if not binary:
+            files = {split: [folder / split_file(split)] for split in files}
+        if not binary and not files["test"][0].exists():
+            raise ValueError(
+                f"CIFAR: {folder} has pickles, which may run code, expected {TEST}.bin and so on; where they are "
+                f"trusted, {CONVERT} in the folder writes those"
+            )
 
         def make(store: Store) -> None:
             for name, paths in files.items():
-                read = [read_binary(path) if suffix else read_python(path) for path in paths]
+                read = [read_binary(path) if binary else read_hub(path) for path in paths]
                 images, labels = (np.concatenate(parts) for parts in zip(*read, strict=True))
                 pixels = images.swapaxes(1, 2) if self.colour else grey(images)[:, :, None]
                 store.array(f"{name}_pixels", pixels.shape, np.uint8)[:] = pixels
@@ -164,29 +181,30 @@ def write_binary(path: str | os.PathLike[str], images: ByteArray, labels: ByteAr
         file.write(np.column_stack([labels, images.reshape(len(labels), -1)]).tobytes())
 
 
-def read_python(path: str | os.PathLike[str]) -> tuple[ByteArray, ByteArray]:
-    """Reads images (n, 3, 1024) and labels (n,) from a file of the Python version.
+def read_hub(path: Path) -> tuple[ByteArray, ByteArray]:
+    """Reads images (n, 3, 1024) and labels (n,) from a Parquet file of the Hugging Face Hub, whose images are PNG.
 
-    The file is a pickle, which is read without running it (see `rotrnn.tasks.pickled`). ValueError if it holds anything
-    but a batch of CIFAR-10.
+    ValueError if the file is damaged, an image has another size or is not in colour, or a label is out of range.
+    ImportError if pyarrow or Pillow is not installed.
     """
     try:
-        batch = read_pickle(read_file(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: is not a batch of CIFAR-10: {error}") from error
-    if not isinstance(batch, dict):
-        batch = {}
-    # bytes as published, texts if Python 3 has written it anew
-    data, labels = (batch.get(key.encode(), batch.get(key)) for key in ("data", "labels"))
-    if data is None or labels is None:
-        raise ValueError(f"{path}: is not a batch of CIFAR-10, expected a dictionary of data and labels")
-    data = data.array if isinstance(data, PickledArray) else None
-    if data is None or data.ndim != 2 or data.shape[1] != RECORD - 1:
-        raise ValueError(f"{path}: data is not an array (n, {RECORD - 1}) of bytes")
-    if not (isinstance(labels, list) and len(labels) == len(data)):
-        raise ValueError(f"{path}: labels is not a list of {len(data)} numbers, one for each row of data")
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(f"{path}: images need Pillow, which is not installed; pip install 'rotrnn[data]'") from error
+    images, labels = [], []
+    for row, (image, label) in enumerate(read_rows(path, ("img.bytes", "label"))):
+        try:
+            with Image.open(io.BytesIO(image), formats=["PNG"]) as opened:
+                form = f"{opened.width} x {opened.height} pixels, {opened.mode}"
+                pixels = np.asarray(opened) if form == "32 x 32 pixels, RGB" else None
+        except Exception as error:  # a damaged image may raise anything
+            raise ValueError(f"{path}, row {row}: is not a PNG image, or is damaged ({error})") from None
+        if pixels is None:
+            raise ValueError(f"{path}, row {row}: has {form}, expected 32 x 32 pixels, RGB")
+        images.append(pixels.reshape(PIXELS, 3).T)
+        labels.append(label)
     _check_labels(path, labels)
-    return data.reshape(-1, 3, PIXELS), np.array(labels, np.uint8)
+    return np.array(images, np.uint8).reshape(-1, 3, PIXELS), np.array(labels, np.uint8)
 
 
 def _check_labels(path: str | os.PathLike[str], labels: Any) -> None:

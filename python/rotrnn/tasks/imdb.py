@@ -13,10 +13,12 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn._support.files import atomic_file, read_file
+from rotrnn._support.text import an
 from rotrnn.tasks.generated import check_ranges
+from rotrnn.tasks.hub import PLACE, read_rows, split_file
 from rotrnn.tasks.released import Release, Released, compare
 from rotrnn.tasks.task import Shape, Task
-from rotrnn.tasks.text import READINGS, TextSplit, prepare_texts, reading, text_forms
+from rotrnn.tasks.text import READINGS, Rows, TextSplit, prepare_texts, reading, text_forms
 
 LABELS = ("neg", "pos")
 SPLITS = ("train", "test")
@@ -34,7 +36,8 @@ class IMDB(Released):
     of these evaluations. The task's `val` is `test` itself.
 
     The published files are ``{train,test}/{neg,pos}/<id>_<rating>.txt``, 12,500 in each folder, in UTF-8. Their markup
-    is kept. The parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
+    is kept. The Parquet files of the Hugging Face Hub (stanfordnlp/imdb: ``plain_text/train-00000-of-00001.parquet``
+    and ``test``) are read as well; they have the same reviews, in another order. The parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
@@ -57,8 +60,8 @@ class IMDB(Released):
             "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "sha256:"
             "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
         },
-        marks=("train/neg",),
-        places=("aclImdb", "."),
+        marks=("train/neg", split_file("train")),
+        places=("aclImdb", PLACE, "."),
         inner="aclImdb",
     )
 
@@ -81,17 +84,21 @@ class IMDB(Released):
     def load(self) -> Task:
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
-        files = {split: {label: _files(folder / split / label) for label in LABELS} for split in SPLITS}
+        rows, files = (_hub if (folder / split_file("train")).exists() else _published)(folder)
         how = reading(self.tokens, self.max_length, self.min_frequency)
         arrays = self.prepare(
             f"imdb-{self.tokens}-{self.max_length}-{self.min_frequency}",
-            (path for split in files.values() for paths in split.values() for path in paths),
-            lambda store: prepare_texts(store, {name: partial(_rows, split) for name, split in files.items()}, how),
-            text_forms(files, how),
+            files,
+            lambda store: prepare_texts(store, rows, how),
+            text_forms(rows, how),
         )
         train, test = (TextSplit.of(arrays, name) for name in SPLITS)
         vocab = int(arrays["vocab"])
-        count = {f"{split}/{label}": len(paths) for split, labels in files.items() for label, paths in labels.items()}
+        count = {
+            f"{name}/{label}": int(np.count_nonzero(split.labels == i))
+            for name, split in (("train", train), ("test", test))
+            for i, label in enumerate(LABELS)
+        }
         if compare("IMDB", folder, count, dict.fromkeys(count, REVIEWS)) and (self.max_length, self.min_frequency) == (
             4096,
             15,
@@ -110,6 +117,27 @@ class IMDB(Released):
                 place.mkdir(parents=True, exist_ok=True)
                 with atomic_file(place / f"{i}_{RATINGS[label][0]}.txt") as file:
                     file.write(rng.integers(32, 127, self.max_length, np.uint8).tobytes())
+
+
+def _published(folder: Path) -> tuple[dict[str, Rows], list[Path]]:
+    """Returns the rows of each split and the files, of the published form."""
+    files = {split: {label: _files(folder / split / label) for label in LABELS} for split in SPLITS}
+    rows: dict[str, Rows] = {split: partial(_rows, paths) for split, paths in files.items()}
+    return rows, [path for split in files.values() for paths in split.values() for path in paths]
+
+
+def _hub(folder: Path) -> tuple[dict[str, Rows], list[Path]]:
+    """Returns the rows of each split and the files, of the form of the Hub."""
+    files = {split: folder / split_file(split) for split in SPLITS}
+    return {split: partial(_hub_rows, path) for split, path in files.items()}, list(files.values())
+
+
+def _hub_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for row, (text, label) in enumerate(read_rows(path, ("text", "label"))):
+        if not isinstance(text, str) or type(label) is not int or label not in (0, 1):
+            got = f"{an(type(text).__name__)} with label {label!r:.20}"
+            raise ValueError(f"{path}, row {row}: has {got}, expected a text with label 0 or 1")
+        yield label, (text,)
 
 
 def _files(folder: Path) -> list[Path]:
