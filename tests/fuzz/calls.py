@@ -195,7 +195,7 @@ class Outcome(NamedTuple):
     arguments: dict[str, Any] | None
 
 
-def _made(build: Callable[[], dict[str, Any]], function: Callable[..., Any]) -> Outcome:
+def _made(build: Callable[[], dict[str, Any]], call: Call) -> Outcome:
     arguments = None
     begin = time.thread_time()
     try:
@@ -203,7 +203,8 @@ def _made(build: Callable[[], dict[str, Any]], function: Callable[..., Any]) -> 
         given = dict(arguments)
         begin = time.thread_time()
         first = [given.pop("self")] if "self" in given else []
-        result = function(*first, **given)
+        answer = _by_name(ANSWER, call.name) or (lambda result: result)
+        result = answer(call.function(*first, **given))  # which may need memory, too
     except Exception as error:
         return Outcome(None, error, time.thread_time() - begin, arguments)
     return Outcome(result, None, time.thread_time() - begin, arguments)
@@ -257,7 +258,7 @@ def _inner_modules(module: Any) -> set[str]:
 
 def judged(one: Trial) -> list[Fault]:
     """Makes the call and returns its faults."""
-    call, (name, function, _) = one.call, one.call
+    call, (name, _, _) = one.call, one.call
     before: list[tuple[Path, Any, bytes]] = []
 
     def build() -> dict[str, Any]:
@@ -269,8 +270,8 @@ def judged(one: Trial) -> list[Fault]:
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        outcome = _made(build, function)
-        again = _made(lambda: plain(one.arguments()), function)
+        outcome = _made(build, call)
+        again = _made(lambda: plain(one.arguments()), call)
 
     found: list[tuple[str, str]] = []
     if outcome.seconds > SECONDS:
@@ -281,21 +282,20 @@ def judged(one: Trial) -> list[Fault]:
         if outcome.error is not None and (text := _unclear(call, outcome.error, one.mutations)):
             found.append(("unclear error", text))
         if not (aliased or any(path and (path == ("out",) or changes(path)) for path, _, _ in one.mutations)):
-            found += [("layout matters", text) for text in _differences(name, outcome, again)]
+            found += [("layout matters", text) for text in _differences(outcome, again)]
     for path, array, content in before:
         if not (aliased or path == ("out",) or changes(path)) and array.tobytes() != content:
             found.append(("changed its input", ".".join(map(str, path))))
     if outcome.error is None and not (_by_name(MAY_SHARE, name) or _is_identity(outcome)):
-        found += [("result shares memory", f"with {path[0]}") for path in _shared(name, outcome) if not changes(path)]
+        found += [("result shares memory", f"with {path[0]}") for path in _shared(outcome) if not changes(path)]
     return [Fault(name, *one) for one in dict.fromkeys(found)]
 
 
-def _differences(name: str, outcome: Outcome, again: Outcome) -> Iterator[str]:
-    """Yields how the call differs from that with plain copies."""
-    answer = _by_name(ANSWER, name) or (lambda result: result)
+def _differences(outcome: Outcome, again: Outcome) -> Iterator[str]:
+    """Yields how the call differs from the call with plain copies."""
     if type(outcome.error) is not type(again.error):
         yield f"{outcome.error!r}, but with plain copies {again.error!r}"
-    elif outcome.error is None and _bits(answer(outcome.result)) != _bits(answer(again.result)):
+    elif outcome.error is None and _bits(outcome.result) != _bits(again.result):
         yield "other bits with plain copies"
 
 
@@ -304,10 +304,9 @@ def _is_identity(outcome: Outcome) -> bool:
     return getattr((outcome.arguments or {}).get("self"), "blocks", None) == ()
 
 
-def _shared(name: str, outcome: Outcome) -> Iterator[Path]:
+def _shared(outcome: Outcome) -> Iterator[Path]:
     """Yields the paths of the arguments that the result overlaps."""
-    answer = _by_name(ANSWER, name) or (lambda result: result)
-    results = [one for one in arrays(answer(outcome.result)) if one.size]
+    results = [one for one in arrays(outcome.result) if one.size]
     for path, leaf in leaves(outcome.arguments):
         if path != ("out",) and isinstance(leaf, np.ndarray):
             yield from [path for one in results if np.may_share_memory(one, leaf)]

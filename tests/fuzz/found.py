@@ -45,6 +45,35 @@ def written_over_an_input(how: str) -> object:
     return rotrnn.ops.dplr_mix(zeros(2, 4), zeros(2), zeros(1, 4, 4), origin=Tensor(room), out=room)
 
 
+def unaligned_weights() -> object:
+    weights = unaligned(np.random.default_rng(0), zeros(2))
+    return rotrnn.ops.cross_entropy(zeros(2, 3), [0, 1], sample_weights=weights)
+
+
+def immense_pieces() -> object:
+    class Alone:
+        rank, size = 0, 1
+
+        def gather(self, array: Any) -> Any:
+            return [array]
+
+    return ops.split_lengths([1], 2**63, split=Alone())  # type: ignore[arg-type]
+
+
+def banked(how: str) -> object:
+    """The backward pass of a bank with something else in place of what forward saved."""
+    a, u, window = np.full((2, 3), 0.5j), zeros(1, 4, 2), None if how in ("swapped", "foreign") else 3
+    h0 = None if window is None else zeros(1, 2, 2)
+    _, _, saved = ops.diagonal_bank(a, a, zeros(2), u, h0, window=window)
+    if how == "swapped":
+        saved = saved._replace(carries=saved.carries.astype(">f8"), u=saved.u.astype(">f8"))
+    elif how == "foreign":
+        saved = saved._replace(u=Tensor(saved.u))  # type: ignore[arg-type]
+    else:
+        saved = saved._replace(before=zeros(1, 2, 2).astype(object) if how == "objects" else zeros(1, 9, 2))
+    return ops.diagonal_bank_backward(u, a, a, zeros(2), saved)
+
+
 def unaligned_zeros(*shape: int) -> Any:
     return unaligned(np.random.default_rng(0), np.zeros(shape, np.int64))
 
@@ -185,6 +214,22 @@ FOUND = [
         "past",
     ),
     Found("embedding, unaligned ids", lambda: rotrnn.ops.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
+    Found("cross_entropy, unaligned weights of samples", unaligned_weights, None),
+    Found(
+        "mean_squared_error, ragged",
+        lambda: rotrnn.ops.mean_squared_error([[1.0], [1.0, 2.0]], zeros(2)),  # type: ignore[list-item]
+        "mean_squared_error: predictions",
+    ),
+    Found("norm, ragged", lambda: rotrnn.ops.optim.norm([[1.0], [1.0, 2.0]]), "norm: x"),  # type: ignore[list-item]
+    Found("split_lengths, immense", immense_pieces, "split_lengths: seq_len is 9223372036854775808, expected"),
+    Found(
+        "diagonal_bank_backward, state of objects", lambda: banked("objects"), "diagonal_bank_backward: saved.before"
+    ),
+    Found(
+        "diagonal_bank_backward, state of another shape", lambda: banked("long"), "diagonal_bank_backward: saved.before"
+    ),
+    Found("diagonal_bank_backward, byte-swapped saved", lambda: banked("swapped"), None),
+    Found("diagonal_bank_backward, foreign saved", lambda: banked("foreign"), None),
     Found("cross_entropy, unaligned labels", lambda: rotrnn.ops.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
     Found("RotRNN, parameters backwards", backwards, None),
     Found("LRU, saved backwards", saved_backwards, None),

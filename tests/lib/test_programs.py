@@ -259,12 +259,13 @@ def test_every_line_is_checked(own: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(("layer", "settings"), SMALL, ids=[f"{i}-{layer}" for i, (layer, _) in enumerate(SMALL)])
 def test_a_missing_input_and_an_array_without_numbers(layer: str, settings: dict[str, Any]) -> None:
-    """Each input of each line in turn: an error, there or in a later line, or another program. No size that is missing is divided by."""
+    """Each input of each line in turn: an error, there or in a later line, or another program. No size that is missing
+    is divided by."""
     model = build_model(ModelSettings(layer, 4, 1), settings, head="tagger", n_classes=3, n_features=2)
     params = model.init(np.random.default_rng(0))
     arrays, facts = contents(model, params)
     arrays["empty"] = np.zeros((0, 2), np.float32)
-    for at, line in enumerate(facts["program"]["lines"]):
+    for line in facts["program"]["lines"]:
         for i, given in enumerate(line["in"]):
             for other in (None, "empty"):
                 line["in"][i] = other

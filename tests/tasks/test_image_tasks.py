@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rotrnn.tasks import CIFAR, MNIST, FashionMNIST, describe, mnist
-from rotrnn.tasks.cifar import LABELS, grey, read_binary, write_binary
+from rotrnn.tasks.cifar import LABELS, grey, write_binary
 from rotrnn.tasks.images import divide
 from rotrnn.tasks.mnist import read_idx
 from rotrnn.tasks.order import torch_random_order
@@ -206,7 +206,9 @@ def test_the_python_version_is_refused_with_the_command_that_converts_it(tmp_pat
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "py" / "cifar-10-batches-py", check=True)
     one, other = (CIFAR(data_dir=str(tmp_path / name)).load() for name in ("py", "bin"))
     for split in ("train", "val", "test"):
-        for ours, theirs in zip(everything(getattr(one, split))[:2], everything(getattr(other, split))[:2], strict=True):
+        for ours, theirs in zip(
+            everything(getattr(one, split))[:2], everything(getattr(other, split))[:2], strict=True
+        ):
             np.testing.assert_array_equal(ours, theirs)
 
 

@@ -232,7 +232,11 @@ def test_the_command_describes_them(data, capsys):
         (["listops", "--stand-in", "3", "--out", "x"], "--stand-in: listops needs no files, expected one of imdb, aan"),
         (["imdb", "--stand-in", "3"], "--stand-in 3: expected a positive number and a folder, --out DIR"),
         (["imdb", "--stand-in", "0", "--out", "x"], "--stand-in 0: expected a positive number"),
-        (["imdb"], "IMDB: data_dir is '', expected a folder with train/neg or train-00000-of-00001.parquet; download = true downloads the data to it"),
+        (
+            ["imdb"],
+            "IMDB: data_dir is '', expected a folder with train/neg or train-00000-of-00001.parquet; "
+            "download = true downloads the data to it",
+        ),
         (["aan", "--set", "data_dir=none"], "AAN: no data in none/lra_release/lra_release/tsv_data, none/lra_"),
     ],
 )

@@ -76,7 +76,9 @@ def test_images_are_those_of_the_published_files(colour: bool, tmp_path: Path) -
             write_binary(published / f"{name}.bin", planes[index], labels[index])
     one, other = (CIFAR(data_dir=str(place), colour=colour).load() for place in (hub, published))
     for split in ("train", "val", "test"):
-        batches = [task_split.batch(np.arange(len(task_split))) for task_split in (getattr(one, split), getattr(other, split))]
+        batches = [
+            task_split.batch(np.arange(len(task_split))) for task_split in (getattr(one, split), getattr(other, split))
+        ]
         np.testing.assert_array_equal(batches[0].inputs, batches[1].inputs)
         np.testing.assert_array_equal(batches[0].labels, batches[1].labels)
 

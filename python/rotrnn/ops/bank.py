@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.devices.device import einsum
-from rotrnn.ops.boundary import COMPLEX, Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, Array, Boundary, rename
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.declared import Declared, complex_of
 from rotrnn.ops.linear_layer import check_precision
@@ -234,7 +234,11 @@ def _window_backward(args: Boundary, saved: BankSaved, reverse: bool, **arrays: 
     dy, a, c, skip, u, end, lengths = given.values()
     dy, v = (flip(one, lengths) if reverse else one for one in (dy, u))
     taps = bank_response(a, c, skip, args.size["L-1"] + 1)
-    conv = causal_conv_backward(dy, v, taps, saved.before, dhT=end, lengths=lengths)
+    try:
+        conv = causal_conv_backward(dy, v, taps, saved.before, dhT=end, lengths=lengths)
+    except (TypeError, ValueError) as error:
+        rename(error, "causal_conv_backward: state ", f"{args.op}: saved.before ")
+        raise
     da, dc, dskip = bank_response_backward(conv.dw, a, c)
     du = flip(conv.dx, lengths) if reverse else conv.dx
     return BankGrads(da, dc, dskip, du, conv.dstate)

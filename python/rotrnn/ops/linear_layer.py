@@ -231,10 +231,11 @@ def layout_kept(args: Boundary, array: Array, dtype: np.dtype[Any]) -> Array:
     return args.layout(array, BF16 if array.dtype == BF16 else dtype)
 
 
-def check_precision(args: Boundary, name: str, saved: Array, dtype: np.dtype[Any]) -> None:
-    """Checks that an array saved by forward has the precision of the arguments of backward."""
-    if saved.real.dtype != dtype:
-        raise TypeError(f"{args.op}: {name} has dtype {saved.dtype}, expected the precision of the others, {dtype}")
+def check_precision(args: Boundary, name: str, saved: npt.ArrayLike, dtype: np.dtype[Any]) -> None:
+    """Checks that an array saved by forward has the precision of the arguments of backward, in any byte order."""
+    given = args.any_array(name, saved).dtype
+    if np.empty(0, given).real.dtype.newbyteorder("=") != dtype:
+        raise TypeError(f"{args.op}: {name} has dtype {given}, expected the precision of the others, {dtype}")
 
 
 NO_NORM = {"norm": NORM["none"], "center": None, "gain": None, "offset": None, "eps": 0.0}

@@ -73,8 +73,9 @@ def adamw_ready(param: Array, m: Array, v: Array, grad: npt.ArrayLike) -> Callab
     """Returns the kernel of `adamw` with its arrays, which are checked: it takes the other arguments of the step by
     name, and `norms` (2,) float64 on the device, to which it writes the two norms, so that nothing waits for it."""
     args = Boundary("adamw")
-    shape = np.shape(grad)
-    g = args.array("grad", np.ravel(grad), "N")
+    given = args.any_array("grad", grad)
+    shape = given.shape
+    g = args.array("grad", given.reshape(-1), "N")
     for name, array in (("param", param), ("m", m), ("v", v)):
         args.out(name, array, shape, g.dtype)
     arrays = {"param": param, "m": m, "v": v, "grad": g}
@@ -167,7 +168,7 @@ def norms_of(arrays: Sequence[Array]) -> list[float]:
 def norm_into(room: Array, x: npt.ArrayLike) -> None:
     """Writes the `norm` of x to `room` (1,) float64 on its device, so that nothing waits for it."""
     args = Boundary("norm")
-    array = args.array("x", np.ravel(x), "N")
+    array = args.array("x", args.any_array("x", x).reshape(-1), "N")
     args.kernels.norm(norm=room, x=args.layout(array, array.dtype), n=array.size)
 
 

@@ -939,7 +939,7 @@ def _weights(
     kept = _as(given, logits)
     if not (fits := np.isfinite(kept) & (kept >= 0)).all():
         raise ValueError(f"{args.op}: {name} has {given[~fits][0]}, expected finite numbers of at least 0")
-    return beside(kept, logits)
+    return args.layout(beside(kept, logits), logits.dtype)
 
 
 def _as(values: Array, logits: Array) -> Array:
@@ -1114,7 +1114,8 @@ def mean_squared_error(predictions: npt.ArrayLike, targets: npt.ArrayLike) -> tu
         Also if no target counts.
     """
     args = Boundary("mean_squared_error")
-    letters = " ".join(f"d{i}" for i in range(np.ndim(predictions)))
+    predictions = args.any_array("predictions", predictions)
+    letters = " ".join(f"d{i}" for i in range(predictions.ndim))
     p, y = args.common(args.array("predictions", predictions, letters), args.array("targets", targets, letters))
     counted = ~np.isnan(y)
     count: Any = counted.sum(dtype=np.int64)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._cpu import MOST_NUMBERS
 from rotrnn.devices.device import HOST
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.scan import LANES, Planes, diagonal_scan, flat
@@ -360,7 +361,7 @@ def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Ranks) -> npt.
     """
     args = Boundary("split_lengths")
     check_split(args, split)
-    seq_len = args.integer("seq_len", seq_len)
+    seq_len = args.integer("seq_len", seq_len, 0, MOST_NUMBERS)
     sizes = [int(one[0]) for one in split.gather(np.array([seq_len], np.int64))]
     args.bind("B", np.size(lengths), "lengths")
     valid = args.counts("lengths", lengths, sum(sizes), f"T={sum(sizes)}, the sum of the pieces")

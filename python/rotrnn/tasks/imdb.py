@@ -37,7 +37,8 @@ class IMDB(Released):
 
     The published files are ``{train,test}/{neg,pos}/<id>_<rating>.txt``, 12,500 in each folder, in UTF-8. Their markup
     is kept. The Parquet files of the Hugging Face Hub (stanfordnlp/imdb: ``plain_text/train-00000-of-00001.parquet``
-    and ``test``) are read as well; they have the same reviews, in another order. The parameters `data_dir`, `download` and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
+    and ``test``) are read as well; they have the same reviews, in another order. The parameters `data_dir`, `download`
+    and `cache_dir` are documented in `rotrnn.tasks.released.Released`.
 
     Parameters
     ----------
