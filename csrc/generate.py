@@ -22,7 +22,7 @@ C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "uint16": "uint16_t", "float6
 ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|uint16|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
 PRODUCT = re.compile(r"(?:[A-Za-z_]\w*|\))\s*\*\s*[A-Za-z_(]")  # of two integers, which may overflow
 DEFINITION = re.compile(r"^KERNEL\((\w+)\)", re.MULTILINE)
-COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
+COMMA = re.compile(r",(?![^()]*\))")  # between parts of a shape, not between a function's arguments
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
 A call whose arguments are missing, unknown, of another dtype or of another size raises TypeError or ValueError.

@@ -3,11 +3,11 @@
  * ..., letters-1, then come `$`, `|` and `.`. An example for a string s and, except in COPY_COPY, a substring q of it:
  *
  *   COPY_COPY       $s|s.           the first letters of s, or all
- *   COPY_PREFIX     $q|s|r.         what follows the first occurrence of q in s: its first letters, or all
+ *   COPY_PREFIX     $q|s|r.         the letters after the first occurrence of q in s: the first ones, or all
  *   COPY_SUFFIX     $s|qr.          the same
  *   COPY_DUPLICATE  $s|s.           where one substring of s is replaced by a copy of another, unless they overlap
  *
- * The answer is what comes after the prompt, `.` included.
+ * The answer is the text after the prompt, `.` included.
  */
 #include <string.h>
 
@@ -19,13 +19,13 @@ enum { START, SEPARATOR, END }; /* ids above the letters */
 enum { MAX_EXAMPLE = 3 * COPY_MAX_LENGTH + 4 };
 enum { SERIAL = 1 << 14 };
 
-/* Settings of all examples: the variant, and numbers of letters of q and of an answer (0 for all). */
+/* Settings of all examples: the variant, and the numbers of letters in q and in an answer (0 for all). */
 typedef struct {
     int64_t letters, variant, gram, answer;
 } form;
 
 typedef struct {
-    int64_t size, prompt; /* number of tokens, and of those before the answer */
+    int64_t size, prompt; /* number of tokens, and of tokens before the answer */
     uint8_t tokens[MAX_EXAMPLE];
 } example;
 

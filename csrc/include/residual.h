@@ -40,7 +40,7 @@ ROT_INLINE void widen(spread *s, spread other) {
     s->size = larger(s->size, other.size);
 }
 
-/* The smallest divisor: negligible, or that of the authors' code. */
+/* The default floor of the divisor: the least normal number. */
 #define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
 
 ROT_INLINE real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
