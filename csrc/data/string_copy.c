@@ -36,7 +36,8 @@ static int64_t first_place(const uint8_t *s, int64_t at, int64_t gram) {
     return place;
 }
 
-/* Replaces each occurrence of the substring at `target` by the one at `source`, left to right, without overlap. */
+/* Replaces each occurrence of the substring at `target` by the substring at `source`, left to right, without
+ * overlap. */
 static void duplicate(uint8_t *s, int64_t length, int64_t source, int64_t target, int64_t gram) {
     uint8_t stale[COPY_MAX_LENGTH], fresh[COPY_MAX_LENGTH];
     memcpy(stale, s + target, (size_t)gram);
@@ -117,7 +118,7 @@ KERNEL(copy_rows) {
 }
 
 /* tokens, labels (n,T), sizes (n): one example per row, of a string of length[i] <= COPY_MAX_LENGTH letters, then `.`
- * up to T, which must not be less than the longest example. Answers are labelled, except their last `.`. */
+ * up to T, which must be at least the longest example. Answers are labelled, except their last `.`. */
 KERNEL(copy_strings) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
     bool failed = false;

@@ -7,7 +7,7 @@
 
 #include "steps.h"
 
-/* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
+/* Magnitudes as integers, which sort like the numbers, then infinity, then NaN: a maximum keeps NaN. */
 #if ROT_DOUBLE
 typedef int64_t magnitude;
 static const magnitude WITHOUT_SIGN = INT64_MAX;

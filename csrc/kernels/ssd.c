@@ -180,7 +180,7 @@ static real direct_gain(const inputs *in, const decays *d, const real *products,
     return in->later ? skip + d->delta[j] * products[k * CHUNK + j] : skip;
 }
 
-/* square <- square without the pairs of a token's own steps, where there is `later` */
+/* With `later`, zeroes the pairs of a token's own steps in the square. */
 static void leave_out_tokens(real *square, const inputs *in, const plan *p, int64_t n) {
     for (int64_t k = 0; in->later && k < n; k++) {
         const int64_t first = token_of(in, p, k, n).first;

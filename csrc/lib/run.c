@@ -56,8 +56,8 @@ static void run_affine(const op *o, const frame *f) {
     affine_rows(rows_of(f, o->y), rows_of(f, o->x), o->w[1], o->w[0], o->w[2], f->B * f->n, o->y.width);
 }
 
-/* y holds the squares first. A compiler's options decide which products it fuses with a sum. Here there are none unless
- * a square overflows, so the library and Python's extension have the same bits. */
+/* y holds the squares first. A compiler's options decide which products it fuses with a sum. Here there are no such
+ * products unless a square overflows, so the library and Python's extension have the same bits. */
 static void run_norm(const op *o, const frame *f) {
     const int64_t width = o->y.width / o->count;
     real *restrict y = rows_of(f, o->y);

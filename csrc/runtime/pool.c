@@ -25,7 +25,7 @@ enum { WATCHED = 0 };
 enum { KEPT = 64 }; /* largest number of blocks */
 enum { LINE = 64, LARGE = 1 << 20, HUGE_PAGE = 1 << 21 };
 
-/* Header of a block, in a cache line of its own. */
+/* Header of a block, in a separate cache line. */
 typedef struct {
     size_t bytes; /* size of the block, header included */
 } header;
