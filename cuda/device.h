@@ -7,7 +7,7 @@
  *   launch(name, grid, threads, bytes of shared memory, arguments...)   (runtime.h)
  *   copy_async, copy_commit, copy_wait<n> copies from global to shared memory
  *
- * and CUDA's own names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
+ * and CUDA's names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
  * __ldg, __ldcs, __stcs. Nothing else: no <<<>>>, no __shared__, no atomics on floating-point numbers (sums have one
  * order), no waiting for another block.
  *

@@ -9,7 +9,7 @@
 
 enum {
     THREADS = 64,         /* of a block: even few lanes then give every processor a block */
-    AHEAD = sizeof(lane) == 16 ? 16 : 32, /* steps read ahead of their use, of one array: 8,192 lanes keep 2 MB in flight */
+    AHEAD = sizeof(lane) == 16 ? 16 : 32, /* steps read ahead, of one array: 8,192 lanes keep 2 MB in flight */
     SUM_STEPS = 128,      /* steps of one partial sum */
 };
 

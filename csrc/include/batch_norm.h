@@ -4,8 +4,8 @@
 
 #include "vmath.h"
 
-/* The gain; and the term slope (x - mean) + shift that the adjoint through the statistics over n steps adds to dx, from
- * the gradients of scale and bias:
+/* The gain; and the term slope (x - mean) + shift of dx, through the statistics over n steps, from the gradients of
+ * scale and bias:
  *   gain = scale r   slope = -scale r^2 dscale / n   shift = -scale r dbias / n,   r = 1 / sqrt(var + eps) */
 ROT_INLINE real channel_gain(real scale, real var, real eps) { return scale / ROT_SQRT(var + eps); }
 typedef struct {

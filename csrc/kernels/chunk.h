@@ -81,11 +81,11 @@ static inline void scale_state(real *h, real factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) h[i] *= factor;
 }
 
-/* dlog[i], the gradient of the logarithm of step i's transition. It is a factor of every decay past step i: in `pairs`
- * (k,j), from step j to step k, if j < i <= k; in `since`, from the state before the chunk to step k, if i <= k; in
- * `until`, from step j to the state after the chunk, if j < i; and in `whole`, from the state before the chunk to the
- * state after it. Each term is a decayed number times its gradient. Only sums of terms: no difference of two sums
- * cancels. */
+/* dlog[i], the gradient of the logarithm of step i's transition. The transition is a factor of every decay past step i:
+ * in `pairs` (k,j), from step j to step k, if j < i <= k; in `since`, from the state before the chunk to step k, if i
+ * <= k; in `until`, from step j to the state after the chunk, if j < i; and in `whole`, from the state before the chunk
+ * to the state after it. Each term is a decayed number times its gradient. Only sums of terms: no difference of two
+ * sums cancels. */
 static inline void decays_adjoint(real *restrict dlog, const real *restrict pairs, const real *restrict since,
                                   const real *restrict until, real whole, int64_t n) {
     real later[CHUNK] = {0}, sum = 0; /* sums of pairs (k,j) over k >= i, for each j */

@@ -43,7 +43,7 @@ typedef enum {
     OP_STEP_ANGLES,  /* y = pi tanh(x) z, each number of x with each of z */
     OP_LOG_RADIUS,   /* y = log(eps + (1 - eps) exp(-w[0] s(x))), by channel */
     OP_HEAD_ANGLES,  /* y = +-(w[1] + (w[2] - w[1]) s(w[0] + tanh(x))), by channel, + first */
-    OP_OF_HEADS,     /* y = x + w[0]; some groups of y share one of `count` groups of x, of `choice` numbers */
+    OP_OF_HEADS,     /* y = x + w[0] by groups of `choice` numbers; several of y share each of x's `count` */
     OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
