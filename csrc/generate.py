@@ -20,9 +20,9 @@ RANGED = ("int64", "float64")
 SIZE = ("0", "MOST_NUMBERS")  # the range of integers in shapes
 C_TYPES = {"int64": "int64_t", "uint8": "uint8_t", "uint16": "uint16_t", "float64": "double"}
 ARRAY = re.compile(r"(\w+)(\?)?(?::(int64|uint8|uint16|float64))?\[([^]]*)\](?:\{([^}]*)\.\.([^}]*)\})?")
-PRODUCT = re.compile(r"(?:[A-Za-z_]\w*|\))\s*\*\s*[A-Za-z_(]")  # of two integers, which may overflow
+PRODUCT = re.compile(r"(?:[A-Za-z_]\w*|\))\s*\*\s*[A-Za-z_(]")  # a product of two integers may overflow
 DEFINITION = re.compile(r"^KERNEL\((\w+)\)", re.MULTILINE)
-COMMA = re.compile(r",(?![^()]*\))")  # between the parts of a shape, not between the arguments of a function
+COMMA = re.compile(r",(?![^()]*\))")  # between parts of a shape, not between a function's arguments
 STUB_HEAD = '''"""The C kernels (made from csrc/kernels.list); shapes and dtypes are described there.
 
 A call whose arguments are missing, unknown, of another dtype or of another size raises TypeError or ValueError.
@@ -46,8 +46,8 @@ OPENMP: int
 COMPILER: str
 KEEPS_MEMORY: int
 LIST: Mapping[str, tuple[bool, tuple[tuple[str, str, str, bool, bool], ...]]]
-"""Of each kernel whether it takes complex dtypes, and its arguments: kind, name, shape, whether an array has the dtype
-of the call, whether it may be None."""
+"""For each kernel, whether it takes complex dtypes, and its arguments: kind, name, shape, whether an array has the
+call's dtype, whether it may be None."""
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, /) -> npt.NDArray[Any]: ...
 def release_memory() -> int: ...
@@ -119,14 +119,14 @@ class Entry:
     groups: dict[str, Entry] = field(default_factory=dict)
 
     def every(self) -> list[Argument]:
-        """All arguments, those of the groups first."""
+        """All arguments, arguments of the groups first."""
         of_groups = [
             replace(one, path=f"{name}.{one.name}") for name, group in self.groups.items() for one in group.arguments
         ]
         return of_groups + [replace(one, path=one.name) for one in self.arguments]
 
     def every_condition(self) -> list[str]:
-        """All conditions, those of the groups first."""
+        """All conditions, conditions of the groups first."""
         return [*(one for group in self.groups.values() for one in group.conditions), *self.conditions]
 
 
@@ -211,9 +211,9 @@ def read(text: str) -> Listing:
 
 
 def lane_files(folder: Path = LIST.parent) -> list[str]:
-    """The names of the files of csrc that define a kernel of kind lane, which are compiled for complex dtypes, too.
+    """The names of the files of csrc that define a kernel of kind lane; they are compiled for complex dtypes, too.
 
-    ListError for a kernel of the list that is not defined, or more than once.
+    Raises ListError for a kernel of the list that is not defined exactly once.
     """
     files: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*/*.c")):
@@ -288,14 +288,14 @@ def header(listing: Listing) -> str:
 
 
 def _range_of(argument: Argument, arrays: list[Argument]) -> tuple[str, str]:
-    """The range of an integer that has none of its own: that of sizes if it is in a shape."""
+    """The range of an integer without a given range: the range of sizes if it is in a shape."""
     shapes = " ".join(", ".join(one.shape or ()) for one in arrays)
     return SIZE if re.search(rf"\b{argument.name}\b", shapes) else ("INT64_MIN", "INT64_MAX")
 
 
 def _function(kernel: Entry, name: str, kind: str, parameters: str, lines: list[str]) -> str:
-    """A C function of `parameters` and of a kernel's arguments, in whose lines a number has its value, and an array is
-    whether it is there."""
+    """A C function of `parameters` and of a kernel's arguments. In its lines a number has its value, and an array is
+    true if it is given."""
     used = " ".join(re.sub(r'"[^"]*"', "", line) for line in lines)
     body = ["(void)memory;"]
     for one in kernel.every():

@@ -2,13 +2,12 @@
  * which a query visits its keys).
  *
  * A block computes TILE rows by TILE columns at a time: scores of queries and keys, or numbers of the result, 4 by 4 to
- * a thread. What it multiplies passes through shared memory in panels of TILE channels, so that heads may have any
- * width; heads wider than a panel have a block for each panel of their results, which computes the scores again.
- * Backward has a pass by rows of queries, for dq, and one by rows of keys, for dk and dv: each sum belongs to one
- * thread.
+ * a thread. Operands pass through shared memory in panels of TILE channels: heads may have any width. A head wider than
+ * a panel has a block for each panel of its results, which recomputes the scores. Backward has a pass over rows of
+ * queries, for dq, and a pass over rows of keys, for dk and dv: each sum belongs to one thread.
  *
- * Where the call's precision rounds operands of products, they are rounded as they come into shared memory, and
- * multiplied as float32: tensor cores are not used.
+ * If the call's precision rounds operands of products, they are rounded when loaded into shared memory, and multiplied
+ * as float32: tensor cores are not used.
  */
 #include "device.h"
 
@@ -21,7 +20,7 @@ enum {
     THREADS = ROW_THREADS * ROW_THREADS,
     PITCH = TILE + 4, /* of a panel: its rows begin in different banks */
     WARPS = THREADS / 32,
-    FORWARD_BLOCKS = sizeof(real) == 4 ? 3 : 1, /* of a processor, at least, by registers */
+    FORWARD_BLOCKS = sizeof(real) == 4 ? 3 : 1, /* least number on a processor, limited by registers */
     BACKWARD_BLOCKS = sizeof(real) == 4 ? 2 : 1,
 };
 
@@ -40,12 +39,12 @@ static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, in
     return s;
 }
 
-/* What the keys of sequence b that come before its first query are, and all that its queries may see. */
+/* The number of keys of sequence b before its first query; and of all keys that its queries may see. */
 ROT_DEVICE_ONLY int64_t past_of(shape s, int64_t b) { return s.past ? s.past[b] : 0; }
 ROT_DEVICE_ONLY int64_t keys_of(shape s, int64_t b) { return least(past_of(s, b) + steps_of(s.lengths, b, s.T), s.S); }
 
-/* The block's work: rows from `first` on (queries, or keys) of head h of sequence b, `count` of them valid and `all` in
- * the array, and the channels of a head from `lo` on of its results. */
+/* The block's work: rows from `first` on (queries, or keys) of head h of sequence b, with `count` valid rows and `all`
+ * in the array; and of its results a head's channels from `lo` on. */
 struct task {
     int64_t b, h, first, lo;
     int count, all;
@@ -53,7 +52,7 @@ struct task {
 
 static int64_t panels_of(shape s) { return most(pieces_of(s.Dh, TILE), 1); }
 
-/* Of `rows` rows, the last first: their work is the longest. */
+/* The task among tiles of `rows` rows, the last tile first: it has the most work. */
 ROT_DEVICE_ONLY task task_of(shape s, int64_t rows) {
     const int64_t panels = most(pieces_of(s.Dh, TILE), 1), row_tiles = pieces_of(rows, TILE);
     const int64_t i = blockIdx.x, head = i / panels % (s.B * s.H);
@@ -79,7 +78,7 @@ ROT_DEVICE_ONLY rows keys_at(shape s, task at, const real *x, int64_t key, int c
     return r;
 }
 
-/* Two panels of what is multiplied; the left one may be a tile of scores, with its rows as columns. */
+/* Panels of the two operands; the left operand may be a tile of scores, with its rows as columns. */
 struct room {
     real left[TILE * PITCH], right[TILE * PITCH];
 };
@@ -88,8 +87,9 @@ struct room {
 ROT_DEVICE_ONLY int row_of_thread() { return (int)threadIdx.x / ROW_THREADS * SIDE; }
 ROT_DEVICE_ONLY int column_of_thread() { return (int)threadIdx.x % ROW_THREADS * SIDE; }
 
-/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, as operands, times scale; zero where there are none.
- * `turned`: (row, channel). A warp copies 8 channels of 4 rows at once: whole sectors of memory, to different banks. */
+/* panel (channel, row) <- channels lo .. lo+TILE-1 of rows, as operands, times scale; zero beyond the rows and
+ * channels. `turned`: (row, channel). A warp copies 8 channels of 4 rows at once: whole sectors of memory, to different
+ * banks. */
 ROT_DEVICE_ONLY void load_panel(real *panel, rows x, shape s, int64_t lo, real scale, bool turned) {
     const int channel = (int)threadIdx.x / 32 * 8 + (int)threadIdx.x % 8, first = (int)threadIdx.x % 32 / 8;
     const int end = lo + channel < s.Dh ? x.count : 0;
@@ -135,7 +135,8 @@ ROT_DEVICE_ONLY void multiply_rows(real (&product)[SIDE][SIDE], room &m, rows x,
     }
 }
 
-/* Where the four rows from `row` on of a column of the tile are: spread over banks for writes by threads of a row. */
+/* The place of the four rows from `row` on of a column of the tile: spread over banks for writes by threads of a
+ * row. */
 ROT_DEVICE_ONLY int tile_at(int row, int column) { return column * TILE + (row ^ (column & (TILE - SIDE))); }
 
 /* sum (row, channel) += sum over columns of  tile (row, column) y (column) scale,  channels from lo on */
@@ -154,7 +155,7 @@ ROT_DEVICE_ONLY void add_product(real (&sum)[SIDE][SIDE], room &m, const real (&
                   four_of(m.right + k * PITCH + column_of_thread()));
 }
 
-/* Writes the tile's rows of a result, times factor of the row; zero beyond the valid ones. */
+/* Writes the tile's rows of a result, times the row's factor; zero beyond the valid rows. */
 ROT_DEVICE_ONLY void write_rows(real *first, const real (&sum)[SIDE][SIDE], const real (&factor)[SIDE], shape s,
                                 task at) {
 #pragma unroll
@@ -183,7 +184,7 @@ ROT_DEVICE_ONLY real sum_of_row(real x) {
     return x;
 }
 
-/* The keys that a tile of queries sees, those of the last first. */
+/* The keys that a tile of queries sees, the last keys first. */
 struct keys_seen {
     int64_t first, end;
 };
@@ -281,12 +282,12 @@ GLOBAL(THREADS) dot_rows(shape s, real *delta, const real *dy, const real *y) {
     if (lane == 0) delta[(b * s.H + h) * s.T + t] = sum;
 }
 
-/* What the adjoint reads; norm, delta (B,H,T). */
+/* The inputs of the adjoint; norm, delta (B,H,T). */
 struct saved {
     const real *dy, *q, *k, *v, *norm, *delta;
 };
 
-/* The norm and delta of one query, or those with which its probabilities are 0. */
+/* The norm and delta of one query; for an invalid query, values that make its probabilities 0. */
 struct query {
     real norm, delta;
 };
@@ -297,7 +298,7 @@ ROT_DEVICE_ONLY query query_of(shape s, task at, saved in, int64_t t, bool there
     return one;
 }
 
-/* The probability of a key, and the gradient of its score from that of the probability. */
+/* The probability of a key; and the gradient of its score, from the gradient of the probability. */
 ROT_DEVICE_ONLY real probability(real score, query one) { return vmath_exp(score - one.norm); }
 ROT_DEVICE_ONLY real score_adjoint(real p, real dp, query one) { return p * (dp - one.delta); }
 
@@ -344,7 +345,7 @@ GLOBAL2(THREADS, BACKWARD_BLOCKS) backward_keys(shape s, real *dk, real *dv, sav
     at.count = (int)least(most(keys_of(s, at.b) - at.first, 0), TILE);
     const int64_t past = past_of(s, at.b), steps = steps_of(s.lengths, at.b, s.T);
     const int64_t end =
-        at.count ? least(steps, at.first + at.count - 1 + s.window - past) : 0; /* of queries that see them */
+        at.count ? least(steps, at.first + at.count - 1 + s.window - past) : 0; /* of the queries that see them */
     real dk_sum[SIDE][SIDE], dv_sum[SIDE][SIDE], p[SIDE][SIDE], e[SIDE][SIDE];
     const real factor[SIDE] = {1, 1, 1, 1};
     clear(dk_sum), clear(dv_sum);

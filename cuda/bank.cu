@@ -1,20 +1,20 @@
 /* S4D's bank of recurrences and its adjoint on a GPU (csrc/kernels/bank.c has the equations).
  *
  * A launch has up to FORWARD or BACKWARD states of every channel for each warp of a block; more states take more
- * launches, which add to what the first wrote. A block walks its channels through all of time (channels.h), a tile at a
- * time, with the states in registers. Backward runs forward again within a tile, from the states before it, and keeps
- * those before every RUN steps; then it goes back over the tile run by run. Sums over time and sequences are in double
- * from a tile on, as on the CPU, and in one order.
+ * launches, which add to the first one's output. A block walks its channels through all of time (channels.h), a tile at
+ * a time, with the states in registers. Backward first repeats forward within a tile, from the states before it, and
+ * keeps the states before every RUN steps; then it goes back over the tile run by run. The tiles' sums are added in
+ * double, over time and sequences, as on the CPU, and in one order.
  */
 #include "channels.h"
 
 enum {
-    LONGEST_TILE = 64, /* steps of a tile, at most */
-    RUN = 8,           /* steps whose states are in registers, backward */
+    LONGEST_TILE = 64, /* most steps of a tile */
+    RUN = 8,           /* steps with states in registers, in backward */
     RUNS = LONGEST_TILE / RUN,
     FORWARD = sizeof(real) == 4 ? 8 : 4, /* states of a warp */
     BACKWARD = 4,
-    WARPS = sizeof(real) == 4 ? 4 : 2, /* by what fits into shared memory */
+    WARPS = sizeof(real) == 4 ? 4 : 2, /* as many as fit into shared memory */
     THREADS = WARPS * 32,
 };
 
@@ -43,7 +43,7 @@ ROT_DEVICE_ONLY cplx read_pair(const real *p) {
 }
 ROT_DEVICE_ONLY void write_pair(real *p, cplx z) { p[0] = z.re, p[1] = z.im; }
 
-/* The index in (B,tiles,N,2,D) of the real part of state n before a tile; the imaginary part is D behind it. */
+/* The index in (B,tiles,N,2,D) of the real part of state n before a tile; the imaginary part is D further on. */
 ROT_DEVICE_ONLY int64_t carry_of(plan p, spot at, int64_t tile, int64_t n) {
     return (((at.b * p.tiles + tile) * p.N + n) * 2) * p.D + at.d;
 }
@@ -51,12 +51,12 @@ ROT_DEVICE_ONLY int64_t carry_of(plan p, spot at, int64_t tile, int64_t n) {
 /* ---- forward ---- */
 
 struct forward_room {
-    real u[2][LONGEST_TILE][WIDTH]; /* of this tile, and of the next */
+    real u[2][LONGEST_TILE][WIDTH]; /* of this tile and the next */
     real y[WARPS][LONGEST_TILE][WIDTH];
 };
 static_assert(sizeof(forward_room) <= MOST_SHARED, "too much shared memory");
 
-/* States from `first` on. If it is not 0, y is added to. Four blocks fit by their shared memory. */
+/* States from `first` on. If it is not 0, y is added to. Shared memory fits four blocks. */
 GLOBAL2(THREADS, 4) run_forward(plan p, inputs in, real *y, real *hT, real *carries, const real *h0, int64_t first) {
     forward_room &room = shared_memory<forward_room>();
     const spot at = spot_of(p.D);
@@ -84,7 +84,7 @@ GLOBAL2(THREADS, 4) run_forward(plan p, inputs in, real *y, real *hT, real *carr
             before[0] = h[i].re, before[p.D] = h[i].im;
         }
         copy_wait<0>();
-        __syncthreads(); /* the tile is there, and all are done with the one before */
+        __syncthreads(); /* the tile is loaded, and all threads have finished the previous one */
         load_rows(room.u[(tile + 1) % 2], in.u, steps_of_tile(p, at.b, tile + 1), at, p.D);
         copy_commit();
         const real(*const u)[WIDTH] = room.u[tile % 2];
@@ -118,7 +118,7 @@ KERNEL(bank_forward) {
     const plan p = {B, T, D, N, tile, pieces_of(T, tile), lengths, (bool)reverse};
     const inputs in = {a, c, skip, u};
     int64_t first = 0;
-    do { /* once also without states */
+    do { /* at least once, even without states */
         launch(run_forward, B * pieces_of(D, WIDTH), THREADS, sizeof(forward_room), p, in, y, hT, carries, h0, first);
         first += WARPS * FORWARD;
     } while (first < N);
@@ -137,7 +137,8 @@ struct backward_room {
 };
 static_assert(sizeof(backward_room) <= MOST_SHARED, "too much shared memory");
 
-/* One state of a channel, and what backward sums for it: q reaches h from later steps; da, dc are of the tile. */
+/* One state of a channel, and its gradients in backward: q reaches h from later steps; da, dc are sums over the
+ * tile. */
 struct bank_state {
     cplx a, c, q, da, dc;
 };
@@ -147,7 +148,7 @@ struct sums {
     double *coefficients, *skip;
 };
 
-/* The adjoint over a run of `steps` steps, the last first, from the state before them. */
+/* The adjoint over a run of `steps` steps, last step first, from the state before them. */
 ROT_DEVICE_ONLY void run_adjoint(real *du, bank_state &s, cplx h, const real *u, const real *dy, int steps) {
     cplx past[RUN];
 #pragma unroll
@@ -167,7 +168,7 @@ ROT_DEVICE_ONLY void run_adjoint(real *du, bank_state &s, cplx h, const real *u,
     }
 }
 
-/* States from `first` on. If it is not 0, du is added to. Two blocks fit by their shared memory. */
+/* States from `first` on. If it is not 0, du is added to. Shared memory fits two blocks. */
 GLOBAL2(THREADS, 2)
 run_backward(plan p, inputs in, real *du, real *dh0, sums out, const real *dy, const real *dhT, const real *carries,
              int64_t first) {
@@ -265,7 +266,7 @@ KERNEL(bank_backward) {
     const inputs in = {a, c, skip, u};
     const sums out = {workspace_of<double>(B, N, 4, D), workspace_of<double>(B, D)};
     int64_t first = 0;
-    do { /* once also without states */
+    do { /* at least once, even without states */
         launch(run_backward, B * pieces_of(D, WIDTH), THREADS, sizeof(backward_room), p, in, du, dh0, out, dy, dhT,
                carries, first);
         first += WARPS * BACKWARD;

@@ -1,37 +1,36 @@
 /* A residual block, or a linear layer alone, on a GPU (csrc/kernels/block.c has the equations).
  *
- * Products are the matrix library's, of padding too. A scan of each direction is between them, and in each pass there are
- * two walks over rows. (One kernel for both products and the scan, and products that leave out padding, were slower on
- * an H200: docs/gpu.md.)
+ * The matrix library computes products, of padding too. Between them is a scan of each direction, and each pass has two
+ * walks over rows. (One kernel for both products and the scan, and products without the padding, were slower on an
+ * H200: docs/gpu.md.)
  *
  *   v = W x                            W = W_in diag(gain): the channel norm is part of the weights, and its constant
- *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan, where nothing is rounded
+ *   h <- scan of v + c                 c = W_in (offset - gain center) is added by the scan, if nothing is rounded
  *   out = W_out h                      of each direction
  *   layer = out + skip xn   z = mask GELU(layer)
  *   value, gate = W_v z, W_g z         one product
  *   y = x + mask value s(gate)         with the moments of y
  *
- * and backward z and the second product again, then
+ * and in backward z and the second product again, then
  *
- *   dvalue, dgate                      from dy and what `later` adds, with the sums of the biases' gradients
+ *   dvalue, dgate                      from dy and the terms of `later`, with the sums of the biases' gradients
  *   dz = W_v^T dvalue + W_g^T dgate    and the gradient of both weights, a product each
  *   dlayer = mask GELU'(layer) dz      with the sum of skip's gradient
- *   dh = W_out^T dlayer                and the gradient of W_out, of each direction
+ *   dh = W_out^T dlayer                and the gradient of W_out, for each direction
  *   g <- adjoint scan of dh            with the sums of a's gradient, and of g, for the gradient of W_in by the norm
  *   r = W_in^T g                       and sum g x^T
  *   dx = dy + gain (r + skip dlayer)   with the norm's sums
  *
- * The normed input xn is an array with the row norm, and where operands are rounded: a rounding of W_in diag(gain) or
- * of x would be multiplied by the mean of x, which xn does not have. Every state is kept: `carries` has those before
- * each step, and hT the last one. Arrays that belong to states, their products' results and gradients, are such pairs,
- * too, so that one product works on all states before steps and a small one on the last: rows_of_states.
+ * The normed input xn is an array with the row norm, and when operands are rounded: a rounding error of W_in diag(gain)
+ * or of x would be multiplied by the mean of x, which xn does not have. Every state is saved: `carries` has the states
+ * before each step, and hT the last state. Arrays that belong to states (results of their products, and gradients) are
+ * such pairs too: one product works on all states before steps, and a small one on the last states (rows_of_states).
  *
- * What is summed over rows by a product has zeros in the padding: states, z and all gradients, and a copy of x.
+ * Arrays that a product sums over rows have zeros in the padding: states, z and all gradients, and a copy of x.
  *
- * Operands of products, and what is kept for backward, are stored as S: real, or bf16 where `every_bf16` takes the
- * states. What is stored rounded is rounded for every other use, too; but sums (of biases, da, and the norm's) take
- * gradients as they were before, and so does skip xn. States of a scan, results of products, x, y and their gradients
- * are real.
+ * Operands of products, and arrays saved for backward, are stored as S: real, or bf16 if `every_bf16` takes the states.
+ * Numbers stored rounded are rounded for every other use, too; but sums (of biases, da, and the norm's) and skip xn use
+ * the numbers before rounding. States of a scan, results of products, x, y and their gradients are real.
  */
 #include "carries.h"
 #include "masks.h"
@@ -45,13 +44,13 @@ enum {
 
 /* ------------------------------------------------------------------------------------------------- rows of states */
 
-/* Rows of n numbers that belong to one direction's states: before (B,T,n) to those before each step, last (B,n) to the
- * final ones. */
+/* Rows of n numbers that belong to one direction's states: before (B,T,n) to the states before each step, last (B,n) to
+ * the final states. */
 template <class S> struct rows_of_states {
     S *before, *last;
 };
 
-/* Time as a direction runs through it */
+/* The order of time in a direction */
 struct direction {
     int64_t T;
     bool reverse;
@@ -59,7 +58,7 @@ struct direction {
 ROT_DEVICE_ONLY int64_t first_step(direction d, int64_t steps) { return d.reverse ? steps - 1 : 0; }
 ROT_DEVICE_ONLY int64_t last_step(direction d, int64_t steps) { return d.reverse ? 0 : steps - 1; }
 
-/* The row that belongs to the state after step t of sequence b, which has so many steps. */
+/* The row that belongs to the state after step t of sequence b, which has `steps` steps. */
 template <class S>
 ROT_DEVICE_ONLY S *row_after(rows_of_states<S> r, direction d, int64_t b, int64_t t, int64_t steps, int64_t n) {
     return t == last_step(d, steps) ? r.last + b * n : r.before + (b * d.T + t + (d.reverse ? -1 : 1)) * n;
@@ -67,7 +66,7 @@ ROT_DEVICE_ONLY S *row_after(rows_of_states<S> r, direction d, int64_t b, int64_
 
 /* ------------------------------------------------------------------------------------------------------ products */
 
-/* A stored matrix, whose rows are so far apart, or its transpose */
+/* A stored matrix, with the distance between its rows, or its transpose */
 template <class S> struct matrix {
     const S *at;
     int64_t apart;
@@ -122,7 +121,7 @@ template <class S> static void store(S *to, const real *from, int64_t count) {
         runtime_copy(to, from, count * (int64_t)sizeof(real));
 }
 
-/* Numbers stored as S, in an array of the call unless they are. */
+/* Numbers stored as S, in an array of the call unless they are already. */
 template <class S> static const S *stored_as(const real *from, int64_t count) {
     if constexpr (is_rounded<S>) {
         S *const to = workspace_of<S>(count);
@@ -135,8 +134,8 @@ template <class S> static const S *stored_as(const real *from, int64_t count) {
 
 /* -------------------------------------------------------------------------------------------------------- a call */
 
-/* What enters the layer at a place: x; its channel norm if there is a center; or its row norm if there are a mean and
- * rstd (M), with the scale as gain and the bias as offset. */
+/* The layer's input at a place: x; its channel norm if there is a center; or its row norm if there are a mean and rstd
+ * (M), with the scale as gain and the bias as offset. */
 struct entrance {
     const real *x, *center, *gain, *offset;
     real *mean, *rstd;
@@ -158,7 +157,7 @@ template <int V> ROT_DEVICE_ONLY pack<V> entering(entrance e, place p) {
     return x;
 }
 
-/* The gradient of the block's output at a place: dy, with what `later` adds. */
+/* The gradient of the block's output at a place: dy, with the terms of `later`. */
 struct arrival {
     const real *dy, *y, *center, *slope, *shift;
 };
@@ -194,7 +193,7 @@ template <int V> ROT_DEVICE_ONLY void drop(dropping d, place p, pack<V> &x) {
     }
 }
 
-/* Rows of the gate's product: its `wide` numbers of a step are values and gates in the full form, else gates alone. */
+/* Rows of the gate's product: the `wide` numbers of a step are values and gates in the full form, else gates alone. */
 template <class S> struct gating {
     int64_t form, D, wide;
     const real *b_value, *b_gate;
@@ -231,7 +230,7 @@ template <int V, class S> ROT_DEVICE_ONLY void write_if(S *to, int64_t at, pack<
     if (to) write<V>(to + at, x);
 }
 
-/* What enters the layer as an array, with zeros in the padding */
+/* The layer's input as an array, with zeros in the padding */
 template <class S> struct entrance_walk {
     enum { SUMS = 0 };
     S *xn;
@@ -242,7 +241,7 @@ template <class S> struct entrance_walk {
     }
 };
 
-/* layer = out + skip xn, or as it was kept;  z = mask GELU(layer). Without a gate the output is y. Padding is zero. */
+/* layer = out + skip xn, or as saved;  z = mask GELU(layer). Without a gate the output is y. Padding is zero. */
 template <class S> struct layer_walk {
     enum { SUMS = 0 };
     real *y;
@@ -310,8 +309,8 @@ template <class S> struct gate_walk {
     }
 };
 
-/* The gradient of the gate's product, which may take its place; in a half form, `dvalue` is that of the value. Sums: of
- * both. */
+/* The gradient of the gate's product, which may overwrite it; in a half form, `dvalue` is the gradient of the value.
+ * Sums: of both. */
 template <class S> struct gate_adjoint_walk {
     enum { SUMS = 2 };
     const real *product;
@@ -342,8 +341,9 @@ template <class S> struct gate_adjoint_walk {
     }
 };
 
-/* The gradient of the layer's output, as the rows of the states after each step: from dz, through dropout and GELU, or
- * without a gate dy itself. The states before all steps have zeros, as does padding. Sum: of the gradient times xn. */
+/* The gradient of the layer's output, in the rows of the states after each step: from dz, through dropout and GELU, or
+ * without a gate dy itself. Rows of the states before all steps are zero, like the padding. Sum: of the gradient times
+ * xn. */
 template <class S> struct layer_adjoint_walk {
     enum { SUMS = 1 };
     rows_of_states<S> out[2];
@@ -398,7 +398,7 @@ template <class S> struct input_adjoint_walk {
     real *dx;
     const real *r, *skip, *x, *center, *gain, *mean, *rstd;
     rows_of_states<S> dlayer;
-    arrival dy; /* dy NULL: none */
+    arrival dy; /* dy: NULL for none */
     int64_t norm, T, D;
 
     template <int V> __device__ void step(place p, pack<V> *sums) const {
@@ -442,7 +442,7 @@ template <class S> struct input_adjoint_walk {
 
 /* --------------------------------------------------------------------------------------------------------- norms */
 
-/* This warp's row, and how many numbers its lanes take. */
+/* This warp's row. */
 ROT_DEVICE_ONLY int64_t row_of_warp() { return (int64_t)blockIdx.x * (ROW_THREADS / 32) + threadIdx.x / 32; }
 
 /* folded (L,D) = w diag(gain),  constant (L) = w (offset - gain center) */
@@ -482,7 +482,7 @@ norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const
     if (lane == 0) mean[row] = middle, rstd[row] = by;
 }
 
-/* dx <- dy + the adjoint of the row norm at dxn, which dx has */
+/* dx <- dy + the adjoint of the row norm at dxn; on entry dx holds dxn */
 GLOBAL(ROW_THREADS)
 norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const real *rstd, const real *scale,
                   const int64_t *lengths, int64_t rows, int64_t T, int64_t D) {
@@ -505,7 +505,7 @@ norm_rows_adjoint(real *dx, arrival dy, const real *x, const real *mean, const r
 
 /* --------------------------------------------------------------------------------------------------------- scans */
 
-/* Rows that have pairs side by side, of numbers stored as S, are planes. */
+/* Rows with adjacent pairs, of numbers stored as S, are planes. */
 struct plane_bf16 {
     bf16 re, im;
 };
@@ -521,7 +521,7 @@ template <class P> ROT_DEVICE_ONLY void write_plane(P *p, cplx z) {
     write<2>(&p->re, x);
 }
 
-/* States of two kinds: as the arrays have them, and exact ones, in double precision. */
+/* Two kinds of states: the arrays' states, and exact states in double precision. */
 ROT_DEVICE_ONLY cplx step_of_state(cplx a, cplx h, cplx v) { return plane_step(a, h, v); }
 ROT_DEVICE_ONLY exact step_of_state(exact a, exact h, cplx v) { return exact_step(a, h, v); }
 ROT_DEVICE_ONLY cplx rounded(cplx h) { return h; }
@@ -529,7 +529,7 @@ ROT_DEVICE_ONLY cplx rounded(exact h) { return exact_rounded(h); }
 ROT_DEVICE_ONLY void assign(cplx &h, exact x) { h = exact_rounded(x); }
 ROT_DEVICE_ONLY void assign(exact &h, exact x) { h = x; }
 
-/* The state before a segment: from those between segments, or from the first one's; or NULL for zero. */
+/* The state before a segment: from the states between segments, or from the first state, NULL for zero. */
 ROT_DEVICE_ONLY exact state_before(cut c, piece p, const exact *between, const cplx *first, int64_t i) {
     const exact zero = {0, 0};
     return between ? between[i] : first ? exact_of(first[p.b * c.N + p.n]) : zero;
@@ -551,7 +551,7 @@ ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *con
     between[i] = widened(h);
 }
 
-/* The states before each step, and the last */
+/* The states before each step, and the last state */
 template <class S, class H>
 GLOBAL(SCAN_THREADS)
 run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
@@ -587,13 +587,13 @@ static void scan(cut c, H *before, real *last, const S *a, const real *v, const 
            between, count);
 }
 
-/* Backward, q is the gradient of the state after a step from later steps:  g = dh + q,  q <- conj(a) g. */
+/* In backward, q is the gradient that reaches the state after a step from later steps:  g = dh + q,  q <- conj(a) g. */
 ROT_DEVICE_ONLY cplx past_adjoint(cplx a, cplx g) {
     const cplx zero = {0, 0};
     return plane_step_adjoint(a, g, zero);
 }
 
-/* The gradient of the state after step t of the piece's walk, from the rows of the states before each step. */
+/* The gradient of the state after step t of the piece's walk, from the rows for states before each step. */
 ROT_DEVICE_ONLY cplx gradient_after(cut c, const cplx *before, const cplx *last, piece p, int64_t t) {
     return p.first && t == 0 ? last[p.b * c.N + p.n] : read_plane(before + p.w.first + (t - 1) * p.w.stride);
 }
@@ -616,7 +616,7 @@ struct step_of_adjoint {
     cplx dh, h, g;
 };
 
-/* g (B,T,N), with ADD plus `other`, and q at the first step as dh0. Sums (B,segments,N): da, and of this direction's
+/* g (B,T,N), with ADD plus `other`, and q at the first step as dh0. Sums (B,segments,N): of da, and of this direction's
  * g. */
 template <bool ADD, class G, class H>
 GLOBAL(SCAN_THREADS)
@@ -654,7 +654,7 @@ run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, con
     if (!ADD || (const void *)other != g) zero_padding(g, c, p);
 }
 
-/* `other`, or NULL: what is added to g. It may be g itself. */
+/* `other` is added to g, unless it is NULL. It may be g itself. */
 template <class G, class H>
 static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, real *sums, const real *a,
                          rows_of_states<real> dh, const H *before, const real *dhT) {
@@ -675,14 +675,14 @@ static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, re
 /* ---------------------------------------------------------------------------------------------- parts of a block */
 
 /* The input of the layer's products: rows (M,D), with zeros in the padding unless they are x, and weights. The channel
- * norm is in the weights and their constant where nothing is rounded; the constant is else NULL. */
+ * norm is in the weights and their constant if nothing is rounded; otherwise the constant is NULL. */
 template <class S> struct input {
     const S *rows, *w;
     const real *constant;
     entrance at; /* for walks */
 };
 
-/* What enters the layer; of the row norm, mean and rstd are of the call. */
+/* The layer's input; the row norm's mean and rstd are arrays of the call. */
 static entrance entrance_of(const block_in *b) {
     const int64_t M = b->B * b->T;
     entrance e = {b->x, NULL, NULL, NULL, NULL, NULL};
@@ -692,7 +692,7 @@ static entrance entrance_of(const block_in *b) {
     return e;
 }
 
-/* An array of what enters the layer, in the padding zero; and the row norm's mean and rstd. */
+/* The layer's input as an array, zero in the padding; and the row norm's mean and rstd. */
 template <class S> static const S *entering_rows(const block_in *b, rows_cut rows, entrance e) {
     const int64_t M = b->B * b->T, D = b->D;
     S *const xn = workspace_of<S>(M, D);
@@ -745,7 +745,7 @@ template <class S> static rows_of_states<S> new_rows(const block_in *b, int64_t 
 
 static cut scan_cut(const block_in *b, bool down) { return cut_of(b->B, b->T, b->L / 2, b->lengths, down); }
 
-/* Every state, stored as S: of direction k, so many numbers after those of direction 0. */
+/* Every state, stored as S; direction k begins k before_apart and k last_apart numbers after direction 0. */
 template <class S> struct all_states {
     S *before, *last;
     int64_t before_apart, last_apart;
@@ -754,15 +754,15 @@ template <class S> static rows_of_states<S> states_of(all_states<S> h, int64_t k
     return {h.before + k * h.before_apart, h.last + k * h.last_apart};
 }
 
-/* States in one array: real ones before steps, with the last ones in another; or all of them in bf16, of each direction
- * those before steps (B,T,L) and then the last ones (B,L). */
+/* Real states before steps in one array, with the last states in another; or all states in one array in bf16, for each
+ * direction the states before steps (B,T,L) and then the last states (B,L). */
 template <class S> static all_states<S> states_in(const block_in *b, S *kept, S *last) {
     const int64_t before = b->B * b->T * b->L, after = b->B * b->L;
     if (is_rounded<S>) return {kept, kept + before, before + after, before + after};
     return {kept, last, before, after};
 }
 
-/* out[k] <- W_out h of each direction k */
+/* out[k] <- W_out h for each direction k */
 template <class S>
 static void output_products(const block_in *b, rows_of_states<real> *out, all_states<S> h, const S *w_out) {
     const int64_t L = b->L, D = b->D;
@@ -774,10 +774,10 @@ static void output_products(const block_in *b, rows_of_states<real> *out, all_st
     }
 }
 
-/* Whether planes of an array can be read as one. Those of a workspace can. */
+/* Whether planes of an array can be read at once. Planes of a workspace can. */
 template <class S> static bool has_planes(const S *p) { return (uintptr_t)p % (2 * sizeof(S)) == 0; }
 
-/* How many numbers the kept states are. */
+/* The number of numbers in the saved states. */
 template <class S> static int64_t kept_numbers(const block_in *b) {
     const int64_t rows = is_rounded<S> ? b->T + 1 : b->T;
     return b->directions * b->B * rows * b->L;
@@ -785,7 +785,7 @@ template <class S> static int64_t kept_numbers(const block_in *b) {
 
 /* ------------------------------------------------------------------------------------------------------- forward */
 
-/* Scans v, and keeps the states. */
+/* Scans v, and saves the states. */
 template <class S>
 static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
     const int64_t size = b->B * b->L;
@@ -849,7 +849,7 @@ KERNEL(block_forward) {
 
 /* ------------------------------------------------------------------------------------------------------ backward */
 
-/* The final states (directions,B,L), one step after those before the last: backward is not given them. */
+/* The final states (directions,B,L), recomputed by one step, because backward is not given them. */
 static real *final_states(const block_in *b, input<real> in, const real *carries) {
     const int64_t T = b->T, L = b->L, D = b->D, count = b->directions * b->B, B = b->B, N = L / 2;
     const int64_t *const lengths = b->lengths;
@@ -898,7 +898,7 @@ static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_
     return dz;
 }
 
-/* dw <- gain (dw - sum center) + sum offset: from g^T x that of the normed x, with the sums of g (L) */
+/* dw <- gain (dw - sum center) + sum offset: from g^T x, the gradient for the normed x, with the sums of g (L) */
 static void unfold_gradient(const block_in *b, real *dw, const real *sum) {
     const int64_t D = b->D;
     const real *const center = b->center, *const gain = b->gain, *const offset = b->offset;
@@ -932,7 +932,7 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
     const rows_of_states<real> dh = new_rows<real>(b, L);
     S *const g = workspace_of<S>(M, L);
     real *const first =
-        K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before it is added */
+        K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before the addition */
     real *const da = workspace_of<real>(K, pieces, L), *const sums = workspace_of<real>(K, pieces, L);
     for (int64_t k = 0; k < K; k++) {
         const rows_of_states<S> d = dlayer[k];

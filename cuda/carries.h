@@ -1,11 +1,11 @@
-/* What the segments of a divided scan hand to each other, in double precision. */
+/* The states between the segments of a divided scan, in double precision. */
 #ifndef ROT_CUDA_CARRIES_H
 #define ROT_CUDA_CARRIES_H
 
 #include "exact.h"
 #include "scan.h"
 
-enum { SCAN_THREADS = 64 }; /* of a block: with few planes there is a block for every processor */
+enum { SCAN_THREADS = 64 }; /* of a block: even few planes then give every processor a block */
 
 ROT_DEVICE_ONLY exact widened(cplx h) { return exact_of(h); }
 ROT_DEVICE_ONLY exact widened(exact h) { return h; }

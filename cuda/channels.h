@@ -1,6 +1,6 @@
-/* What recurrences with several states for each channel share (selective.cu, bank.cu): a block walks WIDTH channels of
- * a sequence through time, a lane for each, and its warps divide the states. What the states of a warp add to a channel
- * lies in shared memory until the tile ends; then the parts of all warps are added in order. */
+/* Functions for recurrences with several states for each channel (selective.cu, bank.cu). A block walks WIDTH channels
+ * of a sequence through time, a lane for each, and its warps divide the states. A warp's sums for a channel stay in
+ * shared memory until the tile ends; then the sums of all warps are added in order. */
 #ifndef ROT_CUDA_CHANNELS_H
 #define ROT_CUDA_CHANNELS_H
 
@@ -8,7 +8,7 @@
 
 enum { WIDTH = 32 };
 
-/* Place of a thread. Lanes beyond the last channel are not live: they see zeros, and nothing of theirs is written. */
+/* Place of a thread. Lanes beyond the last channel are not live: they read zeros and write nothing. */
 struct spot {
     int64_t b, d;
     int lane, warp;

@@ -1,8 +1,8 @@
 /* Sums over the valid rows of each channel of arrays (B,T,D), in a fixed order.
  *
- * Each sequence is cut into chunks of rows. A block takes a chunk and `width` channels: threads side by side read
- * channels side by side, and a thread sums ROWS_OF_THREAD rows of one channel. The chunks' sums are merged in double by
- * a second kernel.
+ * Each sequence is cut into chunks of rows. A block takes a chunk and `width` channels: adjacent threads read adjacent
+ * channels, and a thread sums ROWS_OF_THREAD rows of one channel. The chunks' sums are merged in double by a second
+ * kernel.
  */
 #ifndef ROT_CUDA_COLUMNS_H
 #define ROT_CUDA_COLUMNS_H
@@ -17,7 +17,7 @@ struct columns_cut {
     int64_t chunk, count; /* rows of a chunk, and chunks of a sequence */
 };
 
-/* `rows` of a chunk, or as many as the block's threads sum if it is 0 */
+/* Chunks of `rows` rows; if it is 0, of as many rows as the block's threads sum */
 static inline columns_cut cut_columns(extent e, int most_width, int64_t rows) {
     columns_cut c = {e, 1, rows, 0};
     while (c.width < e.D && c.width < most_width) c.width *= 2;
@@ -29,7 +29,7 @@ static inline columns_cut cut_columns(extent e) { return cut_columns(e, MOST_WID
 
 static inline int64_t tiles_of(columns_cut c) { return pieces_of(c.e.D, c.width); }
 
-/* A chunk of rows, of sequence b: its first row (of B*T), how many there are and how many are valid. */
+/* A chunk of rows of sequence b: its first row (of B*T), the number of rows, and of valid rows. */
 struct chunk_rows {
     int64_t b, first, all, valid;
 };
@@ -40,7 +40,7 @@ ROT_DEVICE_ONLY chunk_rows rows_of_chunk(columns_cut c, int64_t chunk) {
     return rows;
 }
 
-/* What one thread sums: `rows` rows of a chunk, the first at `at`, each `step` after the other; none if d >= D. */
+/* The rows that a thread sums: `rows` rows of a chunk, the first at `at`, `step` apart; none if d >= D. */
 struct column {
     place at;
     int64_t chunk, rows, step, valid;
@@ -62,7 +62,7 @@ ROT_DEVICE_ONLY place place_in(column own, int64_t k, int64_t D) {
     return p;
 }
 
-/* Whether this thread writes what the block's threads of a column have summed. */
+/* Whether this thread writes the sum of the block's threads of a column. */
 ROT_DEVICE_ONLY bool writes(column own, columns_cut c) { return (int)threadIdx.x < c.width && own.at.d < c.e.D; }
 
 /* The sum of x over the threads of the same column, in all of them: a tree. `scratch` (COLUMN_THREADS) is free again
@@ -78,7 +78,7 @@ template <class T> ROT_DEVICE_ONLY T column_total(T x, T *scratch, int width) {
     return scratch[(int)threadIdx.x % width];
 }
 
-/* N numbers that are summed together */
+/* N numbers summed together */
 template <int N> struct terms {
     real of[N];
 };
@@ -98,7 +98,7 @@ template <int N, class Term> GLOBAL(COLUMN_THREADS) sum_columns_kernel(columns_c
     const column own = column_of(c);
     terms<N> total = {};
     int64_t k = 0;
-    for (; k + TERMS_AT_ONCE <= own.rows; k += TERMS_AT_ONCE) { /* without conditions, so that loads come first */
+    for (; k + TERMS_AT_ONCE <= own.rows; k += TERMS_AT_ONCE) { /* without conditions: loads come first */
         terms<N> one[TERMS_AT_ONCE];
 #pragma unroll
         for (int u = 0; u < TERMS_AT_ONCE; u++) one[u] = term(place_in(own, k + u, c.e.D));

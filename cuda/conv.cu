@@ -40,8 +40,8 @@ static runs_cut cut_runs(extent e) {
     return c;
 }
 
-/* y_t = start + sum_m weight(m) z_{t+m} over the taps m = high-TAPS .. high-1; start: that of the passes before if any.
- * start and z are given a sequence, a step or input, its channel, and the number of valid steps. */
+/* y_t = start + sum_m weight(m) z_{t+m} over the taps m = high-TAPS .. high-1; start: the result of earlier passes, if
+ * any. start and z take a sequence, a step or input, its channel, and the number of valid steps. */
 template <class Start, class Weight, class Input>
 GLOBAL(THREADS) convolve_kernel(runs_cut c, real *y, Start start, Weight weight, Input z, int64_t high, bool first) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, T = c.e.T, D = c.e.D;
@@ -97,7 +97,7 @@ KERNEL(conv_forward) {
 
 namespace {
 
-/* What inputs receive: dy (B,T,D) through the weights w (D,taps), and dfinal (B,taps-1,D) or NULL. */
+/* Gradients that reach the inputs: dy (B,T,D) through the weights w (D,taps), and dfinal (B,taps-1,D) or NULL. */
 struct gradients {
     const real *dy, *dfinal, *w;
     int64_t T, D, taps;

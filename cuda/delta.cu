@@ -1,7 +1,7 @@
-/* The delta rule and its adjoint on a GPU (csrc/kernels/delta.c has the equations), in their simplest form: a
- * thread walks a value channel through time, with its state in global memory, so that threads that are neighbours read
- * neighbours. Backward goes from tile to tile: the threads of channels keep a tile's states and gradients of states,
- * and then other threads sum over channels, in one order.
+/* The delta rule and its adjoint on a GPU (csrc/kernels/delta.c has the equations), in their simplest form. A thread
+ * walks a value channel through time, with its state in global memory: adjacent threads read adjacent numbers. Backward
+ * goes from tile to tile: the threads of channels keep a tile's states and their gradients, and then other threads sum
+ * over channels, in one order.
  */
 #include "channels.h"
 
@@ -24,8 +24,8 @@ ROT_DEVICE_ONLY walk tokens_of_tile(plan p, int64_t sequence, int64_t tile) {
     return walk_of(b, tile, TILE, steps_of(p.lengths, b, p.T), p.T, p.reverse);
 }
 
-/* Householder step j of a tile of a head's sequence: the rows of its token (B T H) and of its own (B T R H), and its
- * place in the token; its decay, by keys if there is d, and beta; its keys, of which e and f may be NULL. */
+/* Householder step j of a tile of a head's sequence: the row of its token (B T H) and its own row (B T R H), and its
+ * place in the token; its decay, a or d by keys, and beta; its keys, where e and f may be NULL. */
 struct place {
     int64_t token, own;
     bool last, decays;
@@ -48,14 +48,14 @@ ROT_DEVICE_ONLY place place_of(plan p, inputs in, walk w, int64_t sequence, int6
 }
 ROT_DEVICE_ONLY real decay_of(place here, int64_t s) { return here.d ? here.d[s] : here.a; }
 
-/* The sum over keys of a channel's h, whose numbers are `apart`, and c. */
+/* The sum over keys of c times a channel's h, with numbers `apart`. */
 ROT_DEVICE_ONLY real sum_keys(const real *h, const real *c, int64_t keys, int64_t apart) {
     real sum = 0;
     for (int64_t s = 0; s < keys; s++) sum += h[s * apart] * c[s];
     return sum;
 }
 
-/* What a channel's step from h reads, and the error that its value and this make. */
+/* The number that a channel's step reads from h; and the error from it and the channel's value. */
 ROT_DEVICE_ONLY real read_of(plan p, place here, const real *h) {
     if (here.e || !here.d) return (here.e ? 1 : here.a) * sum_keys(h, here.e ? here.e : here.k, p.keys, p.values);
     real sum = 0;
@@ -67,12 +67,12 @@ ROT_DEVICE_ONLY real error_of(plan p, inputs in, place here, real read, int64_t 
     return here.f ? v : delta_error(v, 1, read);
 }
 
-/* Key s of a channel's state after a step that adds u and erases what it read. */
+/* Key s of a channel's state after a step that adds u and erases `read`. */
 ROT_DEVICE_ONLY real after(place here, int64_t s, real h, real u, real read) {
     const real added = delta_step(h, decay_of(here, s), here.k[s], u);
     return here.f ? delta_erase(added, here.f[s], read) : added;
 }
-/* `to`, which may be h: the state after it. */
+/* to <- the state after the step; `to` may be h. */
 ROT_DEVICE_ONLY void advance(plan p, place here, real *to, const real *h, real error, real read) {
     for (int64_t s = 0; s < p.keys; s++) to[s * p.values] = after(here, s, h[s * p.values], here.beta * error, read);
 }
@@ -108,10 +108,10 @@ KERNEL(delta_forward) {
     return runtime_status();
 }
 
-/* What the threads of channels keep of a tile of all heads' sequences: (B H, TILE R) Householder steps with the state
- * before each and the gradient of the state after it (keys, values), its errors, what it read, the gradient of that,
- * and the gradient of what it adds to the state (values); and the gradient of the state before the tiles so far (B H,
- * keys, values). */
+/* Arrays of a tile of all heads' sequences, stored by the threads of channels. For each of (B H, TILE R) Householder
+ * steps: the state before it and the gradient of the state after it (keys, values); its errors, the numbers it read and
+ * their gradient, and the gradient of the numbers it adds to the state (values). And the gradient of the state before
+ * the tiles so far (B H, keys, values). */
 struct kept_tile {
     real *before, *after, *errors, *reads, *dreads, *du, *g;
 };
@@ -164,7 +164,8 @@ ROT_DEVICE_ONLY real sum_decay(plan p, kept_tile kept, place here, int64_t step,
     return sum;
 }
 
-/* Key s of step j: its sums over channels, of its keys, of a decay by keys and, after a token's last step, of dq. */
+/* Sums over channels for key s of step j: gradients of its keys, of a decay by keys and, after a token's last step, of
+ * q. */
 ROT_DEVICE_ONLY void sum_key(plan p, kept_tile kept, gradients out, const real *dy, place here, int64_t step,
                              int64_t s) {
     const int64_t row = (step * p.keys + s) * p.values, own = here.own * p.keys + s;
@@ -185,7 +186,7 @@ ROT_DEVICE_ONLY void sum_key(plan p, kept_tile kept, gradients out, const real *
     if (here.last) out.dq[here.token * p.keys + s] = of_q;
 }
 
-/* The sums over channels of step j, of dbeta and, for a token's first step, of a decay of its head. */
+/* Sums over channels for step j: dbeta and, for a token's first step, the gradient of a decay of its head. */
 ROT_DEVICE_ONLY void sum_step(plan p, kept_tile kept, gradients out, place here, int64_t step) {
     real of_beta = 0, of_decay = 0;
     for (int64_t j = 0; j < p.values; j++) of_beta += kept.du[step * p.values + j] * kept.errors[step * p.values + j];

@@ -1,18 +1,19 @@
-/* What kernels for a GPU use of CUDA: include this alone, after setting nothing. Compiled by nvcc, or, with
- * ROT_HOST_DEVICE, as plain C++ for the harness of tests/cuda, which runs a kernel's threads on the host in random order
- * and finds races, wrong barriers and reads of memory that nobody wrote.
+/* The parts of CUDA that kernels use: include only this file, with no macros set. Compiled by nvcc, or, with
+ * ROT_HOST_DEVICE, as plain C++ for the harness of tests/cuda. The harness runs a kernel's threads on the host in
+ * random order, and finds races, wrong barriers and reads of uninitialised memory.
  *
- *   GLOBAL(threads) name(...) { ... }     a kernel for blocks of at most so many threads, a power of two
+ *   GLOBAL(threads) name(...) { ... }     a kernel for blocks of at most `threads` threads, a power of two
  *   shared_memory<type>()                 its dynamic shared memory, one struct; uninitialised
  *   launch(name, grid, threads, bytes of shared memory, arguments...)   (runtime.h)
  *   copy_async, copy_commit, copy_wait<n> copies from global to shared memory
  *
- * and CUDA's own names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
+ * and CUDA's names: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync,
  * __ldg, __ldcs, __stcs. Nothing else: no <<<>>>, no __shared__, no atomics on floating-point numbers (sums have one
  * order), no waiting for another block.
  *
  * An entry of the kernel list is defined as on the CPU, KERNEL(scan_forward) { ... }: it runs on the host, launches
- * kernels on the call's stream, and ends with `return runtime_status()`. How the work is cut depends on the shapes alone.
+ * kernels on the call's stream, and ends with `return runtime_status()`. The division of work depends on the shapes
+ * alone.
  */
 #ifndef ROT_CUDA_DEVICE_H
 #define ROT_CUDA_DEVICE_H
@@ -37,8 +38,8 @@ template <class T> ROT_DEVICE_ONLY T &shared_memory() {
     return *reinterpret_cast<T *>(rot_shared);
 }
 
-/* Copies 4, 8 or 16 bytes to shared memory. They are there after copy_wait, and seen by other threads after a barrier
- * too. copy_wait<n> waits for all but the last n groups that copy_commit closed. */
+/* Copies 4, 8 or 16 bytes to shared memory. The thread sees them after copy_wait; other threads need a barrier too.
+ * copy_wait<n> waits for all but the last n groups closed by copy_commit. */
 template <class T> ROT_DEVICE_ONLY void copy_async(T *to, const T *from) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "cp.async copies 4, 8 or 16 bytes");
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -67,7 +68,7 @@ ROT_DEVICE_ONLY uint32_t to_bf16(float low, float high) {
 
 #include "runtime.h"
 
-/* ---- lanes in memory: a complex number is read and written as one; keep_lane: what is read again soon ---- */
+/* ---- lanes in memory: a complex number is read and written at once; keep_lane: a lane that is read again soon ---- */
 
 #if ROT_COMPLEX
 #if ROT_DOUBLE
@@ -107,7 +108,7 @@ ROT_DEVICE_ONLY lane no_lane() { return 0; }
 ROT_DEVICE_ONLY lane lane_one() { return 1; }
 ROT_DEVICE_ONLY bool is_zero(lane x) { return x == 0; }
 #endif
-/* A number of an array, or zero where there is none */
+/* A number of an array; zero if the array is NULL */
 ROT_DEVICE_ONLY lane lane_or_zero(const lane *p, int64_t i) { return p ? read_lane(p + i) : no_lane(); }
 
 /* ---- products ---- */
@@ -120,8 +121,8 @@ ROT_DEVICE_ONLY real operand_of(real x, int precision) {
     return x;
 }
 
-/* c = a b + keep c for matrices of this dtype, c without gaps between its rows; an empty sum is zero, which cuBLAS would
- * not take. */
+/* c = a b + keep c for matrices of this dtype, c without gaps between its rows. An empty sum, which cuBLAS does not
+ * accept, is zero. */
 static inline void multiply_matrices(runtime_product p) {
     p.wide = ROT_DOUBLE;
     if (p.inner)
@@ -132,7 +133,7 @@ static inline void multiply_matrices(runtime_product p) {
 
 /* ---- loops and sums ---- */
 
-/* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone must not
+/* use(t, load(t)) for t in 0..steps-1, with U to 2 U loads in flight: a thread that walks through time alone should not
  * wait for memory at each step. */
 template <int U, class Load, class Use> ROT_DEVICE_ONLY void pipelined(int64_t steps, Load load, Use use) {
     decltype(load((int64_t)0)) next[U];
@@ -179,8 +180,7 @@ template <class T> ROT_DEVICE_ONLY T warp_sum(T x) {
     return x;
 }
 
-/* The mean of a row, in every lane, of which `sum` is a lane's part; in double, if it overflows. All lanes must call
- * it. */
+/* The mean of a row, in every lane; `sum` is a lane's part. In double if the sum overflows. All lanes must call it. */
 ROT_DEVICE_ONLY real row_mean(real sum, const real *x, int64_t n) {
     const real mean = warp_sum(sum) / (real)n;
     if (isfinite(mean)) return mean;
@@ -189,8 +189,8 @@ ROT_DEVICE_ONLY real row_mean(real sum, const real *x, int64_t n) {
     return (real)(warp_sum(wide) / (double)n);
 }
 
-/* 1 / sqrt(mean (x - center)^2 + eps) of a row, in every lane, as row_rstd in csrc/kernels/rows.h: in double, if the
- * sum of squares, which `squares` is a lane's part of, overflows. All lanes must call it. */
+/* 1 / sqrt(mean (x - center)^2 + eps) of a row, in every lane, like row_rstd in csrc/kernels/rows.h; `squares` is a
+ * lane's part of the sum of squares. In double if this sum overflows. All lanes must call it. */
 ROT_DEVICE_ONLY real row_rstd(real squares, const real *x, real center, int64_t n, real eps) {
     const real square = warp_sum(squares) / (real)n;
     if (isfinite(square)) return (real)(1 / sqrt((double)(square + eps)));

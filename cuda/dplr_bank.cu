@@ -1,9 +1,10 @@
 /* S4's bank of recurrences and its adjoint on a GPU (csrc/kernels/dplr_bank.c has the equations).
  *
- * All states of a channel wait for their sum at each step. So a warp walks a channel of a sequence through all of time,
- * its lanes divide the states, and a step ends with a sum over lanes; a tile has a step for each lane, which holds that
- * step's numbers. States lie in the warp's room (warps.h), each read and written by one lane alone. Backward runs
- * forward again within a tile, from the states before it. Sums over tiles and sequences are in double, in one order.
+ * All states of a channel wait for their sum at each step. A warp therefore walks a channel of a sequence through all
+ * of time: its lanes divide the states, and a step ends with a sum over lanes. A tile has a step for each lane, which
+ * holds that step's numbers. States lie in the warp's room (warps.h), each read and written by one lane alone. Backward
+ * first repeats forward within a tile, from the states before it. Sums over tiles and sequences are in double, in one
+ * order.
  */
 #include "warps.h"
 
@@ -24,7 +25,7 @@ struct inputs {
     const real *of[COEFFICIENTS], *skip, *u;
 };
 
-/* A channel of a sequence; `pairs`: its states' place in (D,N,2), and `state` in (B,D,N,2). */
+/* A channel of a sequence; `pairs`: the place of its states in (D,N,2); `state`: in (B,D,N,2). */
 struct spot {
     int64_t b, d, pairs, state, steps;
     int lane;
@@ -47,7 +48,7 @@ ROT_DEVICE_ONLY cplx coefficient(const inputs &in, spot at, int which, int64_t n
     return read_pair(in.of[which] + at.pairs + 2 * n);
 }
 
-/* The index in (B,tiles,N,2,D) of the real part of state n before a tile; the imaginary part is D behind it. */
+/* The index in (B,tiles,N,2,D) of the real part of state n before a tile; the imaginary part is D further on. */
 ROT_DEVICE_ONLY int64_t carry_of(plan p, spot at, int64_t tile, int64_t n) {
     return (((at.b * p.tiles + tile) * p.N + n) * 2) * p.D + at.d;
 }
@@ -55,7 +56,7 @@ ROT_DEVICE_ONLY int64_t carry_of(plan p, spot at, int64_t tile, int64_t n) {
 /* The lane's step of a tile in (B,T,D) */
 ROT_DEVICE_ONLY int64_t place_of(plan p, spot at, walk w) { return (w.first + at.lane * w.stride) * p.D + at.d; }
 
-/* The lane's step of x (B,T,D); zero beyond the tile's steps. */
+/* The number of x (B,T,D) at the lane's step; zero beyond the tile's steps. */
 ROT_DEVICE_ONLY real step_of(const real *x, plan p, spot at, walk w) {
     return at.lane < w.steps ? x[place_of(p, at, w)] : 0;
 }
@@ -72,7 +73,7 @@ ROT_DEVICE_ONLY real feedback(const inputs &in, plan p, spot at, const real *h) 
     return warp_sum(sum);
 }
 
-/* The lane's share of a step of all states, from `before` to `after`, which may be the same. */
+/* The lane's share of a step of all states, from `before` to `after`, which may be the same array. */
 ROT_DEVICE_ONLY void move(const inputs &in, plan p, spot at, real *after, const real *before, real s, real u) {
     for (int64_t n = at.lane; n < p.N; n += ALL_LANES)
         write_pair(after + 2 * n, dplr_step(coefficient(in, at, A, n), coefficient(in, at, P, n),
@@ -131,8 +132,8 @@ KERNEL(dplr_bank_forward) {
 
 /* ---- backward ---- */
 
-/* A warp's room: states before each step of a tile and the last (TILE + 1, N, 2); the gradient that reaches a state
- * (N, 2); a tile's sums (N, COEFFICIENTS, 2). */
+/* A warp's room: states before each step of a tile and the last state (TILE + 1, N, 2); the gradient that reaches a
+ * state (N, 2); a tile's sums (N, COEFFICIENTS, 2). */
 ROT_INLINE int64_t room_size(int64_t N) { return 2 * N * (TILE + 1 + 1 + COEFFICIENTS); }
 
 /* Sums over a sequence: of the coefficients (B,N,COEFFICIENTS,2,D), and of dskip (B,D). */

@@ -1,4 +1,4 @@
-/* Functions of each number of arrays (B,T,D), whose padding is not read and becomes zero.
+/* Elementwise functions of arrays (B,T,D). Padding is not read and becomes zero.
  *
  *   map(extent, y, load, compute)   y[i] = compute(place, load(place)) at each valid place, 0 at the others
  *
@@ -16,18 +16,18 @@ struct extent {
     const int64_t *lengths; /* (B) or NULL */
 };
 
-/* Without padding, sequences are one after another as if they were one: few blocks begin in the middle of a line. */
+/* Without padding, sequences are treated as one long sequence: few blocks begin in the middle of a cache line. */
 static inline extent rows_of(int64_t B, int64_t T, int64_t D, const int64_t *lengths) {
     const extent each = {B, T, D, lengths}, all = {1, B * T, D, NULL};
     return lengths ? each : all;
 }
 
-/* Where a number is: in sequence b, row (of B*T) and channel d, number i of (B,T,D). */
+/* The place of a number: sequence b, row (of B*T) and channel d, number i of (B,T,D). */
 struct place {
     int64_t b, row, d, i;
 };
 
-/* What is written at one place: a number, or one of each of two arrays. */
+/* Writes at one place: a number, or a number in each of two arrays. */
 ROT_DEVICE_ONLY void write_at(real *y, int64_t i, real value) { write_lane(y + i, value); }
 
 struct glu_arrays {

@@ -1,12 +1,12 @@
-/* Products of activations with weights on a GPU (csrc/kernels/gemm.c): cuBLAS, and what it leaves to do. */
+/* Products of activations with weights on a GPU (csrc/kernels/gemm.c): cuBLAS, and sums around it. */
 #include "sums.h"
 
 enum {
     GROUP_ROWS = 512, /* smallest number of rows with their own partial sum */
     MAX_GROUPS = 64,
-    MIN_GROUPS = 4, /* where rows allow: no sum is longer than on the CPU by much */
-    TILE = 128,     /* rows and columns that a block of cuBLAS computes, about */
-    ENOUGH = 256,   /* such blocks, to use the whole card */
+    MIN_GROUPS = 4, /* if there are enough rows: no sum is much longer than on the CPU */
+    TILE = 128,     /* approximate rows and columns of a block of cuBLAS */
+    ENOUGH = 256,   /* such blocks that use the whole GPU */
 };
 
 KERNEL(matmul) {
@@ -34,7 +34,7 @@ KERNEL(matmul_weight_grad) {
     p.lda = d_out, p.ldb = d_in, p.ldc = d_in;
     p.a_apart = rows * d_out, p.b_apart = rows * d_in, p.c_apart = size;
     multiply_matrices(p);
-    p.a = dy + done * d_out, p.b = x + done * d_in, p.inner = M - done, p.count = 1, p.keep = true; /* what is left */
+    p.a = dy + done * d_out, p.b = x + done * d_in, p.inner = M - done, p.count = 1, p.keep = true; /* the rest */
     multiply_matrices(p);
     if (groups > 1) sum_rows(dw, sums, groups, size);
     if (dbias) sum_rows(dbias, dy, M, d_out);

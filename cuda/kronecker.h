@@ -1,5 +1,6 @@
-/* Kronecker's mixer for a warp: the functions of the same names in csrc/kernels/mixer.h, which includes this. There a
- * row is a vector register's; here matrices are small, so that each thread computes numbers of a product by itself.
+/* Kronecker's mixer for a warp: the functions of the same names in csrc/kernels/mixer.h, which includes this file.
+ * There, loops over rows use vector registers. Here matrices are small, and each thread computes numbers of a product
+ * by itself.
  */
 #ifndef ROT_CUDA_KRONECKER_H
 #define ROT_CUDA_KRONECKER_H
@@ -40,7 +41,7 @@ ROT_DEVICE_ONLY void prepare_factor(real *w, const real *rows, int64_t n) {
     }
 }
 
-/* rows += the gradient of the triangle, given that of E = U U^T:  dU = (dE + dE^T) U */
+/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U */
 ROT_DEVICE_ONLY void adjoint_triangle(real *rows, const real *dE, const real *U, real *, int64_t n) {
     join_row();
     for (int64_t i = 0; i < n; rows += n - i, i++) EACH_OF_ROW(k, n - i) {
@@ -50,7 +51,7 @@ ROT_DEVICE_ONLY void adjoint_triangle(real *rows, const real *dE, const real *U,
     join_row();
 }
 
-/* rows += the gradient of the triangle, given that of W; dE (n,n) is scratch:
+/* rows += the gradient of the triangle, from dW; dE (n,n) is scratch:
  *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i| */
 ROT_DEVICE_ONLY void adjoint_factor(real *rows, const real *dW, const real *w, real *dE, real *room, int64_t n) {
     const real *const inverse = w + n * n, *const U = inverse + n;
@@ -96,7 +97,7 @@ ROT_DEVICE_ONLY void apply_kronecker_transposed(real *v, const real *w, const re
 
 /* g <- Q^T g; du and dalpha are added to; v is the input of Q. With Y = Left^T X Right^T, dY = -2 g:
  *   dgained = W_left dY,  dinner = diag(left) dgained diag(right),  dX = dinner W_right
- *   dW_left = gained dY^T,  dW_right = dinner^T X,   `product` = inner dgained, of which dalpha has sums */
+ *   dW_left = gained dY^T,  dW_right = dinner^T X,   `product` = inner dgained, whose sums are dalpha */
 ROT_DEVICE_ONLY void adjoint_kronecker(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                                        real *scratch, mixer m) {
     const int64_t a = m.R, b = mixer_columns(m), D = m.D;

@@ -1,5 +1,5 @@
-/* Functions of a base and of a lagged input on a GPU (csrc/kernels/lagged.c has the equations): a warp takes one step
- * of a sequence after the other.
+/* Functions of a base and a lagged input on a GPU (csrc/kernels/lagged.c has the equations): a warp takes one step of a
+ * sequence after the other.
  */
 #include "warps.h"
 
@@ -28,7 +28,7 @@ KERNEL(lagged_forward) {
     return runtime_status();
 }
 
-/* All ranges. The host cannot see their widths: they are cut to the columns that there are. */
+/* All ranges. The host cannot see their widths: they are limited to the existing columns. */
 GLOBAL2(BLOCK, BLOCKS)
 lagged_ranges(crew c, range whole, stride apart, real *out, const int64_t *widths, const int64_t *functions,
               int64_t ranges) {

@@ -7,7 +7,7 @@
 
 #include "mixer_gains.h"
 
-/* Tokens, their mixers, and what the mixers are about. `ready`: what mixer_prepare makes of a constant u, else NULL. */
+/* Tokens, their mixers, and the origins. `ready`: the output of mixer_prepare for a constant u, else NULL. */
 struct mixing {
     mixer m;
     int64_t M;
@@ -21,7 +21,7 @@ ROT_DEVICE_ONLY void about(real *v, const real *x, const real *origin, int64_t D
     EACH_OF_ROW(j, D) v[j] = origin ? x[j] - origin[j] : x[j];
 }
 
-/* The prepared mixer of a token; in w if it has one of its own. */
+/* The prepared mixer of a token; in w if u varies. */
 ROT_DEVICE_ONLY const real *mixer_of(const mixing &p, real *w, int64_t token) {
     if (p.ready) return p.ready;
     mixer_prepare(w, p.u + token * mixer_u(p.m), p.m);
@@ -71,7 +71,7 @@ KERNEL(mix_forward) {
     return runtime_status();
 }
 
-/* du and dalpha have a row for each token, or, where they are constant, for each warp. */
+/* du and dalpha have a row for each token, or if they are constant, for each warp. */
 GLOBAL2(BLOCK, BLOCKS)
 mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalpha, real *dorigin, const real *dy) {
     if (warp_of() >= c.count) return;

@@ -1,11 +1,11 @@
 /* The matrix memory of the mLSTM and its adjoint on a GPU, in chunks as on the CPU (csrc/kernels/mlstm.c has the
  * equations).
  *
- * Once the levels before all chunks are known, what a chunk adds to its head's state does not depend on other chunks;
- * nor do its outputs, once the states before all chunks are known. So blocks work on the chunks of all heads side by
- * side, forward and backward, and between these kernels threads walk from chunk to chunk, each with one number of a
- * state. Products are of tiles of TILE x TILE numbers, of which a thread has EACH x EACH; what belongs to pairs of
- * steps stays in shared memory. Every sum has one order.
+ * Once the levels before all chunks are known, a chunk's term of its head's state does not depend on other chunks. The
+ * same holds for its outputs, once the states before all chunks are known. Blocks therefore work on the chunks of all
+ * heads in parallel, forward and backward. Between these kernels threads walk from chunk to chunk, each with one number
+ * of a state. Products have tiles of TILE x TILE numbers, with EACH x EACH for a thread. Numbers of pairs of steps stay
+ * in shared memory. Every sum has one order.
  */
 #include "padding.h"
 
@@ -16,8 +16,8 @@ enum {
     TILE = 64,
     SIDE = 16, /* threads along a tile */
     EACH = TILE / SIDE,
-    DEPTH = 16,                                  /* terms that a tile's operands are brought for at once */
-    GRADIENT_BLOCKS = sizeof(real) == 4 ? 2 : 1, /* on a processor, at least: for more the compiler would spill */
+    DEPTH = 16,                                  /* terms of a tile's operands loaded at once */
+    GRADIENT_BLOCKS = sizeof(real) == 4 ? 2 : 1, /* least number on a processor: with more the compiler would spill */
 };
 static_assert(CHUNK == (int)TILE, "a tile has the steps of a chunk");
 static_assert(SIDE * SIDE == (int)THREADS, "a part of a tile for each thread");
@@ -37,7 +37,7 @@ struct inputs {
     const real *q, *k, *v, *log_i, *log_f;
 };
 
-/* A head over a chunk: its index in (batch,chunks,H), the first of its steps in (batch,T), and how many there are. */
+/* A head over a chunk: its index in (batch,chunks,H), its first step in (batch,T), and its number of steps. */
 struct piece {
     int64_t i, b, chunk, head, first, steps;
 };
@@ -51,14 +51,14 @@ ROT_DEVICE_ONLY piece piece_at(plan p, int64_t i) {
     return piece_of(p, i / (p.H * p.chunks), i / p.H % p.chunks, i % p.H);
 }
 
-/* Where step k of a chunk has its gates, its key and its value. */
+/* The places of step k's gates, key and value. */
 ROT_DEVICE_ONLY int64_t gate_at(plan p, piece at, int64_t k) { return (at.first + k) * p.H + at.head; }
 ROT_DEVICE_ONLY int64_t key_at(plan p, piece at, int64_t k) { return gate_at(p, at, k) * p.N; }
 ROT_DEVICE_ONLY int64_t value_at(plan p, piece at, int64_t k) { return gate_at(p, at, k) * p.P; }
 
 /* ---- from chunk to chunk ---- */
 
-/* Of a chunk's steps, in units of log 2: the sum b of log f, and the largest a. */
+/* For a chunk's steps, in units of log 2: the sum b of log f, and the largest a. */
 struct summary {
     double b, largest;
 };
@@ -89,7 +89,7 @@ static const summary *summaries_of(plan p, inputs in) {
     return s;
 }
 
-/* The level after a chunk, as it is stored; p_last, of that level; and e^{m - p_last}. */
+/* The level after a chunk, as stored; p_last, from this level; and e^{m - p_last}. */
 struct chunk_end {
     real level, whole;
     double p;
@@ -102,7 +102,7 @@ ROT_DEVICE_ONLY chunk_end end_of(summary s, real level) {
     return e;
 }
 
-/* levels (batch,chunks,H), those before each chunk, and mT (batch,H) from m0, NULL for zeros */
+/* levels (batch,chunks,H) before each chunk, and mT (batch,H), from m0, NULL for zeros */
 static void walk_levels(plan p, const summary *summaries, real *levels, real *mT, const real *m0) {
     each(p.batch * p.H, [=] __device__(int64_t i) {
         const int64_t b = i / p.H, head = i % p.H;
@@ -128,8 +128,8 @@ template <class T> struct state_of_heads {
     }
 };
 
-/* On entry, `states` (batch,chunks,H,R,N) has what each chunk adds; on return, the states before each chunk, or with
- * `reverse` their gradients after it: a chunk scales what comes to it, and adds. */
+/* On entry, `states` (batch,chunks,H,R,N) has each chunk's term; on return, the states before each chunk, or with
+ * `reverse` the gradients of the states after it: a chunk scales its input, and adds its term. */
 static void walk_states(plan p, const summary *summaries, const real *levels, real *states,
                         state_of_heads<const real> first, state_of_heads<real> last, bool reverse) {
     struct term {
@@ -160,7 +160,7 @@ static void walk_states(plan p, const summary *summaries, const real *levels, re
     });
 }
 
-/* ---- what a block has of a chunk ---- */
+/* ---- a block's chunk ---- */
 
 /* f(i) for i in 0..n-1, each by some thread of the block; f(k, i) for rows k of `width`, each by a warp. */
 template <class F> ROT_DEVICE_ONLY void share(int64_t n, F f) {
@@ -171,7 +171,7 @@ template <class F> ROT_DEVICE_ONLY void share_rows(int64_t n, int64_t width, F f
         for (int64_t i = threadIdx.x % 32; i < width; i += 32) f(k, i);
 }
 
-/* The exponents of a chunk and what follows from them: as in csrc/kernels/mlstm.c. */
+/* The exponents of a chunk, and the factors from them, as in csrc/kernels/mlstm.c. */
 struct exponents {
     double a[CHUNK], b[CHUNK], p[CHUNK];
     real since[CHUNK], until[CHUNK], least[CHUNK];
@@ -179,7 +179,7 @@ struct exponents {
     int64_t largest;
 };
 
-/* Between barriers, as the following functions. All threads must call them. */
+/* Needs a barrier before and after, like the following functions. All threads must call them. */
 ROT_DEVICE_ONLY void load_exponents(exponents &e, plan p, inputs in, piece at, real level) {
     const double before = level_exponent(level);
     share(at.steps, [&](int64_t k) {
@@ -208,17 +208,17 @@ ROT_DEVICE_ONLY void load_exponents(exponents &e, plan p, inputs in, piece at, r
 /* e^{a_j - p_k} */
 ROT_DEVICE_ONLY real weight_of(const exponents &e, int64_t k, int64_t j) { return exp2_of((real)(e.a[j] - e.p[k])); }
 
-/* v_k and a 1 behind it */
+/* v_k, followed by a 1 */
 ROT_DEVICE_ONLY real value_of(plan p, inputs in, piece at, int64_t k, int64_t i) {
     return i < p.P ? in.v[value_at(p, at, k) + i] : 1;
 }
 
-/* Numbers of pairs of steps (k,j); rows are padded, so that threads can read a column each. */
+/* Numbers of pairs of steps (k,j); rows are padded: each thread can read a column. */
 typedef real square[CHUNK][CHUNK + 1];
 
 /* ---- products ---- */
 
-/* Operands of a product over a few terms, and a thread's part of the result: rows and columns that are SIDE apart. */
+/* Operands of a product over a few terms, and a thread's part of the result: rows and columns SIDE apart. */
 struct operand_tiles {
     real a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
 };
@@ -228,7 +228,7 @@ struct sums {
 ROT_DEVICE_ONLY int row_of(int u) { return (int)threadIdx.x / SIDE + SIDE * u; }
 ROT_DEVICE_ONLY int column_of(int u) { return (int)threadIdx.x % SIDE + SIDE * u; }
 
-/* How an operand's numbers f(i, d) lie in memory: those of one i, or those of one d, one after another. */
+/* The order of an operand's numbers f(i, d) in memory: numbers of one i, or of one d, are adjacent. */
 enum order { BY_ROW, BY_TERM };
 
 template <order ORDER, class F>
@@ -242,7 +242,7 @@ ROT_DEVICE_ONLY void bring(real (*to)[TILE + 1], int64_t width, int64_t first, i
 }
 
 /* sum (i,j) += a(i,d) b(j,d) over d in 0..depth-1, of a tile that begins `rows` and `columns` before the matrices'
- * ends. All threads must call it; there is a barrier before it calls a or b. */
+ * ends. All threads must call it. It has a barrier before the first call of a or b. */
 template <order A, order B, class FA, class FB>
 ROT_DEVICE_ONLY void add_product(sums &s, operand_tiles &t, int64_t rows, int64_t columns, int64_t depth, FA a, FB b) {
     for (int64_t first = 0; first < depth; first += DEPTH) {
@@ -263,7 +263,7 @@ ROT_DEVICE_ONLY void add_product(sums &s, operand_tiles &t, int64_t rows, int64_
     }
 }
 
-/* f(i, j, sum) for the thread's sums of such a tile */
+/* f(i, j, sum) for the thread's sums of a tile */
 template <class F> ROT_DEVICE_ONLY void each_sum(const sums &s, int64_t rows, int64_t columns, F f) {
 #pragma unroll
     for (int u = 0; u < EACH; u++)
@@ -285,7 +285,7 @@ template <class F> ROT_DEVICE_ONLY void add_rows(real *to, const sums &s, int64_
     }
 }
 
-/* x (R,N) = the sum of a(i, k) b(s, k) over the chunk's steps k; rows of both lie by step. */
+/* x (R,N) = the sum of a(i, k) b(s, k) over the chunk's steps k; both are stored by step. */
 template <class FA, class FB>
 ROT_DEVICE_ONLY void outer_products(real *x, operand_tiles &t, plan p, int64_t steps, FA a, FB b) {
     for (int64_t i = 0; i < p.R; i += TILE)
@@ -306,7 +306,7 @@ struct adding_room {
     operand_tiles t;
 };
 
-/* carries <- what each chunk adds to its head's state */
+/* carries <- each chunk's term of its head's state */
 GLOBAL(THREADS) run_states(plan p, inputs in, const real *levels, real *carries) {
     adding_room &room = shared_memory<adding_room>();
     const exponents &e = room.e;
@@ -379,7 +379,7 @@ KERNEL(mlstm_forward) {
 
 /* ---- backward ---- */
 
-/* What came out of a forward pass, and the gradient of y. */
+/* The outputs of forward, and the gradient of y. */
 struct outputs {
     const real *dy, *y, *den, *carries, *levels;
 };
@@ -390,7 +390,7 @@ struct gradients {
     int64_t *largest;
 };
 
-/* dY of a chunk, the adjoint of the quotient: dy over the denominator, and that of the denominator itself. */
+/* dY of a chunk, the adjoint of the quotient: dy over the denominator, and the gradient of the denominator. */
 struct quotient {
     real inverse[CHUNK], last[CHUNK];
 };
@@ -418,7 +418,7 @@ struct adjoint_room {
     quotient dY;
 };
 
-/* g <- what each chunk adds to the gradient of its head's state */
+/* g <- each chunk's term of the gradient of its head's state */
 GLOBAL(THREADS) run_states_back(plan p, inputs in, outputs out, real *g) {
     adjoint_room &room = shared_memory<adjoint_room>();
     const exponents &e = room.e;
@@ -432,7 +432,7 @@ GLOBAL(THREADS) run_states_back(plan p, inputs in, outputs out, real *g) {
         [&](int64_t s, int64_t k) { return in.q[key_at(p, at, k) + s]; });
 }
 
-/* pairs: q_k . k_j. adjoint: e^{a_j - p_k} dY_k . v_j, in the end the sums over later rows of its products with pairs.
+/* pairs: q_k . k_j. adjoint: e^{a_j - p_k} dY_k . v_j, at the end the sums over later rows of its products with pairs.
  * since, until: as in chunk.h's decays_adjoint. */
 struct backward_room {
     exponents e;
@@ -523,8 +523,8 @@ GLOBAL2(THREADS, GRADIENT_BLOCKS) run_gradients(plan p, inputs in, outputs out, 
     d.dm0[at.b * p.H + at.head] -= scaled;
 }
 
-/* The gradient dm0 of the level after the last step, to the gates of which that level is made, or else to m0; m0 also
- * has that of the state. A block for each head. */
+/* The gradient dm0 of the level after the last step goes to the gates that set this level, or else to m0; m0 also has
+ * the gradient through the state. A block for each head. */
 GLOBAL(THREADS) run_levels_back(plan p, gradients d, const real *carries, state_of_heads<const real> d0) {
     real &scratch = shared_memory<real>();
     const int64_t i = blockIdx.x, b = i / p.H, head = i % p.H, size = p.R * p.N;

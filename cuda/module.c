@@ -1,7 +1,7 @@
 /* rotrnn._cuda: the kernels of the list on arrays in a GPU's memory, as Python functions (door.h).
  *
  * The arrays are CuPy's, or look like them: `data.ptr`, `dtype`, `size`, `nbytes`, `flags.c_contiguous`, `device.id`.
- * `connect` says how to get memory and the stream. Kernels are launched with the GIL, and do not wait for the GPU.
+ * `connect` sets how to get memory and the stream. Kernels are launched with the GIL, and do not wait for the GPU.
  */
 #define ROT_IMPORTS_NUMPY
 #include "door.h"
@@ -21,7 +21,7 @@ extern const rot_call rot_calls_f32_cuda[], rot_calls_f64_cuda[], rot_calls_c64_
 static const rot_call *const CALLS[DTYPES] = {rot_calls_f32_cuda, rot_calls_f64_cuda, rot_calls_c64_cuda,
                                               rot_calls_c128_cuda};
 
-/* What `connect` was given, and names, all owned. The module is never unloaded. */
+/* The arguments of `connect`, and names, all owned. The module is never unloaded. */
 static PyObject *device, *allocate, *stream;
 static PyObject *name_data, *name_ptr, *name_dtype, *name_size, *name_nbytes, *name_flags, *name_contiguous,
     *name_device, *name_id, *name_on;
@@ -46,7 +46,7 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
     const bool has_data = data && read_integer(data, name_ptr, &at);
     Py_XDECREF(data);
     if (!has_data) {
-        if (PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear(); /* not an array of a device */
+        if (PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear(); /* not a device array */
         return false;
     }
     PyObject *const dtype = PyObject_GetAttr(object, name_dtype), *const flags = PyObject_GetAttr(object, name_flags);
@@ -55,7 +55,7 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
     bool good = dtype && PyArray_DescrCheck(dtype) && contiguous && home && read_integer(home, name_id, &where) &&
                 read_integer(object, name_size, &array->count) && read_integer(object, name_nbytes, &array->bytes);
     if (good) {
-        static _Alignas(256) char nothing[256]; /* CuPy has no address for an empty array, and NULL is none */
+        static _Alignas(256) char nothing[256]; /* CuPy has no address for an empty array, and NULL means no array */
         array->data = array->count ? (void *)(intptr_t)at : nothing;
         array->type = PyArray_ISNBO(((PyArray_Descr *)dtype)->byteorder) ? ((PyArray_Descr *)dtype)->type_num : -1;
         array->contiguous = PyObject_IsTrue(contiguous) == 1;
@@ -74,16 +74,16 @@ static bool describe_on_device(PyObject *object, rot_array *array) {
 }
 
 bool describe_array(PyObject *object, rot_array *array) {
-    /* lengths that were checked have their own copy on the device; other arrays on the host are none here */
+    /* checked lengths have a copy on the device; other host arrays are not accepted */
     if (!device || !PyObject_HasAttr((PyObject *)Py_TYPE(object), name_on))
         return !PyArray_Check(object) && describe_on_device(object, array);
     PyObject *const copy = PyObject_CallMethodObjArgs(object, name_on, device, NULL);
     const bool good = copy && describe_on_device(copy, array);
-    Py_XDECREF(copy); /* `object` keeps it */
+    Py_XDECREF(copy); /* `object` holds a reference */
     return good;
 }
 
-/* Memory of a call: `context` is the list that keeps it until the call ends. */
+/* Memory of a call: the list `context` holds it until the call ends. */
 static void *allocate_memory(void *context, size_t bytes) {
     PyObject *const memory = PyObject_CallFunction(allocate, "n", (Py_ssize_t)bytes);
     int64_t at = 0;
@@ -137,7 +137,7 @@ static PyObject *use_counter(PyObject *module, PyObject *argument) {
 
 static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
-     "connect(device, allocate, stream, blas): the device for checked lengths, allocate(bytes) -> memory with `ptr`, "
+     "connect(device, allocate, stream, blas): device for checked lengths, allocate(bytes) -> memory with `ptr`, "
      "stream() -> its address, and the path of cuBLAS."},
     {"use_counter", use_counter, METH_O,
      "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The "

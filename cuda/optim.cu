@@ -15,14 +15,14 @@ struct block_scratch {
 
 ROT_DEVICE_ONLY double square(real x) { return (double)x * (double)x; }
 
-/* What the update goes over, each (n) */
+/* Arrays of the update, each (n) */
 struct adamw_arrays {
     real *p, *m, *v;
     const real *grad;
 };
 
-/* A block updates the numbers first..end-1, if `updates`. sums: of the squares of p and, `blocks` further, of v after
- * it */
+/* A block updates the numbers first..end-1, if `updates`. sums: of the squares of p, and `blocks` further on of v,
+ * after the update */
 ROT_DEVICE_ONLY void update_part(adamw_arrays of, int64_t first, int64_t end, adamw_rule rule, bool updates,
                                  double *sums, int64_t blocks) {
     block_scratch &s = shared_memory<block_scratch>();
@@ -80,18 +80,18 @@ struct adamw_table {
     int64_t n, groups;
 };
 
-/* The numbers of a group. An end before the one of the last group, or outside of the vector, is as the nearest possible
- * one: so groups share no numbers, and have no more blocks than there are sums. */
+/* The numbers of a group. An end before the last group's end, or outside of the vector, is moved to the nearest valid
+ * end: groups then share no numbers, and have no more blocks than there are sums. */
 struct adamw_group {
     int64_t begin, end;
 };
-/* Group g, which comes after another; the first after {0, 0}. */
+/* Group g, from the group before it; the first from {0, 0}. */
 ROT_DEVICE_ONLY adamw_group group_after(adamw_group last, const adamw_table &table, int64_t g) {
     return {last.end, most(least(table.ends[g], table.n), last.end)};
 }
 ROT_DEVICE_ONLY int64_t blocks_of(adamw_group group) { return pieces_of(group.end - group.begin, BLOCK); }
 
-/* norms[0] <- that of the gradients, from sums (blocks) of their squares (adamw_norm) */
+/* norms[0] <- the norm of the gradients, from sums (blocks) of their squares (adamw_norm) */
 GLOBAL(THREADS)
 norm_of_gradients(double *norms, const double *sums, int64_t blocks, const double *loss, int64_t groups) {
     const double norm = root_of(sums, blocks);
@@ -158,7 +158,7 @@ KERNEL(adamw) {
 }
 
 KERNEL(adamw_groups) {
-    const int64_t of_grad = pieces_of(n, BLOCK), blocks = of_grad + groups; /* each group may end within a block */
+    const int64_t of_grad = pieces_of(n, BLOCK), blocks = of_grad + groups; /* each group may end inside a block */
     double *const sums = workspace_of<double>(2, blocks);
     const adamw_arrays arrays = {p, m, v, grad};
     const adamw_table table = {ends, rules, n, groups};

@@ -1,12 +1,12 @@
 /* Rotations P = expm(M - M^T) on a GPU, and the adjoint, in double for every dtype (csrc/kernels/orthogonal.c has the
  * method).
  *
- * The method is a sequence of stages, each of which makes matrices from those of earlier stages. Of a small matrix, one
- * block goes through all stages; of a larger one, blocks make tiles, and each stage is a launch. How often to square
- * back depends on the numbers, which the host does not see: the launches beyond do nothing, and a matrix so large that
- * it needs more than LAUNCHED gets the rest from one block.
+ * The method is a sequence of stages, each of which computes matrices from the matrices of earlier stages. For a small
+ * matrix one block runs all stages. For a larger matrix, blocks compute tiles, and each stage is a launch. The number
+ * of squarings depends on data that the host does not see: surplus launches do nothing, and if a matrix needs more than
+ * LAUNCHED squarings, one block does the rest.
  *
- * A number of M beyond ORTHOGONAL_LARGEST makes the result NaN, since the host cannot raise an error in time.
+ * A number of M beyond ORTHOGONAL_LARGEST makes the result NaN, because the host cannot raise an error in time.
  */
 #include "device.h"
 
@@ -19,12 +19,12 @@ enum {
     THREADS = SIDE * SIDE,
     HORNER = TERMS / 2 - 1, /* steps of the series, two terms each, after the first two terms */
     LAUNCHED = 8,
-    SQUARINGS = 64, /* those that are launches, and more than there can be */
+    SQUARINGS = 64, /* LAUNCHED: squarings with a launch each; SQUARINGS: an upper bound */
 };
 enum { LOAD, SQUARE, SCALE, SERIES, BACK = SERIES + HORNER, DEFECT = BACK + SQUARINGS, STORE, STAGES };
 
-/* Matrices (G,n,n), or those of one g. E and dE change places at each step. norms (G, tiles): of X's; squarings (G).
- * With dA, dE is asked for, else E. */
+/* Matrices (G,n,n), or of one g. E and dE swap buffers at each step. norms (G, tiles): of X's tiles; squarings (G).
+ * With dA the result is dE, else E. */
 struct stack {
     int64_t n;
     double *A, *X, *E[2], *dA, *dX, *dE[2], *norms;
@@ -34,10 +34,10 @@ struct stack {
     double sign;
 };
 
-/* Of a pair: an index that the compiler does not know would keep it in memory. */
+/* One of a pair, without an index: a variable index would keep the pair in memory. */
 ROT_DEVICE_ONLY double *one_of(double *const *pair, bool second) { return second ? pair[1] : pair[0]; }
 
-/* A tile, and a thread's numbers of it: rows and columns SIDE apart. */
+/* A tile, and a thread's numbers in it: rows and columns SIDE apart. */
 struct tile {
     int64_t row, column;
     double sum[OWN][OWN];
@@ -66,7 +66,7 @@ ROT_DEVICE_ONLY void clear(tile &t) {
         for (int b = 0; b < OWN; b++) t.sum[a][b] = 0;
 }
 
-/* sum += x y, x turned if asked for */
+/* sum += x y, or x^T y if `turned` */
 ROT_DEVICE_ONLY void add_product(tile &t, const double *x, const double *y, int64_t n, bool turned = false) {
     operands &s = shared_memory<operands>();
     const int r = (int)threadIdx.x / SIDE, c = (int)threadIdx.x % SIDE;
@@ -132,7 +132,7 @@ ROT_DEVICE_ONLY double inverse_factorial(int k) {
     return inverse;
 }
 
-/* Halvings of A, and the first terms of the series. Every block finds their number. */
+/* Halvings of A, and the first terms of the series. Every block computes the number of halvings. */
 ROT_DEVICE_ONLY void scale(const stack &s, tile &t, int64_t count) {
     const int64_t n = s.n;
     double sum = 0;
@@ -196,7 +196,7 @@ ROT_DEVICE_ONLY stack matrix_of(stack s, int64_t g, int64_t count) {
     return s;
 }
 
-/* Stages from..to-1, of each matrix by so many blocks. */
+/* Stages from..to-1, with `blocks` blocks for each matrix. */
 GLOBAL(THREADS) run_stages(stack all, int64_t blocks, int from, int to) {
     const int64_t side = pieces_of(all.n, TILE), count = side * side;
     const stack s = matrix_of(all, blockIdx.x / blocks, count);
@@ -252,5 +252,5 @@ static int exponential(real *out, const real *M, const real *dP, int64_t G, int6
 
 KERNEL(orthogonal_forward) { return exponential(P, M, NULL, G, n, 1); }
 
-/* The derivative of the exponential at (M - M^T)^T is the adjoint of that at M - M^T. */
+/* The derivative of the exponential at (M - M^T)^T is the adjoint of the derivative at M - M^T. */
 KERNEL(orthogonal_backward) { return exponential(dM, M, dP, G, n, -1); }

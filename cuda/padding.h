@@ -1,10 +1,10 @@
-/* Zeros in the padding of arrays (B,T,width), and where an array is missing. */
+/* Zeros in the padding of arrays (B,T,width), and for a missing array. */
 #ifndef ROT_CUDA_PADDING_H
 #define ROT_CUDA_PADDING_H
 
 #include "device.h"
 
-/* y (B,T,width) <- 0 at steps that do not count */
+/* y (B,T,width) <- 0 in the padding */
 static inline void zero_padding(real *y, const int64_t *lengths, int64_t B, int64_t T, int64_t width) {
     if (!lengths) return;
     each(B * T * width, [=] __device__(int64_t i) {

@@ -1,7 +1,8 @@
 /* Scans of PD-SSM and their adjoint on a GPU (csrc/kernels/permuted.c has the equations). A thread chooses the row of a
- * column of a step. A block walks through the time of a sequence: of each lane a thread gathers, in the order of lanes,
- * what columns send there. Of the adjoint of the choice nothing is stored but three numbers of each column and step: a
- * thread then computes the entries of M_t again, for a number of dw, or for one of dm over all steps, in their order.
+ * column of a step. A block walks through the time of a sequence: for each lane a thread gathers the numbers that
+ * columns send there, in the order of lanes. The adjoint of the choice stores only three numbers for each column and
+ * step. A thread then recomputes the entries of M_t, for a number of dw, or for a number of dm over all steps, in
+ * order.
  */
 #include "device.h"
 
@@ -65,7 +66,7 @@ gather(real *dd, real *dx, real *dh0, const real *dh, const real *dhT, const rea
         const real *const h_prev = state_before(h, h0, b, t, T, N);
         for (int64_t j = threadIdx.x; j < N; j += THREADS) {
             const int64_t i =
-                t < all ? p[at * N + j] : -1; /* the host has not seen it: one that is no row has no gradient */
+                t < all ? p[at * N + j] : -1; /* the host has not checked p: an invalid row has no gradient */
             const cplx now = i >= 0 && i < N ? pair_of(dx + row, N, i) : no_pair();
             const cplx dlane = t < all ? cplx_fma_conj(lane_before(h_prev, N, j), now, no_pair()) : no_pair();
             dd[row + j] = dlane.re, dd[row + N + j] = dlane.im;
@@ -76,10 +77,10 @@ gather(real *dd, real *dx, real *dh0, const real *dh, const real *dhT, const rea
     }
 }
 
-/* What the adjoint of the choice reads of a column of a step */
+/* The inputs of the choice's adjoint for a column of a step */
 struct column {
     real re, im;          /* (D h_prev)_j */
-    real high, sum, mean; /* the largest M_t[i, j]; 1 / sum of exp(M_t[i, j] - high); the mean of G by the softmax */
+    real high, sum, mean; /* the largest M_t[i, j]; 1 / sum of exp(M_t[i, j] - high); the mean of G under the softmax */
 };
 
 ROT_DEVICE_ONLY real dmixed(column c, real m, cplx g) {
@@ -93,7 +94,7 @@ KERNEL(permuted_scan_forward) {
     each(B * T * N, [=] __device__(int64_t i) {
         const int64_t at = i / N, j = i % N;
         int64_t row = 0;
-        real unknown = 0; /* NaN if some number of the column is */
+        real unknown = 0; /* NaN if some number of the column is NaN */
         if (at % T < steps_of(lengths, at / T, T)) {
             real best = mixed(w + at * choices, m + j, choices, N);
             if (isnan(best)) unknown = best;

@@ -2,7 +2,7 @@
  * equations).
  *
  * Elementwise functions and their adjoints are maps (elements.h). Sums over rows are taken by channel in chunks
- * (columns.h), those over a row's channels by a warp. The embedding's gradient sums rows that are sorted by their id.
+ * (columns.h), sums over a row's channels by a warp. The embedding's gradient sums rows sorted by their id.
  */
 #include "batch_norm.h"
 #include "columns.h"
@@ -12,9 +12,9 @@
 enum {
     THREADS = 256,
     WARPS = THREADS / 32,
-    NORM_ROWS = 32,     /* rows of a block, in backward of row norms */
+    NORM_ROWS = 32,     /* rows of a block in backward of row norms */
     RUN = 64,           /* sorted rows of one partial sum of the embedding's gradient */
-    DIGIT_BITS = 4,     /* of an id, by which one pass of the sort divides */
+    DIGIT_BITS = 4,     /* bits of an id in one pass of the sort */
     DIGITS = 1 << DIGIT_BITS,
     SORT_THREADS = 64,
     SORT_ITEMS = 32,    /* rows of one thread of the sort */
@@ -140,7 +140,7 @@ ROT_DEVICE_ONLY void write_quad(real *p, quad q) {
     *(packets *)p = out;
 }
 
-/* Draws for four numbers of a sequence in one thread. `vectors`: four numbers may be moved as one. */
+/* Draws for four numbers of a sequence in one thread. `vectors`: four numbers may be moved at once. */
 GLOBAL(THREADS) dropout_kernel(extent e, real *y, const real *x, const int64_t *places, mask_key key, bool vectors) {
     const int64_t size = e.T * e.D;
     const unsigned blocks = (unsigned)pieces_of(size, 4 * THREADS);
@@ -195,7 +195,7 @@ KERNEL(dropout) {
 
 /* ------------------------------------------------------------------------------------------------ channel norm */
 
-/* parts (chunks,3,D): mean, squares and rest (moments.h) of each chunk, whose rows stay in registers in between */
+/* parts (chunks,3,D): mean, squares and rest (moments.h) of each chunk, with its rows in registers */
 GLOBAL(COLUMN_THREADS) moments_kernel(columns_cut c, real *parts, const real *x) {
     column_scratch &s = shared_memory<column_scratch>();
     const column own = column_of(c);
@@ -382,7 +382,7 @@ ROT_DEVICE_ONLY void means_of_rows(norm_rows &s, chunk_rows rows, int64_t D, con
 }
 
 /* dx, and sums (chunks,2,D) of dscale and dbias. A block takes a chunk of rows: first the means of each row, then,
- * while the rows are in cache, its channels, which are summed over the rows. */
+ * while the rows are in cache, the sums over rows for its channels. */
 GLOBAL(THREADS) row_norm_backward(columns_cut c, real *dx, real *sums, const real *dy, const real *x, const real *scale,
                                   const real *mean, const real *rstd) {
     norm_rows &s = shared_memory<norm_rows>();
@@ -435,7 +435,7 @@ KERNEL(rms_norm_backward) {
 
 /* --------------------------------------------------------------------------------------------------- embedding */
 
-/* The host has not seen ids on the device: one that is no row of the table gives NaN, and no gradient. */
+/* The host cannot check ids on the device: an id that is no row of the table gives NaN, and no gradient. */
 ROT_DEVICE_ONLY bool is_row(int64_t id, int64_t V) { return id >= 0 && id < V; }
 
 KERNEL(embedding_forward) {
@@ -514,7 +514,7 @@ GLOBAL(SORT_THREADS) move_entries(sort_pass pass, entry *to, const int64_t *coun
         to[s.counts[digit_of(from[i], pass.shift)][threadIdx.x]++] = from[i];
 }
 
-/* Returns the n rows by id, those of one id in order: a stable sort by one digit after the other. */
+/* Returns the n rows sorted by id, and in order for each id: a stable sort by one digit after the other. */
 static const entry *sort_rows(const int64_t *ids, const int64_t *lengths, int64_t n, int64_t T, int64_t V) {
     entry *from = workspace_of<entry>(n), *to = workspace_of<entry>(n), *const first = from;
     each(n, [=] __device__(int64_t row) {
@@ -559,7 +559,7 @@ ROT_DEVICE_ONLY real sum_of_entries(const real *dy, const entry *sorted, int64_t
     return sum;
 }
 
-/* sums (runs,D) of the runs of RUN sorted places that have one id; others are not written */
+/* sums (runs,D) of runs of RUN sorted places with a single id; other runs are not written */
 GLOBAL(THREADS) sum_runs(real *sums, const real *dy, const entry *sorted, int64_t runs, int64_t D, int64_t V) {
     const lane_of_task task = task_of_warp(D);
     const int64_t from = task.at * RUN;
@@ -580,7 +580,7 @@ ROT_DEVICE_ONLY int64_t place_of_id(const entry *sorted, int64_t n, int64_t v) {
     return low;
 }
 
-/* dtable[v] of the places of v: those before a run of its own, its runs, and those after */
+/* dtable[v]: sums over the places of v before its whole runs, over these runs, and over the places after them */
 GLOBAL(THREADS) sum_ids(real *dtable, const real *dy, const entry *sorted, const int64_t *starts, const real *sums,
                         int64_t D, int64_t V) {
     const lane_of_task task = task_of_warp(D);
@@ -597,7 +597,7 @@ GLOBAL(THREADS) sum_ids(real *dtable, const real *dy, const entry *sorted, const
 }
 
 KERNEL(embedding_backward) {
-    if (!D) return runtime_status(); /* the table may be immense */
+    if (!D) return runtime_status(); /* the table may be very large */
     const int64_t n = B * T, runs = n / RUN;
     const entry *const sorted = sort_rows(ids, lengths, n, T, V);
     int64_t *const starts = workspace_of<int64_t>(V + 1);
@@ -656,8 +656,8 @@ struct entropy_terms {
 };
 }
 
-/* A warp for each row of logits. A label of -1 does not count where `count` says how many do; any other label that is
- * no class gives NaN. */
+/* A warp for each row of logits. A label of -1 does not count, if `count` is given; any other label that is no class
+ * gives NaN. */
 GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logits, const int64_t *labels,
                                      const int64_t *count, int64_t B, int64_t C, entropy_terms of) {
     const int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -700,7 +700,7 @@ GLOBAL(THREADS) cross_entropy_kernel(real *loss, real *dlogits, const real *logi
             const double target = entropy_target(share, of.weights ? (double)of.weights[c] : 1, of.smoothing, C);
             if (pass) {
                 e[c] = (real)(of_row / n * entropy_adjoint(whole, (double)e[c], others, target));
-            } else if (target != 0) { /* 0 times an infinite logit is none */
+            } else if (target != 0) { /* 0 times an infinite logit is taken as 0 */
                 whole += target;
                 total += target * (log(others) + ((double)largest - (double)z[c]));
             }

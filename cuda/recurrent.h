@@ -1,13 +1,13 @@
-/* What dense recurrences share (rnn.cu, slstm.cu): a launch for each step, whose warps multiply rows of weights with
- * states of sequences.
+/* Functions for dense recurrences (rnn.cu, slstm.cu): each step is a launch, and its warps multiply rows of weights
+ * with states of sequences.
  *
  * A block that walked a few sequences alone would read all weights at each step, 4 MB for an LSTM of 512 units: at 64
- * bytes a cycle tens of microseconds, where a launch costs a few and spreads the reads over all processors. A warp
- * computes COLUMNS x ROWS dot products of rows of weights with states of sequences; its lanes divide the terms, and in
- * the end each lane has one of the sums. So all reads are of whole rows, and every sum has one order.
+ * bytes a cycle this takes tens of microseconds. A launch costs a few microseconds and spreads the reads over all
+ * processors. A warp computes COLUMNS x ROWS dot products of rows of weights with states of sequences; its lanes divide
+ * the terms, and at the end each lane has one of the sums. All reads are of whole rows, and every sum has one order.
  *
- * Where the call's precision rounds operands of products, the weights are rounded once, and what a step leaves for the
- * next one's product, states or gradients of gates, is rounded as it is written.
+ * If the call's precision rounds operands of products, the weights are rounded once. Operands of the next step's
+ * product, states or gradients of gates, are rounded when they are written.
  */
 #ifndef ROT_CUDA_RECURRENT_H
 #define ROT_CUDA_RECURRENT_H
@@ -19,7 +19,7 @@ enum {
     ROWS = 8,    /* sequences of a warp */
     WARPS = 4,
     THREADS = WARPS * 32,
-    AHEAD = sizeof(real) == 4 ? 4 : 2, /* terms of a dot product whose operands a lane reads at once */
+    AHEAD = sizeof(real) == 4 ? 4 : 2, /* terms of a dot product that a lane reads at once */
 };
 static_assert(COLUMNS * ROWS == 32, "a sum for each lane");
 
@@ -30,14 +30,15 @@ struct batch_plan {
     int precision;
 };
 
-/* What a thread works on: sequence b, `row` of those of its warp; and column c of the group of columns `first`. */
+/* The work of a thread: sequence b, number `row` of its warp's sequences; and column c of the group of columns from
+ * `first` on. */
 struct spot {
     int64_t b, first;
     int row, c;
-    int64_t steps; /* of the sequence; negative if there is none */
+    int64_t steps; /* of the sequence; negative if there is no sequence */
 };
 
-/* groups: of columns */
+/* groups: number of groups of columns */
 ROT_DEVICE_ONLY spot spot_of(batch_plan p, int64_t groups) {
     const int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     spot at;
@@ -51,8 +52,8 @@ static inline int64_t blocks_of(const batch_plan &p, int64_t groups) {
     return pieces_of(groups * pieces_of(p.B, ROWS), WARPS);
 }
 
-/* Sums of 2 HALF numbers each over groups of 2 HALF lanes; lane i of a group gets that of v[i]. Lanes exchange the
- * numbers that are not theirs, half of what is left at a time. */
+/* Sums of 2 HALF numbers over groups of 2 HALF lanes; lane i of a group gets the sum of v[i]. In each round lanes
+ * exchange half of the remaining numbers. */
 template <int HALF> ROT_DEVICE_ONLY real sum_of_lane(real *v) {
     const bool high = threadIdx.x & HALF;
 #pragma unroll
@@ -89,7 +90,7 @@ ROT_DEVICE_ONLY real product_of(const real *__restrict w, int64_t apart, int col
     return sum_of_lane<16>(sum);
 }
 
-/* The four gates of a unit, of which each lane has one. All lanes of the warp call it. */
+/* The four gates of a unit; each lane has one gate. All lanes of the warp call it. */
 ROT_DEVICE_ONLY lstm_gates gates_of_lanes(real z, int row) {
     lstm_gates all;
     all.i = __shfl_sync(~0u, z, row), all.f = __shfl_sync(~0u, z, ROWS + row);
@@ -97,7 +98,7 @@ ROT_DEVICE_ONLY lstm_gates gates_of_lanes(real z, int row) {
     return all;
 }
 
-/* Numbers as operands of products: themselves, or rounded in an array of the call. */
+/* Numbers as operands of products: unchanged, or rounded in an array of the call. */
 static inline const real *operands(const real *x, int64_t count, const batch_plan &p) {
     if (p.precision == PRECISION_FLOAT32) return x;
     real *const y = workspace_of<real>(count);

@@ -1,6 +1,6 @@
 /* Dense recurrences, the simple recurrent network, the LSTM and the GRU, and their adjoints on a GPU
- * (csrc/kernels/rnn.c has the equations). A launch for each step: product of the states and the weights (recurrent.h),
- * and the cell, in one kernel.
+ * (csrc/kernels/rnn.c has the equations). Each step is a launch: the product of the states and the weights
+ * (recurrent.h), and the cell, in one kernel.
  */
 #include "recurrent.h"
 
@@ -25,7 +25,7 @@ struct outputs {
     real *h, *hT, *c, *cT, *gates;
 };
 
-/* Step k of the simple network: after (B,N) from `before`, NULL for zeros. */
+/* Step k of the simple network: `after` (B,N) from `before`, NULL for zeros. */
 GLOBAL(THREADS)
 step_forward(plan p, int64_t k, outputs out, real *after, const real *w, const real *x, const real *before) {
     const int64_t groups = pieces_of(p.N, COLUMNS);
@@ -111,13 +111,13 @@ KERNEL(rnn_forward) {
 
 /* ---- backward ---- */
 
-/* What the steps read; dc (B,N) is read and written: the gradient that reaches c from later steps, or of the GRU h but
- * for the product. */
+/* The inputs of the steps. dc (B,N) is read and written: the gradient that reaches c from later steps, or for the GRU
+ * the gradient that reaches h other than through the product. */
 struct saved {
     const real *dh, *dhT, *h, *c, *gates, *c0;
 };
 
-/* Step k, or -1 for dh0: dz_k (B, gates N) from `later`, that of step k + 1. turned (N, gates N): w^T */
+/* Step k, or -1 for dh0: dz_k (B, gates N) from `later`, dz of step k + 1. turned (N, gates N): w^T */
 GLOBAL(THREADS)
 step_backward(plan p, int64_t k, real *dx, real *dh0, real *dc, real *dz, saved in, const real *turned,
               const real *later) {
@@ -173,7 +173,7 @@ KERNEL(rnn_backward) {
     real *const turned = workspace_of<real>(N, inner);
     real *const dz[] = {workspace_of<real>(B, inner), workspace_of<real>(B, inner)};
     each(inner * N, [=] __device__(int64_t i) { turned[i % N * inner + i / N] = operand_of(w[i], p.precision); });
-    real *const carry = cell == CELL_GRU ? workspace_of<real>(B, N) : dc0; /* read where a step has written it */
+    real *const carry = cell == CELL_GRU ? workspace_of<real>(B, N) : dc0; /* read only after a step has written it */
     if (cell == CELL_LSTM) each(B * N, [=] __device__(int64_t i) { dc0[i] = dcT ? dcT[i] : 0; });
     for (int64_t k = T - 1; k >= -1; k--)
         launch(step_backward, blocks_of(p, pieces_of(N, COLUMNS)), THREADS, 0, p, k, dx, dh0, carry, dz[(k + 1) % 2],

@@ -1,8 +1,8 @@
 /* Walks over the rows of arrays (B,T,D), with sums over rows in a fixed order.
  *
- * A block takes some rows, and as many channels as its threads have: a thread has V channels side by side of every
- * `lanes`-th row. V is 4 where all arrays allow it, else 1. Sums are of a thread, then of a block, then, by a second
- * kernel in double precision, of all blocks.
+ * A block takes some rows and the channels of its threads: a thread has V adjacent channels of every `lanes`-th row. V
+ * is 4 if all arrays allow it, else 1. Sums go over a thread, then a block, then all blocks, by a second kernel in
+ * double precision.
  */
 #ifndef ROT_CUDA_ROW_WALK_H
 #define ROT_CUDA_ROW_WALK_H
@@ -15,7 +15,7 @@
 
 enum { WALK_THREADS = 256, WALK_STEPS = 16, SUM_THREADS = 512, SUM_STRIPES = SUM_THREADS / 32 };
 
-/* ---- numbers side by side ---- */
+/* ---- adjacent numbers ---- */
 
 /* Bytes to which V numbers must be aligned to be read at once */
 constexpr size_t pack_alignment(int V) { return V == 1 ? sizeof(real) : V == 2 ? 2 * sizeof(real) : 16; }
@@ -27,7 +27,7 @@ template <int V> struct alignas(pack_alignment(V)) pack {
 template <int V> ROT_DEVICE_ONLY pack<V> read(const real *p) { return *(const pack<V> *)p; }
 template <int V> ROT_DEVICE_ONLY void write(real *p, pack<V> x) { *(pack<V> *)p = x; }
 
-/* A number in 2 bytes. Arrays of them are read and written as those of real numbers are, and round what they get. */
+/* A number in 2 bytes. Such arrays are read and written like arrays of real numbers, and writing rounds. */
 struct bf16 {
     uint16_t bits;
 };
@@ -55,7 +55,7 @@ template <int V> ROT_DEVICE_ONLY bf16_pack<V> narrowed(pack<V> x) {
 template <int V> ROT_DEVICE_ONLY pack<V> read(const bf16 *p) { return widened(*(const bf16_pack<V> *)p); }
 template <int V> ROT_DEVICE_ONLY void write(bf16 *p, pack<V> x) { *(bf16_pack<V> *)p = narrowed(x); }
 
-/* Numbers as an array of S has them */
+/* Numbers rounded as in an array of S */
 template <class S, int V> ROT_DEVICE_ONLY pack<V> as_stored(pack<V> x) {
     if constexpr (is_rounded<S>) return widened(narrowed(x));
     return x;
@@ -73,8 +73,8 @@ static bool by_four(int64_t D, std::initializer_list<const void *> arrays) {
 struct rows_cut {
     int64_t B, T, D;
     const int64_t *lengths;
-    int width, groups, lanes;      /* channels of a thread; threads side by side; rows side by side */
-    int64_t columns, rows, blocks; /* blocks side by side; rows of a block; blocks above each other */
+    int width, groups, lanes;      /* channels of a thread; threads of a row; rows at a time */
+    int64_t columns, rows, blocks; /* blocks across channels; rows of a block; blocks across rows */
 };
 
 static rows_cut cut_rows(int64_t B, int64_t T, int64_t D, const int64_t *lengths, bool fours) {
@@ -87,7 +87,7 @@ static rows_cut cut_rows(int64_t B, int64_t T, int64_t D, const int64_t *lengths
     return c;
 }
 
-/* A thread's channels of one row: step t of sequence b, which has `steps` valid ones; `at` is the first number's place
+/* A thread's channels of one row: step t of sequence b, which has `steps` valid steps; `at` is the first number's place
  * in an array (B,T,D). */
 struct place {
     int64_t b, t, row, column, at, steps;
@@ -118,7 +118,7 @@ template <class Step> ROT_DEVICE_ONLY void walk_rows(rows_cut c, Step step) {
 /* ---- sums ---- */
 
 template <int V, int SUMS> struct walk_scratch {
-    real of[SUMS][WALK_THREADS * V]; /* of a walk without sums: none */
+    real of[SUMS][WALK_THREADS * V]; /* empty in a walk without sums */
 };
 
 /* parts (blocks,SUMS,D): the sums of the block's threads, in the order of their rows */
@@ -140,14 +140,14 @@ template <int V, int SUMS> ROT_DEVICE_ONLY void leave_sums(rows_cut c, real *par
     }
 }
 
-/* f.step(place, sums) for each row; f::SUMS sums, with f's own type */
+/* f.step(place, sums) for each row, with f::SUMS sums */
 template <int V, class F> GLOBAL(WALK_THREADS) walk_kernel(rows_cut c, F f, real *parts) {
     pack<V> sums[F::SUMS > 0 ? F::SUMS : 1] = {};
     walk_rows(c, [&](place p) { f.template step<V>(p, sums); });
     if constexpr (F::SUMS > 0) leave_sums<V, F::SUMS>(c, parts, sums);
 }
 
-/* Where one or two sums (D) go; NULL: nowhere. */
+/* Outputs for one or two sums (D); NULL: not written. */
 struct outputs {
     real *first, *second;
 };
@@ -195,7 +195,7 @@ static void sum_parts(outputs out, const real *parts, int64_t rows, int sums, in
     launch(sum_kernel, pieces_of(sums * n, 32), SUM_THREADS, sizeof(sum_scratch), out, parts, rows, sums, n);
 }
 
-/* Runs f on every row, and adds up its sums. */
+/* Runs f on every row, and adds the sums. */
 template <class F> static void walk_through(rows_cut c, F f, outputs out) {
     constexpr int SUMS = F::SUMS;
     const int64_t blocks = c.blocks * c.columns;
@@ -208,7 +208,7 @@ template <class F> static void walk_through(rows_cut c, F f, outputs out) {
     if (SUMS > 0) sum_parts(out, parts, c.blocks, SUMS, c.D);
 }
 
-/* ---- moments (moments.h) of what a walk writes ---- */
+/* ---- moments (moments.h) of a walk's outputs ---- */
 
 /* A part's number of rows, mean, squares and rest */
 struct moments {
@@ -219,14 +219,14 @@ template <int V> struct moments_scratch {
     moments of[WALK_THREADS * V];
 };
 
-/* Adds one number, by its distance from the first: a mean that is not quite the part's does not change the result. */
+/* Adds one number, by its distance from the first: a slightly wrong mean does not change the result. */
 ROT_DEVICE_ONLY void add_moment(moments &m, real x) {
     if (m.rows == 0) m.mean = x;
     const real apart = x - m.mean;
     m.rows += 1, m.rest += apart, m.squares += apart * apart;
 }
 
-/* parts (blocks,D): of what f.step returns for each valid row */
+/* parts (blocks,D): moments of the results of f.step over valid rows */
 template <int V, class F> GLOBAL(WALK_THREADS) walk_moments_kernel(rows_cut c, F f, moments *parts) {
     moments_scratch<V> &s = shared_memory<moments_scratch<V>>();
     moments mine[V] = {};
@@ -279,7 +279,7 @@ GLOBAL(SUM_THREADS) merge_moments_kernel(real *mean, real *var, const moments *p
     var[mine.column] = variance_of(squares, n);
 }
 
-/* Runs f on every row, and gets mean, var (D) of what it returns, unless they are NULL. */
+/* Runs f on every row, and computes mean, var (D) of the results, unless they are NULL. */
 template <class F> static void walk_with_moments(rows_cut c, F f, real *mean, real *var) {
     moments *const parts = mean ? workspace_of<moments>(c.blocks, c.D) : NULL;
     if (c.width == 4)

@@ -14,7 +14,7 @@ struct call {
     cudaStream_t stream;
     int precision, status;
     runtime_allocate allocate;
-    void *context, *workspace; /* of cuBLAS, once a call */
+    void *context, *workspace; /* for cuBLAS, once a call */
     char error[256];
 };
 thread_local call now;
@@ -34,11 +34,11 @@ void fail_with_status(const char *what, int status) {
 
 void check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return;
-    cudaGetLastError(); /* or later calls would report it again */
+    cudaGetLastError(); /* clears the error: later calls would report it again */
     fail(what, cudaGetErrorString(error));
 }
 
-/* ---- cuBLAS, of which only these functions are needed. It is loaded at the first product, from where CuPy has it ---- */
+/* ---- cuBLAS: only these functions are needed. It is loaded at the first product, from CuPy's copy ---- */
 
 enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                       /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_BF16 = 75, COMPUTE_32F_TF32 = 77, COMPUTE_64F = 70 }; /* cublasComputeType_t */
@@ -76,8 +76,8 @@ bool load_blas() {
     return blas_loaded;
 }
 
-/* This thread's handle on the current device, on the call's stream and with a workspace of the call, so that results
- * repeat bit for bit and products can be captured. */
+/* This thread's handle on the current device, with the call's stream and workspace: results repeat bit for bit, and
+ * products can be captured. */
 handle blas_handle() {
     const int device = runtime_device();
     if (device < 0 || device >= MOST_DEVICES || !load_blas()) return nullptr;

@@ -1,7 +1,7 @@
-/* What entries need of the host while they launch kernels: the call's stream, memory, matrix products, and the first
- * failure, after which launches of the call do nothing.
+/* Host functions for entries while they launch kernels: the call's stream, memory, matrix products, and the first
+ * failure. After a failure, launches of the call do nothing.
  *
- * runtime.cu is CUDA's; tests/cuda/host_runtime.cpp is its twin for the harness.
+ * runtime.cu implements them for CUDA, tests/cuda/host_runtime.cpp for the harness.
  */
 #ifndef ROT_CUDA_RUNTIME_H
 #define ROT_CUDA_RUNTIME_H
@@ -16,17 +16,17 @@
 extern "C" {
 #endif
 
-/* Gives `bytes` of device memory, which stays until the call ends, or NULL with an exception set. */
+/* Returns `bytes` of device memory, valid until the call ends, or NULL with an exception set. */
 typedef void *(*runtime_allocate)(void *context, size_t bytes);
 
-/* Begins a call of this thread on a stream, on the current device, in a precision (precision.h); runtime_status is that
- * of the call so far, and runtime_precision is the precision. */
+/* Begins a call of this thread on a stream, on the current device, in a precision (precision.h). runtime_status is the
+ * call's status so far, and runtime_precision its precision. */
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context);
 int runtime_status(void);
 int runtime_precision(void);
 
-/* A number in device memory that is added to the step in the keys of random numbers, or NULL: so a recorded sequence of
- * launches draws others each time it runs. */
+/* A number in device memory that is added to the step in the keys of random numbers, or NULL. With it, a recorded
+ * sequence of launches draws new random numbers each time it runs. */
 void runtime_use_counter(const int64_t *counter);
 const int64_t *runtime_counter(void);
 
@@ -36,19 +36,21 @@ const char *runtime_error(void);
 /* Number of the current device; -1 with a reason in runtime_error if there is none. */
 int runtime_device(void);
 
-/* What the matrix library is loaded from, before the first product. */
+/* The path of the matrix library; call it before the first product. */
 void runtime_use_blas(const char *path);
 
-/* Memory of the call: `bytes`, uninitialised, aligned to 256 bytes; NULL if there is none, and the call has failed. */
+/* Memory of the call: `bytes`, uninitialised, aligned to 256 bytes; NULL if memory is exhausted; the call has then
+ * failed. */
 void *runtime_memory(int64_t bytes);
 
 /* Sets memory to zero, and copies it on the device, in the order of the stream. */
 void runtime_zero(void *memory, int64_t bytes);
 void runtime_copy(void *to, const void *from, int64_t bytes);
 
-/* c (rows, columns) = a b + keep c, for `count` matrices that begin so many numbers apart; all row-major. a is (rows,
- * inner), or (inner, rows) if a_turned; b (inner, columns), or (columns, inner). lda, ldb, ldc: between rows as stored.
- * `wide`: double. `bf16`: a and b are bfloat16, c is float. Else float, whose numbers the precision rounds. */
+/* c (rows, columns) = a b + keep c, for `count` matrices, a_apart, b_apart and c_apart numbers apart; all row-major. a
+ * is (rows, inner), or (inner, rows) if a_turned; b (inner, columns), or (columns, inner). lda, ldb, ldc: distances
+ * between stored rows. `wide`: double. `bf16`: a and b are bfloat16, c is float. Otherwise float, rounded to the
+ * precision. */
 typedef struct {
     const void *a, *b;
     void *c;
@@ -70,7 +72,7 @@ template <class T, class... N> static T *workspace_of(N... sizes) {
     return (T *)runtime_memory(bytes);
 }
 
-enum { MOST_SHARED = 99 * 1024 }; /* bytes of shared memory a block, on every GPU from compute capability 8.0 on */
+enum { MOST_SHARED = 99 * 1024 }; /* bytes of shared memory for a block, on every GPU from compute capability 8.0 on */
 
 /* launch(kernel, blocks or dim3, threads, bytes of shared memory, arguments...): nothing if there are no blocks. */
 #ifdef ROT_HOST_DEVICE

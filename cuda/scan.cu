@@ -1,19 +1,19 @@
 /* Diagonal scan and its adjoint on a GPU (csrc/kernels/scan.c has the equations).
  *
  * One thread walks one lane of a sequence through time. If there are few lanes, time is divided into segments: a first
- * pass gets the last state of each segment from zero, and the product of its transitions; a second the true states
- * between segments,  s <- (product) s + last;  a third walks the segments from these. The division depends on the shapes
- * alone, and every sum has one order.
+ * pass gets the last state of each segment from zero, and the product of its transitions; a second pass gets the true
+ * states between segments,  s <- (product) s + last;  a third pass walks the segments from these states. The division
+ * depends on the shapes alone, and every sum has one order.
  */
 #include "scan.h"
 
 enum {
-    THREADS = 64,         /* of a block: with few lanes there is a block for every processor */
-    AHEAD = sizeof(lane) == 16 ? 16 : 32, /* steps read ahead of their use, of one array: 8,192 lanes keep 2 MB in flight */
+    THREADS = 64,         /* of a block: even few lanes then give every processor a block */
+    AHEAD = sizeof(lane) == 16 ? 16 : 32, /* steps read ahead, of one array: 8,192 lanes keep 2 MB in flight */
     SUM_STEPS = 128,      /* steps of one partial sum */
 };
 
-/* Kernels come in two forms: a transition for each step, or one for all, which stays in a register. */
+/* Kernels have two forms: a transition for each step, or one transition for all steps, in a register. */
 
 struct step_of_scan {
     lane a, x;
@@ -42,7 +42,7 @@ ROT_DEVICE_ONLY void walk_forward(piece p, const lane *a, const lane *x, Use use
     }
 }
 
-/* What the passes over segments leave: (B, segments, N) each. */
+/* Results of the passes over segments: (B, segments, N) each. */
 struct between {
     lane *last, *product;
 };
@@ -109,8 +109,8 @@ KERNEL(scan_forward) {
 
 /* ---- backward: the walk goes from the last step to the first ---- */
 
-/* What an adjoint step reads: with VARYING also the transition to the step walked before it, of which the first step has
- * none, so that dhT is added without a product. */
+/* The inputs of an adjoint step: with VARYING also the transition to the step walked before it. The first step has
+ * none: dhT is added without a product. */
 template <bool VARYING> struct step_of_adjoint {
     lane dh, h_prev;
 };

@@ -1,11 +1,11 @@
-/* How scans divide their work: one thread walks one lane of a sequence, or of a segment of it, through time. */
+/* How scans divide their work: one thread walks one lane of a sequence, or of a segment of a sequence, through time. */
 #ifndef ROT_CUDA_SCAN_H
 #define ROT_CUDA_SCAN_H
 
 #include "device.h"
 
 enum {
-    MANY = 4096,        /* sequences times lanes from which time is not divided */
+    MANY = 4096,        /* from this number of sequences times lanes on, time is not divided */
     ENOUGH = 32768,     /* threads that a divided scan should have */
     SEGMENT_STEPS = 64, /* smallest number of steps of a segment */
 };
@@ -25,7 +25,8 @@ static cut cut_of(int64_t B, int64_t T, int64_t N, const int64_t *lengths, bool 
     return c;
 }
 
-/* One lane of a segment: its walk, in lanes; first, last: of the sequence's segments with steps, in walking order. */
+/* One lane of a segment: its walk, in lanes; first, last: whether it is the first or last of the sequence's segments
+ * with steps, in walking order. */
 struct piece {
     int64_t b, n, segment;
     walk w;

@@ -1,17 +1,17 @@
 /* Selective scan and its adjoint on a GPU (csrc/kernels/selective.c has the equations).
  *
- * A launch has up to STATES states of every channel; more states take more launches, which add to what the first wrote.
- * A block walks its channels through all of time (channels.h), a tile of steps at a time, with the tile's inputs in
- * shared memory, and the states, forward, in registers. Backward runs forward again within a tile, from the states
- * before it, and then back. Sums over channels are taken by a warp's lanes, one step each, and added over blocks by a
- * second kernel. Every sum has one order.
+ * A launch has up to STATES states of every channel; more states take more launches, which add to the first one's
+ * output. A block walks its channels through all of time (channels.h), a tile of steps at a time, with the tile's
+ * inputs in shared memory, and in forward the states in registers. Backward first repeats forward within a tile, from
+ * the states before it, then goes back. Sums over channels are taken by a warp's lanes, one step each, and added over
+ * blocks by a second kernel. Every sum has one order.
  */
 #include "channels.h"
 
 enum {
     TILE = SELECTIVE_TILE,
     EACH = 4,                          /* states of a warp */
-    WARPS = sizeof(real) == 4 ? 4 : 2, /* by what fits into shared memory */
+    WARPS = sizeof(real) == 4 ? 4 : 2, /* as many as fit into shared memory */
     THREADS = WARPS * 32,
     STATES = WARPS * EACH,
 };
@@ -55,7 +55,7 @@ ROT_DEVICE_ONLY void load_tile(tile_of_inputs &to, plan p, inputs from, spot at,
 /* ---- forward ---- */
 
 struct forward_room {
-    tile_of_inputs tiles[2]; /* this one, and the next */
+    tile_of_inputs tiles[2]; /* this tile and the next */
     real y[WARPS][TILE][WIDTH];
 };
 static_assert(sizeof(forward_room) <= MOST_SHARED, "too much shared memory");
@@ -65,7 +65,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *hT, real *carries,
     forward_room &room = shared_memory<forward_room>();
     const spot at = spot_of(p.D);
     const int own = at.warp * EACH, count = count_of(p, first + own);
-    const int64_t state = (at.b * p.D + at.d) * p.S + first + own; /* of the first in (batch,D,S) */
+    const int64_t state = (at.b * p.D + at.d) * p.S + first + own; /* the warp's first in (batch,D,S) */
     const real skip = in.skip && at.live ? in.skip[at.d] : 0;
     real A[EACH], h[EACH];
 #pragma unroll
@@ -83,7 +83,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *hT, real *carries,
                 carries[((at.b * p.tiles + tile) * p.S + first + own + i) * p.D + at.d] = h[i];
         if (!w.steps) continue;
         copy_wait<0>();
-        __syncthreads(); /* the tile is there, and all are done with the one before */
+        __syncthreads(); /* the tile is loaded, and all threads have finished the previous one */
         load_tile(room.tiles[(tile + 1) % 2], p, in, at, steps_of_tile(p, at.b, tile + 1), first);
         const tile_of_inputs &here = room.tiles[tile % 2];
         for (int64_t k = 0; k < w.steps; k++) {
@@ -117,7 +117,7 @@ KERNEL(selective_forward) {
     const plan p = {batch, T, D, S, pieces_of(T, TILE), lengths, (bool)reverse, (bool)negative};
     const inputs in = {x, delta, A, B, C, skip};
     int64_t first = 0;
-    do { /* once also without states */
+    do { /* at least once, even without states */
         launch(run_forward, batch * pieces_of(D, WIDTH), THREADS, sizeof(forward_room), p, in, y, hT, carries, h0,
                first);
         first += STATES;
@@ -129,7 +129,7 @@ KERNEL(selective_forward) {
 
 struct warp_room {
     real du[TILE][WIDTH], ddelta[TILE][WIDTH]; /* sums over the warp's states */
-    /* of one state, each step's e and moved, later its terms of dB and dC; padded, so that lanes can read a row each */
+    /* for one state, each step's e and moved, later its terms of dB and dC; padded: each lane can read a row */
     real e[TILE][WIDTH + 1], moved[TILE][WIDTH + 1];
 };
 struct backward_room {
@@ -156,7 +156,7 @@ ROT_DEVICE_ONLY real row_total(const real *row) {
 }
 
 /* State s of the launch over a tile: forward for e and moved, then backward with g, which on entry is a_{k+1} g_{k+1}
- * of the step after. Each lane does its channel. */
+ * of the following step. Each lane computes its channel. */
 ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot at, int s, real A, int64_t steps,
                                        bool negative) {
     const tile_of_inputs &in = room.in;
@@ -186,7 +186,7 @@ ROT_DEVICE_ONLY void run_state_adjoint(backward_room &room, warp_room &own, spot
     room.g[s][j] = g, room.dA[s][j] += sum;
 }
 
-/* States from `first` on. If it is not 0, dx and ddelta are added to. Two blocks fit by their shared memory. */
+/* States from `first` on. If it is not 0, dx and ddelta are added to. Shared memory fits two blocks. */
 GLOBAL2(THREADS, 2)
 run_backward(plan p, inputs in, gradients out, const real *dy, const real *dhT, const real *carries, int64_t first) {
     backward_room &room = shared_memory<backward_room>();
@@ -272,7 +272,7 @@ KERNEL(selective_backward) {
                            workspace_of<real>(groups, batch, width, T),
                            width};
     int64_t first = 0;
-    do { /* once also without states */
+    do { /* at least once, even without states */
         launch(run_backward, batch * groups, THREADS, sizeof(backward_room), p, in, out, dy, dhT, carries, first);
         sum_channels(dB, dC, p, out, first);
         first += STATES;

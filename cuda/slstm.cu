@@ -1,6 +1,6 @@
-/* The scalar memory of the sLSTM and its adjoint on a GPU (csrc/kernels/slstm.c has the equations). As the LSTM's, a
- * launch for each step: product of the last outputs and the weights (recurrent.h), and the cell, in one kernel. A warp
- * works on one head, whose weights and outputs are apart from those of the others.
+/* The scalar memory of the sLSTM and its adjoint on a GPU (csrc/kernels/slstm.c has the equations). Like in the LSTM,
+ * each step is a launch: the product of the last outputs and the weights (recurrent.h), and the cell, in one kernel. A
+ * warp works on one head; weights and outputs of the heads are separate.
  */
 #include "recurrent.h"
 
@@ -17,7 +17,7 @@ static plan plan_of(int64_t B, int64_t T, int64_t H, int64_t P, const int64_t *l
     return p;
 }
 
-/* Scaled memories c, n and their levels m, of each step or of one; NULL for zeros. */
+/* Scaled memories c, n and their levels m, of every step or of one step; NULL for zeros. */
 struct memories {
     const real *c, *n, *m;
 };
@@ -39,7 +39,7 @@ struct outputs {
     real *h, *c, *n, *m;
 };
 
-/* The part of a memory and its output that the lane of column c writes. */
+/* Writes the part of a memory and its output that belongs to column c. */
 ROT_DEVICE_ONLY void write_part(outputs to, int64_t i, int c, real h, slstm_memory now) {
     if (c == 0) to.h[i] = h;
     if (c == 1) to.c[i] = now.c;
@@ -102,13 +102,14 @@ struct saved {
     memories steps, first;
 };
 
-/* dh0, and what reaches the memory from later steps, (B,N) each; in the end its gradient before the first. */
+/* dh0, and the gradients that reach the memory from later steps, (B,N) each; at the end the gradients before the first
+ * step. */
 struct gradients {
     real *dh, *dc, *dn, *dm;
 };
 
-/* Step k, or -1 for the gradients before the first: dz_k (B,H,4,P) from `later`, that of step k + 1. turned (H,P,4P):
- * the heads' w^T */
+/* Step k, or -1 for the gradients before the first step: dz_k (B,H,4,P) from `later`, dz of step k + 1. turned
+ * (H,P,4P): the heads' w^T */
 GLOBAL2(THREADS, sizeof(real) == 4 ? 4 : 3)
 step_backward(plan p, int64_t k, real *dx, gradients d, real *dz, saved in, const real *turned, const real *later) {
     const int64_t inner = GATES * p.P, groups = pieces_of(p.P, COLUMNS);
@@ -131,7 +132,7 @@ step_backward(plan p, int64_t k, real *dx, gradients d, real *dz, saved in, cons
     const lstm_gates raw = {of[0], of[p.N], of[2 * p.N], of[3 * p.N]};
     const slstm_memory now = memory_at(in.steps, place * p.N + u);
     slstm_memory after = {d.dc[state], d.dn[state], d.dm[state]};
-    if (!follows) after.m -= after.c * now.c + after.n * now.n; /* that of the scaled final memory */
+    if (!follows) after.m -= after.c * now.c + after.n * now.n; /* the gradient through the scaled final memory */
     const slstm_parts parts = slstm_adjoint(raw, now, memory_before(p, at, k, u, in.steps, in.first),
                                             g + in.dh[place * p.N + u], after, p.exponential);
     const real of_gates[] = {parts.draw.i, parts.draw.f, parts.draw.g, parts.draw.o};

@@ -1,8 +1,8 @@
 /* The scan of Mamba-2 and its adjoint on a GPU, in chunks as on the CPU (csrc/kernels/ssd.c has the equations).
  *
- * A block walks a head of a sequence through time. Its threads share the numbers of each product of a chunk, and what
- * belongs to pairs of steps lies in shared memory, the head's state in global memory. Each product is a plain loop over
- * its depth, without tensor cores. A second kernel adds dB and dC over the heads of a group. Every sum has one order.
+ * A block walks a head of a sequence through time. Its threads share the numbers of each product of a chunk. Numbers of
+ * pairs of steps are in shared memory, the head's state in global memory. Each product is a plain loop over its depth,
+ * without tensor cores. A second kernel adds dB and dC over the heads of a group. Every sum has one order.
  */
 #include "padding.h"
 
@@ -31,7 +31,8 @@ ROT_DEVICE_ONLY spot spot_of(plan p) {
     return at;
 }
 
-/* Where step k of a chunk has its numbers: its row, and in arrays of each head's one, P or N and each group's N. */
+/* The places of step k of a chunk: its row, and in arrays with one number, P or N for each head, or N for each
+ * group. */
 ROT_DEVICE_ONLY int64_t row_of(walk w, int64_t k) { return w.first + k * w.stride; }
 ROT_DEVICE_ONLY int64_t one_at(plan p, spot at, walk w, int64_t k) { return row_of(w, k) * p.H + at.head; }
 ROT_DEVICE_ONLY int64_t wide_at(plan p, spot at, walk w, int64_t k) { return one_at(p, at, w, k) * p.P; }
@@ -60,7 +61,7 @@ template <class F> ROT_DEVICE_ONLY real sum_of(int64_t first, int64_t end, F f) 
     return sum;
 }
 
-/* A head's steps and decays over a chunk: as in csrc/kernels/ssd.c. */
+/* A head's steps and decays over a chunk, as in csrc/kernels/ssd.c. */
 struct decays {
     real delta[CHUNK], size[CHUNK], since[CHUNK], until[CHUNK], whole;
     double s[CHUNK];
@@ -88,8 +89,8 @@ ROT_DEVICE_ONLY void load_decays(decays &d, plan p, inputs in, spot at, walk w) 
 }
 ROT_DEVICE_ONLY real decay_of(const decays &d, int64_t k, int64_t j) { return exp2_of((real)(d.s[k] - d.s[j])); }
 
-/* The steps from `first` to `end` whose inputs reach step k beside the state and the steps before them, and the gain by
- * which x_j of one does so, with B_j . C_k: as in csrc/kernels/ssd.c. */
+/* The steps from `first` to `end` whose inputs reach step k without the state and the earlier steps, and the gain of
+ * their x_j, with B_j . C_k, as in csrc/kernels/ssd.c. */
 struct steps_of_token {
     int64_t first, end;
 };
@@ -105,10 +106,10 @@ ROT_DEVICE_ONLY real direct_gain(spot at, inputs in, const decays &d, int64_t k,
     return in.later ? skip + d.delta[j] * product : skip;
 }
 
-/* The number of steps up to k whose inputs pass by the pairs' weights. */
+/* The number of steps up to k whose inputs reach step k through the pairs' weights. */
 ROT_DEVICE_ONLY int64_t passed(plan p, inputs in, int64_t k) { return in.later ? k / p.ranks * p.ranks : k + 1; }
 
-/* Numbers of pairs of steps (k,j), j <= k; rows are padded, so that threads can read a column each. */
+/* Numbers of pairs of steps (k,j), j <= k; rows are padded: each thread can read a column. */
 typedef real square[CHUNK][CHUNK + 1];
 
 /* ---- forward ---- */
@@ -133,7 +134,7 @@ GLOBAL(THREADS) run_forward(plan p, inputs in, real *y, real *states, real *carr
         __syncthreads();
         share_rows(w.steps, w.steps,
                    [&](int64_t k,
-                       int64_t j) { /* of a token's own steps without a decay */
+                       int64_t j) { /* pairs of a token's own steps, without a decay */
                                     const real *const C = in.C + group_at(p, at, w, k), *const B =
                                                                                             in.B +
                                                                                             group_at(p, at, w, j);
@@ -180,8 +181,8 @@ KERNEL(ssd_forward) {
 
 /* ---- backward ---- */
 
-/* pairs: C_k . B_j, later times the decay; adjoint: the decay times dy_k . u_j; of a token's own steps, without a
- * decay, and delta_j x_j in place of u_j. since, until, dlog: as in csrc/kernels/ssd.c. */
+/* pairs: C_k . B_j, later times the decay. adjoint: the decay times dy_k . u_j. Between a token's own steps there is no
+ * decay, and delta_j x_j takes the place of u_j. since, until, dlog: as in csrc/kernels/ssd.c. */
 struct backward_room {
     decays d;
     square pairs, adjoint;
@@ -195,7 +196,7 @@ struct gradients {
     real *dx, *ddelta, *g, *dA, *dskip, *dB, *dC, *dlog_a, *dlater;
 };
 
-/* The gradient of delta_i A, in the decays of all that passes step i. */
+/* The gradient of delta_i A, through all decays past step i. */
 ROT_DEVICE_ONLY real exponent_adjoint(const backward_room &room, plan p, inputs in, real whole, int64_t i, int64_t n) {
     const real later = sum_of(i, n, [&](int64_t k) { return room.since[k]; });
     const real earlier = sum_of(0, i, [&](int64_t j) { return room.until[j]; });
@@ -211,7 +212,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
     const spot at = spot_of(p);
     const real A = in.A ? in.A[at.head] : 0;
     real *const g = out.g + state_of(p, at.b, at.head);
-    real sum_A = 0, sum_skip = 0; /* of the first thread */
+    real sum_A = 0, sum_skip = 0; /* sums of the first thread */
     for (int64_t chunk = p.chunks - 1; chunk >= 0; chunk--) {
         const walk w = steps_of_chunk(p, at.b, chunk);
         const int64_t n = w.steps;
@@ -231,7 +232,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
         });
         share_rows(n, p.N,
                    [&](int64_t k,
-                       int64_t s) { /* what passes the states before and after the chunk */
+                       int64_t s) { /* terms of the states before and after the chunk */
                                     const real *const dy_k = dy + wide_at(p, at, w, k), *const x =
                                                                                             in.x + wide_at(p, at, w, k);
                                     const int64_t own = states_at(p, at, w, k) + s;
@@ -261,7 +262,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
             const int64_t wide = wide_at(p, at, w, k);
             room.since[k] = sum_of(0, p.P, [&](int64_t i) { return dy[wide + i] * in.x[wide + i]; });
         });
-        share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and from step to step within it */
+        share_rows(n, p.N, [&](int64_t k, int64_t s) { /* and terms from step to step within the chunk */
                                                        const int64_t own = states_at(p, at, w, k) + s;
                                                        const steps_of_token token = token_of(p, in, k, n);
                                                        out.dC[own] += sum_of(0, token.end, [&](int64_t j) {
@@ -297,7 +298,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
             });
             out.ddelta[one] = through + direct + A * room.dlog[k];
             if (in.later) out.dlater[one] = through;
-            room.dlog[k] *= d.delta[k]; /* from here on the terms of dA, and those of dskip */
+            room.dlog[k] *= d.delta[k]; /* from here on the terms of dA and of dskip */
         });
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -321,7 +322,7 @@ GLOBAL(THREADS) run_backward(plan p, inputs in, gradients out, const real *dy, c
     if (threadIdx.x == 0) out.dA[blockIdx.x] = sum_A, out.dskip[blockIdx.x] = sum_skip;
 }
 
-/* sum (batch,T,G,N) <- those of the heads of each group, zero at steps that do not count */
+/* sum (batch,T,G,N) <- the sums over the heads of each group, zero in the padding */
 static void sum_heads(real *sum, const real *of_head, plan p) {
     each(p.batch * p.T * p.G * p.N, [=] __device__(int64_t i) {
         const int64_t row = i / (p.G * p.N), heads = p.H / p.G, head = i / p.N % p.G * heads;

@@ -18,7 +18,7 @@ GLOBAL(SUM_THREADS) sum_pieces(lane *sums, const lane *x, int64_t rows, int64_t 
     sums[i] = total;
 }
 
-/* sum (columns) <- that of the rows of x (rows, columns), by a tree whose nodes have ROWS_OF_SUM branches. */
+/* sum (columns) <- the sum of the rows of x (rows, columns), by a tree with ROWS_OF_SUM branches at each node. */
 static void sum_rows(lane *sum, const lane *x, int64_t rows, int64_t columns) {
     if (!rows) return runtime_zero(sum, columns * (int64_t)sizeof(lane));
     for (int64_t pieces = 0; pieces != 1; rows = pieces) {

@@ -1,6 +1,6 @@
-/* Pairs of lanes that turn by angles which add up over time, and the adjoint, on a GPU (csrc/kernels/turn.c has the
- * equations). A thread walks one angle of a sequence, or of a segment of it, through time, and turns its pair of all
- * vectors of the head; the angles before each segment come from sums of the segments, added in order.
+/* Rotations of pairs of lanes by angles that add up over time, and the adjoint, on a GPU (csrc/kernels/turn.c has the
+ * equations). A thread walks one angle of a sequence, or of a segment, through time, and turns its pair in all vectors
+ * of the head. The angles before each segment come from sums over the segments, added in order.
  */
 #include "padding.h"
 #include "rotation.h"
@@ -25,14 +25,14 @@ template <class F> static void each_piece(cut c, F f) {
 }
 ROT_DEVICE_ONLY int64_t place_of(cut c, piece p) { return (p.b * c.segments + p.segment) * c.N + p.n; }
 
-/* Vectors of each step, and those that they become. */
+/* Vectors of each step, and their results. */
 struct rows {
     real *y;
     const real *x;
     int64_t count;
 };
 
-/* Where the piece's pair of vector j is at a step, of whose angles its own is at `lane`. */
+/* The place of the piece's pair in vector j of a step, from the place `lane` of its angle. */
 ROT_DEVICE_ONLY int64_t pair_of(plan p, piece own, int64_t lane, int64_t count, int64_t j) {
     const int64_t row = lane / p.time.N, head = own.n / p.A;
     return ((row * count + j) * p.H + head) * p.N + pair_first(own.n % p.A, p.halves);
@@ -47,7 +47,7 @@ ROT_DEVICE_ONLY void turn_pair(plan p, piece own, int64_t lane, rows r, cplx uni
     }
 }
 
-/* The part of the angle's gradient that comes through y, of which dy is the gradient. */
+/* The part of the angle's gradient that comes through y, from dy. */
 ROT_DEVICE_ONLY real angle_adjoint(plan p, piece own, int64_t lane, const real *y, const real *dy, int64_t count) {
     const int64_t apart = pair_apart(p.N, p.halves);
     real sum = 0;
@@ -73,7 +73,7 @@ static void copy_others(plan p, rows r) {
     });
 }
 
-/* sums (B,segments,lanes) <- those of x (B,T,lanes) over each piece */
+/* sums (B,segments,lanes) <- the sums of x (B,T,lanes) over each piece */
 static void sum_pieces(double *sums, const real *x, cut c) {
     each_piece(c, [=] __device__(piece own) {
         double sum = 0;

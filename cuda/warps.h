@@ -1,4 +1,4 @@
-/* Kernels in which each warp works on rows of its own, with the functions of csrc/kernels/lanes.h and mixer.h.
+/* For kernels in which each warp works on its own rows, with the functions of csrc/kernels/lanes.h and mixer.h.
  *
  * The warps of a grid take rows in turn. Each has a room for its intermediate results: in shared memory if the rooms of
  * a block fit, else in global memory.
@@ -13,13 +13,14 @@
 enum {
     WARPS = 4,                /* of a block */
     BLOCK = 32 * WARPS,       /* threads */
-    BLOCKS = 4,               /* on a processor, at least: registers for the longest kernel */
+    BLOCKS = 4,               /* least number on a processor: limits registers of the longest kernel */
     MOST_WARPS = 2048,        /* of a grid: enough for every processor */
     MOST_WARPS_GLOBAL = 512,  /* of a grid whose rooms are in global memory */
     SHARED_BYTES = 96 * 1024, /* of a block, for rooms */
 };
 
-/* The warps of a grid: how many, and the numbers of a room. `memory`: the rooms, or NULL if they are shared. */
+/* The warps of a grid: their number, and the size of a room. `memory`: the rooms, or NULL if they are in shared
+ * memory. */
 struct crew {
     int64_t count, room;
     real *memory;
@@ -36,18 +37,18 @@ static inline crew crew_of(int64_t rows, int64_t room) {
     return c;
 }
 
-/* What a kernel is launched with: launch(kernel, crew_blocks(c), BLOCK, c.shared, c, ...). */
+/* Blocks of a launch: launch(kernel, crew_blocks(c), BLOCK, c.shared, c, ...). */
 static inline int64_t crew_blocks(crew c) { return pieces_of(c.count, WARPS); }
 
-/* The number of this warp in the grid; from `count` on it has nothing to do. */
+/* The index of this warp in the grid; warps from `count` on are idle. */
 ROT_DEVICE_ONLY int64_t warp_of() { return (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; }
 
 ROT_DEVICE_ONLY real *room_of(crew c) {
     return c.memory ? c.memory + warp_of() * c.room : &shared_memory<real>() + threadIdx.x / 32 * c.room;
 }
 
-/* A token, step t of sequence b, of row b T + t. A warp takes every count-th: the quotient and the remainder of count
- * by T are its steps from one to the next, since a division in a loop is slow. */
+/* A token, step t of sequence b, of row b T + t. A warp takes every count-th token. The quotient and the remainder of
+ * count by T give the next token, because a division in a loop is slow. */
 struct token {
     int64_t row, b, t;
 };

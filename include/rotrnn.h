@@ -1,7 +1,7 @@
 /* librotrnn: streaming inference with the sequence models of rotrnn, in C99 or C++, without Python.
  *
  * A model is a file that `model.save` of the Python package wrote. A stream reads sequences with it, some steps at a
- * time, and keeps the state between two pushes:
+ * time, and keeps the state between pushes:
  *
  *     rotrnn_model *model;
  *     rotrnn_stream *stream;
@@ -13,16 +13,16 @@
  *     rotrnn_model_free(model);
  *
  * Promises:
- *   - A push allocates no memory, takes no lock and calls no operating system. Its time depends on sizes alone and,
- *     where all steps are kept, on their number; with layers that iterate to a fixed point, on the iterations.
+ *   - A push allocates no memory, takes no lock and calls no operating system. Its time depends on sizes alone. If a
+ *     layer keeps all steps, it also depends on their number; if a layer iterates to a fixed point, on the iterations.
  *   - The output has the same bits whether steps are pushed one by one or many at once, alone or in a batch.
  *   - A model does not change once it is open: any number of streams and threads may share it. A stream belongs to one
  *     thread at a time. The library has no state of its own.
  *   - A file that is damaged, cut off or made up gives an error, and so does a model with a part that the library does
  *     not know.
  *
- * Functions return ROTRNN_OK (zero) or another status. Those with an argument `error`, which may be NULL, also write a
- * sentence that says what was wrong. Results of a failed call are NULL.
+ * Functions return ROTRNN_OK (zero) or another status. Functions with an argument `error`, which may be NULL, also
+ * write an error message. Results of a failed call are NULL.
  */
 #ifndef ROTRNN_H
 #define ROTRNN_H
@@ -52,24 +52,24 @@ typedef enum {
     ROTRNN_ARGUMENT = 1,    /* an argument is NULL, negative or out of range, or not of the model's kind */
     ROTRNN_NO_FILE = 2,     /* the file does not exist or cannot be read */
     ROTRNN_NO_MEMORY = 3,   /* there is not enough memory */
-    ROTRNN_DAMAGED = 4,     /* the bytes are not a model's, or a state's, or were changed since they were written */
-    ROTRNN_UNSUPPORTED = 5, /* the model has a part that the library does not have */
+    ROTRNN_DAMAGED = 4,     /* the bytes are no model or state, or were changed after they were written */
+    ROTRNN_UNSUPPORTED = 5, /* the model has a part that is not in the library */
     ROTRNN_FULL = 6,        /* the stream was made for fewer steps */
     ROTRNN_MISMATCH = 7     /* the state is of another model, batch or capacity */
 } rotrnn_status;
 
-/* What went wrong, as a sentence without a line break; empty after ROTRNN_OK. */
+/* An error message without a line break; empty after ROTRNN_OK. */
 typedef struct {
     rotrnn_status status;
     char text[248];
 } rotrnn_error;
 
-/* What a model reads and writes. */
+/* The inputs and outputs of a model. */
 typedef struct {
     int reads_tokens;   /* 1: token ids in [0, inputs); 0: `inputs` features a step */
     int is_double;      /* 1: numbers are double; 0: float */
     int gives_each;     /* 1: logits for each step; 0: for the sequence so far */
-    int needs_capacity; /* 1: a layer keeps all steps, so that a stream needs a capacity */
+    int needs_capacity; /* 1: a layer keeps all steps; a stream then needs a capacity */
     int64_t inputs;     /* tokens of the vocabulary, or features of a step */
     int64_t outputs;    /* logits */
     int64_t parameters; /* numbers in the file */
@@ -78,12 +78,12 @@ typedef struct {
 /* The version of the library, as "0.2.0". */
 ROTRNN_API const char *rotrnn_version(void);
 
-/* What a status means, as a sentence; for an unknown one, too. */
+/* The meaning of a status, as a sentence; also defined for an unknown status. */
 ROTRNN_API const char *rotrnn_error_text(rotrnn_status status);
 
 /* Reads a model from a file, or from `size` bytes of memory, which may be freed afterwards. The file's checksum is
- * verified; the sentence of an error begins with the path, or the end of a long one. Free the model by
- * rotrnn_model_free, after its streams; NULL is ignored. */
+ * verified. An error message begins with the path, or with the end of a long path. Free the model by rotrnn_model_free,
+ * after its streams; NULL is ignored. */
 ROTRNN_API rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error);
 ROTRNN_API rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error);
 ROTRNN_API void rotrnn_model_free(rotrnn_model *model);
@@ -95,29 +95,30 @@ ROTRNN_API rotrnn_facts rotrnn_model_facts(const rotrnn_model *model);
 ROTRNN_API const char *rotrnn_model_isa(const rotrnn_model *model);
 
 /* A stream that reads `batch` sequences side by side. `capacity` is the largest number of steps between two resets,
- * which only models with `needs_capacity` need; else it may be 0, for any number. All memory is taken here. Free the
- * stream by rotrnn_stream_free; NULL is ignored. */
+ * needed only by models with `needs_capacity`. For other models it may be 0: any number. All memory is allocated here.
+ * Free the stream by rotrnn_stream_free; NULL is ignored. */
 ROTRNN_API rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch,
                                            int64_t capacity, rotrnn_error *error);
 ROTRNN_API void rotrnn_stream_free(rotrnn_stream *stream);
 
-/* Goes back to the state before the first step: all sequences, or one, 0 to batch - 1, while the others go on. */
+/* Returns to the state before the first step: for all sequences, or for one, 0 to batch - 1, without a change of the
+ * others. */
 ROTRNN_API rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_sequence_reset(rotrnn_stream *stream, int64_t sequence);
 
 /* The number of steps that one sequence of the batch has read since the start or the last reset; 0 if there is none.
- * rotrnn_stream_steps is the largest of them: that of each sequence where none has had lengths. */
+ * rotrnn_stream_steps is the largest number in the batch. */
 ROTRNN_API int64_t rotrnn_sequence_steps(const rotrnn_stream *stream, int64_t sequence);
 ROTRNN_API int64_t rotrnn_stream_steps(const rotrnn_stream *stream);
 
-/* How often, since the start or the last reset, a layer of a sequence's model did not reach its fixed point in a step,
- * within its number of iterations, or by its direct solver to its tolerance; the stream goes on from where it was. 0
- * for models without such layers. */
+/* How often, since the start or the last reset, a layer did not reach its fixed point in a step of this sequence:
+ * within its number of iterations, or to the tolerance of its direct solver. The stream then continues from the last
+ * iterate. 0 for models without such layers. */
 ROTRNN_API int64_t rotrnn_sequence_unsettled(const rotrnn_stream *stream, int64_t sequence);
 
-/* Reads the next n >= 0 steps of each sequence: features (batch, n, inputs), or tokens (batch, n), in C order, of the
- * kind that the model's facts say. Writes the logits, (batch, n, outputs) if the model gives them for each step, else
- * (batch, outputs) for all steps read so far. `output` must not overlap `input`; input may be NULL if n is 0.
+/* Reads the next n >= 0 steps of each sequence: features (batch, n, inputs), or tokens (batch, n), in C order, as the
+ * model's facts say. Writes the logits, (batch, n, outputs) if the model gives them for each step, else (batch,
+ * outputs) for all steps read so far. `output` must not overlap `input`; input may be NULL if n is 0.
  *
  * ROTRNN_ARGUMENT if the model reads or writes another kind of number, or a token is out of range; ROTRNN_FULL if there
  * is no room for n more steps. The stream and the output are then unchanged. */
@@ -131,21 +132,21 @@ ROTRNN_API rotrnn_status rotrnn_push_tokens_double(rotrnn_stream *stream, const 
                                                    double *output);
 
 /* The same for sequences of different lengths, for models of any kind: `input` and `output` have the numbers and the
- * shape that the model's facts say, with room for n steps of each sequence. Sequence b reads lengths[b] steps, 0 to n;
- * what is behind them is not read, and its logits are zero. Results have the same bits as for each sequence alone. */
+ * shape that the model's facts say, with room for n steps of each sequence. Sequence b reads lengths[b] steps, 0 to n.
+ * Later steps are not read, and their logits are zero. Results have the same bits as for each sequence alone. */
 ROTRNN_API rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64_t n, const int64_t *lengths,
                                             void *output);
 
 /* The state of a stream as bytes, to continue later, here or on another machine. rotrnn_state_size is the number of
- * bytes of every state of this stream, 0 for NULL. Loading checks that the bytes are whole and of a stream with the
- * same model, batch and capacity; if they are not, the stream is unchanged. */
+ * bytes of every state of this stream, 0 for NULL. Loading checks that the bytes are complete and from a stream with
+ * the same model, batch and capacity; otherwise the stream is unchanged. */
 ROTRNN_API size_t rotrnn_state_size(const rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size);
 ROTRNN_API rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error);
 
 /* The same for one sequence of the batch, 0 to batch - 1, while the others stay as they are: for a server whose
- * sequences come and go. The bytes are those of a stream of one sequence, which also loads them; they go into any place
- * of any stream with the same model and capacity. */
+ * sequences come and go. A stream of one sequence has the same bytes, and loads them too. They can be loaded into any
+ * place of any stream with the same model and capacity. */
 ROTRNN_API size_t rotrnn_sequence_size(const rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_sequence_save(const rotrnn_stream *stream, int64_t sequence, void *bytes, size_t size);
 ROTRNN_API rotrnn_status rotrnn_sequence_load(rotrnn_stream *stream, int64_t sequence, const void *bytes, size_t size,

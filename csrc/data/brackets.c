@@ -1,5 +1,5 @@
-/* Modular arithmetic with brackets (Delétang et al. 2023; Grazzi et al. 2025): expressions of
- * an exact number of tokens.
+/* Modular arithmetic with brackets (Delétang et al. 2023; Grazzi et al. 2025): expressions with an exact number of
+ * tokens.
  *
  * Ids for modulus m: the digits 0 .. m-1, then + - * ( ) = and padding. For n = 1 to 4, an expression of n tokens is d,
  * -d, (d) or (-d) with a digit d. Longer ones are (left op right): left has 1 to n-4 tokens, right the remaining

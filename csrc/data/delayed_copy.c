@@ -1,5 +1,5 @@
-/* Patterns of random bits to be repeated after a delay: `length` steps of pattern, `delay` empty steps, the cue in a
- * channel of its own, and `length` steps for the answer. */
+/* Patterns of random bits to repeat after a delay: `length` steps of pattern, `delay` empty steps, the cue in its own
+ * channel, and `length` steps for the answer. */
 #include "kernels.h"
 #include "philox.h"
 

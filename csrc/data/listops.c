@@ -107,8 +107,8 @@ static int symbol_id(const uint8_t *text, int64_t size) {
     return id;
 }
 
-/* tokens (size), result (4): number of tokens, value, what was expected but not found (EXPECTED_NOTHING if the text is
- * valid), and where; text (size). */
+/* tokens (size), result (4): number of tokens, value, the missing element (EXPECTED_NOTHING if the text is valid), and
+ * its place; text (size). */
 KERNEL(listops_parse) {
     int64_t missing[MAX_DEPTH];
     int64_t n = 0, depth = 0, parentheses = 0, at = 0;

@@ -17,17 +17,17 @@
 
 enum { DEGREES = 360, WHITE = 255, MARKER_SHADE = 20 };
 enum { PAIRS = 1 << 20, DISTRACTOR_TRIES = 5, PADDLE_TRIES = 3 };
-enum { FREE = 76 };         /* a contour starts only where at most this is taken: 0.3 of 255 */
-enum { CROSSING = 459 };    /* too much for two paddles to take of one pixel: 1.8 of 255 */
-enum { SPARSE = 100 };      /* distractors are tried while one pixel in so many is free */
-enum { DEAD_END = 427819 }; /* too little total weight of all ends: 1e-4 of 255 * 2^24 */
+enum { FREE = 76 };         /* a contour starts only where at most this much is taken: 0.3 of 255 */
+enum { CROSSING = 459 };    /* two paddles may take less than this of one pixel: 1.8 of 255 */
+enum { SPARSE = 100 };      /* distractors are tried while one pixel in this many is free */
+enum { DEAD_END = 427819 }; /* the ends' total weight must exceed this: 1e-4 of 255 * 2^24 */
 enum { MAX_ENDS = PATHFINDER_MAX_ENDS };
 enum { MAX_WINDOW = PATHFINDER_MAX_WINDOW, WORDS = MAX_WINDOW / 64 };
 
 /* One bit per pixel, with a word of zeros on both sides of a row. */
 typedef uint64_t bits[MAX_WINDOW][WORDS + 2];
 
-/* Paddle `way` starts at pixel (y,x): as rows of pathfinder_out's paddles. */
+/* Paddle `way` starts at pixel (y,x), like the rows of pathfinder_out's paddles. */
 typedef struct {
     int64_t way, y, x;
 } placed;
@@ -42,7 +42,7 @@ typedef struct {
     const pathfinder_in *in;
     philox_stream random;
     placed *paddles;
-    uint8_t *taken, *before; /* (window,window) how much of each pixel is taken, of 255; a copy to restore */
+    uint8_t *taken, *before; /* (window,window) taken part of each pixel, of 255; a copy to restore */
     uint16_t *shades;        /* (window,window) */
 } image;
 
@@ -125,7 +125,7 @@ static int64_t taken_bits(bits b, const uint8_t *taken, int64_t w) {
     return count;
 }
 
-/* The pixels around which no probe is taken (none is outside the window); returns their number. */
+/* The pixels around which no probe is taken (no probe is outside the window); returns their number. */
 static int64_t free_bits(bits free, bits taken, const int64_t *probes, int64_t count, int64_t w) {
     int64_t found = 0;
     for (int64_t y = 0; y < w; y++)
@@ -255,7 +255,7 @@ static bool draw_pair(image *m, const uint8_t *frame, bits start_from) {
             if (i && !extend(m, &c[k])) return false;
             m->paddles[2 * i + k] = c[k].last;
         }
-    take(m, c[1].last); /* as in the original, the first contour's last paddle takes nothing */
+    take(m, c[1].last); /* as in the original, the first contour's last paddle takes no pixels */
     return true;
 }
 
@@ -307,7 +307,7 @@ static void paint_paddles(image *m, int64_t from, int64_t to, int64_t shade) {
         paint(m, m->in->lines + m->paddles[i].way * S * S, paddle_patch(m, m->paddles[i]), S, shade);
 }
 
-/* Index of a marker's picture, of E along an axis: near the edges each position has its own. */
+/* Index of a marker's picture, of E along an axis: near the edges each position has its own picture. */
 static int64_t marker_at(int64_t at, int64_t E, int64_t w) { return most(least(at, E / 2), at - (w - E)); }
 
 static void paint_marker(image *m, placed tip) {

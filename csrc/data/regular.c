@@ -3,7 +3,7 @@
  *
  *   REGULAR_PARITY      bits; the number of ones, modulo 2
  *   REGULAR_EVEN_PAIRS  bits; the number of places where a bit differs from the next, modulo 2
- *   REGULAR_CYCLE       steps 0 left, 1 stay, 2 right on a cycle of m places; where they lead to from place 0
+ *   REGULAR_CYCLE       steps 0 left, 1 stay, 2 right on a cycle of m places; the place reached from place 0
  *   REGULAR_ARITHMETIC  digit op digit op ... digit modulo m, where tokens m, m + 1, m + 2 are + - *, and * has
  * precedence; the value. Strings have odd length: an even length is reduced by one.
  */

@@ -3,11 +3,11 @@
  * ..., letters-1, then come `$`, `|` and `.`. An example for a string s and, except in COPY_COPY, a substring q of it:
  *
  *   COPY_COPY       $s|s.           the first letters of s, or all
- *   COPY_PREFIX     $q|s|r.         what follows the first occurrence of q in s: its first letters, or all
+ *   COPY_PREFIX     $q|s|r.         the letters after the first occurrence of q in s: the first ones, or all
  *   COPY_SUFFIX     $s|qr.          the same
  *   COPY_DUPLICATE  $s|s.           where one substring of s is replaced by a copy of another, unless they overlap
  *
- * The answer is what comes after the prompt, `.` included.
+ * The answer is the text after the prompt, `.` included.
  */
 #include <string.h>
 
@@ -19,13 +19,13 @@ enum { START, SEPARATOR, END }; /* ids above the letters */
 enum { MAX_EXAMPLE = 3 * COPY_MAX_LENGTH + 4 };
 enum { SERIAL = 1 << 14 };
 
-/* Settings of all examples: the variant, and numbers of letters of q and of an answer (0 for all). */
+/* Settings of all examples: the variant, and the numbers of letters in q and in an answer (0 for all). */
 typedef struct {
     int64_t letters, variant, gram, answer;
 } form;
 
 typedef struct {
-    int64_t size, prompt; /* number of tokens, and of those before the answer */
+    int64_t size, prompt; /* number of tokens, and of tokens before the answer */
     uint8_t tokens[MAX_EXAMPLE];
 } example;
 
@@ -36,7 +36,8 @@ static int64_t first_place(const uint8_t *s, int64_t at, int64_t gram) {
     return place;
 }
 
-/* Replaces each occurrence of the substring at `target` by the one at `source`, left to right, without overlap. */
+/* Replaces each occurrence of the substring at `target` by the substring at `source`, left to right, without
+ * overlap. */
 static void duplicate(uint8_t *s, int64_t length, int64_t source, int64_t target, int64_t gram) {
     uint8_t stale[COPY_MAX_LENGTH], fresh[COPY_MAX_LENGTH];
     memcpy(stale, s + target, (size_t)gram);
@@ -117,7 +118,7 @@ KERNEL(copy_rows) {
 }
 
 /* tokens, labels (n,T), sizes (n): one example per row, of a string of length[i] <= COPY_MAX_LENGTH letters, then `.`
- * up to T, which must not be less than the longest example. Answers are labelled, except their last `.`. */
+ * up to T, which must be at least the longest example. Answers are labelled, except their last `.`. */
 KERNEL(copy_strings) {
     const form f = {.letters = letters, .variant = variant, .gram = gram, .answer = answer};
     bool failed = false;

@@ -84,7 +84,7 @@ static int64_t permutation_number(const int64_t *p, int64_t n, int64_t kind) {
     return kind == GROUP_ALTERNATING ? number / 2 : number;
 }
 
-/* Adds to states (T) the products of the components x / place mod order of elements x (T), times place. */
+/* Adds place times the products of the components (x / place) mod order of elements x (T) to states (T). */
 static void products(int64_t *restrict states, const int64_t *restrict elements, int64_t T, int64_t kind, int64_t n,
                      int64_t order, int64_t place) {
     int64_t product[THINGS], next[THINGS], one[THINGS], sum = 0;

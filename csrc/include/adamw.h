@@ -29,8 +29,8 @@ ROT_INLINE adamw_rule adamw_rule_of(const double *of, double scale, double beta1
 /* The factor of gradients whose norm is above `clip`; 0 is no limit. */
 ROT_INLINE double adamw_scale(double norm, double clip) { return clip > 0 && clip < norm ? clip / norm : 1; }
 
-/* The norm of the gradients; NaN, and nothing is to be updated, if the loss, or a norm that the last update left, is
- * not finite: an update after one that failed leaves all as it is. */
+/* The norm of the gradients; NaN if the loss or a norm after the last update is not finite. Nothing is then updated:
+ * after a failed update, later updates change nothing. */
 ROT_INLINE double adamw_norm(double norm, double loss, const double *last, int64_t norms) {
     bool finite = isfinite(loss);
     for (int64_t k = 0; k < norms; k++) finite = finite && isfinite(last[k]);

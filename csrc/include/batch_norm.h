@@ -1,11 +1,11 @@
-/* What batch norm computes of each channel, for host and device. */
+/* Batch norm of one channel, for host and device. */
 #ifndef ROT_BATCH_NORM_H
 #define ROT_BATCH_NORM_H
 
 #include "vmath.h"
 
-/* The gain, and what the adjoint through the statistics over n steps adds to dx, slope (x - mean) + shift, from the
- * gradients of scale and bias:
+/* The gain; and the term slope (x - mean) + shift of dx, through the statistics over n steps, from the gradients of
+ * scale and bias:
  *   gain = scale r   slope = -scale r^2 dscale / n   shift = -scale r dbias / n,   r = 1 / sqrt(var + eps) */
 ROT_INLINE real channel_gain(real scale, real var, real eps) { return scale / ROT_SQRT(var + eps); }
 typedef struct {

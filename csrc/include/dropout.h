@@ -7,7 +7,7 @@
 /* Index of a call's sequence b in the whole batch; places (B) or NULL. */
 ROT_INLINE int64_t batch_place(const int64_t *places, int64_t b) { return places ? places[b] : b; }
 
-/* A dropout mask: the key of its random numbers, and the factor of elements that are kept. */
+/* A dropout mask: the key of its random numbers, and the factor of the kept elements. */
 typedef struct {
     uint64_t seed, stream;
     uint32_t threshold;
@@ -27,7 +27,7 @@ ROT_INLINE void dropout_draw(uint32_t *words, dropout_key key, int64_t place, in
     philox_at(words, key.seed, key.stream, (uint64_t)place << 32 | (uint64_t)(i / 4));
 }
 
-/* What the element is multiplied by. */
+/* The factor of the element. */
 ROT_INLINE real dropout_factor(uint32_t word, dropout_key key) { return word >= key.threshold ? key.scale : 0; }
 
 #endif

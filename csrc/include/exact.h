@@ -1,5 +1,5 @@
-/* Transitions in double precision, for states that do not decay: rounding errors of their products would be carried for
- * ever, and rounding the same way in each turn they would add up. */
+/* Transitions in double precision, for states that do not decay: rounding errors of their products would never decay,
+ * and where they have the same sign in each turn they would add up. */
 #ifndef ROT_EXACT_H
 #define ROT_EXACT_H
 

@@ -1,7 +1,7 @@
-/* Mean and variance of rows that were read in parts, for host and device.
+/* Mean and variance of rows read in parts, for host and device.
  *
- * Of a part, with r rows: its rounded mean m, the sum of squares about m, and the rest, the sum about m that rounding
- * leaves. With a = m - mean, summed over parts in double precision:
+ * A part with r rows has its rounded mean m, the sum of squares about m, and `rest`, the sum of differences from m,
+ * which is nonzero only by rounding. With a = m - mean, summed over parts in double precision:
  *
  *   mean = sum (r m + rest) / n,   var = sum (squares + 2 a rest + r a^2) / n. */
 #ifndef ROT_MOMENTS_H

@@ -127,25 +127,25 @@ ROT_ALWAYS_INLINE number OF(selective_past_adjoint)(number e, number g, bool neg
     return g * OF(selective_transition)(e, negative);
 }
 ROT_ALWAYS_INLINE number OF(selective_input_adjoint)(number du, number g, real b) { return du + g * b; }
-/* The gradient of the exponent delta A: times A it is the term of ddelta, times delta that of dA. Of moved and h_prev
- * only one counts. */
+/* The gradient p of the exponent delta A; its terms are ddelta += p A and dA += p delta. Only one of moved and h_prev
+ * is used. */
 ROT_ALWAYS_INLINE number OF(selective_exponent_adjoint)(number g, number moved, number e, number h_prev,
                                                         bool negative) {
     if (negative) moved = 2 * e * h_prev;
     return g * moved;
 }
 
-/* The delta rule, one value channel whose state is h (keys), one Householder step, where a is the decay, which is one
- * number or one for each key:
+/* One Householder step of the delta rule, for one value channel with state h (keys). The decay a is one number, or one
+ * for each key:
  *
  *   error = v - a k . h_prev      u = beta error      h_s = a h_prev_s + k_s u      y = q . h
  *
- * Adjoint, with g the gradient of h, to which y adds q dy and which ends as that of h_prev:
+ * Adjoint, with g the gradient of h, which includes q dy from y; g_prev is the gradient of h_prev:
  *
  *   du = k . g      dv = beta du      dbeta += du error      dq_s += h_s dy
  *   dk_s += g_s u - a h_prev_s dv,   m_s = g_s - k_s dv  of  a h_prev_s,   da += m_s h_prev_s,   g_prev_s = a m_s
  *
- * In general the state is read at a key e, and what was read is erased at a key f:
+ * In general the state is read at a key e, and the value read is erased at a key f:
  *
  *   p = e . h_prev      error = v - p      and with f  error = v,  h_s <- h_s - f_s p
  *

@@ -7,7 +7,7 @@
 
 #include "steps.h"
 
-/* Magnitudes as integers, which sort as the numbers do, then infinity, then NaN: so a maximum keeps NaN. */
+/* Magnitudes as integers, which sort like the numbers, then infinity, then NaN: a maximum keeps NaN. */
 #if ROT_DOUBLE
 typedef int64_t magnitude;
 static const magnitude WITHOUT_SIGN = INT64_MAX;
@@ -40,7 +40,7 @@ ROT_INLINE void widen(spread *s, spread other) {
     s->size = larger(s->size, other.size);
 }
 
-/* The smallest divisor: negligible, or that of the authors' code. */
+/* The default floor of the divisor: the least normal number. */
 #define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
 
 ROT_INLINE real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }

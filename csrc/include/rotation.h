@@ -4,12 +4,13 @@
 
 #include "vmath.h"
 
-/* 2 pi as two numbers, the first of which a small integer times is exact */
+/* 2 pi as two numbers; a small integer times the first is exact */
 #define ROT_TURN_HIGH 0x1.921fb54442d18p2
 #define ROT_TURN_LOW  0x1.1a62633145c07p-52
 #define ROT_PI        (ROT_TURN_HIGH / 2)
 
-/* An angle less whole turns, from -pi to pi. Of one beyond 2^50 turns the rounding is more than a turn: any angle. */
+/* An angle less whole turns, from -pi to pi. Beyond 2^50 turns the rounding error is more than a turn: the result is
+ * any angle. */
 ROT_INLINE double within_half_turn(double c) {
     const double n = (c * (1 / ROT_TURN_HIGH) + 0x1.8p52) - 0x1.8p52;
     const double r = (c - n * ROT_TURN_HIGH) - n * ROT_TURN_LOW;
@@ -43,7 +44,7 @@ ROT_INLINE cplx unit_of(real c) {
     return unit;
 }
 
-/* An angle in the state: a number, and what its rounding has left, so that streams in float32 do not drift. */
+/* An angle in the state is a number and its rounding error: streams in float32 then do not drift. */
 ROT_INLINE real angle_rest(double c) { return (real)(c - (double)(real)c); }
 
 /* The pair x turned by the unit, and the gradient of the angle from the turned pair and its gradient. */
@@ -53,7 +54,7 @@ ROT_INLINE cplx turn_step(cplx unit, cplx x) {
 }
 ROT_INLINE real turn_angle_adjoint(cplx y, cplx dy) { return y.re * dy.im - y.im * dy.re; }
 
-/* Where pair i of a vector of N lanes has its two numbers: (2i, 2i+1), or (i, i + N/2) of halves. */
+/* The places of the two numbers of pair i in a vector of N lanes: (2i, 2i+1), or (i, i + N/2) of halves. */
 ROT_INLINE int64_t pair_first(int64_t i, bool halves) { return halves ? i : 2 * i; }
 ROT_INLINE int64_t pair_apart(int64_t N, bool halves) { return halves ? N / 2 : 1; }
 

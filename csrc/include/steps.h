@@ -24,7 +24,7 @@ ROT_INLINE cplx cplx_add(cplx a, cplx b) {
     return r;
 }
 
-/* h_t = a_t h_{t-1} + x_t  of a plane, also in kernels of real lanes. The adjoint is that of lanes, below. */
+/* h_t = a_t h_{t-1} + x_t of a plane, also in kernels of real lanes. The adjoint of lanes, below, holds here too. */
 ROT_INLINE cplx plane_step(cplx a, cplx h_prev, cplx x) { return cplx_fma(a, h_prev, x); }
 ROT_INLINE cplx plane_step_adjoint(cplx a_next, cplx g_next, cplx dh) { return cplx_fma_conj(a_next, g_next, dh); }
 ROT_INLINE cplx plane_transition_adjoint(cplx g, cplx h_prev, cplx da) { return cplx_fma_conj(h_prev, g, da); }
@@ -82,7 +82,7 @@ ROT_INLINE real oscillator_input_adjoint(oscillator_pair g, oscillator_pair f) {
 ROT_INLINE lane tiir_step(lane a, lane power, lane h_prev, lane x, lane oldest) {
     return lane_sub(scan_step(a, h_prev, x), lane_mul(power, oldest));
 }
-/* The same of a plane, also in kernels of real lanes. */
+/* The same for a plane, also in kernels of real lanes. */
 ROT_INLINE cplx plane_tiir_step(cplx a, cplx power, cplx h_prev, cplx x, cplx oldest) {
     const cplx minus = {-power.re, -power.im};
     return cplx_fma(minus, oldest, plane_step(a, h_prev, x));
@@ -96,12 +96,12 @@ ROT_INLINE real reflect_direction_adjoint(real v, real g, real w, real alpha, re
     return -2 * alpha * (s * (g - q * w) + q * (v - s * w));
 }
 
-/* Scales the input of a Fixed-Point RNN so that each step in depth is a contraction (Theorem 3.2 of the paper, which is
- * for lam from 0 on; a scan with lam multiplies its input by 1 / (1 - |lam|) at most). It is its own adjoint. Without
- * `scaled` the input is unchanged. */
+/* Scales the input of a Fixed-Point RNN; each step in depth is then a contraction (Theorem 3.2 of the paper, for lam >=
+ * 0; a scan with lam multiplies its input by 1 / (1 - |lam|) at most). It is its own adjoint. Without `scaled` the
+ * input is unchanged. */
 ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 - ROT_ABS(lam)) * x : x; }
 
-/* One damped step towards a fixed point y = f(y), and what keeps the residual |y - f| / |f| finite if f is zero. */
+/* One damped step towards a fixed point y = f(y). RESIDUAL_FLOOR keeps |y - f| / |f| finite if f is zero. */
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
 #define RESIDUAL_FLOOR 1e-8
 
@@ -109,8 +109,8 @@ ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y;
  *   u = delta x      ddelta += x du   dx = delta du + skip dy */
 ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
 
-/* log2 of the transition exp(delta A) of a head of Mamba-2 (ssd.c). In double, since the decay over some steps is made
- * of a difference of two sums of these, which may be large. Bounded, so that a sum is finite: 2^-4096 is 0, and 2^4096
+/* log2 of the transition exp(delta A) of a head of Mamba-2 (ssd.c). In double, because the decay over some steps is a
+ * difference of two sums of these numbers, which may be large. Bounded to keep sums finite: 2^-4096 is 0, and 2^4096
  * infinite. */
 #define SSD_LARGEST 4096
 #define LOG2_OF_E   0x1.71547652b82fep0
@@ -119,13 +119,13 @@ ROT_INLINE double ssd_exponent(real delta, real A) {
     return x < -SSD_LARGEST ? -SSD_LARGEST : x > SSD_LARGEST ? SSD_LARGEST : x;
 }
 
-/* The transition a = 2 exp(delta A) - 1, which may be negative. Its size is at least 2^-60, less than the rounding of
- * any sum that it enters, so that its logarithm and the derivative of that are finite. */
+/* The transition a = 2 exp(delta A) - 1, which may be negative. Its size is at least 2^-60: less than the rounding of
+ * any sum that it enters, and its logarithm has a finite value and derivative. */
 ROT_INLINE double ssd_signed(real delta, real A) {
     const double x = ssd_exponent(delta, A), a = 2 * exp2(x < 1000 ? x : 1000) - 1;
     return fabs(a) < 0x1p-60 ? (a < 0 ? -0x1p-60 : 0x1p-60) : a;
 }
-/* log2 |a| of the transition of either kind, and d log |a| / d (delta A). */
+/* log2 |a| of either transition, and d log |a| / d (delta A). */
 ROT_INLINE double ssd_size(real delta, real A, bool negative) {
     return negative ? log2(fabs(ssd_signed(delta, A))) : ssd_exponent(delta, A);
 }
@@ -155,7 +155,7 @@ ROT_INLINE glu_parts glu_adjoint(real dy, real value, real gate) {
     return d;
 }
 
-/* SwiGLU (Shazeer 2020):  y = value SiLU(gate), the unit above of value gate; its gate gets a gradient from both
+/* SwiGLU (Shazeer 2020):  y = value SiLU(gate), the unit above for value * gate; gate gets both gradients
  *   dvalue = dy SiLU(gate)   dgate = dy value (s(gate) + gate s(gate) s(-gate)) */
 ROT_INLINE real swiglu(real value, real gate) { return glu(value * gate, gate); }
 ROT_INLINE glu_parts swiglu_adjoint(real dy, real value, real gate) {
@@ -164,7 +164,7 @@ ROT_INLINE glu_parts swiglu_adjoint(real dy, real value, real gate) {
     return d;
 }
 
-/* LSTM (Hochreiter and Schmidhuber 1997, Gers et al. 2000), z = W x + U h_{t-1} of its gates:
+/* LSTM (Hochreiter and Schmidhuber 1997, Gers et al. 2000), with z = W x + U h_{t-1} for its gates:
  *
  *   i, f, o = s(z_i), s(z_f), s(z_o)   g = tanh(z_g)   c_t = f c_{t-1} + i g   h_t = o tanh(c_t)
  *
@@ -196,12 +196,11 @@ ROT_INLINE lstm_parts lstm_adjoint(lstm_gates at, real c, real c_prev, real dh, 
     return d;
 }
 
-/* GRU (Cho et al. 2014) with PyTorch's reset, behind the product: x of its gates r, z, n, and u = U h_{t-1} + b of
- * them:
+/* GRU (Cho et al. 2014) with PyTorch's reset, after the product: x and u = U h_{t-1} + b for its gates r, z, n:
  *
  *   r, z = s(x_r + u_r), s(x_z + u_z)   n = tanh(x_n + r u_n)   h_t = (1 - z) n + z h_{t-1}
  *
- * `u` is u_n. Adjoint, with dh the total gradient of h_t: of x, in `u` that of u_n, and in `h` that of h_{t-1} but for
+ * `u` is u_n. Adjoint, with dh the total gradient of h_t: gradients of x, of u_n in `u`, and in `h` of h_{t-1} without
  * the product:
  *
  *   dz = dh (h_{t-1} - n)   dn = dh (1 - z)   dx_n = dn (1 - n^2)   du_n = dx_n r   dr = dx_n u_n   dh z */
@@ -235,16 +234,16 @@ ROT_INLINE gru_parts gru_adjoint(gru_gates at, real h_prev, real dh) {
 #undef number
 #undef OF
 
-/* Exponential gates (Beck et al. 2024, mlstm.c), as exponents of 2 in double, since differences of large ones matter:
- * of a gate from its logarithm, bounded so that sums are finite, and of a level m of a scaled state. */
+/* Exponents of 2 for the exponential gates (Beck et al. 2024, mlstm.c), in double, because differences of large ones
+ * matter: of a gate, from its logarithm, bounded to keep sums finite; and of the level m of a scaled state. */
 #define GATE_LARGEST 65536
 ROT_INLINE double level_exponent(real m) { return (double)m * LOG2_OF_E; }
 ROT_INLINE real level_of_exponent(double exponent) { return (real)(exponent / LOG2_OF_E); }
 ROT_INLINE double bounded(double x, double largest) { return x < -largest ? -largest : x > largest ? largest : x; }
 ROT_INLINE double gate_exponent(real log_gate) { return bounded(level_exponent(log_gate), GATE_LARGEST); }
 
-/* The mLSTM's denominator max(|n . q|, 1), of numbers scaled by e^{-m}: max(|n . q|, e^{-m}). For e^{-m} stands the
- * root of the smallest number if that is larger, so that there is no 0 / 0, and gradients are finite. */
+/* The mLSTM's denominator max(|n . q|, 1) is max(|n . q|, e^{-m}) for numbers scaled by e^{-m}. e^{-m} is at least the
+ * root of the smallest number: this avoids 0 / 0 and keeps gradients finite. */
 #define ROOT_OF_SMALLEST ((real)(ROT_DOUBLE ? 0x1p-511 : 0x1p-63))
 ROT_INLINE real least_denominator(double exponent) {
     const real one = exp2_of((real)-exponent);
@@ -258,8 +257,8 @@ ROT_INLINE real denominator_of(real dot, real least) { return ROT_ABS(dot) > lea
  *   c_t = f c_{t-1} + i g    n_t = f n_{t-1} + i    h_t = o c_t / n_t
  *
  * where c and n are stored scaled by e^{-m}, and so are i and f, with the level m_t = max(log f + m_{t-1}, log i). n =
- * 0 before the first step, and only there: then nothing is past. log i and log f are bounded, so that the rounding of
- * a level is small beside 1: it changes the scale of all that is kept. */
+ * 0 before the first step, and only there: there is no past. log i and log f are bounded to keep the rounding error of
+ * a level small beside 1, because it changes the scale of the whole state. */
 typedef struct {
     real c, n, m;
 } slstm_memory;
@@ -284,8 +283,8 @@ ROT_INLINE slstm_memory slstm_step(lstm_gates at, slstm_memory before, real leve
 }
 ROT_INLINE real slstm_output(lstm_gates at, slstm_memory now) { return at.o * (now.c / now.n); }
 
-/* Its adjoint, with dh the total gradient of h_t, and `later` what reaches the scaled c_t and n_t from later steps, and
- * the level m_t (from the final state alone, since h does not depend on it; mlstm.c):
+/* Its adjoint, with dh the total gradient of h_t, and `later` the gradients that reach the scaled c_t and n_t and the
+ * level m_t from later steps (m_t: only from the final state, because h does not depend on it; mlstm.c):
  *
  *   dc = later.c + dh o / n_t    dn = later.n - dh o c_t / n_t^2
  *   dlog i = i (dc g + dn)    dlog f = f (dc c_{t-1} + dn n_{t-1})    dg = dc i    do = dh c_t / n_t
@@ -310,9 +309,9 @@ ROT_INLINE slstm_parts slstm_adjoint(lstm_gates raw, slstm_memory now, slstm_mem
     return d;
 }
 
-/* What a class has of a row's target: its share, of which `smoothing` goes evenly to all C classes (Szegedy et al.
- * 2016, section 7), times its weight. Cross-entropy with these t_c, whose sum is W, and log S + m the log-sum of
- * e^(z_c):
+/* The target t_c of a class in a row: its share times its weight, where a part `smoothing` of the share is spread
+ * evenly over all C classes (Szegedy et al. 2016, section 7). Cross-entropy, with W the sum of t_c and log S + m the
+ * log-sum of e^(z_c):
  *
  *   loss = sum_c t_c (log S + m - z_c)     dz_c = W e^(z_c - m) / S - t_c */
 ROT_INLINE double entropy_target(double share, double weight, double smoothing, int64_t C) {

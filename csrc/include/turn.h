@@ -11,7 +11,7 @@
 
 typedef int64_t rot_turn; /* number of pieces done; access it only by these two functions, which are atomic */
 
-/* Waits until `count` pieces are done. Spins first, since most waits are a few microseconds, then yields. */
+/* Waits until `count` pieces are done. Spins first, because most waits are a few microseconds, then yields. */
 static inline void await(const rot_turn *turn, int64_t count) {
     enum { LOOKS = 10000 };
     for (int64_t looks = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) < count; looks++)

@@ -34,8 +34,8 @@ typedef struct {
 ROT_ALWAYS_INLINE vec load(const real *x) { return *(const vec *)x; }
 ROT_ALWAYS_INLINE void store(real *x, vec v) { *(vec *)x = v; }
 
-/* A store to an aligned address that leaves the caches alone, where the processor has one. Other threads see such
- * stores after end_of_stores_past_caches. */
+/* A store to an aligned address that bypasses the caches, where the processor has such a store. Other threads see it
+ * after end_of_stores_past_caches. */
 #if !defined(__AVX2__)
 ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { store(x, v); }
 ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) {}
@@ -48,7 +48,7 @@ ROT_ALWAYS_INLINE void store_past_caches(real *x, vec v) { _mm256_stream_si256((
 ROT_ALWAYS_INLINE void end_of_stores_past_caches(void) { _mm_sfence(); }
 #endif
 
-/* As those of vmath.h. */
+/* Like the functions in vmath.h. */
 #if ROT_DEVICE
 ROT_ALWAYS_INLINE vec clamp_vec(vec x, real low, real high) { return clamp(x, low, high); }
 ROT_ALWAYS_INLINE vec power_of_last_bits_vec(vec x) { return power_of_last_bits(x); }

@@ -6,8 +6,8 @@
  *     e^x = 2^n (1 + p(r)),     p(r) = e^r - 1 = r + r^2 q(r)
  *
  * where q is the Chebyshev interpolant of (e^r - 1 - r) / r^2: relative error of p 5e-10 (float), 5e-19 (double).
- * Without -ffinite-math-only: a clamp is written `x > hi ? hi : x`, one min instruction that passes NaN on. e^x below
- * 2^-125.5 (float) or 2^-1021.5 (double) is zero, because subnormal results would be slow.
+ * Compiled without -ffinite-math-only. A clamp is written `x > hi ? hi : x`: one min instruction, which propagates NaN.
+ * e^x below 2^-125.5 (float) or 2^-1021.5 (double) is zero, because subnormal results would be slow.
  */
 #ifndef ROT_VMATH_H
 #define ROT_VMATH_H
@@ -26,7 +26,7 @@ typedef uint64_t real_bits;
 #define ROT_ROUND     (0x1.8p52 + 1022) /* adding it rounds to an integer in the last bits, biased for 2^(n-1) */
 #define ROT_EXP_HIGH  710.0
 #define ROT_EXP_LOW   (-708.3)
-#define ROT_EXP2_LOW  (-1023.0) /* 2^n has the bits of 0 here, and those of infinity at n = ROT_EXP2_HIGH */
+#define ROT_EXP2_LOW  (-1023.0) /* 2^n has the bits of 0 here, and of infinity at n = ROT_EXP2_HIGH */
 #define ROT_EXP2_HIGH 1024.0
 #define ROT_LOG2E     0x1.71547652b82fep0
 #define ROT_LN2_HIGH  0x1.62e42fefa2p-1 /* short enough that n times it is exact */
@@ -88,7 +88,7 @@ ROT_INLINE real power_of_last_bits(real x) {
     return power;
 }
 
-/* e^x = 2 half (1 + p); half is 2^(n-1), so that the largest finite result does not overflow on the way. */
+/* e^x = 2 half (1 + p). half is 2^(n-1): the largest finite result then does not overflow on the way. */
 typedef struct {
     real half, p;
 } exp_parts;
@@ -140,13 +140,13 @@ ROT_INLINE real sigmoid_adjoint(real dy, real x) {
 }
 ROT_INLINE real sigmoid_adjoint_by_y(real dy, real y) { return dy * y * (1 - y); }
 
-/* max(x, 0), and its adjoint from y = max(x, 0); NaN is passed on. */
+/* max(x, 0), and its adjoint from y = max(x, 0); NaN is propagated. */
 ROT_INLINE real relu(real x) { return x < 0 ? 0 : x; }
 ROT_INLINE real relu_adjoint(real dy, real y) { return y <= 0 ? 0 : dy; }
 
 /* GELU(x) = x/2 (1 + tanh(u/2)) = x s(u), u = x (c + d x^2), c = sqrt(8/pi), d = 0.044715 c: the tanh form of Hendrycks
- * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64, in either dtype, s(u) is 0 or 1 and so is the
- * slope; clamps keep 0 times infinity out of the products, so that GELU(-infinity) is its limit, -0. */
+ * and Gimpel 2016. Its slope is s(u) + x s(u) s(-u) u'. Beyond |x| = 64, in either dtype, s(u) is 0 or 1, and so is the
+ * slope. Clamps keep 0 times infinity out of the products: GELU(-infinity) is its limit, -0. */
 #define ROT_GELU_LINEAR ((real)1.5957691216057307117597842397375)
 #define ROT_GELU_CUBIC  ((real)0.071354816272600248777440935059862)
 
@@ -158,8 +158,8 @@ ROT_INLINE real gelu_slope(real x) {
     return s.on + c * (ROT_GELU_LINEAR + 3 * ROT_GELU_CUBIC * c * c) * (s.on * s.off);
 }
 
-/* SiLU(x) = x s(x), its slope s(x) (1 + x s(-x)). Beyond |x| = 1000, in either dtype, s(x) is 0 or 1; clamped as GELU,
- * whose limit at -infinity it shares. */
+/* SiLU(x) = x s(x), its slope s(x) (1 + x s(-x)). Beyond |x| = 1000, in either dtype, s(x) is 0 or 1; clamped like
+ * GELU, with the same limit at -infinity. */
 ROT_INLINE real silu(real x) { return vmath_gated(x < -1000 ? -1000 : x, x); }
 
 ROT_INLINE real silu_slope(real x) {

@@ -11,8 +11,8 @@
 #include "pool.h"
 
 /* WORKSPACE(type, n, m, ...): memory for n*m*... items, aligned to a cache line, to be freed by pool_give; NULL if
- * there is none or the number of bytes overflows. Sizes must not be negative. Kernels multiply sizes only after this
- * check.
+ * there is no memory or the number of bytes overflows. Sizes must not be negative. Kernels multiply sizes only after
+ * this check.
  */
 #define WORKSPACE(type, ...)                                                                                           \
     workspace((const int64_t[]){(int64_t)sizeof(type), __VA_ARGS__},                                                   \

@@ -1,5 +1,5 @@
-/* The sequences of a batch that dense recurrences (rnn.c, slstm.c) advance together, a step at a time: those of a
- * block, sorted by length, longest first, so that those with a k-th step come first. */
+/* Blocks of sequences that dense recurrences (rnn.c, slstm.c) advance together, a step at a time. They are sorted by
+ * length, longest first: sequences with a k-th step come first. */
 #ifndef ROT_ABREAST_H
 #define ROT_ABREAST_H
 
@@ -7,7 +7,7 @@
 
 enum {
     ROWS = 4,        /* sequences of a block: enough arithmetic to hide reading the weights from cache */
-    STOP_STEPS = 16, /* steps between two looks whether to stop */
+    STOP_STEPS = 16, /* steps between two checks of `stopped` */
 };
 
 static inline int64_t rows_of(int64_t B) { return B > 2 * ROWS ? (int64_t)ROWS : B > 1 ? (B + 1) / 2 : 1; }

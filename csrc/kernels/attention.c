@@ -2,14 +2,14 @@
  *
  * Scores are computed a tile at a time, KEYS keys by QUERIES queries, and never stored: forward keeps each query's
  * running maximum m and sum (Milakov and Gimelshein 2018), backward recomputes them (Dao et al. 2022). Tiles hold keys
- * as rows and queries as columns, in the panels of gemm_tile.h. So a tile of probabilities is already the packed matrix
- * of the next product, keys and values are read in place, and the loop over a row is a loop over queries.
+ * as rows and queries as columns, in the panels of gemm_tile.h. A tile of probabilities is then already the packed
+ * matrix of the next product, keys and values are read in place, and the loop over a row is a loop over queries.
  *
  * The call's precision rounds q, k, v, dy and the tiles of probabilities and of their gradients as operands of products
- * (gemm_tile.h). The scale of the scores, on the queries otherwise, is then applied after the products.
+ * (gemm_tile.h). The scale of the scores is then applied after the products, otherwise to the queries.
  *
- * A query visits its keys from its own backwards, so that its first tile always has a key that it sees. Query t of
- * sequence b is at position past[b] + t of its keys, and sees those up to its own position, the last `window` of them.
+ * A query visits its keys from its own key backwards: its first tile always has a key that it sees. Query t of sequence
+ * b is at position past[b] + t of its keys, and sees those up to its own position, the last `window` of them.
  */
 #include <assert.h>
 #include <math.h>
@@ -33,7 +33,7 @@ typedef struct {
     const int64_t *lengths, *past;
     int64_t B, T, S, H, D, Dh, window;
     rounding how;
-    real before, after; /* factors of the queries and of their products: one is 1/sqrt(Dh), the other 1 */
+    real before, after; /* factors of the queries, and of the products: one is 1/sqrt(Dh), the other is 1 */
 } shape;
 
 static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, int64_t T, int64_t S, int64_t D,
@@ -41,7 +41,7 @@ static shape shape_of(const int64_t *lengths, const int64_t *past, int64_t B, in
     const int64_t Dh = D / H;
     const real scale = (real)(1 / sqrt((double)Dh));
     const rounding how = rounding_of_call();
-    const bool after = how != ROUND_NONE; /* a rounded number times the scale would not be a rounded one */
+    const bool after = how != ROUND_NONE; /* a rounded number times the scale would not be rounded */
     const shape s = {lengths, past, B, T, S, H, D, Dh, window, how, after ? 1 : scale, after ? scale : 1};
     return s;
 }
@@ -57,7 +57,7 @@ static queries queries_of(const shape *s, int64_t b, int64_t h, int64_t t) {
     return q;
 }
 
-/* Whether every sequence has the keys that its queries are at. */
+/* Whether every sequence has a key for each of its queries. */
 static bool keys_suffice(const shape *s) {
     bool suffice = true;
     for (int64_t b = 0; b < s->B; b++) suffice &= (s->past ? s->past[b] : 0) <= s->S - steps_of(s->lengths, b, s->T);
@@ -307,8 +307,8 @@ static void backward_tile(real *dq, real *dk, real *dv, const real *dy, const re
     unpack_queries(dq + row, r.sum, r.factor, s, at.count);
 }
 
-/* dq (B,T,D), dk, dv (B,S,D), overwritten; dy (B,T,D), y and norm as forward wrote them, the rest as there. With
- * p = softmax(c q k^T), c = 1/sqrt(Dh), and e = p * (dy v^T - sum(dy * y)):
+/* dq (B,T,D), dk, dv (B,S,D), overwritten; dy (B,T,D), y and norm as forward wrote them, the rest as in forward. With p
+ * = softmax(c q k^T), c = 1/sqrt(Dh), and e = p * (dy v^T - sum(dy * y)):
  *   dv = p^T dy,   dq = c e k,   dk = c e^T q */
 KERNEL(attention_backward) {
     const shape s = shape_of(lengths, past, B, T, S, D, H, window);

@@ -2,11 +2,11 @@
  *
  *   h_{d,n,t} = a_{d,n} h_{d,n,t-1} + u_{t,d}     y_{t,d} = Re sum_n c_{d,n} h_{d,n,t} + skip_d u_{t,d}
  *
- * The D N states of a step are never written to memory: SIMD across channels, a few n at a time in registers over a
- * tile of steps, with the tile's input and output in cache. Forward saves the states before each tile; backward
- * recomputes those within a tile. Threads work on (sequence, block of channels), in backward on (slot of sequences,
- * block). The division of work depends on the shapes alone and partial sums are added in order, so results have the
- * same bits for any number of threads.
+ * The D N states of a step are never written to memory. SIMD goes across channels; a few n at a time stay in registers
+ * over a tile of steps, with the tile's input and output in cache. Forward saves the states before each tile; backward
+ * recomputes the states within a tile. Threads work on (sequence, block of channels), in backward on (slot of
+ * sequences, block). The division of work depends on the shapes alone and partial sums are added in order, so results
+ * have the same bits for any number of threads.
  *
  * Complex numbers are stored as (re, im) pairs. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor
  * counted, and are written as zero. `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
@@ -17,15 +17,15 @@
 #include "stop.h"
 
 enum {
-    LONGEST_TILE = 64, /* steps of a tile, at most */
-    GROUP = 4,         /* states of a channel in registers, forward */
-    GROUP_BACK = 2,    /* and backward */
+    LONGEST_TILE = 64, /* most steps of a tile */
+    GROUP = 4,         /* states of a channel in registers in forward */
+    GROUP_BACK = 2,    /* and in backward */
 };
 
 /* Rows of a block: the coefficients of a state. */
 enum { A_RE, A_IM, C_RE, C_IM, COEFFICIENTS };
 
-/* Coefficients of `count` states, in registers; `rows` is that of the first. */
+/* Coefficients of `count` states, in registers; `rows` is the first state's. */
 typedef struct {
     cplx_vec a[GROUP], c[GROUP];
 } bank;
@@ -108,13 +108,13 @@ KERNEL(bank_forward) {
 
 /* The adjoint over a tile, last step first. q is the gradient that reaches h from later steps:
  * g_t = conj(c) dy_t + q, and q <- conj(a) g_t for the step before. du += Re sum g; sums (count, COEFFICIENTS, LANES)
- * of da and dc overwritten. */
+ * of da and dc are overwritten. */
 ROT_ALWAYS_INLINE void adjoint_states(vec *restrict du, real *restrict q_rows, vec *restrict sums,
                                       const real *restrict carries, int64_t carry_row, int64_t lanes,
                                       const real *restrict coefficients, const vec *restrict u, const vec *restrict dy,
                                       int64_t steps, const int count) {
     const bank k = bank_of(coefficients, count);
-    cplx_vec past[LONGEST_TILE + 1][GROUP_BACK]; /* the state before each step, and the last one */
+    cplx_vec past[LONGEST_TILE + 1][GROUP_BACK]; /* the state before each step, and the last state */
     for (int i = 0; i < count; i++) past[0][i] = load_carry(carries + i * PARTS * carry_row, carry_row, lanes);
     cplx_vec h[GROUP_BACK], q[GROUP_BACK], da[GROUP_BACK] = {0}, dc[GROUP_BACK] = {0};
     for (int i = 0; i < count; i++) h[i] = past[0][i], q[i] = load_pair(q_rows + i * PARTS * CHANNELS);
@@ -152,7 +152,8 @@ static void adjoint(vec *du, real *q_rows, vec *sums, const real *carries, int64
  *   g_t = conj(c) dy_t + q_{t+1}     q_t = conj(a) g_t     dh0 = q_0
  *   du_t = Re sum_n g_t + skip dy_t,   da = sum g_t conj(h_{t-1}),   dc = sum dy_t conj(h_t),   dskip = sum dy_t u_t
  *
- * A tile's sums are added in double to those of its slot, sequences b = slot, slot + SLOTS, ...; then slots in order.
+ * A tile's sums are added in double to its slot's sums, over sequences b = slot, slot + SLOTS, ...; then slots in
+ * order.
  */
 KERNEL(bank_backward) {
     if (tile < 1 || tile > LONGEST_TILE) return ROT_OUT_OF_RANGE;

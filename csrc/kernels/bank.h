@@ -1,6 +1,6 @@
-/* What the recurrences with a bank of N complex states for each channel share (bank.c, dplr_bank.c): a task is a
- * sequence, or a slot of sequences, and a block of CHANNELS channels, SIMD goes across the channels, and every
- * coefficient of a state is a row of the block. Complex numbers are stored as (re, im) pairs. */
+/* Functions for recurrences with a bank of N complex states for each channel (bank.c, dplr_bank.c). A task is a
+ * sequence, or a slot of sequences, and a block of CHANNELS channels. SIMD goes across channels. Every coefficient of a
+ * state is a row of the block. Complex numbers are stored as (re, im) pairs. */
 #ifndef ROT_BANK_H
 #define ROT_BANK_H
 
@@ -49,7 +49,8 @@ static inline void from_rows(real *restrict x, const real *restrict rows, int64_
         for (int64_t k = 0; k < count * PARTS; k++) x[(lo + j) * count * PARTS + k] = rows[k * CHANNELS + j];
 }
 
-/* The states before tile i of sequence b, in carries (B,tiles,N,2,D): the first of the block that begins at lo. */
+/* The place of the states before tile i of sequence b in carries (B,tiles,N,2,D), for the block that begins at channel
+ * lo. */
 ROT_INLINE int64_t carry_of(int64_t b, int64_t i, int64_t tiles, int64_t N, int64_t D, int64_t lo) {
     return (b * tiles + i) * N * PARTS * D + lo;
 }
@@ -66,7 +67,7 @@ ROT_ALWAYS_INLINE cplx_vec load_pair(const real *rows) {
 
 ROT_ALWAYS_INLINE void store_pair(real *rows, cplx_vec h) { store(rows, h.re), store(rows + CHANNELS, h.im); }
 
-/* The same, of the first lanes of a carry, zero beyond them. */
+/* The same for the first lanes of a carry, with zeros after them. */
 ROT_ALWAYS_INLINE cplx_vec load_carry(const real *carry, int64_t D, int64_t lanes) {
     cplx_vec h = {{0}, {0}};
     memcpy(&h.re, carry + RE * D, (size_t)lanes * sizeof(real));
@@ -75,7 +76,7 @@ ROT_ALWAYS_INLINE cplx_vec load_carry(const real *carry, int64_t D, int64_t lane
 }
 
 /* Coefficients of the states: rows (blocks, states, count, PARTS, CHANNELS) <- `count` arrays (D,N,2), zero beyond D
- * and N; `states` is at least N. Behind them is skip (blocks, CHANNELS). NULL if there is no memory. */
+ * and N; `states` is at least N. Then follows skip (blocks, CHANNELS). NULL if memory is exhausted. */
 static inline real *pack_coefficients(const real *const *arrays, int64_t count, const real *restrict skip, int64_t D,
                                       int64_t N, int64_t states) {
     const int64_t blocks = pieces_of(D, CHANNELS), width = count * PARTS * CHANNELS, size = states * width;
@@ -100,7 +101,7 @@ static inline void add_wide(double *restrict to, const vec *restrict from) {
     for (int j = 0; j < LANES; j++) to[j] += (double)of[j];
 }
 
-/* Numbers of a block's sums: a row for every part of every coefficient, and a last one for skip. */
+/* Size of a block's sums: a row for every part of every coefficient, and a last row for skip. */
 ROT_INLINE int64_t sums_of(int64_t count, int64_t states) { return (states * count * PARTS + 1) * CHANNELS; }
 
 /* Gradients of `count` coefficients (D,N,2) and of skip (D) <- sums (slots, blocks, sums_of), slot after slot. */

@@ -5,18 +5,18 @@
  *
  * All but the scan is pointwise in time, and the scan needs only its carry, so everything between x and out stays in
  * the tile's buffers, in cache. Backward reads x and the carry into each tile, and recomputes the rest of the tile,
- * less what the caller had forward keep: the layer's output, the states, the gate's products. They are what backward
- * would make again, bit for bit, so results do not depend on what is kept.
- * With two directions, the scan that runs backwards in time comes first, in a pass of its own that saves its carries.
+ * except for arrays that forward saved on request: the layer's output, the states, the gate's products. Saved and
+ * recomputed arrays have the same bits, so results do not depend on this choice. With two directions, the scan that
+ * runs backwards in time comes first, in a separate pass that saves its carries.
  *
  * With many sequences, each runs tile by tile on one thread. With few, the tiles of a sequence run in parallel and only
- * the scan goes from tile to tile in turn; it is a small part of a tile's work, so dozens of threads stay busy. Which
- * of the two is used, and where each partial sum goes, depends on the shapes alone: results have the same bits for any
- * number of threads.
+ * the scan goes from tile to tile in turn. It is a small part of a tile's work, so dozens of threads stay busy. This
+ * choice, and the place of each partial sum, depend on the shapes alone: results have the same bits for any number of
+ * threads.
  *
- * Precision (precision.h): operands of products are rounded. In bf16, activations between products are stored rounded,
- * the states h after their scan, y where a gate follows, z, and in backward the gradient of y; all that reads them
- * reads them so. The scan itself, its carries, x, out, the norm and all sums are float32.
+ * Precision (precision.h): operands of products are rounded. In bf16, activations between products are stored and read
+ * rounded: the states h after their scan, y if a gate follows, z, and in backward the gradient of y. The scan itself,
+ * its carries, x, out, the norm and all sums are float32.
  *
  * csrc/kernels.list describes the arguments.
  */
@@ -44,18 +44,18 @@ typedef struct {
     real *in, *out[2], *value, *gate, *in_t, *out_t[2], *value_t, *gate_t;
 } panels;
 
-/* One tile's arrays, (tile,D) or (tile,L). Backward reuses those of forward: y for GELU's derivative, value and gate
+/* One tile's arrays, (tile,D) or (tile,L). Backward reuses forward's arrays: y for GELU's derivative, value and gate
  * for their own gradients, z for the gradient of xn. */
 typedef struct {
     real *norm, *h[2], *y, *z, *value, *gate, *dy, *dz, *g, *packed;
-    real *before;         /* (L), the state before the tile, as stored; in bf16 */
-    real *forced;         /* (L), the last state of a tile from zero; with exact transitions */
-    double *carry;        /* (L), the state between tiles; with exact transitions, of a sequence's first room */
+    real *before;         /* (L), in bf16: the rounded state before the tile */
+    real *forced;         /* (L), with exact transitions: the last state of a tile from zero */
+    double *carry;        /* (L), with exact transitions, in a sequence's first room: the state between tiles */
     row_moments *moments; /* (tile), of the row norm */
 } room;
 
-/* A slot's part of the gradients; those of vectors are double, and each tile's sum is added to them. They are one block
- * of memory of partial_bytes, which begins with dw_in; the same array of the next slot is partial_bytes further on. */
+/* A slot's part of the gradients. Gradients of vectors are double, and each tile's sum is added to them. A slot is one
+ * block of partial_bytes, which begins with dw_in; the same array of the next slot is partial_bytes further on. */
 typedef struct {
     real *dw_in, *dw_out, *dw_value, *dw_gate;
     double *da, *dskip, *d_norm_sum, *d_norm_product, *db_value, *db_gate;
@@ -65,7 +65,7 @@ typedef struct {
 typedef struct {
     const block_in *b;
     int64_t tiles, slots;      /* of T steps; of partial sums */
-    int64_t tasks, threads;    /* sequences, slots or tiles that can run in parallel, and threads used */
+    int64_t tasks, threads;    /* sequences, slots or tiles that can run in parallel; threads used */
     bool backward, full, drop; /* full: the gate has its `value` */
     rounding how;              /* of operands of products */
     bool few;                  /* the tiles of a sequence run in parallel, instead of sequences */
@@ -75,8 +75,8 @@ typedef struct {
     partial *partials; /* (slots) */
     int64_t partial_bytes;
     rot_stop *stop;
-    real *dlayer; /* (slots, or 1 with few,T,D), gradients of y between the passes of two directions */
-    real *g;      /* (the same,T,L), of v by direction 0, where products round the sum of both directions */
+    real *dlayer; /* (slots, or 1 if `few`, T, D), gradients of y between the passes of two directions */
+    real *g;      /* (as dlayer, T, L), of v in direction 0, if products round the sum of both directions */
     char *memory; /* of all these */
 } call;
 
@@ -252,7 +252,7 @@ static void add_product_rows(double *restrict sum, real *restrict scratch, const
     add_to_double(sum, scratch, D);
 }
 
-/* x as bfloat16 stores it, in a call that does */
+/* Rounds x to bfloat16, in a call that stores it so */
 static void store_rounded(const call *c, real *x, int64_t n) {
     if (stores_bf16(c->how))
         for (int64_t i = 0; i < n; i++) x[i] = (real)bf16_of((float)x[i]);
@@ -304,9 +304,9 @@ static const real *scan_tile(const block_in *b, real *h, const real *start, int6
     return start;
 }
 
-/* Exact transitions (exact.h): a tile's states are computed in steps, as always, but the state between tiles is kept in
- * double and moved by the power of the transition in double:  carry <- a^rows carry + f,  where f, the last state of
- * the tile from zero, does not depend on the past. */
+/* Exact transitions (exact.h): a tile's states are computed in steps, as always, but the state between tiles is in
+ * double and moved by a double power of the transition:  carry <- a^rows carry + f,  where f, the last state of the
+ * tile from zero, does not depend on the past. */
 
 /* f = a f + v */
 static void add_step(cplx *restrict f, const cplx *restrict a, const cplx *restrict v, int64_t n) {
@@ -381,7 +381,7 @@ static void project(const call *c, tile_of t, const room *r) {
     product(r->h[0], L, NULL, 0, (gemm_view){normed(c, t, r), D, 1}, c->w.in, t.rows, D, L, c->how);
 }
 
-/* Where in `carries` the state lies that enters a tile in direction k. */
+/* The place in `carries` of the state that enters a tile in direction k. */
 static int64_t carry_at(const call *c, int64_t k, tile_of t) {
     return ((k * c->b->B + t.b) * c->tiles + t.i) * c->b->L;
 }
@@ -393,7 +393,7 @@ static void reverse_states(const call *c, tile_of t, const room *r, const real *
     scan_tile(b, r->h[1], carries + carry_at(c, 1, t), t.rows, true);
 }
 
-/* y = x, with stores that pass the caches by: they neither read y's lines first, nor push out what is in use. */
+/* y = x, with stores that bypass the caches: they neither read y's lines first, nor evict lines in use. */
 static void copy_past_caches(real *y, const real *x, int64_t n) {
     int64_t i = 0;
     while (i < n && (uintptr_t)(y + i) % VECTOR_BYTES) y[i] = x[i], i++;
@@ -402,15 +402,15 @@ static void copy_past_caches(real *y, const real *x, int64_t n) {
     end_of_stores_past_caches();
 }
 
-/* Numbers `from` to from + n - 1 of an array that is kept for backward, exactly or as numbers that bfloat16 holds; none
- * where there is neither. Nothing else reads them before backward: they bypass the caches. */
+/* Saves numbers `from` to from + n - 1 of an array for backward, exactly or in bfloat16; does nothing if both arrays
+ * are NULL. Only backward reads them: they bypass the caches. */
 static void keep(real *kept, uint16_t *kept_bf16, int64_t from, const real *x, int64_t n) {
     if (kept) copy_past_caches(kept + from, x, n);
     if (kept_bf16)
         for (int64_t i = 0; i < n; i++) kept_bf16[from + i] = (uint16_t)bf16_bits((float)x[i]);
 }
 
-/* x <- the same numbers. Returns false if they were not kept. */
+/* x <- the same numbers. Returns false if they were not saved. */
 static bool recall(real *x, const real *kept, const uint16_t *kept_bf16, int64_t from, int64_t n) {
     if (kept) copy_row(x, kept + from, n);
     if (kept_bf16)
@@ -418,13 +418,13 @@ static bool recall(real *x, const real *kept, const uint16_t *kept_bf16, int64_t
     return kept || kept_bf16;
 }
 
-/* Where in what is kept the states of a tile in direction k begin, and the product number `which` of its gate. */
+/* The places in the saved arrays of a tile's states in direction k, and of product `which` of its gate. */
 static int64_t states_at(const call *c, int64_t k, tile_of t) { return (k * c->b->B * c->b->T + t.first) * c->b->L; }
 static int64_t product_at(const call *c, int64_t which, tile_of t) {
     return (which * c->b->B * c->b->T + t.first) * c->b->D;
 }
 
-/* y = W_out h + skip xn; y is written once, as it may not be in cache. */
+/* y = W_out h + skip xn; y is written once, because it may not be in cache. */
 static void layer_output(const call *c, tile_of t, const room *r, real *y) {
     const block_in *const b = c->b;
     scale_channels(r->y, normed(c, t, r), b->skip, t.rows, b->D);
@@ -441,7 +441,7 @@ static void gate_products(const call *c, tile_of t, const room *r) {
     if (c->full) product(r->value, D, c->b->b_value, 0, z, c->w.value, t.rows, D, D, c->how);
 }
 
-/* From the states to the rows of the output, and their moments. */
+/* Computes the rows of the output from the states, and their moments. */
 static void leave_tile(const call *c, tile_of t, const room *r, const block_out *out, real *moments) {
     const block_in *const b = c->b;
     const int64_t D = b->D, n = t.rows * D;
@@ -471,7 +471,7 @@ static void leave_tile(const call *c, tile_of t, const room *r, const block_out 
     if (moments) moments_rows(moments + (t.b * c->tiles + t.i) * 3 * D, y, t.rows, D);
 }
 
-/* The gradient of the output's rows: those of dy, or their sum with what `later` adds, in the room's buffer. */
+/* The gradient of the output's rows: rows of dy, or in the room's buffer their sum with the terms of `later`. */
 static const real *incoming(const call *c, tile_of t, const room *r, const block_adjoint_in *in) {
     const int64_t D = c->b->D, at = t.first * D;
     if (!in->later_y) return in->dy + at;
@@ -488,7 +488,7 @@ static void gate_adjoint(const call *c, tile_of t, const room *r, const real *dy
     const real *const layer = in->layer ? in->layer + t.first * D : r->dz;
     if (!in->layer && !recall(r->dz, NULL, in->layer_bf16, t.first * D, n)) layer_output(c, t, r, r->dz);
     if (b->gate == GATE_HALF2) copy_row(r->value, layer, n);
-    gelu_rows(r->z, layer, n); /* as forward does, whose products with z may be kept */
+    gelu_rows(r->z, layer, n); /* like forward, whose products with z may be saved */
     gelu_slope_rows(r->y, layer, n);
     drop(c, t, 0, r->z);
     store_rounded(c, r->z, n);
@@ -548,7 +548,7 @@ static void add_input_adjoint(const call *c, tile_of t, const room *r, const rea
     product(dxn, D, before, D, (gemm_view){r->g, L, 1}, c->w.in_t, t.rows, L, D, c->how);
 }
 
-/* The states of every direction as they are stored: kept, or made again. For direction 1's pass its own are enough. */
+/* The states of every direction as stored: saved, or recomputed. Direction 1's pass needs only its own states. */
 static void states_again(const call *c, int64_t k, tile_of t, const room *r, const block_adjoint_in *in) {
     const block_in *const b = c->b;
     const int64_t n = t.rows * b->L;
@@ -560,7 +560,7 @@ static void states_again(const call *c, int64_t k, tile_of t, const room *r, con
         if (!recall(r->h[j], in->states, in->states_bf16, states_at(c, j, t), n)) store_rounded(c, r->h[j], n);
 }
 
-/* The state before a tile, as others are stored. */
+/* The state before a tile, rounded like stored states. */
 static const real *stored_state(const call *c, const room *r, const real *start) {
     if (!stores_bf16(c->how)) return start;
     copy_row(r->before, start, c->b->L);
@@ -703,7 +703,7 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
 
 /* With out->mean, at least one step of the batch must be valid. */
 KERNEL(block_forward) {
-    if (!out->carries) return ROT_NO_KERNEL; /* every state in bf16 is what a GPU keeps */
+    if (!out->carries) return ROT_NO_KERNEL; /* only a GPU saves every state in bf16 */
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
     const int64_t parts = b->B * c.tiles;

@@ -8,8 +8,8 @@
 #include "vector.h"
 
 enum {
-    VECTORS = 64 / VECTOR_BYTES, /* registers of a block, a cache line, */
-    WIDTH = VECTORS * LANES,     /* and its channels */
+    VECTORS = 64 / VECTOR_BYTES, /* registers of a block: a cache line */
+    WIDTH = VECTORS * LANES,     /* channels of a block */
 };
 
 static inline vec at(const real *row, int v) { return load(row + v * LANES); }
@@ -26,7 +26,7 @@ static inline span span_of(int64_t D, int64_t block) {
     return s;
 }
 
-/* n channels of a block: mostly a whole one, which needs no call of memcpy. */
+/* Copies n channels of a block. A whole block, the usual case, needs no call of memcpy. */
 static inline void copy_block(real *restrict to, const real *restrict from, int64_t n) {
     if (n == WIDTH)
         copy_row(to, from, WIDTH);
@@ -34,7 +34,7 @@ static inline void copy_block(real *restrict to, const real *restrict from, int6
         copy_row(to, from, n);
 }
 
-/* The same, zero beyond them: mostly nothing, so no call of memset. */
+/* The same, with zeros after them. There are usually none, so no call of memset. */
 static inline void load_block(real *restrict to, const real *restrict from, int64_t n) {
     copy_block(to, from, n);
     for (int64_t j = n; j < WIDTH; j++) to[j] = 0;

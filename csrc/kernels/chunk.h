@@ -1,6 +1,6 @@
 /* Scans whose transition is one number for each head (ssd.c, mlstm.c), in chunks of CHUNK steps as products of
- * matrices: products with the square (CHUNK,CHUNK) of a chunk's pairs of steps (k,j), whose lower triangle counts, and
- * rows of a chunk. Of products with a triangle only bands of BAND rows are computed, up to the diagonal. */
+ * matrices: products with the square (CHUNK,CHUNK) of a chunk's pairs of steps (k,j), of which only the lower triangle
+ * counts, and rows of a chunk. Products with a triangle are computed in bands of BAND rows, up to the diagonal. */
 #ifndef ROT_CHUNK_H
 #define ROT_CHUNK_H
 
@@ -14,7 +14,7 @@
 enum { CHUNK = SSD_CHUNK, SQUARE = CHUNK * CHUNK, BAND = 16 };
 static_assert(CHUNK % BAND == 0 && BAND % LANES == 0, "a row of a band is whole vectors");
 
-/* The numbers of a chunk in rows (B*T, width): where those of its first step begin, and how far on the next step's. */
+/* The numbers of a chunk in rows (B*T, width): the place of its first step, and the distance to the next step. */
 typedef struct {
     int64_t first, row;
 } place;
@@ -26,7 +26,7 @@ static inline place place_of(walk w, int64_t width, int64_t at) {
 
 /* ---- products with lower triangles, band by band ---- */
 
-/* Number of columns that the band of row k has: whole vectors, and of n */
+/* Number of columns in the band of row k: in whole vectors, and at most n */
 static inline int64_t whole_band(int64_t k) { return (k / BAND + 1) * BAND; }
 static inline int64_t band_of(int64_t k, int64_t n) { return least(whole_band(k), n); }
 
@@ -39,7 +39,7 @@ static inline void lower_product(real *square, gemm_view x, const real *packed, 
     }
 }
 
-/* y (rows,columns) += x w, w (depth,columns) packed in panels of n rows, of which x may have fewer */
+/* y (rows,columns) += x w, w (depth,columns) packed in panels of n rows; depth may be less */
 static inline void add_band(real *y, int64_t row, gemm_view x, const real *packed, int64_t n, int64_t rows,
                             int64_t depth, int64_t columns) {
     K(gemm_product)(y, row, y, row, x, packed, n * NR, rows, depth, columns);
@@ -63,7 +63,7 @@ static inline void add_lower_transposed(real *y, int64_t row, const real *square
     }
 }
 
-/* z <- x y of squares, any of which may be another */
+/* z <- x y of squares; any two may be the same */
 static inline void multiply_lower(real *z, const real *x, const real *y, int64_t n) {
     for (int64_t k = 0; k < n; k++)
         for (int64_t j = 0; j < band_of(k, n); j++) z[k * CHUNK + j] = x[k * CHUNK + j] * y[k * CHUNK + j];
@@ -81,13 +81,14 @@ static inline void scale_state(real *h, real factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) h[i] *= factor;
 }
 
-/* dlog[i], the gradient of the logarithm of step i's transition, which is in the decays of what passes it: of the pairs
- * (k,j), from step j to step k, those with j < i <= k; of `since`, from the state before the chunk to step k, those
- * with i <= k; of `until`, from step j to the state after the chunk, those with j < i; and `whole`, from the one state
- * to the other. Each is what it decays times its gradient. Only sums of terms: no difference of two sums cancels. */
+/* dlog[i], the gradient of the logarithm of step i's transition. The transition is a factor of every decay past step i:
+ * in `pairs` (k,j), from step j to step k, if j < i <= k; in `since`, from the state before the chunk to step k, if i
+ * <= k; in `until`, from step j to the state after the chunk, if j < i; and in `whole`, from the state before the chunk
+ * to the state after it. Each term is a decayed number times its gradient. Only sums of terms: no difference of two
+ * sums cancels. */
 static inline void decays_adjoint(real *restrict dlog, const real *restrict pairs, const real *restrict since,
                                   const real *restrict until, real whole, int64_t n) {
-    real later[CHUNK] = {0}, sum = 0; /* of pairs (k,j) over k >= i, for each j */
+    real later[CHUNK] = {0}, sum = 0; /* sums of pairs (k,j) over k >= i, for each j */
     for (int64_t i = n - 1; i >= 0; i--) {
         add_row(later, pairs + i * CHUNK, i);
         sum += since[i];

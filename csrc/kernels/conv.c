@@ -1,8 +1,8 @@
 /* Causal depthwise convolution  y_t = bias + sum_{k<taps} w_k x_{t-(taps-1)+k}  over (B, T, D), and its adjoint.
  *
- * With the taps-1 inputs before the first one (`state`) in front, the inputs of a sequence are z_0, z_1, ..., and
- * y_t = bias + sum_k w_k z_{t+k}. A task is a sequence and a run of RUN steps. Sums over steps are taken within a run,
- * and the runs' sums are added in order, so results have the same bits for any number of threads.
+ * With the taps-1 earlier inputs (`state`) in front, the inputs of a sequence are z_0, z_1, ..., and y_t = bias + sum_k
+ * w_k z_{t+k}. A task is a sequence and a run of RUN steps. Sums over steps are taken within a run, and the runs' sums
+ * are added in order, so results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */

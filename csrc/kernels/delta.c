@@ -1,18 +1,18 @@
-/* The delta rule, by heads with a matrix state h (keys, values), and its adjoint. A token decays the state by a_t,
- * which is one number or one for each key (`lanes`), then makes R Householder steps i, and is read:
+/* The delta rule, by heads with a matrix state h (keys, values), and its adjoint. A token decays the state by a_t, one
+ * number or one for each key (`lanes`), makes R Householder steps i, and reads the state:
  *
  *   h <- a_t h          h <- h + beta_i k_i (v_i - h^T k_i)^T = (I - beta_i k_i k_i^T) h + beta_i k_i v_i^T
  *   y_t = h^T q_t
  *
- * In general a step reads the state, before its decay, at a key e_i of its own, and may erase what it read at f_i:
+ * In general a step reads the state, before its decay, at a separate key e_i, and may erase the value read at f_i:
  *
  *   p = h^T e_i         h <- a_t h + beta_i k_i (v_i - p)^T     or     h <- a_t h - f_i p^T + beta_i k_i v_i^T
  *
- * Each value channel is a recurrence of its own: SIMD across channels. Forward, a task is a block of WIDTH channels of
- * a head of a sequence, and walks through time with the block's state (keys, WIDTH) in level 1 cache; it saves the
+ * Each value channel is a separate recurrence: SIMD goes across channels. Forward, a task is a block of WIDTH channels
+ * of a head of a sequence, and walks through time with the block's state (keys, WIDTH) in level 1 cache; it saves the
  * state before each tile of DELTA_TILE tokens. Backward, a task is a head of a sequence, because the gradients of q, k,
- * beta and a are sums over its channels; it computes the states within a tile again. The division of work depends on
- * the shapes alone and every sum has one order, so results have the same bits for any number of threads.
+ * beta and a are sums over its channels; it recomputes the states within a tile. The division of work depends on the
+ * shapes alone and every sum has one order, so results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: tokens at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; the steps of a token keep their order.
@@ -26,7 +26,7 @@
 #include "workspace.h"
 
 enum {
-    CHAINS = VECTORS < 4 ? 4 / VECTORS : 1, /* sums over keys that run together: one alone waits for its last term */
+    CHAINS = VECTORS < 4 ? 4 / VECTORS : 1, /* sums over keys that run together: a single sum waits for its last term */
     TILE = DELTA_TILE,
     KEYS = 32,      /* keys whose sums over channels are added up together */
     SERIAL = 16384, /* numbers (B,T,R,H,keys,values) up to which one thread is used */
@@ -53,8 +53,8 @@ static walk tokens_of_tile(const plan *p, int64_t b, int64_t tile) {
     return walk_of(b, tile, TILE, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
-/* Householder step j of a tile: the rows of its token (B T H) and of its own (B T R H), and its place in the token; its
- * decay, by keys if there is d; its keys, of which e and f may be NULL. */
+/* Householder step j of a tile: the row of its token (B T H) and its own row (B T R H), and its place in the token; its
+ * decay, a or d by keys; its keys, where e and f may be NULL. */
 typedef struct {
     int64_t token, own;
     bool first, last;
@@ -101,7 +101,8 @@ static void sum_keys(real *restrict sum, const real *restrict h, const real *res
     }
 }
 
-/* found (2, WIDTH) <- the error of a step, and what it read, from the state h before it; room (keys) is overwritten. */
+/* found (2, WIDTH) <- the error of a step, and the value it read, from the state h before it; room (keys) is
+ * overwritten. */
 static void errors(real *restrict found, const real *restrict h, const inputs *in, const place *here,
                    real *restrict room, span block, const plan *p) {
     const bool early = here->e || here->d; /* read before the decay, at e or d k */
@@ -118,7 +119,7 @@ static void errors(real *restrict found, const real *restrict h, const inputs *i
     for (int j = 0; j < WIDTH; j++) found[WIDTH + j] = a * product[j];
 }
 
-/* What a step adds at its key, and what it erases. */
+/* The value that a step adds at its key, and the value it erases. */
 typedef struct {
     vec u[VECTORS], p[VECTORS];
 } change;
@@ -135,7 +136,7 @@ ROT_ALWAYS_INLINE vec after(vec h, const place *here, int64_t s, const change *c
     return here->f ? delta_erase_vec(added, here->f[s], c->p[v]) : added;
 }
 
-/* to <- h after a step that found these; `to` may be h. */
+/* to <- h after a step with `found`; `to` may be h. */
 static void advance(real *to, const real *h, const real *restrict found, const place *step, int64_t keys) {
     const place here = *step;
     const change c = change_of(found, &here);
@@ -183,7 +184,7 @@ end:
     return status;
 }
 
-/* A thread's memory: of a tile's Householder steps the state before each (keys, WIDTH), and what it found (2, WIDTH); g
+/* A thread's memory: for each Householder step of a tile the state before it (keys, WIDTH) and `found` (2, WIDTH); g
  * (blocks, keys, WIDTH); and a key. */
 typedef struct {
     real *before, *found, *g, *key;
@@ -203,7 +204,7 @@ typedef struct {
     real *dq, *dk, *dv, *dbeta, *ddecay, *dread, *derase;
 } gradients;
 
-/* Sums over channels for some keys, which are still spread over a register each, and as much for adding them up. */
+/* Sums over channels for some keys, each still spread over a register, and the same room to add them up. */
 typedef struct {
     _Alignas(64) real of[KEYS * LANES];
     _Alignas(64) real other[KEYS * LANES];
@@ -215,8 +216,8 @@ static void add_totals(real *restrict sums, spread *restrict x, int64_t n) {
     for (int64_t s = 0; s < n; s++) sums[s] += totals[s];
 }
 
-/* What reading the state does backward: g (keys, WIDTH) += q dy^T, and dq += h dy, of the state after the step, which
- * follows from h before it. */
+/* The adjoint of reading the state: g (keys, WIDTH) += q dy^T and dq += h dy, with the state after the step, computed
+ * from h before it. */
 static void read_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const real *restrict dy,
                          const inputs *in, const gradients *out, const place *step, int64_t keys) {
     const real *const q = in->q + step->token * keys;
@@ -237,8 +238,8 @@ static void read_adjoint(real *restrict g, const real *restrict h, const real *r
     }
 }
 
-/* The keys of a step backward: g <- the gradient of h before it, with the gradient dp of what the step read; gradients
- * of keys and of a decay by keys are added to. Returns the gradient of a decay by one number, spread. */
+/* The adjoint of a step over its keys: g <- the gradient of h before it, with dp the gradient of the value read. Adds
+ * to the gradients of keys and of a decay by keys. Returns the gradient of a single decay, spread. */
 ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, const place *here, const change *c,
                                    const vec *dp, const gradients *out, int64_t keys, bool lanes, bool reads,
                                    bool erases) {
@@ -277,7 +278,7 @@ ROT_ALWAYS_INLINE vec keys_adjoint(real *restrict g, const real *restrict h, con
     return of_d;
 }
 
-/* A Householder step backward, with the state h before it and what it found: g <- the gradient of h. */
+/* The adjoint of a Householder step, with the state h before it and `found`: g <- the gradient of h. */
 static void step_adjoint(real *restrict g, const real *restrict h, const real *restrict found, const gradients *out,
                          const place *here, span block, const plan *p) {
     const int64_t keys = p->keys;
@@ -292,7 +293,7 @@ static void step_adjoint(real *restrict g, const real *restrict h, const real *r
         put(du, v, at(du, v) * here->beta);
         dp[v] = erases ? -at(erased, v) : -at(du, v);
     }
-    if (!reads && !erases) /* the compiler makes a loop of each */
+    if (!reads && !erases) /* the compiler makes a separate loop of each */
         of_d = lanes ? keys_adjoint(g, h, here, &c, dp, out, keys, true, false, false)
                      : keys_adjoint(g, h, here, &c, dp, out, keys, false, false, false);
     else if (!erases)
@@ -305,16 +306,16 @@ static void step_adjoint(real *restrict g, const real *restrict h, const real *r
     copy_block(out->dv + here->own * p->values + block.lo, du, block.n);
 }
 
-/* dq, dk, dv, dbeta, ddecay, dread, derase (NULL if the input is), dh0, all overwritten, with the shapes of what they
- * are gradients of; dy (B,T,H,values), dhT (B,H,keys,values) or NULL, carries as forward wrote them, the rest as in
- * forward. With g the gradient of the state after a Householder step, which is dhT, or zero, after the last one of all:
+/* dq, dk, dv, dbeta, ddecay, dread, derase (NULL if the input is), dh0, all overwritten, with the shapes of their
+ * arrays; dy (B,T,H,values), dhT (B,H,keys,values) or NULL, carries as forward wrote them, the rest as in forward. With
+ * g the gradient of the state after a Householder step (after the last step: dhT, or zero):
  *
  *   g <- g + q_t dy_t^T,   dq_t = h dy_t                              after the last step of a token
  *   du = g^T k,   dv = beta du,   dbeta = du . error,   error = v - h^T k  of the decayed state h
  *   dk = g (beta error) - h dv,   g <- g - k dv^T
  *   da_t = sum over the state of g h_{t-1},   g <- a_t g              after the first step of a token
  *
- * and dh0 = g before the first one of all (dhT if there is none). number_steps.h has a step in general. */
+ * and dh0 = g before the first step (dhT if there is none). number_steps.h has a step in general. */
 KERNEL(delta_backward) {
     const plan p = {B, T, R, H, keys, values, lengths, (bool)reverse, pieces_of(values, WIDTH), pieces_of(T, TILE)};
     const inputs in = {q, k, v, beta, decay, read, erase, (bool)lanes};

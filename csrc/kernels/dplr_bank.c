@@ -1,14 +1,15 @@
-/* A separate bank of recurrences for every channel whose transition is diagonal plus rank one, as that of S4 after its
+/* A separate bank of recurrences for every channel whose transition is diagonal plus rank one, like S4's after its
  * discretisation, and its adjoint:
  *
  *   s_{d,t} = Re sum_n q_{d,n} h_{d,n,t-1}
  *   h_{d,n,t} = a_{d,n} h_{d,n,t-1} + p_{d,n} s_{d,t} + gain_{d,n} u_{t,d}
  *   y_{t,d} = Re sum_n c_{d,n} h_{d,n,t} + skip_d u_{t,d}
  *
- * All states of a channel wait for s, so that a step goes over all of them, in level 1 cache, before the next begins:
- * O(N) a step, as a diagonal transition. The rest is as in bank.c: SIMD across channels; forward saves the states
- * before each tile of DPLR_TILE steps, and backward recomputes those within a tile. The division of work depends on the
- * shapes alone and partial sums are added in order, so results have the same bits for any number of threads.
+ * All states of a channel need s, so a step updates all of them, in level 1 cache, before the next step begins. This
+ * takes O(N) a step, like a diagonal transition. The rest is as in bank.c: SIMD goes across channels; forward saves the
+ * states before each tile of DPLR_TILE steps, and backward recomputes the states within a tile. The division of work
+ * depends on the shapes alone and partial sums are added in order, so results have the same bits for any number of
+ * threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero. `reverse`:
  * time runs from lengths[b]-1 down to 0, by indexing.
@@ -20,14 +21,14 @@
 
 enum {
     TILE = DPLR_TILE,
-    GROUP = 4, /* sums over states are taken in so many parts, because one would wait for each addition */
+    GROUP = 4, /* partial sums over states: a single sum would wait for each addition */
 };
 
 /* The coefficients of a state; each has a row for each of its parts. */
 enum { A, P, Q, GAIN, C, COEFFICIENTS };
 enum { ROW = COEFFICIENTS * PARTS * CHANNELS, STATE = PARTS * CHANNELS };
 
-/* Sizes of a call. `states`: N rounded up to a whole number of groups; those beyond N are zero. */
+/* Sizes of a call. `states`: N rounded up to whole groups; states beyond N are zero. */
 typedef struct {
     int64_t B, T, D, N, states, blocks, tiles;
     const int64_t *lengths;
@@ -55,7 +56,7 @@ ROT_ALWAYS_INLINE vec feedback(const real *states, const real *rows, int64_t cou
 }
 
 /* Runs the states (count, PARTS, CHANNELS) over the steps of u; s: the feedback of each step. With y, y += Re sum_n c_n
- * h_n; with `past` (count, TILE + 1), it gets the state before each step, and the last one. */
+ * h_n; with `past` (count, TILE + 1), stores the state before each step, and the last state. */
 ROT_ALWAYS_INLINE void run(vec *restrict y, cplx_vec *restrict past, vec *restrict s, real *restrict states,
                            const real *restrict rows, const vec *restrict u, int64_t steps, int64_t count) {
     vec fed = feedback(states, rows, count);
@@ -119,8 +120,8 @@ KERNEL(dplr_bank_forward) {
     return ROT_OK;
 }
 
-/* A thread's memory: of LANES channels over a tile, states (states, TILE + 1) as `run` keeps them, and the gradients
- * that reach them, those of step t at t. */
+/* A thread's memory for LANES channels over a tile: states (states, TILE + 1) as stored by `run`, and the gradients
+ * that reach them, with step t's at t. */
 typedef struct {
     cplx_vec *past, *g;
     real *states; /* (states, PARTS, CHANNELS) */
@@ -134,8 +135,8 @@ static room room_at(real *at, const plan *z) {
     return k;
 }
 
-/* The gradients g of the tile's steps, the last first; r_rows: what reaches the state from later steps, and in the end
- * from these. du += Re sum_n conj(gain_n) g_n, ds overwritten. */
+/* The gradients g of the tile's steps, last step first. r_rows: the gradient that reaches the state from later steps;
+ * on return, from this tile's steps too. du += Re sum_n conj(gain_n) g_n; ds is overwritten. */
 ROT_ALWAYS_INLINE void adjoint(vec *restrict du, vec *restrict ds, cplx_vec *restrict g, real *restrict r_rows,
                                const real *restrict rows, const vec *restrict dy, int64_t steps, int64_t count) {
     for (int64_t t = steps - 1; t >= 0; t--) {
@@ -183,7 +184,8 @@ ROT_ALWAYS_INLINE void add_gradients(double *restrict sums, const cplx_vec *rest
  *   du_t = Re sum_n conj(gain) g_t + skip dy_t,   dskip = sum dy_t u_t,   dc = sum dy_t conj(h_t)
  *   da = sum g_t conj(h_{t-1}),   dp = sum g_t s_t,   dq = sum ds_t conj(h_{t-1}),   dgain = sum g_t u_t
  *
- * A tile's sums are added in double to those of its slot, sequences b = slot, slot + SLOTS, ...; then slots in order.
+ * A tile's sums are added in double to its slot's sums, over sequences b = slot, slot + SLOTS, ...; then slots in
+ * order.
  */
 KERNEL(dplr_bank_backward) {
     const plan z = plan_of(lengths, B, T, D, N, reverse);

@@ -9,8 +9,8 @@
 #include "mixer.h"
 #include "sizes.h"
 
-/* The product of the arguments. -1, which no array's size equals, if it overflows, an argument is negative, or it is zero
- * though the first axes have more than MOST_EMPTY rows: a kernel would loop over them. */
+/* The product of the arguments; -1, which is no array's size, if it overflows, an argument is negative, or it is zero
+ * though the axes before the zero have more than MOST_EMPTY rows: a kernel would loop over them. */
 #define EXTENT(...) extent((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 enum { MOST_EMPTY = 1 << 24 };
@@ -25,8 +25,8 @@ static inline int64_t extent(const int64_t *factors, size_t count) {
     return product;
 }
 
-/* Sizes for one token of a mixer (mixer.h): its vectors u, its gains alpha, and what is precomputed from u. They are
- * at most four products of two of R + 1, D + 1 and D / R, which do not overflow up to 2^30; -1 beyond. */
+/* Sizes for one token of a mixer (mixer.h): its vectors u, its gains alpha, and the numbers prepared from u. They are
+ * sums of at most four products of two of R + 1, D + 1 and D / R, which do not overflow up to 2^30; -1 beyond. */
 static inline bool mixer_counts(int64_t R, int64_t D) { return R <= 1 << 30 && D <= 1 << 30; }
 static inline int64_t mixer_vectors(int64_t form, int64_t R, int64_t D) {
     const mixer m = {form, R, D};
@@ -41,7 +41,7 @@ static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) {
     return mixer_counts(R, D) ? mixer_prepared(m) : -1;
 }
 
-/* a b + c, each from 0 to MOST_NUMBERS; -1 if it is larger. */
+/* a b + c, with each from 0 to MOST_NUMBERS; -1 if the result is larger. */
 static inline int64_t product_plus(int64_t a, int64_t b, int64_t c) {
     const int64_t factors[] = {a, b}, product = extent(factors, 2);
     return product < 0 || product > MOST_NUMBERS - c ? -1 : product + c;
@@ -52,7 +52,7 @@ static inline int64_t pathfinder_bars(int64_t contour_length, int64_t distractor
     return product_plus(distractors, distractor_length, 2 * contour_length);
 }
 
-/* Columns of a step of the selective layers that iterate: vectors (R,E), gains (R), and B and C (S each). */
+/* Columns of a step of the iterating selective layers: vectors (R,E), gains (R), and B and C (S each). */
 static inline int64_t solve_columns(int64_t R, int64_t E, int64_t S) { return product_plus(R, E, R + 2 * S); }
 
 #endif

@@ -1,9 +1,9 @@
 /* Products of activations with weights: y = x w^T + bias, and dw = dy^T x, dbias = sum of dy.
  *
- * Operands are rounded as the call's precision says (gemm_tile.h); sums of dy are not.
+ * Operands are rounded to the call's precision (gemm_tile.h); sums of dy are not.
  *
- * Not a general BLAS. Weights are packed once per call (gemm_tile.h); the division of rows into blocks depends on the
- * shapes alone and every sum has one order, so that, unlike a BLAS, results have the same bits for any number of
+ * Not a general BLAS. Weights are packed once per call (gemm_tile.h). The division of rows into blocks depends on the
+ * shapes alone and every sum has one order. Unlike a BLAS, results therefore have the same bits for any number of
  * threads.
  */
 #include <string.h>

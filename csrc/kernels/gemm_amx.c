@@ -1,9 +1,9 @@
 /* Products of pairs of bfloat16 (gemm_tile.h) by AMX, the matrix unit of Intel's server processors from 2023 on.
  *
- * TDPBF16PS adds the product of a tile of A, 16 rows of up to 16 pairs, and a tile of B, as many rows of 16 pairs, to
- * 16 by 16 sums: first and second numbers of the pairs have sums of their own, from zero, which are added to each other
- * and then to the tile's. So an element is one sum in an order that depth alone sets. Numbers below float32's normal
- * ones count as zero.
+ * TDPBF16PS multiplies a tile of A, 16 rows of up to 16 pairs, by a tile of B, as many rows of 16 pairs, and adds the
+ * product to 16 by 16 sums. First and second numbers of the pairs have separate sums, from zero, which are added to
+ * each other and then to the tile's sum. An element is one sum, in an order set by depth alone. Subnormal numbers count
+ * as zero.
  *
  * Tiles are registers that a program configures first. They are configured here for each call and released at its end,
  * so no other code finds them in use.
@@ -12,22 +12,22 @@
 
 #include "gemm_tile.h"
 
-/* Compilers do not see what a load of tiles reads, nor gcc all of a configuration: this has them write what is at an
- * address, and all else in memory, first. */
+/* Compilers do not see the memory that a load of tiles reads, and gcc does not see all of a configuration. This macro
+ * makes them write all memory, the address `at` included, first. */
 #define WRITTEN(at) __asm__ volatile("" : : "r"(at) : "memory")
 
-enum { SIDE = 16, BLOCK = 2 * SIDE }; /* rows, and words in a row, of a tile; of two by two */
+enum { SIDE = 16, BLOCK = 2 * SIDE }; /* rows of a tile, and words in a row; rows of two by two tiles */
 _Static_assert(NR % BLOCK == 0 && sizeof(real) == 4, "a block of tiles lies in one panel of float32");
 
-/* What LDTILECFG reads: for each of eight tiles the bytes of a row and the number of rows. */
+/* The operand of LDTILECFG: for each of eight tiles the bytes of a row and the number of rows. */
 typedef struct {
     uint8_t palette, start_row, zero[14];
     uint16_t bytes[8], more_zeros[8];
     uint8_t rows[8], last_zeros[8];
 } tile_shapes;
 
-/* Tiles 0 to 3 are y, two by two; 4 and 5 are x, its first SIDE rows and others; 6 and 7 are w. The numbers of tiles
- * are part of an instruction, so they must be literals. */
+/* Tiles 0 to 3 are y, two by two; 4 and 5 are x, its first SIDE rows and the other rows; 6 and 7 are w. The numbers of
+ * tiles are part of an instruction, so they must be literals. */
 static void shape_tiles(int64_t rows, int64_t others, int64_t depth) {
     const uint8_t first = (uint8_t)rows, second = (uint8_t)others, pairs = (uint8_t)depth;
     const uint16_t whole = SIDE * sizeof(float), part = (uint16_t)(depth * (int64_t)sizeof(float));
@@ -39,7 +39,7 @@ static void shape_tiles(int64_t rows, int64_t others, int64_t depth) {
 }
 
 /* y = start + x panel for a block of two by two tiles, with `pairs` in a tile's row. Tiles of the lower half begin
- * `lower` rows below those of the upper one. */
+ * `lower` rows below the upper half. */
 static void block_of_tiles(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *panel,
                            int64_t depth, int64_t pairs, int64_t lower) {
     const size_t bytes = sizeof(real), y_bytes = (size_t)y_row * bytes, start_bytes = (size_t)start_row * bytes;
@@ -65,8 +65,8 @@ static void block_of_tiles(real *y, int64_t y_row, const real *start, int64_t st
     _tile_stored(3, y + lower * y_row + SIDE, y_bytes);
 }
 
-/* The product for rows <= BLOCK, and a depth that is a multiple of `pairs`. With no more than SIDE rows both halves are
- * the same rows. */
+/* The product for rows <= BLOCK, and a depth that is a multiple of `pairs`. With at most SIDE rows both halves are the
+ * same rows. */
 static void rows_of_tiles(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x, const real *packed,
                           int64_t panel, int64_t rows, int64_t depth, int64_t pairs, int64_t columns) {
     static const real zeros[BLOCK] = {0};
@@ -87,7 +87,8 @@ static void rows_of_tiles(real *y, int64_t y_row, const real *start, int64_t sta
     }
 }
 
-/* Consecutive pairs of x are next to each other (x.step 1). The last pairs that fill no tile have shorter ones. */
+/* Consecutive pairs of x are next to each other (x.step 1). The last pairs, if they fill no tile, have shorter
+ * tiles. */
 GEMM_PRODUCT(K(gemm_product)) {
     const int64_t whole = depth / SIDE * SIDE, rest = depth - whole;
     for (int64_t i = 0; i < rows; i += BLOCK) {

@@ -8,7 +8,7 @@ GEMM_PRODUCT(gemm_product_f32_avx512_bf16);
 GEMM_PRODUCT(gemm_product_f32_avx512_amx);
 #endif
 
-/* By which kernel operands are multiplied that `how` rounds; gemm_product also where there is none for pairs. */
+/* The kernel for operands rounded by `how`; gemm_product if there is no kernel for pairs. */
 static tile_product product_of(rounding how) {
 #if defined(ROT_AVX512) && defined(__AVX512F__) && !ROT_DOUBLE
     if (how == ROUND_BF16_PAIRS) return gemm_product_f32_avx512_bf16;
@@ -31,7 +31,7 @@ rounding K(gemm_rounding)(void) {
     return how == ROUND_BF16 && product_of(by) != K(gemm_product) ? by : how;
 }
 
-/* One number of bfloat16, and two, stored where a float32 may be. */
+/* One bfloat16 number, and two, in the place of a float32. */
 typedef uint16_t half __attribute__((may_alias));
 typedef uint32_t pair __attribute__((may_alias));
 static pair pair_of(real low, real high) { return bf16_bits((float)low) | bf16_bits((float)high) << 16; }
@@ -69,12 +69,12 @@ void K(gemm_round)(real *panels, int64_t depth, int64_t columns, rounding how) {
             pair_rows(panels + k / 2 * NR, panels + k * NR, k + 1 < depth ? panels + (k + 1) * NR : NULL, NR);
 }
 
-/* Rows and numbers of x that are rounded at a time: they stay in the first cache beside a panel's rows. Of rows, as
- * many as are a multiple of what the kernel multiplies at once. */
+/* Rows and numbers of x rounded at a time: they stay in level 1 cache beside a panel's rows. The number of rows is a
+ * multiple of the kernel's. */
 enum { ROUNDED_ROWS = 4 * MR, TILED_ROWS = 32, MOST_ROWS = ROUNDED_ROWS > TILED_ROWS ? ROUNDED_ROWS : TILED_ROWS };
 enum { ROUNDED_DEPTH = 128 };
 
-/* x (rows, depth) rounded into `room`, where its consecutive numbers are next to each other too. */
+/* x (rows, depth) rounded into `room`, with consecutive numbers of a row adjacent, as in x. */
 static gemm_view round_rows(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
     for (int64_t i = 0; i < rows; i++) {
         if (in_pairs(how))
@@ -85,7 +85,7 @@ static gemm_view round_rows(real *room, gemm_view x, int64_t rows, int64_t depth
     return (gemm_view){room, ROUNDED_DEPTH, 1};
 }
 
-/* The same for x whose consecutive rows are next to each other, as they then are in `room`. */
+/* The same for x with consecutive rows adjacent, as they then are in `room`. */
 static gemm_view round_columns(real *room, gemm_view x, int64_t rows, int64_t depth, rounding how) {
     for (int64_t k = 0; k < depth; k += in_pairs(how) ? 2 : 1) {
         const real *const one = x.at + k * x.step;
@@ -97,7 +97,7 @@ static gemm_view round_columns(real *room, gemm_view x, int64_t rows, int64_t de
     return (gemm_view){room, 1, ROUNDED_ROWS};
 }
 
-/* The same for tiles, which take their rows one by one: columns become rows. */
+/* The same for tiles, which need adjacent numbers of a row: columns become rows. */
 static gemm_view tile_columns(real *room, gemm_view x, int64_t rows, int64_t depth) {
     for (int64_t k = 0; k < depth; k += 2) {
         const real *const one = x.at + k * x.step;

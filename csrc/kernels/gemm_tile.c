@@ -8,7 +8,7 @@ typedef __m512 sum_vec;
 typedef vec sum_vec;
 #endif
 
-/* sum + x w; with pairs, the sum of a pair's two products, where numbers below float32's normal ones count as zero */
+/* sum + x w; with pairs, the sum of a pair's two products, where subnormal numbers count as zero */
 ROT_ALWAYS_INLINE sum_vec plus_product(sum_vec sum, const real *x, vec w) {
 #ifdef ROT_PAIRS
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_ps(*x), (__m512bh)w);
@@ -69,7 +69,7 @@ GEMM_PRODUCT(K(gemm_product)) {
             const gemm_view part = {x.at + i * x.row, x.row, x.step};
             const real *const from = start ? start + i * start_row + n : zeros;
             if (width == NR) {
-                /* prefetch the next rows of y: the hardware prefetcher does not foresee them */
+                /* prefetch the next rows of y: the hardware prefetcher does not */
                 for (int64_t r = mr; r < 2 * mr && i + r < rows; r++)
                     for (int64_t v = 0; v < NR; v += GEMM_LINE) __builtin_prefetch(y + (i + r) * y_row + n + v, 1);
                 tile_vectors(y + i * y_row + n, y_row, from, start ? start_row : 0, part, packed, depth, NV, mr);

@@ -1,11 +1,11 @@
 /* The one kernel of all matrix products: a register tile of MR rows by NR columns over packed panels.
  *
  * y = start + x w, where w (depth, columns) was packed into panels of NR columns. Every element of y is one sum in the
- * order of depth, whatever rows and columns are computed together, so results do not depend on the division of work.
+ * order of depth, whichever rows and columns are computed together, so results do not depend on the division of work.
  *
  * Where a precision rounds operands (precision.h), w is rounded in its panels, and x a few rows at a time in a buffer.
- * Processors with AVX512-BF16 multiply pairs of bfloat16, for which this kernel has a variant of its own; those with
- * AMX do so by tiles (gemm_amx.c); others multiply the rounded numbers as float32.
+ * Processors with AVX512-BF16 multiply pairs of bfloat16, in a separate variant of this kernel; processors with AMX
+ * multiply tiles of pairs (gemm_amx.c); others multiply the rounded numbers as float32.
  */
 #ifndef ROT_GEMM_TILE_H
 #define ROT_GEMM_TILE_H
@@ -37,7 +37,7 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
         const int64_t n = least(columns - first, NR);
         const real *const from = w + first * column;
         if (n < NR) memset(panels, 0, (size_t)(depth * NR) * sizeof(real));
-        if (column == 1 && n == NR) { /* registers: a call of memcpy takes longer than the copy of so few */
+        if (column == 1 && n == NR) { /* registers: for so few numbers a call of memcpy is slower */
             for (int64_t k = 0; k < depth; k++)
                 for (int v = 0; v < NV; v++) store(panels + k * NR + v * LANES, load(from + k * row + v * LANES));
             continue;
@@ -54,12 +54,13 @@ static inline void pack(real *restrict panels, const real *restrict w, int64_t d
     }
 }
 
-/* How products round their operands. With ROUND_BF16_PAIRS, numbers k and k+1 of a row of x, and of a column of w, lie
- * together in one word as large as a float32, the first in its low half; a last one alone has a zero beside it. With
- * ROUND_BF16_TILES also, and AMX multiplies them. */
+/* How products round their operands. With ROUND_BF16_PAIRS, numbers k and k+1 of a row of x, and of a column of w,
+ * share one word as large as a float32, the first in its low half; an unpaired last number has a zero beside it. The
+ * same with ROUND_BF16_TILES, where AMX multiplies them. */
 typedef enum { ROUND_NONE, ROUND_TF32, ROUND_BF16, ROUND_BF16_PAIRS, ROUND_BF16_TILES } rounding;
 
-/* That of the calling thread's products in this variant. An entry asks once, since threads that help it have others. */
+/* The rounding of the calling thread's products in this variant. An entry asks once, because its worker threads have
+ * their own precision. */
 rounding K(gemm_rounding)(void);
 static inline rounding rounding_of_call(void) { return ROT_DOUBLE ? ROUND_NONE : K(gemm_rounding)(); }
 
@@ -85,7 +86,7 @@ typedef struct {
     int64_t row, step;
 } gemm_view;
 
-/* Number of vectors to compute for `columns` <= NR of a panel: all, half or one, whichever is enough. */
+/* Number of vectors to compute for `columns` <= NR of a panel: one, half or all, the fewest that suffice. */
 static inline int64_t vectors_for(int64_t columns) { return columns <= LANES ? 1 : columns <= NR / 2 ? NV / 2 : NV; }
 
 /* y(i, n) = start(i, n) + sum_k x(i, k) w(k, n) for `rows` rows and `columns` columns of y. w is packed, in panels that
@@ -101,7 +102,7 @@ static inline void unrounded_product(real *y, int64_t y_row, const real *start, 
     K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
 }
 
-/* The same for numbers that `how` rounds, and w packed by pack_rounded (gemm_rounded.c). */
+/* The same with operands rounded by `how`, and w packed by pack_rounded (gemm_rounded.c). */
 void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                              const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how);
 

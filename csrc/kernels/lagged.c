@@ -1,4 +1,4 @@
-/* Functions of a base and of a lagged input, each of a range of columns, and their adjoints:
+/* Functions of a base and a lagged input, each for a range of columns, and their adjoints:
  *
  *   p_t = base_t + late_{t-1},  late_{-1} = first;   out_t = f(p_t at columns lo .. lo + n - 1)
  *

@@ -10,7 +10,7 @@ typedef struct {
     const real *base, *late, *first;
     const int64_t *lengths;
     int64_t B, T, columns, lo, n, function;
-    real eps; /* least length that LAGGED_UNIT divides by */
+    real eps; /* least divisor of LAGGED_UNIT */
 } range;
 
 /* p (n) of step t of sequence b */

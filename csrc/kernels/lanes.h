@@ -1,8 +1,8 @@
 /* Rows of n lanes; in kernels of real lanes, of n reals.
  *
- * In device code a warp works on a row together, and each of its threads on its own share of the numbers: functions of
- * rows are called by all threads of a warp, with the same arguments. A thread may read what it wrote itself; what
- * others wrote, after join_row. cuda/warps.h includes this after what it needs.
+ * In device code a warp works on a row together, and each thread on its own share of the numbers. All threads of a warp
+ * call functions of rows, with the same arguments. A thread may read the numbers that it wrote itself; numbers of other
+ * threads only after join_row. Device code includes cuda/device.h first (cuda/warps.h).
  */
 #ifndef ROT_LANES_H
 #define ROT_LANES_H
@@ -30,7 +30,8 @@ ROT_ROW void zero_row(lane *y, int64_t n) { memset(y, 0, (size_t)n * sizeof(lane
 ROT_ROW void join_row(void) {}
 #endif
 
-/* Sets one number of a row, which all threads may then read; and adds to one that none reads before join_row. */
+/* set_one sets one number of a row, which all threads may then read. The next function adds to a number that no thread
+ * reads before join_row. */
 ROT_ROW void set_one(lane *at, lane x) {
     join_row();
     EACH_OF_ROW(j, 1) at[j] = x;
@@ -50,12 +51,12 @@ ROT_ROW void add_row(lane *restrict sum, const lane *restrict x, int64_t n) {
     EACH_OF_ROW(j, n) sum[j] = lane_add(sum[j], x[j]);
 }
 
-/* The first n lanes of `rows` rows that begin `stride` apart; none where `rows` is negative. */
+/* Zeroes the first n lanes of `rows` rows that begin `stride` apart; does nothing if `rows` is negative. */
 ROT_ROW void zero_rows(lane *y, int64_t rows, int64_t n, int64_t stride) {
     for (int64_t r = 0; r < rows; r++) zero_row(y + r * stride, n);
 }
 
-/* The steps of sequence b of y (B,T,n) from its `all` valid ones on. */
+/* Zeroes the steps of sequence b of y (B,T,n) after its `all` valid steps. */
 ROT_ROW void zero_padding(lane *y, int64_t b, int64_t all, int64_t T, int64_t n) {
     zero_row(y + (b * T + all) * n, (T - all) * n);
 }

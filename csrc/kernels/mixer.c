@@ -3,8 +3,8 @@
  *
  * The M = B*T tokens are divided into groups by the shapes alone; the gradients of constant u and alpha are summed in
  * order within a group, then over groups, so results have the same bits for any number of threads. `u_varying`: u is
- * (B,T,...), else that of one token; `alpha_varying`: so is alpha. `lengths` (B) or NULL: tokens at t >= lengths[b] are
- * neither read nor counted, and are written as zero.
+ * (B,T,...), else u of one token for all; `alpha_varying`: the same for alpha. `lengths` (B) or NULL: tokens at t >=
+ * lengths[b] are neither read nor counted, and are written as zero.
  */
 #include "mixer.h"
 #include "kernels.h"

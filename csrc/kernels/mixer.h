@@ -1,17 +1,17 @@
 /* Channel mixers, a token at a time: v <- Q v and its adjoint. mixer.c walks over tokens with them.
  *
- * Q depends on vectors u and gains alpha; mixer_prepare computes what depends on u alone:
+ * Q depends on vectors u and gains alpha; mixer_prepare computes the numbers that depend on u alone:
  *   MIXER_HOUSEHOLDER   Q = prod_{i=0..R-1} (I - 2 alpha_i w_i w_i^T),   w = u / |u|, u (R,D), alpha (R)
  *   MIXER_DPLR          Q = I - 2 sum_i alpha_i w_i w_i^T
  *   MIXER_LOW_RANK      Q = sum_i alpha_i w_i w_i^T
  *   MIXER_KRONECKER     Q v = v - 2 Left^T X Right^T,  v read as a matrix X (R, D/R);  Left = diag(alpha_left) W,
- *                       W = rownormalise(U U^T), Right likewise; u has the rows of the left's and of the right's upper
- *                       triangular U, and alpha R + D/R gains
+ *                       W = rownormalise(U U^T), Right likewise; u has the rows of the two upper triangular U, left
+ *                       first, and alpha has R + D/R gains
  *   MIXER_MONARCH       Q = I - blockdiag(alpha_k U_k U_k^T), with D/R blocks of R channels; u has the rows of each
  *                       upper triangular U_k
  *   MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
  *   MIXER_MATRIX        Q = u (D,D), without gains, R = D
- *   MIXER_ROTATION      Q = R_0 .. R_{R-1}, each of which turns D/2 planes by the angles of a row of u (R,D/2), without
+ *   MIXER_ROTATION      Q = R_0 .. R_{R-1}; each R_k turns D/2 planes by the angles of row k of u (R,D/2), without
  *                       gains, D even; plane i of R_k has the lanes i and D/2 + (i + s) mod D/2, with s of plane_shift
  */
 #ifndef ROT_MIXER_H
@@ -24,7 +24,7 @@
 #include "lanes.h"
 #include "rotation.h"
 
-/* A function that takes long to compile, compiled once per file: the time of a call is negligible beside its loops. */
+/* A function that is slow to compile is compiled once per file: the time of a call is negligible beside its loops. */
 #define APART __attribute__((noinline, unused)) static
 
 enum { MIX_SUMS = 128 / sizeof(real) };
@@ -48,7 +48,7 @@ ROT_ROW real dot(const real *restrict a, const real *restrict b, int64_t n) {
     return warp_sum(sum);
 }
 #else
-/* a . b in several partial sums, so that the loop can be vectorised without reordering. */
+/* a . b in several partial sums: the loop can be vectorised without reordering. */
 ROT_ROW real dot(const real *restrict a, const real *restrict b, int64_t n) {
     real sum[MIX_SUMS] = {0};
     int64_t j = 0;
@@ -82,7 +82,7 @@ ROT_ROW real normalise(real *restrict w, const real *restrict u, int64_t n) {
     return scale * inverse;
 }
 
-/* du += the gradient of u, given that of w = u / |u|:  (dw - w (w . dw)) / |u| */
+/* du += the gradient of u, from dw for w = u / |u|:  (dw - w (w . dw)) / |u| */
 ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const real *restrict w, real inverse,
                                int64_t n) {
     const real along = dot(w, dw, n);
@@ -92,7 +92,7 @@ ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const
 ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 
-/* Whether a mixer is made of vectors, for any R; for the others, R divides D, or is D. */
+/* Whether a mixer is made of vectors, for any R. In the other forms R divides D, or is D. */
 ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
 ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
     if (has_vectors(form)) return true;
@@ -100,7 +100,7 @@ ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
     return R >= 1 && (form == MIXER_GRAM || form == MIXER_MATRIX ? D == R : D % R == 0);
 }
 
-/* Sizes: of u and alpha of one token, of what is prepared from u, and of the adjoint's scratch. */
+/* Sizes: of u and alpha of one token, of the numbers prepared from u, and of the adjoint's scratch. */
 ROT_INLINE int64_t mixer_columns(mixer m) { return m.R ? m.D / m.R : 0; }
 ROT_INLINE int64_t mixer_u(mixer m) {
     const int64_t a = m.R, b = mixer_columns(m);
@@ -185,7 +185,7 @@ ROT_ROW void add_direction(real *restrict du, const real *restrict v, const real
 }
 
 /* g (D) <- Q^T g; du and dalpha are added to; v (D) is the input of Q; scratch (R (D + 1)).
- * With q_i = w_i . g and s_i = w_i . v, each term on its own. */
+ * With q_i = w_i . g and s_i = w_i . v, each term is independent. */
 ROT_ROW void adjoint_sum(real *g, real *du, real *dalpha, const real *v, const real *w, const real *alpha,
                          real *scratch, mixer m) {
     const real *const inverse = w + m.R * m.D;
@@ -235,7 +235,7 @@ APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n
     }
 }
 
-/* rows += the gradient of the triangle, given that of E = U U^T:  dU = (dE + dE^T) U;  room (n) is scratch. */
+/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U;  room (n) is scratch. */
 APART void adjoint_triangle(real *restrict rows, const real *restrict dE, const real *restrict U, real *restrict room,
                             int64_t n) {
     for (int64_t i = 0; i < n; rows += n - i, i++) {
@@ -245,7 +245,7 @@ APART void adjoint_triangle(real *restrict rows, const real *restrict dE, const 
     }
 }
 
-/* rows += the gradient of the triangle, given that of W; dE (n,n) and room (n) are scratch:
+/* rows += the gradient of the triangle, from dW; dE (n,n) and room (n) are scratch:
  *   E = U U^T,   dE_i = (dW_i - W_i (W_i . dW_i)) / |E_i| */
 APART void adjoint_factor(real *restrict rows, const real *restrict dW, const real *restrict w, real *restrict dE,
                           real *restrict room, int64_t n) {
@@ -344,7 +344,7 @@ ROT_ROW void gram_times(real *restrict y, const real *restrict G, const real *re
     for (int64_t i = 0; i < n; i++) set_one(y + i, dot(G + i * n, x, n));
 }
 
-/* Of a block: Q = kept + factor alpha G */
+/* A block is Q = kept I + factor alpha G */
 ROT_INLINE real gram_kept(mixer m) { return m.form == MIXER_GRAM ? 0 : 1; }
 ROT_INLINE real gram_factor(mixer m) { return m.form == MIXER_GRAM ? 1 : -1; }
 
@@ -401,15 +401,15 @@ ROT_ROW void adjoint_matrix(real *g, real *du, const real *v, const real *w, rea
 
 /* -------------------------------------------------------------------------------------------------------- rotation */
 
-/* Factors 0, 1, 2, .. have shifts 0, 1, 3, 7, .., and from ceil(log2 D) on again: m of them in a row reach 2^m lanes
- * from each lane, whatever the even D. */
+/* Factors 0, 1, 2, .. have shifts 0, 1, 3, 7, .., repeated from ceil(log2 D) on. m factors in a row reach 2^m lanes
+ * from each lane, for every even D. */
 ROT_INLINE int64_t plane_shift(int64_t k, int64_t D) {
     int64_t levels = 1;
     while (levels < 62 && (int64_t)1 << levels < D) levels++;
     return D < 2 ? 0 : (((int64_t)1 << k % levels) - 1) % (D / 2);
 }
 
-/* An angle of a layer: within -largest and largest, and nearly u near zero. */
+/* An angle of a layer: between -largest and largest, and close to u near zero. */
 ROT_INLINE real bounded_angle(real u, real largest) { return largest * vmath_tanh(u / largest); }
 
 /* w: for each factor the cosines (D/2) and sines (D/2) of its angles */

@@ -1,7 +1,7 @@
-/* The gains of a mixer as it is applied, a token at a time: what the normalisation of its vectors makes of alpha.
+/* The gains that a mixer applies, a token at a time: alpha, changed by the normalisation of the mixer's vectors.
  *
  * With c(r) = min(1, r / eps), and c = 1 for eps = 0, a vector u / max(|u|, eps) is c(|u|) times the unit vector of
- * mixer.h. So normalising with an epsilon is a change of the gains:
+ * mixer.h. Normalising with an epsilon is therefore a change of the gains:
  *   vectors     gain_i = alpha_i c(|u_i|)^2
  *   Kronecker   gain_i = alpha_i c(|G_i|) of the rows of G = U U^T, left and right; with `steps`, divided by
  *               sigma + eps, where sigma is an estimate of the largest eigenvalue of W = diag(c) rownormalise(G):
@@ -38,7 +38,7 @@ ROT_INLINE real one_over(real x) { return x == 0 ? 0 : 1 / x; }
 /* The iterates x (steps + 1, n), 1 / |W x_{k-1}| (steps), and y (n) */
 ROT_INLINE int64_t power_room(int64_t n, int64_t steps) { return steps ? (steps + 1) * n + steps + n : 0; }
 
-/* sigma of W (n,n), n and steps at least 1; what the adjoint needs is in `room`. */
+/* sigma of W (n,n), n and steps at least 1; `room` receives the numbers for the adjoint. */
 ROT_ROW real power_norm(real *room, const real *w, int64_t n, int64_t steps) {
     real *const x = room, *const inverse = x + (steps + 1) * n, *const y = inverse + steps;
     EACH_OF_ROW(j, n) x[j] = 1 / ROT_SQRT((real)n);
@@ -76,13 +76,13 @@ ROT_ROW void power_norm_adjoint(real *dW, real *dx, real dsigma, real *room, con
 
 /* ------------------------------------------------------------------------------------------------------ Kronecker */
 
-/* Of a factor of n rows: what prepare_factor writes, W (n,n), the power iteration; then for the adjoint dW (n,n), and
- * scratch. */
+/* Room for a factor of n rows: the output of prepare_factor, W (n,n), the power iteration; then for the adjoint dW
+ * (n,n), and scratch. */
 ROT_INLINE int64_t factor_gains_room(int64_t n, int64_t steps) {
     return factor_room(n) + n * n + power_room(n, steps) + 2 * n * n + 3 * n;
 }
 
-/* gain (n) of a factor, whose triangle is given by rows; returns 1 / (sigma + eps), or 1 without `steps`. */
+/* gain (n) of a factor with its triangle given by rows; returns 1 / (sigma + eps), or 1 without `steps`. */
 ROT_ROW real factor_gains(real *gain, const real *rows, const real *alpha, real *room, int64_t n, gaining g) {
     real *const unit = room, *const w = unit + factor_room(n), *const power = w + n * n;
     const real *const inverse = unit + n * n;
@@ -121,7 +121,7 @@ ROT_ROW void factor_gains_adjoint(real *drows, real *dalpha, const real *dgain, 
     }
     zero_row(dE, n * n);
     join_row();
-    for (int64_t i = 0; i < n; i++) { /* W_i = c_i unit_i, and the length of a row is that along its unit vector */
+    for (int64_t i = 0; i < n; i++) { /* W_i = c_i unit_i: the length of a row is its length along the unit vector */
         const real c = part_of_unit(inverse[i], g.eps), along = dot(dW + i * n, unit + i * n, n);
         EACH_OF_ROW(j, n) dW[i * n + j] *= c;
         normalise_adjoint(dE + i * n, dW + i * n, unit + i * n, inverse[i], n);
@@ -132,10 +132,10 @@ ROT_ROW void factor_gains_adjoint(real *drows, real *dalpha, const real *dgain, 
 
 /* -------------------------------------------------------------------------------------------------- Monarch, Gram */
 
-/* Of a block: what prepare_gram writes; for Gram the power iteration; dG (n,n), and scratch. */
+/* Room for a block: the output of prepare_gram; for Gram the power iteration; dG (n,n), and scratch. */
 ROT_INLINE int64_t gram_gains_room(int64_t n, int64_t steps) { return 3 * n * n + power_room(n, steps) + 2 * n; }
 
-/* sigma of a block whose triangle is given by rows; or the largest |row|, and its number in `at`. */
+/* sigma of a block with its triangle given by rows; or the largest |row|, and its index in `at`. */
 ROT_ROW real gram_size(real *room, const real *rows, int64_t *at, int64_t n, gaining g) {
     real *const G = room, *const scratch = room + 3 * n * n;
     prepare_gram(G, rows, n);
@@ -185,7 +185,7 @@ ROT_INLINE int64_t gains_room(gaining g) {
                                        : gram_gains_room(a, g.steps);
 }
 
-/* Whether gains are others than alpha. */
+/* Whether gains differ from alpha. */
 ROT_INLINE bool changes_gains(gaining g) {
     return mixer_alpha(g.m) && (g.eps > 0 || g.steps || g.m.form == MIXER_MONARCH || g.m.form == MIXER_GRAM);
 }

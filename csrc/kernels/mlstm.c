@@ -1,18 +1,18 @@
 /* The matrix memory of the mLSTM (Beck et al. 2024, "xLSTM", equations 19 to 27) and its adjoint, in chunks of CHUNK
- * steps. Of a head, with queries q_t and keys k_t (N), values v_t (P), input gate i_t = exp(log_i) and forget gate f_t
- * = exp(log_f):
+ * steps. A head has queries q_t and keys k_t (N), values v_t (P), input gate i_t = exp(log_i) and forget gate f_t =
+ * exp(log_f):
  *
  *   C_t = f_t C_{t-1} + i_t v_t k_t^T,    n_t = f_t n_{t-1} + i_t k_t,    y_t = C_t q_t / max(|n_t . q_t|, 1)
  *
- * The normaliser n is one more row of the matrix C, for a value that is always 1: below v_t is (v_t, 1), S_t the matrix
- * (P+1,N) of both, and the numerator and the denominator of y are together Y_t = S_t q_t. So this is a linear scan with
- * a transition for each head, as that of Mamba-2 (ssd.c), and a quotient.
+ * The normaliser n is one more row of the matrix C, for a value that is always 1. Below, v_t means (v_t, 1), S_t is the
+ * matrix (P+1,N) of both, and Y_t = S_t q_t holds the numerator and the denominator of y. This is a linear scan with
+ * one transition for each head, like Mamba-2's (ssd.c), and a quotient.
  *
- * Since gates may overflow, what is stored of a state is e^{-m_t} S_t, with a level m_t that follows the largest term:
+ * Gates may overflow, so the stored state is e^{-m_t} S_t, with a level m_t that follows the largest term:
  *
  *   m_t = max(log f_t + m_{t-1}, log i_t)
  *
- * and y_t is the quotient of numbers scaled alike, max(|.|, 1) becoming max(|.|, e^{-m_t}): y does not depend on m.
+ * and y_t is a quotient of equally scaled numbers, with max(|.|, e^{-m_t}) for max(|.|, 1): y does not depend on m.
  * With b_k the sum of log f over the steps of a chunk up to k, a_j = log i_j - b_j, and m, S before the chunk:
  *
  *   m_k = b_k + p_k,    p_k = max(m, a_0 .. a_k)
@@ -20,7 +20,7 @@
  *   e^{-m_last} S_last = e^{m - p_last} (e^{-m} S) + sum_j e^{a_j - p_last} v_j k_j^T
  *
  * where no exponent is positive. The exponents a, b and p are in double and in units of log 2, because differences of
- * large ones matter. The level that is stored is rounded, and the state after the chunk scaled by the rounded one.
+ * large numbers matter. The stored level is rounded, and the rounded level scales the state after the chunk.
  *
  * A task is a head of a sequence; it walks through time. Every sum has one order, so results have the same bits for any
  * number of threads. `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as
@@ -55,8 +55,8 @@ static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int
     return p;
 }
 
-/* A head over a chunk: its index among those of all sequences; the steps; where the numbers of its keys, of its values
- * and of its gates begin. */
+/* A head over a chunk: its index among the heads of all sequences; the steps; the places of its keys, values and
+ * gates. */
 typedef struct {
     int64_t head, chunk, steps;
     place key, value, gate;
@@ -78,12 +78,12 @@ typedef struct {
     const real *q, *k, *v, *log_i, *log_f;
 } inputs;
 
-/* A thread's memory: squares of pairs of steps, matrices of a chunk, and packed ones (gemm_tile.h). */
+/* A thread's memory: squares of pairs of steps, matrices of a chunk, and packed matrices (gemm_tile.h). */
 typedef struct {
     real *products, *weights, *pairs;   /* squares */
     real *v, *y, *dv;                   /* (CHUNK,R) */
     real *scaled;                       /* (CHUNK,N) */
-    real *packed_k, *packed_q, *packed; /* (CHUNK,N), and any other */
+    real *packed_k, *packed_q, *packed; /* (CHUNK,N); any matrix */
 } room;
 
 static int64_t packed_size(const plan *p) {
@@ -103,9 +103,9 @@ static room room_at(real *at, const plan *p) {
     return r;
 }
 
-/* The exponents of a chunk, in units of log 2, and what follows from them: e^{m - p_k}, from the state before the chunk
- * to step k; e^{a_k - p_last}, from step k to the state after it; e^{m - p_last}; e^{-m_k}, the least denominator; the
- * level after the chunk; and the step whose gate sets that level, -1 if none does. */
+/* The exponents of a chunk, in units of log 2, and the factors: e^{m - p_k}, from the state before the chunk to step k;
+ * e^{a_k - p_last}, from step k to the state after it; e^{m - p_last}; e^{-m_k}, the least denominator; the level after
+ * the chunk; and the step whose gate sets that level, -1 if none does. */
 typedef struct {
     double a[CHUNK], p[CHUNK];
     real since[CHUNK], until[CHUNK], whole, least[CHUNK], level;
@@ -141,7 +141,7 @@ static void load_weights(real *restrict square, const exponents *e, int64_t n) {
     }
 }
 
-/* q k^T, the values with a 1 behind each, and the keys packed. */
+/* q k^T, the values with a 1 after each, and the keys packed. */
 static void load_chunk(const room *r, const inputs *in, const plan *p, const piece *at) {
     const int64_t n = at->steps, N = p->N, row = at->key.row;
     const real *const k = in->k + at->key.first;
@@ -156,7 +156,8 @@ static void load_chunk(const room *r, const inputs *in, const plan *p, const pie
 
 /* ---- forward ---- */
 
-/* y, the scaled denominators n . q, and the scaled state and its level, from those before the chunk to those after. */
+/* y, the scaled denominators n . q, and the scaled state and its level, which advance from before the chunk to after
+ * it. */
 static void forward_chunk(real *y, real *den, real *state, real *level, const inputs *in, const plan *p, const room *r,
                           const piece *at) {
     const int64_t n = at->steps, P = p->P, N = p->N, R = p->R;
@@ -225,13 +226,13 @@ typedef struct {
     real *dq, *dk, *dv, *dlog_i, *dlog_f;
 } gradients;
 
-/* What came out of a forward pass, and the gradient of y. */
+/* The outputs of forward, and the gradient of y. */
 typedef struct {
     const real *dy, *y, *den;
 } outputs;
 
-/* dY of the quotient y = Y / max(|Y_P|, least), scaled as Y is:  dY = dy / max,  dY_P = -sign(Y_P) dy . y / max, or 0
- * where `least` is the larger. */
+/* dY of the quotient y = Y / max(|Y_P|, least), scaled like Y:  dY = dy / max,  dY_P = -sign(Y_P) dy . y / max, or 0
+ * where `least` is larger. */
 static void quotient_adjoint(real *restrict dY, const outputs *out, const exponents *e, const plan *p,
                              const piece *at) {
     for (int64_t k = 0; k < at->steps; k++) {
@@ -245,9 +246,8 @@ static void quotient_adjoint(real *restrict dY, const outputs *out, const expone
     }
 }
 
-/* The gradient `dlevel` of the level after a chunk, through the steps whose gates it is made of: to the input gate that
- * set it and the forget gates since, or, if none did, to all forget gates and on to the level before, which it returns
- * the gradient of. */
+/* Adds the gradient `dlevel` of the level after a chunk to its gates: the input gate that set the level and the later
+ * forget gates; or, if no gate set it, all forget gates. Returns the gradient of the level before the chunk. */
 static real level_adjoint(real *restrict dlog_i, real *restrict dlog_f, real dlevel, int64_t largest, int64_t n) {
     for (int64_t k = largest + 1; k < n; k++) dlog_f[k] += dlevel;
     if (largest < 0) return dlevel;
@@ -255,9 +255,9 @@ static real level_adjoint(real *restrict dlog_i, real *restrict dlog_f, real dle
     return 0;
 }
 
-/* A head over a chunk: `state` and `level` are those before it, scaled; g on entry the gradient of the scaled state
- * after it, then of that before; dlevel likewise, of the level at fixed states that are not scaled. In the last chunk
- * dlevel is on entry that at fixed scaled states. */
+/* A head over a chunk. `state` (scaled) and `level` are from before the chunk. g is on entry the gradient of the scaled
+ * state after the chunk, then of the scaled state before it; dlevel likewise for the level, at fixed unscaled states.
+ * In the last chunk dlevel is on entry the gradient at fixed scaled states. */
 static void backward_chunk(const gradients *d, real *g, real *dlevel, const outputs *out, const real *state, real level,
                            const inputs *in, const plan *p, const room *r, const piece *at, bool last) {
     const int64_t n = at->steps, P = p->P, N = p->N, R = p->R, row = at->key.row;
@@ -314,15 +314,15 @@ static void backward_chunk(const gradients *d, real *g, real *dlevel, const outp
 
 /* dq, dk (B,T,H,N), dv (B,T,H,P), dlog_i, dlog_f (B,T,H), dc0 (B,H,P,N), dn0 (B,H,N), dm0 (B,H), all overwritten; dy
  * (B,T,H,P); dcT, dnT, dmT like cT, nT, mT, or NULL for zeros; the rest as given to forward or written by it. With dY_t
- * the adjoint of the quotient, of states that are not scaled:
+ * the adjoint of the quotient, for unscaled states:
  *
  *   g_t = dY_t q_t^T + f_{t+1} g_{t+1}    with boundary g_T = e^{-m_T} (dcT, dnT) for the state after the last step
  *   dq_t = S_t^T dY_t,    dv_t = i_t g_t k_t,    dk_t = i_t g_t^T v_t
  *   dlog_i_t = v_t . dv_t,    dlog_f_t = f_t g_t . S_{t-1},    (dc0, dn0) = e^{m0} f_0 g_0  (dcT, dnT if no steps)
  *
- * The levels matter for the final state alone, which is e^{-m_T} S_T: mT has there the further gradient -(dcT, dnT) .
- * (cT, nT). That of m_T goes to the gates of which m_T is made; dm0 also has (dc0, dn0) . (c0, n0), since S_{-1} =
- * e^{m0} (c0, n0). Everything is computed scaled, g_t by e^{m_t}, in chunks as forward. */
+ * The levels matter only for the final state e^{-m_T} S_T, which gives mT the additional gradient -(dcT, dnT) . (cT,
+ * nT). The gradient of m_T goes to the gates that set m_T. dm0 also has (dc0, dn0) . (c0, n0), because S_{-1} = e^{m0}
+ * (c0, n0). Everything is computed scaled, g_t by e^{m_t}, in chunks like forward. */
 KERNEL(mlstm_backward) {
     const plan p = plan_of(lengths, batch, T, H, P, N);
     const inputs in = {q, k, v, log_i, log_f};

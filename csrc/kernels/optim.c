@@ -78,8 +78,8 @@ KERNEL(adamw) {
     return ROT_OK;
 }
 
-/* As `adamw` for each group, its gradients scaled by the norm of all. Nothing is updated if that is not finite, or as
- * in adamw_norm. */
+/* Like `adamw` for each group, with gradients scaled by the norm over all groups. Nothing is updated if adamw_norm is
+ * not finite. */
 KERNEL(adamw_groups) {
     double *const sums = WORKSPACE(double, pieces_of(n, BLOCK), 2);
     if (!sums) return ROT_NO_MEMORY;

@@ -1,8 +1,8 @@
 /* Rotations P = expm(M - M^T) of square matrices, and the adjoint; computed in double for every dtype.
  *
  * Only matrix products, each matrix by one thread in one order: unlike LAPACK's, results have the same bits for any
- * number of threads. Matrices are padded in the workspace, rows to a multiple of TILE and columns to one of DOUBLES;
- * the padding does not affect results.
+ * number of threads. Matrices are padded in the workspace, rows to a multiple of TILE and columns to a multiple of
+ * DOUBLES; the padding does not affect results.
  */
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 enum {
     DOUBLES = VECTOR_BYTES / sizeof(double),
-    TILE = 4,         /* rows of a product made at once */
+    TILE = 4,         /* rows of a product computed at once */
     SERIAL = 1 << 15, /* numbers of all products below which one thread is used */
 };
 typedef double doubles __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
@@ -93,7 +93,7 @@ static int halvings(const task *t) {
     return halvings_of(sum);
 }
 
-/* E = expm(A) for A = -A^T, and dE, its Frechet derivative in direction dA, if asked for. A and dA are overwritten.
+/* E = expm(A) for A = -A^T, and dE, its Frechet derivative in direction dA, if `derivative`. A and dA are overwritten.
  *
  * Scaling and squaring of the series sum_k A^k / k!, by Horner's rule in X = A^2 with two terms per coefficient.
  * The derivative follows by the product rule. */
@@ -181,9 +181,9 @@ KERNEL(orthogonal_forward) {
 
 /* dM = L - L^T with L the Frechet derivative of expm at (M - M^T)^T in direction dP; dM, dP, M (G,n,n).
  *
- * That derivative is the adjoint of the one at M - M^T. The Newton step needs no adjoint of its own: it is the
- * identity on orthogonal matrices, and the part of dP normal to them, P times a symmetric matrix, adds a symmetric
- * matrix to L, which cancels in L - L^T. */
+ * This derivative is the adjoint of the derivative at M - M^T. The Newton step needs no adjoint: it is the identity on
+ * orthogonal matrices, and the part of dP normal to them, P times a symmetric matrix, adds a symmetric matrix to L,
+ * which cancels in L - L^T. */
 KERNEL(orthogonal_backward) {
     if (!in_range(M, G * n * n)) return ROT_OUT_OF_RANGE;
     double *const work = new_tasks(G, n);

@@ -1,4 +1,4 @@
-/* What the exponential of a skew-symmetric matrix needs on every device (orthogonal.c). */
+/* Constants for the exponential of a skew-symmetric matrix on every device (orthogonal.c). */
 #ifndef ROT_ORTHOGONAL_H
 #define ROT_ORTHOGONAL_H
 

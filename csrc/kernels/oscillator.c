@@ -2,11 +2,11 @@
  *
  *   h_t = M h_{t-1} + f u_t,   h = (z, x)
  *
- * (oscillator_step of steps.h, with its adjoint): oscillators, where a complex number for (z, x) would need M's
- * eigenvalues to be distinct. Arrays are (2, N) for two numbers of each lane, m is (2, 2, N).
+ * (oscillator_step of steps.h, with its adjoint): oscillators. A complex state in place of (z, x) would need distinct
+ * eigenvalues of M. Arrays are (2, N) for two numbers of each lane; m is (2, 2, N).
  *
- * A task is a strip of lanes of a sequence. Its sums over time are in double, and those of sequences are added in
- * order, so results have the same bits for any number of threads.
+ * A task is a strip of lanes of a sequence. Sums over time are in double, and sums of sequences are added in order, so
+ * results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */
@@ -17,7 +17,7 @@
 #include "stop.h"
 #include "workspace.h"
 
-enum { STRIP = 64, SERIAL = 32768, SUMS = 6 }; /* sums: of M's four numbers, and of f's two */
+enum { STRIP = 64, SERIAL = 32768, SUMS = 6 }; /* SUMS: four for M, two for f */
 
 /* Lane j of a strip of (2,2,N), and of (2,N). */
 static oscillator_map map_at(const real *m, int64_t N, int64_t j) {
@@ -26,7 +26,7 @@ static oscillator_map map_at(const real *m, int64_t N, int64_t j) {
 static oscillator_pair pair_at(const real *x, int64_t N, int64_t j) { return (oscillator_pair){x[j], x[N + j]}; }
 static void set_pair(real *x, int64_t N, int64_t j, oscillator_pair one) { x[j] = one.z, x[N + j] = one.x; }
 
-/* Two rows of n numbers, N apart; zeros where there are none. */
+/* Two rows of n numbers, N apart; zeros if `from` is NULL. */
 static void take_pair(real *restrict to, const real *restrict from, int64_t stride, int64_t N, int64_t n) {
     for (int i = 0; i < 2; i++) copy_or_zero_row(to + i * stride, from ? from + i * N : NULL, n);
 }
@@ -63,7 +63,7 @@ KERNEL(oscillator_scan_forward) {
     return ROT_OK;
 }
 
-/* g: the gradient of h_t from later steps, which becomes that of h_{t-1}; sums (SUMS, N). */
+/* g: the gradient that reaches h_t from later steps, replaced by the gradient that reaches h_{t-1}; sums (SUMS, N). */
 static void step_back(real *restrict g, double *restrict sums, real *restrict du, const real *restrict dh,
                       const real *restrict m, const real *restrict f, const real *restrict u,
                       const real *restrict before, int64_t stride, int64_t N, int64_t n) {
@@ -82,8 +82,8 @@ static void step_back(real *restrict g, double *restrict sums, real *restrict du
     }
 }
 
-/* dm (2,2,N), df (2,N), du (B,T,N), dh0 (B,2,N), all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and what forward
- * read and wrote. */
+/* dm (2,2,N), df (2,N), du (B,T,N), dh0 (B,2,N), all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and forward's
+ * inputs and outputs. */
 KERNEL(oscillator_scan_backward) {
     const int64_t strips = pieces_of(N, STRIP);
     double *const sums = WORKSPACE(double, B, SUMS, N);

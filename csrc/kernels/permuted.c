@@ -1,15 +1,15 @@
-/* Scans of PD-SSM: a diagonal D and then a matrix P whose columns each have a single 1, both of every step, on complex
- * states h, which are (2, N), real parts and imaginary parts:
+/* Scans of PD-SSM: each step applies a diagonal D, then a matrix P with a single 1 in each column, to complex states h,
+ * stored as (2, N), real parts and imaginary parts:
  *
  *   h_t = P_t D_t h_{t-1} + x_t,   P_t[i, j] = 1 for i = p_t[j], else 0,   p_t[j] = argmax_i M_t[i, j],
  *   M_t = sum_k w_t[k] M[k]
  *
- * so that a step scatters N numbers, and M_t (N, N) is only ever there for a strip of columns of one step.
+ * A step scatters N numbers. M_t (N, N) is only computed for a strip of columns of one step at a time.
  *
- * A task of the choice is a step, one of the scan a sequence. Sums over steps are in double and in the order of steps,
- * so results have the same bits for any number of threads.
+ * A task of the choice is a step; a task of the scan is a sequence. Sums over steps are in double and in the order of
+ * steps, so results have the same bits for any number of threads.
  *
- * Where a number of M_t is not a number, h_t is none: no row is the right one.
+ * If M_t has a NaN, h_t is NaN: no row is right.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  */
@@ -59,7 +59,7 @@ KERNEL(permuted_scan_forward) {
     return ROT_OK;
 }
 
-/* The state before a step, and NULL for zeros. */
+/* The state before a step; NULL for zeros. */
 static const real *state_before(const real *h, const real *h0, int64_t b, int64_t t, int64_t T, int64_t N) {
     if (t) return h + (b * T + t - 1) * 2 * N;
     return h0 ? h0 + b * 2 * N : NULL;
@@ -69,9 +69,9 @@ static cplx lane_before(const real *h_prev, int64_t N, int64_t j) {
     return h_prev ? pair_of(h_prev, N, j) : zero;
 }
 
-/* For the columns from `lo` on, n of them, of one step: the gradient G_ij = Re(g_i conj((D h_prev)_j)) of P, as that of
- * the softmax of each column of M_t:  dM_t[i, j] = S_ij (G_ij - sum_i' S_i'j G_i'j). `soft` (N, STRIP) is memory;
- * dm[k] (N, STRIP) gets w[k] dM_t added, and dw[k] the sum of dM_t M[k]. */
+/* For the columns from `lo` on, n of them, of one step: the gradient G_ij = Re(g_i conj((D h_prev)_j)) of P, used as
+ * the gradient of the softmax of each column of M_t:  dM_t[i, j] = S_ij (G_ij - sum_i' S_i'j G_i'j). `soft` (N, STRIP)
+ * is memory; dm[k] (N, STRIP) gets w[k] dM_t added, and dw[k] the sum of dM_t M[k]. */
 static void soften_columns(double *restrict dm, double *restrict dw, real *restrict soft, const real *restrict g,
                            const real *restrict d, const real *restrict h_prev, const real *restrict w,
                            const real *restrict m, int64_t choices, int64_t N, int64_t lo, int64_t n) {
@@ -117,12 +117,12 @@ static void soften_columns(double *restrict dm, double *restrict dw, real *restr
     }
 }
 
-/* dw, dm, dd, dx, dh0, all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and what forward read and wrote.
+/* dw, dm, dd, dx, dh0, all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and forward's inputs and outputs.
  *
  *   g_t = dh_t + conj(D_{t+1}) P_{t+1}^T g_{t+1}, which begins with dhT;   dx_t = g_t;   dh0 = conj(D_1) P_1^T g_1;
  *   dD_t[j] = g_t[p_t[j]] conj(h_{t-1}[j])
  *
- * and dM and dw straight through the choice (soften_columns), with g of dx. */
+ * and dM and dw straight through the choice (soften_columns), with g_t. */
 KERNEL(permuted_scan_backward) {
     const int64_t strips = pieces_of(N, STRIP);
     double *const sums = WORKSPACE(double, strips, choices, N, STRIP);
@@ -137,7 +137,7 @@ KERNEL(permuted_scan_backward) {
     for (int64_t b = 0; b < B; b++) {
         if (stopped(stop)) continue;
         const int64_t all = steps_of(lengths, b, T);
-        real *const g = dh0 + b * 2 * N; /* of the state after the step, from later steps; then of that before it */
+        real *const g = dh0 + b * 2 * N; /* of the state after the step, from later steps; then before it */
         copy_or_zero_row(g, dhT ? dhT + b * 2 * N : NULL, 2 * N);
         for (int64_t t = all - 1; t >= 0; t--) {
             const int64_t at = b * T + t, row = at * 2 * N;

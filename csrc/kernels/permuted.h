@@ -6,9 +6,9 @@
 
 #include "lanes.h"
 
-enum { STRIP = 16 }; /* columns that are taken at a time */
+enum { STRIP = 16 }; /* columns processed at a time */
 
-/* The n numbers from one place on in a row of M_t = sum_k w[k] M[k]; `m` points to that place in M[0]. */
+/* n numbers from one place on in a row of M_t = sum_k w[k] M[k]; `m` points to the place in M[0]. */
 ROT_INLINE void mix_row(real *restrict row, const real *restrict w, const real *restrict m, int64_t choices, int64_t N,
                         int64_t n) {
     for (int64_t j = 0; j < n; j++) row[j] = 0;
@@ -16,8 +16,8 @@ ROT_INLINE void mix_row(real *restrict row, const real *restrict w, const real *
         for (int64_t j = 0; j < n; j++) row[j] += w[k] * m[k * N * N + j];
 }
 
-/* p (n), n <= STRIP: in each of the columns from one place on the row of M_t's largest number, the first one of equal
- * ones; `m` points to that place in M[0]. Returns whether all of them are numbers: if not, no row is the right one. */
+/* p (n), n <= STRIP: for each of n columns from one place on, the row of M_t's largest number, the first row if several
+ * are equal; `m` points to the place in M[0]. Returns false if any number is NaN: then no row is right. */
 ROT_INLINE bool choose_rows(int64_t *restrict p, const real *restrict w, const real *restrict m, int64_t choices,
                             int64_t N, int64_t n) {
     real best[STRIP], row[STRIP];
@@ -40,12 +40,12 @@ ROT_INLINE cplx pair_of(const real *x, int64_t N, int64_t j) {
 }
 ROT_INLINE void set_pair(real *x, int64_t N, int64_t j, cplx one) { x[j] = one.re, x[N + j] = one.im; }
 
-/* The state after a step whose rows were chosen out of something that is no number. */
+/* The state after a step with NaN in M_t. */
 ROT_INLINE void lose_lanes(real *h, int64_t N) {
     for (int64_t j = 0; j < 2 * N; j++) h[j] = (real)NAN;
 }
 
-/* h (2,N) += P D h_prev, of n columns; h_prev, p and d point to the first of them. */
+/* h (2,N) += P D h_prev, for n columns; h_prev, p and d point to the first column. */
 ROT_INLINE void scatter_lanes(real *restrict h, const real *restrict h_prev, const int64_t *restrict p,
                               const real *restrict d, int64_t N, int64_t n) {
     for (int64_t j = 0; j < n; j++)

@@ -25,7 +25,7 @@ enum {
 typedef struct {
     int64_t B, T, D;
     const int64_t *lengths, *places; /* (B) or NULL; places: of dropout */
-    int64_t longest;                 /* rows of a chunk at most, or 0 */
+    int64_t longest;                 /* most rows of a chunk, or 0 */
     real *out[MAX_ARRAYS];           /* (B,T,D); the driver zeroes their padding */
     const real *in[MAX_ARRAYS];      /* (B,T,D) */
     const real *channel[4];          /* (D) */
@@ -543,9 +543,9 @@ KERNEL(embedding_forward) {
 
 /* The valid rows of (B*T), sorted by their id and cut into runs of one id. */
 typedef struct {
-    int64_t *rows;      /* (B*T) row numbers, those of one id in order */
-    int64_t *start;     /* (V+1) where an id's rows begin */
-    int64_t *first_run; /* (V+1) where an id's runs begin */
+    int64_t *rows;      /* (B*T) row numbers, in order for each id */
+    int64_t *start;     /* (V+1) the place where an id's rows begin */
+    int64_t *first_run; /* (V+1) the place where an id's runs begin */
     int64_t *run_id;    /* (runs) */
 } grouping;
 
@@ -612,7 +612,7 @@ static void embedding_sum_rows(const job *j, int64_t chunk, int64_t first, int64
 }
 
 /* dtable (V,D); dy (B,T,D), ids (B,T).  dtable[v] = sum of dy over the valid steps with id v. If the table is small
- * compared with a chunk, chunks of at most RUN rows have a table of sums each, and dy is read in order. */
+ * compared with a chunk, each chunk of at most RUN rows has a table of sums, and dy is read in order. */
 KERNEL(embedding_backward) {
     job j = {.B = B, .T = T, .D = D, .V = V, .lengths = lengths, .longest = RUN, .in = {dy}, .ids = ids};
     if (V > chunk_rows(&j) / 4) return sum_by_id(dtable, dy, ids, lengths, B, T, D, V);
@@ -640,7 +640,7 @@ static double share_of(const job *j, int64_t b) {
     return steps ? 1 / (double)steps : 0;
 }
 
-/* y (B,D), the mean over the valid rows of x (B,T,D); zero where there are none. */
+/* y (B,D), the mean over the valid rows of x (B,T,D); zero if there are none. */
 KERNEL(mean_pool_forward) {
     job j = {.B = B, .T = T, .D = D, .lengths = lengths, .in = {x}};
     const int64_t chunks = chunks_of(&j);
@@ -670,11 +670,11 @@ KERNEL(mean_pool_backward) {
 
 /* -------------------------------------------------------------------------------------------------------- loss */
 
-/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: such a row does not count, its logits are not
- * read, and its loss and gradient are zero, as are those of a row of weight 0.  With m the largest logit,
- * S = sum_c e^(z_c - m), n = count and w the weight of row and class,
+/* loss (B), dlogits (B,C); logits (B,C), labels (B) in [0, C), or -1: the row does not count, its logits are not read,
+ * and its loss and gradient are zero. The same holds for a row of weight 0.  With m the largest logit, S = sum_c e^(z_c
+ * - m), n = count and w the weight of row and class,
  *   loss_b = w (log S + m - z_label),   dlogits = w (softmax - onehot) / n: of the mean loss.
- * Targets (B,C) in place of labels, and smoothed ones: entropy_target. */
+ * Targets (B,C) in place of labels, and smoothed targets: entropy_target. */
 KERNEL(cross_entropy) {
     const double n = (double)(count ? count[0] : B);
 #pragma omp parallel for schedule(static) if (B * C > SMALL)
@@ -709,7 +709,7 @@ KERNEL(cross_entropy) {
                 const double target = entropy_target(share, weights ? (double)weights[c] : 1, smoothing, C);
                 if (pass) {
                     e[c] = (real)(of_row / n * entropy_adjoint(whole, (double)e[c], sum, target));
-                } else if (target != 0) { /* 0 times an infinite logit is none */
+                } else if (target != 0) { /* 0 times an infinite logit is taken as 0 */
                     whole += target;
                     total += target * (log(sum) + ((double)largest - (double)z[c]));
                 }

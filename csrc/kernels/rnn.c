@@ -1,13 +1,13 @@
 /* Dense recurrences, the simple recurrent network, the LSTM and the GRU, and their adjoints.
  *
- * Sequential in time. The sequences of a block advance together, so that a step is a matrix product (gemm_tile.h) of
- * their states with packed weights; threads work on blocks (abreast.h). A sequence's result does not depend on the
- * others in its block.
+ * Sequential in time. The sequences of a block advance together: a step is a matrix product (gemm_tile.h) of their
+ * states with packed weights. Threads work on blocks (abreast.h). A sequence's result does not depend on other
+ * sequences in its block.
  *
- * The products round w and the states, in backward dz, as the call's precision says; states stay float32.
+ * The call's precision sets how the products round w and the states, and dz in backward; states stay float32.
  *
- * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)), 4 (the LSTM's gates) or 3: of the GRU, whose reset gate
- * comes between x_t and w h_{t-1} + bias, z_t is the latter (steps.h).
+ * z_t = x_t + w h_{t-1}, w (G N, N), with G = 1 (h_t = f(z_t)) or 4 (the LSTM's gates). The GRU has G = 3 and z_t = w
+ * h_{t-1} + bias, because its reset gate comes between x_t and this product (steps.h).
  */
 #include <string.h>
 
@@ -46,7 +46,7 @@ static void activate_adjoint(real *restrict dz, const real *restrict g, const re
         copy_row(dz, g, N);
 }
 
-/* gates (4,N) <- those of z (4,N);  advances c and h by one step */
+/* gates (4,N) <- the gates from z (4,N);  advances c and h by one step */
 static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, const real *restrict z, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
         const lstm_gates at = lstm_gates_of((lstm_gates){z[j], z[N + j], z[2 * N + j], z[3 * N + j]});
@@ -57,7 +57,8 @@ static void lstm_step(real *restrict h, real *restrict c, real *restrict gates, 
     }
 }
 
-/* dh is the total gradient of h_t; dc is what reaches c_t from later steps on entry, and c_{t-1} on return. */
+/* dh is the total gradient of h_t; dc is the gradient that reaches c_t from later steps on entry, and c_{t-1} on
+ * return. */
 static void lstm_step_adjoint(real *restrict dz, real *restrict dc, const real *restrict dh, const real *restrict gates,
                               const real *restrict c, const real *restrict c_prev, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
@@ -78,8 +79,8 @@ static void gru_step(real *restrict h, real *restrict gates, const real *restric
     }
 }
 
-/* dz (3,N), the gradient of w h_{t-1} + bias, and dx (3,N), that of x_t; dh is the total gradient of h_t, and becomes
- * the part of that of h_{t-1} that does not come through the product. */
+/* dz (3,N), the gradient of w h_{t-1} + bias, and dx (3,N), the gradient of x_t. dh is the total gradient of h_t, and
+ * becomes the part of h_{t-1}'s gradient that does not come through the product. */
 static void gru_step_adjoint(real *restrict dz, real *restrict dx, real *restrict dh, const real *restrict gates,
                              const real *restrict h_prev, int64_t N) {
     for (int64_t j = 0; j < N; j++) {
@@ -91,8 +92,8 @@ static void gru_step_adjoint(real *restrict dz, real *restrict dx, real *restric
 }
 
 /* h (B,T,N), hT (B,N); w (G N,N), x (B,T,G N), h0 (B,N) or NULL. Only for the LSTM, else NULL: c (B,T,N), cT (B,N),
- * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o; of the GRU r, z, n,
- * and the u_n of steps.h, with bias (3N). */
+ * gates (B,T,4N) after their nonlinearities, c0 (B,N) or NULL. Gates are in the order i, f, g, o; the GRU's are r, z,
+ * n, and u_n of steps.h, with bias (3N). */
 KERNEL(rnn_forward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(G * N), N);
@@ -144,14 +145,14 @@ KERNEL(rnn_forward) {
     return ROT_OK;
 }
 
-/* dx (B,T,G N), dh0 (B,N), overwritten; dh (B,T,N), dhT (B,N) or NULL; w, c0, lengths as in forward; h, c, gates as it
- * wrote them. Only for the LSTM, else NULL: dc0, dcT (or NULL), c, gates, c0. For the GRU: gates, and c0 is h0.
+/* dx (B,T,G N), dh0 (B,N), overwritten; dh (B,T,N), dhT (B,N) or NULL; w, c0, lengths as in forward; h, c, gates as
+ * written by it. Only for the LSTM, else NULL: dc0, dcT (or NULL), c, gates, c0. For the GRU: gates, and c0 is h0.
  *
  *   g_t = dh_t + w^T dz_{t+1}   with boundary  g_{T-1} = dh_{T-1} + dhT
  *   dx_t = dz_t, the cell's adjoint of g_t,   dh0 = w^T dz_0   (dhT if there is no step)
  *
- * The caller computes dw = sum dz_t h_{t-1}^T by matmul_weight_grad. For the GRU g_t also has what h_{t+1} takes of
- * h_t, and dx_t and dz_t differ by the reset gate. */
+ * The caller computes dw = sum dz_t h_{t-1}^T by matmul_weight_grad. For the GRU, g_t also has the direct term of h_t
+ * in h_{t+1}, and dx_t and dz_t differ by the reset gate. */
 KERNEL(rnn_backward) {
     const int64_t G = gates_of(cell), rows = rows_of(B), blocks = pieces_of(B, rows);
     real *const packed = WORKSPACE(real, packed_columns(N), G * N);

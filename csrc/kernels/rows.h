@@ -33,8 +33,8 @@ static inline void add_statistics_adjoint(real *restrict dx, const real *restric
 enum { DRAW = 1024 }; /* random numbers drawn at once */
 
 /* Draws for elements lo .. lo+n-1, n <= DRAW, of the sequence at `place` of its batch, 0 <= place < 2^32, lo+n <= 2^34:
- * scale where the random number reaches the threshold, else 0. Returns a pointer into `drawn` (DRAW + 4), to the
- * first of them. */
+ * scale where the random number reaches the threshold, else 0. Returns a pointer to the first draw in `drawn` (DRAW +
+ * 4). */
 static inline const real *draw_mask(real *restrict drawn, const dropout_key *key, int64_t place, int64_t lo,
                                     int64_t n) {
     uint32_t words[DRAW + 4 * PHILOX_LANES]; /* whole registers of counters, so a few more than are used */
@@ -120,12 +120,12 @@ static inline real row_squares(const real *x, real center, int64_t n) {
 static inline real row_mean(const real *x, int64_t n) {
     const real mean = row_sum(x, n) / (real)n;
     if (isfinite(mean)) return mean;
-    double sum = 0; /* that of float overflows */
+    double sum = 0; /* a sum in float overflows */
     for (int64_t i = 0; i < n; i++) sum += x[i];
     return (real)(sum / (double)n);
 }
 
-/* 1 / sqrt(mean (x - center)^2 + eps), in double: of a row whose squares overflow float. */
+/* 1 / sqrt(mean (x - center)^2 + eps), in double, for a row whose squares overflow float. */
 static inline real wide_rstd(const real *x, real center, int64_t n, real eps) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += ((double)x[i] - center) * ((double)x[i] - center);

@@ -1,10 +1,10 @@
 /* Diagonal scan  h_t = a_t h_{t-1} + x_t  over (B, T, N), and its adjoint. Compiled for real and complex lanes.
  *
  * Sequential in time, SIMD across lanes, threads over (sequence, block of lanes). If there are few of these and `a` is
- * constant, time is divided too, into segments of n steps: each is first run from zero to get its last state f; the
- * true states between segments follow by  s <- a^n s + f,  and from these each is run again, while x is still in cache.
- * The division depends on the shapes alone and every sum has one order, so results have the same bits for any number of
- * threads.
+ * constant, time is divided too, into segments of n steps. Each segment is first run from zero to get its last state f.
+ * The true states between segments follow by  s <- a^n s + f.  From these each segment is run again, while x is still
+ * in cache. The division depends on the shapes alone and every sum has one order, so results have the same bits for any
+ * number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `varying`: a is (B, T, N), else (N). `reverse`: time runs from lengths[b]-1 down to 0, by indexing.
@@ -18,7 +18,7 @@
 #include "workspace.h"
 
 enum {
-    BLOCK = 16384 / sizeof(lane),    /* lanes of one task: mostly whole rows, which memory reads fastest */
+    BLOCK = 16384 / sizeof(lane),    /* lanes of one task: usually whole rows, which are fastest to read */
     NARROW = 1024 / sizeof(lane),    /* the same, if wider blocks give too few tasks */
     SPAN = 128 / sizeof(lane),       /* lanes of a row taken at a time */
     SUM_STEPS = 128,                 /* steps of one partial sum */
@@ -46,8 +46,8 @@ static cut cut_of(int64_t B, int64_t T, int64_t N, int64_t varying) {
 }
 
 /* One piece of the work: n lanes from lo on of sequence b, the steps w of one segment, and the rows of padding in its
- * range of time. The walk is in lanes. `first`: no segment comes before it; `last`: it ends with the last valid
- * step, or there is none; `more`: a later segment has steps. */
+ * range of time. The walk is in lanes. `first`: no segment comes before it; `last`: it ends with the last valid step,
+ * or no step is valid; `more`: a later segment has steps. */
 typedef struct {
     int64_t b, lo, n;
     walk w;
@@ -77,7 +77,7 @@ static void zero_padding_of(lane *rows, piece p, int64_t T, int64_t N) {
 }
 
 /* The i-th span of lanes in a row of n. The hardware prefetcher follows a walk in one direction, so a walk to lower
- * addresses takes each row from its end, too. */
+ * addresses also reads each row from its end. */
 typedef struct {
     int64_t lo, lanes;
 } span;
@@ -97,14 +97,14 @@ static void step_row(lane *restrict h, const lane *restrict a, const lane *restr
                      int64_t n, bool down) {
     for (int64_t i = 0; i < n; i += SPAN) {
         const span s = span_of(i, n, down);
-        if (s.lanes == SPAN) /* with a constant there is no loop over lanes */
+        if (s.lanes == SPAN) /* a constant removes the loop over lanes */
             step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, SPAN);
         else
             step_lanes(h + s.lo, a + s.lo, prev + s.lo, x + s.lo, s.lanes);
     }
 }
 
-/* h <- the states of the steps of p, state <- the last of them. */
+/* h <- the states of the steps of p, state <- the last state. */
 static void run_forward(lane *restrict h, lane *restrict state, const lane *restrict a, const lane *restrict x, piece p,
                         bool varying) {
     const lane *prev = state;
@@ -128,7 +128,7 @@ static void run_from_zero(lane *restrict state, const lane *restrict a, const la
     }
 }
 
-/* Powers a^n are kept in double: they are used for every segment, and must not be less accurate than single steps. */
+/* Powers a^n are in double: every segment uses them, and they must be as accurate as single steps. */
 #if ROT_COMPLEX
 typedef struct {
     double re, im;
@@ -237,8 +237,8 @@ static void adjoint_row(lane *restrict g, lane *restrict dx, lane *restrict da, 
 }
 
 /* The adjoint of the steps of p, last step first. On entry g is the gradient of the state after them, not yet
- * multiplied by the transition from there; on return, that of the first step's state. `start` is the state before the
- * sequence. A varying da is overwritten; to a constant one the sum over the steps is added. */
+ * multiplied by its transition; on return, the gradient of the first step's state. `start` is the state before the
+ * sequence. A varying da is overwritten; a constant da gets the sum over the steps added. */
 static void run_backward(lane *restrict g, lane *restrict dx, lane *restrict da, const lane *restrict a,
                          const lane *restrict dh, const lane *restrict h, const lane *restrict start, piece p,
                          bool varying) {
@@ -277,7 +277,7 @@ static void end_backward(lane *restrict dx, lane *restrict dh0, const lane *rest
 KERNEL(scan_backward) {
     const cut c = cut_of(B, T, N, varying);
     const int64_t pieces = B * c.blocks * c.segments;
-    /* Of a constant a: sums of da; conj(a) for the passes from zero, and its powers */
+    /* For a constant a: sums of da; conj(a) for the passes from zero, and its powers */
     lane *const sums = varying ? NULL : WORKSPACE(lane, B, c.segments, N), *const turned = WORKSPACE(lane, N);
     wide *const power = WORKSPACE(wide, N), *const below = WORKSPACE(wide, N);
     int status = ROT_NO_MEMORY;

@@ -3,10 +3,10 @@
  *
  * The state of a sequence is (D, S), stored as (S, D): SIMD across channels. A task is a sequence and a group of
  * channels. It loops over tiles of SELECTIVE_TILE steps, within a tile over blocks of WIDTH channels, within a block
- * over their S states, and innermost over time, with the state in registers: what is computed for each step, channel
- * and state stays in level 1 cache. Forward saves the states before each tile, backward recomputes the rest. The
- * division of work depends on the shapes alone and every sum has one order, so results have the same bits for any
- * number of threads.
+ * over their S states, and innermost over time, with the state in registers: the results for each step, channel and
+ * state stay in level 1 cache. Forward saves the states before each tile; backward recomputes the rest. The division of
+ * work depends on the shapes alone and every sum has one order, so results have the same bits for any number of
+ * threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; tiles are numbered in the order of the walk.
@@ -20,10 +20,10 @@
 #include "workspace.h"
 
 enum {
-    FORWARD = 4,  /* states that run together: each recurrence alone would wait for its last step, */
-    BACKWARD = 2, /* and backward, where a state takes more of the cache */
+    FORWARD = 4,  /* states that run together: a single recurrence would wait for its last step */
+    BACKWARD = 2, /* the same in backward, where a state takes more of the cache */
     TILE = SELECTIVE_TILE,
-    TASKS = 16,     /* at least, if there are enough blocks */
+    TASKS = 16,     /* least number of tasks, if there are enough blocks */
     SERIAL = 16384, /* numbers (B,T,D,S) below which one thread is used */
 };
 
@@ -58,7 +58,8 @@ static walk steps_of_tile(const plan *p, int64_t b, int64_t tile) {
     return walk_of(b, tile, TILE, steps_of(p->lengths, b, p->T), p->T, p->reverse);
 }
 
-/* The processor does not see which block comes next: rows are far apart. An address beyond the array does no harm. */
+/* The hardware prefetcher does not find the next block: rows are far apart. An address beyond the array does no
+ * harm. */
 static void fetch_next_block(const real *x) { __builtin_prefetch((const void *)((uintptr_t)x + WIDTH * sizeof(real))); }
 
 static void load_rows(real *restrict to, const real *restrict from, walk w, span s, int64_t D) {
@@ -191,7 +192,7 @@ KERNEL(selective_forward) {
     return ROT_OK;
 }
 
-/* For each step, sums over a task's channels that are still spread over a register: first all dB, then all dC. */
+/* For each step, sums over a task's channels, still spread over a register: first all dB, then all dC. */
 typedef real tile_sums[2 * TILE * LANES] __attribute__((aligned(64)));
 
 /* A few states over a tile: forward for  e_k = exp(step_k A)  and  q_k = a_k h_{k-1}  (so h_k = q_k + u_k b_k), then

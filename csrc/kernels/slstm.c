@@ -1,12 +1,12 @@
 /* The scalar memory of the sLSTM (Beck et al. 2024, "xLSTM", equations 8 to 17) and its adjoint; one step is in
  * steps.h.
  *
- * Sequential in time, as its gates read the last output: x_t + w h_{t-1}, where w is block diagonal, one block (4P,P)
- * for each of H heads. So heads are apart from each other. As in rnn.c, the sequences of a block advance together
- * (abreast.h), so that a step of a head is a product of their outputs with packed weights; a task is a block and a
+ * Sequential in time, because its gates read the last output: x_t + w h_{t-1}, where w is block diagonal, with one
+ * block (4P,P) for each of H heads. Heads are therefore independent. As in rnn.c, the sequences of a block advance
+ * together (abreast.h): a step of a head is a product of their outputs with packed weights. A task is a block and a
  * head. Results do not depend on the division of work.
  *
- * The products round w and h, in backward dx, as the call's precision says; the memory stays float32.
+ * The call's precision sets how the products round w and h, and dx in backward; the memory stays float32.
  */
 #include <math.h>
 
@@ -74,7 +74,8 @@ static void forward_row(real *restrict h, real *restrict c, real *restrict n, re
     }
 }
 
-/* dz (4,P), and dc, dn, dm (P): what reaches the memory from later steps on entry, and from this one on return. */
+/* dz (4,P); dc, dn, dm (P), the gradients that reach the memory from later steps on entry, and from this step on
+ * return. */
 static void backward_row(real *restrict dz, real *restrict dc, real *restrict dn, real *restrict dm,
                          const real *restrict dh, const real *restrict raw, int64_t raw_row, memories now,
                          memories before, int64_t P, bool exponential) {
@@ -154,13 +155,13 @@ end:
 }
 
 /* dx (B,T,4,H,P), dh0, dc0, dn0, dm0 (B,H,P), overwritten; dh (B,T,H,P); dhT, dcT, dnT, dmT (B,H,P) or NULL for zeros;
- * w, c0, n0, m0, lengths as in forward; c, n, m, gates as it wrote them.
+ * w, c0, n0, m0, lengths as in forward; c, n, m, gates as written by it.
  *
  *   g_t = dh_t + w^T dx_{t+1}   with boundary  g_{T-1} = dh_{T-1} + dhT
- *   dx_t, the adjoint of the step of g_t (steps.h),   dh0 = w^T dx_0   (dhT if there is no step)
+ *   dx_t, the adjoint of the step, applied to g_t (steps.h),   dh0 = w^T dx_0   (dhT if there is no step)
  *
- * The final memory is e^{-m_T} times that which is not scaled, and so m_T has the further gradient -(dcT cT + dnT nT);
- * likewise m0 has dc0 c0 + dn0 n0. The caller computes dw = sum dx_t h_{t-1}^T by matmul_weight_grad. */
+ * The final memory is e^{-m_T} times the unscaled memory, so m_T has the additional gradient -(dcT cT + dnT nT).
+ * Likewise m0 has dc0 c0 + dn0 n0. The caller computes dw = sum dx_t h_{t-1}^T by matmul_weight_grad. */
 KERNEL(slstm_backward) {
     const plan p = plan_of(lengths, B, T, H, P);
     const int64_t N = H * P, size = packed_columns(P) * GATES * P;
@@ -189,7 +190,7 @@ KERNEL(slstm_backward) {
         for (int64_t k = s.steps[0] - 1; k >= 0 && !(k % STOP_STEPS == 0 && stopped(stop)); k--) {
             const int64_t count = active_at(&s, k), later = active_at(&s, k + 1);
             for (int64_t r = 0; r < count; r++) copy_row(g + r * P, dh + place_of(&s, r, k, T, 0) * N + head * P, P);
-            for (int64_t r = later; r < count; r++) { /* its last step */
+            for (int64_t r = later; r < count; r++) { /* the sequence's last step */
                 const int64_t at = place_of(&s, r, k, T, 0) * N + head * P;
                 if (dhT) add_row(g + r * P, dhT + s.b[r] * N + head * P, P);
                 for (int64_t j = 0; j < P; j++)

@@ -1,25 +1,26 @@
 /* The scan of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"), whose transition is one number for each head, and its
- * adjoint, in chunks of SSD_CHUNK steps. Of a head, with state h (P,N), u_t = delta_t x_t (P), and B_t, C_t (N) of the
- * group that the head belongs to:
+ * adjoint, in chunks of SSD_CHUNK steps. For a head with state h (P,N), u_t = delta_t x_t (P), and B_t, C_t (N) of the
+ * head's group:
  *
  *   h_t = exp(delta_t A) h_{t-1} + u_t B_t^T,    y_t = h_t C_t + skip x_t
  *
- * With s_k the sum of delta A over the steps of a chunk up to k, that one included, and h the state before the chunk:
+ * With s_k the sum of delta A over the steps of a chunk up to and including k, and h the state before the chunk:
  *
  *   y_k = sum_{j<=k} W_kj u_j + e^{s_k} h C_k + skip x_k,    W_kj = e^{s_k - s_j} C_k . B_j
  *   h_last = e^{s_last} h + sum_j e^{s_last - s_j} u_j B_j^T
  *
- * which are products of matrices (gemm_tile.h; no precision rounds their operands, as none rounds a scan's). Of those
- * that are lower triangles only bands of BAND rows are computed, up to the diagonal. C B^T is the same for all heads of
- * a group. The sums s are in double, because differences of large ones matter.
+ * These are products of matrices (gemm_tile.h). No precision rounds their operands, as in all scans. Lower triangles
+ * are computed in bands of BAND rows, up to the diagonal. C B^T is the same for all heads of a group. The sums s are in
+ * double, because differences of large ones matter.
  *
  * A task is a sequence and some heads of a group; it walks through time. The division of work depends on the shapes
  * alone and every sum has one order, so results have the same bits for any number of threads.
  *
- * With `log_a` (B,T,H) in place of A, that is the logarithm of the transition. With `later` (B,T,H), `ranks` steps in a
- * row are one token, of which the first one decays, and u_t = (delta_t + later_t) x_t for the tokens after it; but each
- * step of a token reads delta_j x_j of all of its steps j, before and after it. So the pairs of a token's own steps are
- * zero in W, and what they give is added by itself: nothing of a later token is in y_t, not even to be taken off again.
+ * With `log_a` (B,T,H) in place of A, log_a is the logarithm of the transition. With `later` (B,T,H), `ranks`
+ * consecutive steps are one token, and only its first step decays. Later tokens see u_t = (delta_t + later_t) x_t, but
+ * each step of a token reads delta_j x_j of all steps j of its own token, earlier and later. Pairs of steps of one
+ * token are therefore zero in W, and their terms are added separately. y_t contains no term of a later token, not even
+ * one that cancels.
  *
  * With `negative`, the size of 2 exp(delta A) - 1 takes the place of exp(delta A). The sign of that transition is in x
  * and y, which the caller multiplies by the product of the signs so far.
@@ -35,7 +36,7 @@
 #include "workspace.h"
 
 enum {
-    TASKS = 16,     /* at least, if there are enough heads */
+    TASKS = 16,     /* least number of tasks, if there are enough heads */
     SERIAL = 16384, /* numbers (B,T,H,P,N) below which one thread is used */
 };
 
@@ -69,7 +70,7 @@ static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t H, int
     return p;
 }
 
-/* Some heads of a group of sequence b: those from `first` to `end`. */
+/* The heads from `first` to `end` of a group of sequence b. */
 typedef struct {
     int64_t b, group, part, first, end;
 } task;
@@ -96,13 +97,13 @@ typedef struct {
     const real *x, *delta, *A, *B, *C, *skip, *log_a, *later;
 } inputs;
 
-/* A thread's memory: matrices of a chunk, and packed ones (gemm_tile.h). Squares are (CHUNK,CHUNK), of which the lower
+/* A thread's memory: matrices of a chunk, and packed matrices (gemm_tile.h). Squares are (CHUNK,CHUNK); only the lower
  * triangle counts. */
 typedef struct {
     real *products, *weights, *pairs, *sum; /* squares: C B^T of a group; of a head; summed over heads */
     real *u, *dy, *du;                      /* (CHUNK,P) */
     real *scaled, *part, *dB, *dC;          /* (CHUNK,N) */
-    real *packed_B, *packed_C, *packed;     /* (CHUNK,N), and any other */
+    real *packed_B, *packed_C, *packed;     /* (CHUNK,N); any matrix */
 } room;
 
 /* Numbers of the largest packed matrix. */
@@ -128,9 +129,9 @@ static void add_square(real *restrict sum, const real *restrict x, int64_t n) {
     for (int64_t k = 0; k < n; k++) add_row(sum + k * CHUNK, x + k * CHUNK, band_of(k, n));
 }
 
-/* A head's steps and decays over a chunk: delta_k, which the step's own token reads, and with later_k in `size`; s_k,
- * in units of log 2; e^{s_k}, from the state before the chunk to step k; e^{s_last - s_k}, from step k to the state
- * after it; and e^{s_last}. */
+/* A head's steps and decays over a chunk: delta_k, for the step's own token; delta_k + later_k in `size`; s_k, in units
+ * of log 2; e^{s_k}, from the state before the chunk to step k; e^{s_last - s_k}, from step k to the state after it;
+ * and e^{s_last}. */
 typedef struct {
     real delta[CHUNK], size[CHUNK], since[CHUNK], until[CHUNK], whole;
     double s[CHUNK];
@@ -161,7 +162,8 @@ static void load_decays(real *restrict square, const double *restrict s, int64_t
     }
 }
 
-/* The steps from `first` to `end` whose inputs reach step k beside the state: those of its token with `later`, else k.
+/* The steps from `first` to `end` whose inputs reach step k without the state: with `later` all steps of its token,
+ * else k.
  */
 typedef struct {
     int64_t first, end;
@@ -172,13 +174,13 @@ static steps_of_token token_of(const inputs *in, const plan *p, int64_t k, int64
     return in->later ? (steps_of_token){first, least(first + p->ranks, n)} : (steps_of_token){k, k + 1};
 }
 
-/* The gain by which x_j reaches y_k beside the state. */
+/* The gain by which x_j reaches y_k without the state. */
 static real direct_gain(const inputs *in, const decays *d, const real *products, int64_t head, int64_t k, int64_t j) {
     const real skip = in->skip && j == k ? in->skip[head] : 0;
     return in->later ? skip + d->delta[j] * products[k * CHUNK + j] : skip;
 }
 
-/* square <- square without the pairs of a token's own steps, where there is `later` */
+/* With `later`, zeroes the pairs of a token's own steps in the square. */
 static void leave_out_tokens(real *square, const inputs *in, const plan *p, int64_t n) {
     for (int64_t k = 0; in->later && k < n; k++) {
         const int64_t first = token_of(in, p, k, n).first;
@@ -199,7 +201,7 @@ static void load_group(const room *r, const inputs *in, const plan *p, place at,
 
 /* ---- forward ---- */
 
-/* y of a head, if it is not NULL, and h, from the one before the chunk to the one after it. */
+/* Computes y of a head, unless it is NULL, and advances h from before the chunk to after it. */
 static void forward_head(real *y, real *h, const inputs *in, const plan *p, const room *r, int64_t head, walk w) {
     const int64_t P = p->P, N = p->N, n = w.steps;
     const place wide = wide_of(p, w, head), one = head_of(p, w, head), group = group_of(p, w, head / p->heads);
@@ -269,8 +271,8 @@ typedef struct {
     real *dx, *ddelta, *dA, *dskip, *dB, *dC, *dlog_a, *dlater;
 } gradients;
 
-/* A head over a chunk: h is the state before it; g on entry the gradient of the state after it, then that of h. Adds
- * to the room's dB, dC and `sum`, in which the decays times dy u^T are summed over heads. */
+/* A head over a chunk: h is the state before it; g is on entry the gradient of the state after it, then of h. Adds to
+ * the room's dB, dC and `sum`, the sum over heads of the decays times dy u^T. */
 static void backward_head(const gradients *out, real *g, const real *dy, const real *h, const inputs *in, const plan *p,
                           const room *r, int64_t b, int64_t head, walk w) {
     const int64_t P = p->P, N = p->N, n = w.steps;
@@ -320,7 +322,7 @@ static void backward_head(const gradients *out, real *g, const real *dy, const r
         const real gain = direct_gain(in, &d, r->products, head, j, j), through = dot(x_j, du, P);
         const steps_of_token own = token_of(in, p, j, n);
         const int64_t at = one.first + j * one.row;
-        real direct = 0; /* of delta_j, in the outputs of its own token */
+        real direct = 0; /* gradient of delta_j from the outputs of its own token */
         for (int64_t i = 0; i < P; i++) dx[i] = d.size[j] * du[i] + gain * dy[j * wide.row + i];
         for (int64_t k = own.first; k < own.end; k++) {
             const real *const dy_k = dy + k * wide.row;
@@ -360,7 +362,7 @@ static void backward_chunk(const gradients *out, real *g, const real *dy, const 
     }
 }
 
-/* The steps of sequence b that count of y (B,T,width) <- the sum of `parts` arrays like it, in order. */
+/* The valid steps of sequence b in y (B,T,width) <- the sum of `parts` arrays like y, in order. */
 static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int64_t width) {
     const int64_t first = b * p->T * width, size = steps_of(p->lengths, b, p->T) * width;
     zero_row(y + first, size);
@@ -375,8 +377,8 @@ static void sum_parts(real *y, const real *parts, const plan *p, int64_t b, int6
  *   du_t = g_t B_t,    dB_t = g_t^T u_t,    dC_t = h_t^T dy_t,    dh0 = e_0 g_0  (dhT if no steps)
  *   dx_t = delta_t du_t + skip dy_t,    dskip = sum dy_t . x_t,    dA = sum delta_t e_t g_t . h_{t-1}
  *   ddelta_t = x_t . du_t + A e_t g_t . h_{t-1},    dlog_a = e_t g_t . h_{t-1}
- *   with `later`: u_t = (delta_t + later_t) x_t, dlater_t = x_t . du_t, in which g_t has no outputs of t's own token,
- *   and of the pairs of its steps k and j, dx_j, ddelta_j, dB_j and dC_k have their parts
+ *   with `later`: u_t = (delta_t + later_t) x_t, dlater_t = x_t . du_t, where g_t has no outputs of t's own token; the
+ *   pairs of its steps k and j add terms to dx_j, ddelta_j, dB_j and dC_k
  *
  * dB and dC are sums over a group's heads. In chunks these are the adjoints of the products above; each sum over pairs
  * of steps is again a product with a lower triangle. With `negative`, e_t is the size of the transition in g_t and dh0,

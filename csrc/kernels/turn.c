@@ -1,12 +1,12 @@
-/* Pairs of lanes that turn by angles which add up over time, and the adjoint. Of a head, with R(c) the rotation of pair
- * i by c_i, counter-clockwise:
+/* Rotations of pairs of lanes by angles that add up over time, and the adjoint. In a head, with R(c) the rotation of
+ * pair i by c_i, counter-clockwise:
  *
  *   c_t = c_{t-1} + theta_t    y_t = R(c_t) x_t    for each vector x (N) of the head
  *
- * There are A angles; pair i is (2i, 2i+1) or, of halves, (i, i + N/2), and other lanes stay. Angles are summed in
- * double and kept within half a turn, after each run: of T angles of at most a >= 1, roundings in runs add up to T a
- * RUN 2^-54, and reductions to less. A task is a sequence and a run of RUN steps, whose first angles are the sums of
- * the runs before, added in order: results have the same bits for any number of threads.
+ * There are A angles; pair i is (2i, 2i+1), or (i, i + N/2) of halves. Other lanes are unchanged. Angles are summed in
+ * double and reduced to half a turn after each run: for T angles of at most a >= 1, rounding errors in runs add up to T
+ * a RUN 2^-54, and errors of reductions to less. A task is a sequence and a run of RUN steps. Its first angles are the
+ * sums of the runs before, added in order: results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; runs are numbered in the order of the walk.
@@ -20,7 +20,7 @@
 
 enum { RUN = 128, SERIAL = 16384 };
 
-/* Sizes of a call: L vectors of each head in x, M in z; lanes, of all angles of a step. */
+/* Sizes of a call: L vectors of each head in x, M in z; `lanes`, the number of angles of a step. */
 typedef struct {
     int64_t B, T, L, M, H, N, A;
     const int64_t *lengths;
@@ -129,8 +129,8 @@ static void add_row_adjoints(real *restrict dc, const real *restrict y, const re
     }
 }
 
-/* y (B,T,L,H,N), w (B,T,M,H,N) or NULL, cT (B,2,H,A) or NULL; theta (B,T,H,A), x as y, z as w, c0 as cT. A state is
- * the angles within half a turn, and what their rounding has left. */
+/* y (B,T,L,H,N), w (B,T,M,H,N) or NULL, cT (B,2,H,A) or NULL; theta (B,T,H,A); x like y, z like w, c0 like cT. A state
+ * is the angles within half a turn, and their rounding errors. */
 KERNEL(turn_forward) {
     const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
     const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;
@@ -169,13 +169,14 @@ end:
     return status;
 }
 
-/* dtheta (B,T,H,A), dx (B,T,L,H,N), dz (B,T,M,H,N) or NULL, dc0 (B,2,H,A), all overwritten; dy, dw as dx, dz; dcT
- * (B,2,H,A) or NULL; theta, c0, lengths as in forward, y and w as it wrote them. With gc_t the gradient of c_t by y_t:
+/* dtheta (B,T,H,A), dx (B,T,L,H,N), dz (B,T,M,H,N) or NULL, dc0 (B,2,H,A), all overwritten; dy, dw like dx, dz; dcT
+ * (B,2,H,A) or NULL; theta, c0, lengths as in forward, y and w as written by it. With gc_t the gradient of c_t through
+ * y_t:
  *
  *   dx_t = R(-c_t) dy_t    gc_t = sum over vectors of y_0 dy_1 - y_1 dy_0    for each pair
  *   dtheta_t = gc_t + dtheta_{t+1}    with boundary dtheta_{T-1} = gc_{T-1} + dcT    dc0 = dtheta_0  (dcT if no steps)
  *
- * What the rounding of cT has left is a constant: its gradient dcT[:, 1] goes nowhere. */
+ * The rounding errors in cT are constants: their gradient dcT[:, 1] is not used. */
 KERNEL(turn_backward) {
     const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
     const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;

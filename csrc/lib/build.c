@@ -75,8 +75,8 @@ int64_t choice_of(builder *b, const part *p, const char *key, const char *names)
 
 /* ---------------------------------------------------------------------------------------------------- arrays */
 
-/* Whether so many numbers are left: a file of a few bytes does not ask for gigabytes, nor one whose lines read the same
- * arrays again and again. */
+/* Whether `count` numbers are left: a small file cannot ask for gigabytes, even if its lines read the same arrays again
+ * and again. */
 static bool charge(builder *b, int64_t count) {
     if (count <= b->left) {
         b->left -= count;
@@ -117,7 +117,7 @@ weights weights_of(builder *b, const char *name, int64_t *shape, int *axes) {
     const file_array *const array = good(b) ? file_find(b->file, name) : NULL;
     *axes = 0;
     if (!array) {
-        if (good(b)) failed(b->error, ROTRNN_DAMAGED, "%.80s is missing, which the program has", name);
+        if (good(b)) failed(b->error, ROTRNN_DAMAGED, "%.80s, named in the program, is missing", name);
         return (weights){NULL, false};
     }
     *axes = array->axes;
@@ -135,7 +135,7 @@ static void *taken(builder *b, int64_t count, size_t size) {
     return memory;
 }
 
-/* w (out, in), packed or as it is, by way of double, a panel of rows at a time: these stay in cache. */
+/* w (out, in), packed or unchanged, converted through double, a panel of rows at a time to stay in cache. */
 static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, bool packs) {
     const implementation *const run = b->run;
     const int64_t panel = run->packed(1, 1); /* rows that are packed together */

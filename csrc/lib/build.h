@@ -1,6 +1,6 @@
-/* What builds a program from the lines and arrays of a file (lines.c): settings, weights, registers, instructions. An
- * error is noted in the builder and all that follows does nothing: functions then return zeros, NULL, or what may be
- * written to in vain. A caller looks at `good` before it reads arrays.
+/* Functions that build a program from the lines and arrays of a file (lines.c): settings, weights, registers,
+ * instructions. An error is recorded in the builder, and later calls do nothing: they return zeros, NULL, or memory
+ * whose contents are not used. A caller checks `good` before it reads arrays.
  */
 #ifndef ROT_BUILD_H
 #define ROT_BUILD_H
@@ -12,28 +12,28 @@
 typedef struct {
     const file *file;
     const implementation *run;
-    arena *memory; /* of the model */
-    arena spare;   /* until the program is built */
+    arena *memory; /* for the model */
+    arena spare;   /* freed when the program is built */
     program *program;
     rotrnn_error *error;
     int64_t room, taken; /* room for instructions; numbers of a row in use */
-    int64_t left;        /* numbers that the program may still take, in proportion to those of the file */
+    int64_t left;        /* numbers that the program may still allocate, in proportion to the file's */
     op nowhere;
 } builder;
 
-/* Settings, and what they belong to, "line 3": its instruction is the member "op". */
+/* Settings, and the name of their owner, "line 3"; the member "op" is its instruction. */
 typedef struct {
     const json *settings;
     char name[32];
 } part;
 
-/* Numbers of an array, where they lie in the file or were computed; at no particular alignment. */
+/* Numbers of an array, in the file or computed; at no particular alignment. */
 typedef struct {
     const void *at;
     bool is_double;
 } weights;
 
-/* Of an integer setting, and of the numbers of a register, so that sums of products of two do not overflow. */
+/* Bound of an integer setting and of a register's numbers: sums of products of two do not overflow. */
 #define LARGEST ((int64_t)1 << 28)
 
 bool good(const builder *b);
@@ -49,32 +49,32 @@ int64_t window_of(builder *b, const part *p);
 /* The place of the setting among the names, which are separated by spaces. */
 int64_t choice_of(builder *b, const part *p, const char *key, const char *names);
 
-/* The array of that name, whose shape is written to `shape` and `axes`; an error if it is missing. */
+/* The array with this name; writes its shape to `shape` and `axes`. An error if it is missing. */
 weights weights_of(builder *b, const char *name, int64_t *shape, int *axes);
-/* Numbers as weights; weights from a row on; and in double. */
+/* Computed numbers as weights; weights from a row on; weights in double. */
 weights computed(const double *numbers);
 weights from_row(weights w, int64_t row, int64_t columns);
 void widen(double *to, weights from, int64_t count);
-/* Numbers for a while, zeroed; NULL if there is no memory. */
+/* Temporary numbers, zeroed; NULL if memory is exhausted. */
 double *spare(builder *b, int64_t count);
 
-/* Weights of the program: w (out, in) packed for products, a table, and numbers as they are; NULL stays NULL. */
+/* Weights of the program: w (out, in) packed for products, a table, and numbers unchanged; NULL stays NULL. */
 const void *packed_of(builder *b, weights w, int64_t out, int64_t in);
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns);
 const void *stored(builder *b, const double *from, int64_t count);
 const void *stored_exact(builder *b, const double *from, int64_t count);
 
-/* A register, and room in a sequence's state for numbers of `size` bytes. */
+/* A new register; and room in a sequence's state for numbers of `size` bytes. */
 rows take_rows(builder *b, int64_t width);
 int64_t take_state(builder *b, int64_t count, size_t size);
-/* The place of `width` numbers for each of the last `window` steps; for all steps where it is 0. */
+/* The place of `width` numbers for each of the last `window` steps; for all steps if it is 0. */
 int64_t take_history(builder *b, int64_t window, int64_t width);
 
 /* Appends an instruction y <- x. */
 op *emit(builder *b, op_kind kind, rows y, rows x);
 /* y = x w^T + bias, w (y's width, x's width), bias may be NULL. */
 void emit_dense(builder *b, rows y, rows x, weights w, const double *bias);
-/* y = x f(gate), f an instruction for each number; y may be x and not the gate */
+/* y = x f(gate), with f an elementwise instruction; y may be x, but not the gate */
 void emit_gated(builder *b, op_kind f, rows y, rows x, rows gate);
 
 /* Builds the program of the file's model (lines.c). */

@@ -2,7 +2,7 @@
 
 #include "choose.h"
 
-/* LIB_avx2, for one, says that the build has the implementations for AVX2. */
+/* LIB_avx2, for example, means that the build has the implementations for AVX2. */
 #define IMPLEMENTATION(isa)                                                                                            \
     extern const implementation rot_run_f32_##isa, rot_run_f64_##isa;                                                  \
     static const implementation *isa##_for(bool is_double) {                                                           \

@@ -13,10 +13,10 @@ enum { LENGTH = 8 };                                      /* bytes of the header
 enum { SHORTEST_HEADER = 2, LONGEST_HEADER = 100000000 }; /* "{}", and the limit of safetensors */
 
 static const char KEY[] = "rotrnn";       /* of the metadata */
-static const char DERIVED[] = "program."; /* begins the names of arrays that are no parameters */
+static const char DERIVED[] = "program."; /* prefix of the names of arrays that are not parameters */
 enum { FORMAT = 2, MODEL_FORMAT = 1 };
 
-/* The data of the file, behind the header. */
+/* The data of the file, after the header. */
 typedef struct {
     const char *at;
     int64_t size;

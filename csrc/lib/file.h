@@ -17,22 +17,21 @@ typedef struct {
 
 typedef struct {
     file_array *arrays; /* sorted by name */
-    int64_t count;      /* of arrays */
-    int64_t numbers;    /* of the parameters */
+    int64_t count;      /* number of arrays */
+    int64_t numbers;    /* number of parameters */
     bool is_double;
     json *facts;
-    uint8_t digest[SHA256_BYTES]; /* of all of this */
+    uint8_t digest[SHA256_BYTES]; /* of the facts and arrays */
 } file;
 
-/* The length of the header, from the first bytes of a file; -1 with an error if they are not the beginning of a
- * model's.
+/* The length of the header, from the first bytes of a file; -1 with an error if they do not begin a model's file.
  */
 int64_t header_length(const void *bytes, size_t size, rotrnn_error *error);
 
-/* Reads and verifies the bytes of a file, which `f` points into. The rest lives in the arena. */
+/* Reads and verifies the bytes of a file; `f` points into them. Other memory comes from the arena. */
 bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error);
 
-/* The array of that name, or NULL. */
+/* The array with this name, or NULL. */
 file_array *file_find(const file *f, const char *name);
 
 #endif

@@ -7,7 +7,7 @@ typedef struct {
     const char *at, *end;
     arena *memory;
     rotrnn_error *error;
-    char *strings; /* where the next string goes: never longer than the text that is left */
+    char *strings; /* place of the next string: never longer than the rest of the text */
     json *free, *last_free;
 } reader;
 
@@ -77,7 +77,7 @@ static char *put_utf8(char *to, int32_t code) {
     return to;
 }
 
-/* One escape after its backslash; NULL if it is none. An escape is longer than its UTF-8. */
+/* One escape after its backslash; NULL if it is invalid. An escape is longer than its UTF-8. */
 static char *put_escape(reader *r, char *to) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end) return NULL;
@@ -97,7 +97,7 @@ static char *put_escape(reader *r, char *to) {
     return code < 0 || (code >= 0xD800 && code < 0xE000) ? NULL : put_utf8(to, code);
 }
 
-/* The string whose opening quote was taken; its length is written if asked for. */
+/* The string after its opening quote; writes its length if `length` is given. */
 static const char *string_of(reader *r, size_t *length) {
     char *const text = r->strings, *to = text;
     while (r->at < r->end && *r->at != '"') {
@@ -116,8 +116,8 @@ static const char *string_of(reader *r, size_t *length) {
     return text;
 }
 
-/* A number. Python writes the shortest digits that give the number back; up to 15 digits and 10^22 the quotient or
- * product here is rounded once, beyond by a few units in the last place. No strtod: it depends on the locale. */
+/* A number. Python writes the shortest digits that round-trip. Up to 15 digits and 10^22 the quotient or product here
+ * is rounded once; beyond, the error is a few units in the last place. No strtod: it depends on the locale. */
 static json *number_of(reader *r, json *value) {
     const bool negative = take_word(r, "-");
     double mantissa = 0, exponent = 0;
@@ -153,7 +153,7 @@ static json *number_of(reader *r, json *value) {
 
 static json *value_of(reader *r, int depth);
 
-/* The members of an object or a list, whose opening bracket was taken. */
+/* The members of an object or a list, after its opening bracket. */
 static json *members_of(reader *r, json *value, char close, int depth) {
     json **next = &value->first;
     if (depth == JSON_DEEPEST) return bad(r, "nested too deep");

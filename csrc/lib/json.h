@@ -1,4 +1,4 @@
-/* A reader of JSON (RFC 8259): text to a tree. Whatever the bytes are, it ends, and nests no deeper than JSON_DEEPEST.
+/* A reader of JSON (RFC 8259): text to a tree. It terminates for any bytes, and nests no deeper than JSON_DEEPEST.
  */
 #ifndef ROT_JSON_H
 #define ROT_JSON_H
@@ -20,7 +20,7 @@ typedef struct json {
     struct json *first, *next;
 } json;
 
-/* Returns the value of a text, which lives in the arena; NULL with an error if it is no JSON. */
+/* Returns the value of a text, allocated in the arena; NULL with an error if the text is no JSON. */
 json *json_read(arena *a, const char *text, size_t size, rotrnn_error *error);
 
 /* Returns the member of an object, and marks it as used; NULL if there is none, or `object` is NULL or no object. */

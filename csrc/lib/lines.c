@@ -1,12 +1,12 @@
-/* A model's program, as its file has it (python/rotrnn/models/listing.py): each line becomes instructions here. Nothing
- * is known of layers. In the file a program is
+/* Reads a model's program from its file (python/rotrnn/models/listing.py): each line becomes instructions. Layers are
+ * unknown here. In the file a program is
  *
  *     {"tokens": false, "encoder": ["encoder.w", "encoder.bias"], "pool": "mean", "head": ["head.w", "head.bias"],
  *      "y": 9, "lines": [{"op": "Dense", "in": [0, "blocks.0.layer.W_in", null]}, ...]}
  *
- * An input is the number of a register, the name of an array, or null where one is not given. Register 0 is the output
- * of the encoder, then come the outputs of the lines in order; the head reads register y. A line has the settings of
- * its instruction. All shapes follow from those of the arrays, and each is checked by its line: `expect`.
+ * An input is the number of a register, the name of an array, or null if not given. Register 0 is the output of the
+ * encoder, then come the outputs of the lines in order; the head reads register y. A line has the settings of its
+ * instruction. All shapes follow from the shapes of the arrays, and each line checks its shapes by `expect`.
  */
 #include <math.h>
 #include <stdio.h>
@@ -174,7 +174,7 @@ static void read_block_dense(reader *r) {
     give_back(r, to);
 }
 
-/* y = gain (x - center) + shift, by channel; without a center or a shift these are 0 and `shift`. */
+/* y = gain (x - center) + shift, by channel. A missing center is 0, a missing shift is `shift`. */
 static void emit_affine(reader *r, rows y, rows x, const double *gain, const double *center, const double *shifts,
                         double shift) {
     if (!good(r->b)) return;
@@ -228,7 +228,7 @@ static void read_frequencies(reader *r) {
 }
 #endif
 
-/* Numbers for each channel of a norm over the last axis: those of input i, or one number. */
+/* Numbers for each channel of a norm over the last axis: input i, or one number for all. */
 static const double *spread_of(reader *r, const value *x, int64_t i, double otherwise) {
     const int64_t count = good(r->b) ? numbers_of(x) : 1, width = good(r->b) ? x->shape[x->axes - 1] : 1;
     if (!expect(r, is_matrix_or_none(r, i, width, 0))) return NULL;
@@ -311,7 +311,7 @@ static void read_step_angles(reader *r) {
     o->z = delta->rows;
 }
 
-/* Rows whose numbers are a setting. */
+/* Rows filled with the number of a setting. */
 static const void *repeated(reader *r, const char *key, int64_t count) {
     const double number = number_of(r->b, &r->p, key);
     double *const numbers = good(r->b) ? spare(r->b, count) : NULL;
@@ -365,7 +365,7 @@ static void read_softmax(reader *r) {
 
 static void read_polar(reader *r) {
     const value *const size = steps(r, 0, 0), *const angle = steps(r, 1, 0);
-    const bool pairs = json_member(r->p.settings, "pairs") && flag_of(r->b, &r->p, "pairs"); /* older files: none */
+    const bool pairs = json_member(r->p.settings, "pairs") && flag_of(r->b, &r->p, "pairs"); /* absent in older files */
     if (!expect(r, alike(size, angle) && (pairs ? size->axes < MOST_AXES : size->axes == 1))) return;
     value like = *size;
     like.shape[like.axes++] = 2;
@@ -404,7 +404,7 @@ static void read_split(reader *r) {
     const int count = integers_of(r, "sizes", sizes, MOST_PARTS);
     for (int i = 0; i < count; i++) total += sizes[i];
     if (!expect(r, axis && axis->whole && axis->integer < 0 && is(x, 0, total))) return;
-    if (axis->integer != -x->axes) unsupported(r->b, &r->p, " of another axis than the first");
+    if (axis->integer != -x->axes) unsupported(r->b, &r->p, " along an axis other than the first");
     const int64_t inside = numbers_of(x) / total;
     value like = *x;
     for (int i = 0; i < count; i++) {
@@ -516,7 +516,7 @@ static int64_t length_of(const json *list) {
     return count;
 }
 
-/* Sets the inputs of a line: registers that are set already, and arrays. Returns their number, -1 with an error. */
+/* Sets the inputs of a line: registers already set, and arrays. Returns their number, -1 with an error. */
 static int64_t read_inputs(reader *r, const json *list) {
     int64_t i = 0;
     memset(r->in, 0, sizeof r->in);
@@ -538,7 +538,7 @@ static int64_t read_inputs(reader *r, const json *list) {
     return i;
 }
 
-/* A setting that nothing has looked at: it may change what the model computes. */
+/* An unused setting is an error: it may change the model's output. */
 static void check_used(reader *r) {
     for (const json *one = r->p.settings->first; one && good(r->b); one = one->next)
         if (!one->used)
@@ -562,7 +562,7 @@ static void read_next_line(reader *r, const json *settings) {
     if (good(r->b)) unsupported(r->b, &r->p, "");
 }
 
-/* Notes where each register is read last. */
+/* Sets the last line that reads each register. */
 static void find_ends(reader *r, const json *lines, int64_t result) {
     int64_t line = 0;
     for (const json *one = lines->first; one; one = one->next, line++) {
@@ -573,7 +573,8 @@ static void find_ends(reader *r, const json *lines, int64_t result) {
     r->registers[result].last = INT64_MAX;
 }
 
-/* Frees the rows that no later line reads. Registers may share rows: they end where the last of these registers does.
+/* Frees the rows that no later line reads. Registers may share rows: these are freed after the last line that reads any
+ * of them.
  */
 static void free_ended(reader *r) {
     for (int64_t i = 0; i < r->known; i++) {
@@ -589,7 +590,7 @@ static void free_ended(reader *r) {
     }
 }
 
-/* The matrix and the bias that a member of the program names: w (out, in), bias (out). */
+/* The matrix and the bias named by a member of the program: w (out, in), bias (out). */
 static weights read_map(builder *b, const json *program, const char *key, int64_t *out, int64_t *in,
                         const void **bias) {
     const json *const names = json_member(program, key);
@@ -597,7 +598,7 @@ static weights read_map(builder *b, const json *program, const char *key, int64_
     int axes, of_bias;
     *out = *in = 1;
     if (length_of(names) != 2 || names->first->kind != JSON_STRING || names->first->next->kind != JSON_STRING) {
-        failed(b->error, ROTRNN_DAMAGED, "the program has no %s, or another one than two names", key);
+        failed(b->error, ROTRNN_DAMAGED, "the program has no %s, or it is not two names", key);
         return (weights){NULL, false};
     }
     const weights w = weights_of(b, names->first->text, shape, &axes);
@@ -616,7 +617,7 @@ static weights read_map(builder *b, const json *program, const char *key, int64_
     return w;
 }
 
-/* The encoder: w (width, inputs), or of tokens a table (inputs, width). */
+/* The encoder: w (width, inputs), or for tokens a table (inputs, width). */
 static void read_encoder(builder *b, const json *from) {
     program *const p = b->program;
     const json *const tokens = json_member(from, "tokens");
@@ -679,7 +680,7 @@ static void read_lines(builder *b, const json *lines, int64_t result) {
 
 static void read_program(builder *b) {
     const json *const from = json_member(b->file->facts, "program");
-    if (from && from->kind == JSON_STRING) { /* why there is no program */
+    if (from && from->kind == JSON_STRING) { /* the reason why there is no program */
         failed(b->error, ROTRNN_UNSUPPORTED, "%.120s", *from->text ? from->text : "the file has no program");
         return;
     }
@@ -701,7 +702,7 @@ static void read_program(builder *b) {
 
 bool build(builder *b) {
     enum { FACTOR = 64 };
-    const int64_t few = (int64_t)5 << 25; /* numbers that any program may take: of a long window, for one */
+    const int64_t few = (int64_t)5 << 25; /* numbers that any program may allocate: a long window, for example */
     int64_t count = 0;
     for (int64_t i = 0; i < b->file->count; i++) count += b->file->arrays[i].count;
     b->left = FACTOR * count + few;

@@ -1,6 +1,6 @@
-/* The mixers that a layer applies one after the other: one of mixer.h, or the members of a mixture
- * (python/rotrnn/nn/fixed_points/mixer.py). The numbers of a mixture are those of all its reflections, then those of
- * all its Kronecker products: of u, of alpha, and of what is prepared.
+/* The mixers that a layer applies one after the other: one mixer of mixer.h, or the members of a mixture
+ * (python/rotrnn/nn/fixed_points/mixer.py). In each array of a mixture (u, alpha, prepared) the numbers of all its
+ * reflections come first, then the numbers of all its Kronecker products.
  */
 #ifndef ROT_MEMBERS_H
 #define ROT_MEMBERS_H
@@ -8,7 +8,7 @@
 #include "mixer_gains.h"
 #include "program.h"
 
-/* A member, and where its numbers begin. */
+/* A member, and the places where its numbers begin. */
 typedef struct {
     gaining sizes;
     int64_t u, alpha, prepared;
@@ -16,7 +16,7 @@ typedef struct {
 
 static inline int64_t members_of(const mixing *m) { return m->form == MIXER_MIXTURE ? m->rank : 1; }
 
-/* Member i, the first of which acts first. */
+/* Member i; member 0 acts first. */
 static inline member member_of(const mixing *m, real eps, int64_t i) {
     if (m->form != MIXER_MIXTURE) return (member){.sizes = {{m->form, m->rank, m->width}, eps, m->power_steps}};
     const mixer one = {MIXER_HOUSEHOLDER, 1, m->width}, product = {MIXER_KRONECKER, m->rows, m->width};
@@ -28,7 +28,7 @@ static inline member member_of(const mixing *m, real eps, int64_t i) {
                     all * mixer_prepared(one) + at * mixer_prepared(product)};
 }
 
-/* What is prepared from u, whose angles are bounded in place, and the gains from alpha, in place. room: gains_room */
+/* Computes `prepared` from u, with angles bounded in place, and the gains from alpha, in place. room: gains_room */
 static inline void prepare_members(real *prepared, real *u, real *alpha, real *room, const mixing *m, real eps,
                                    real largest) {
     for (int64_t i = 0; i < members_of(m); i++) {

@@ -14,7 +14,7 @@ void *arena_take(arena *a, int64_t count, size_t size) {
     size_t bytes;
     if (count < 0 || __builtin_mul_overflow(count, size, &bytes)) return NULL; /* size_t may have 32 bits */
     if (__builtin_add_overflow(bytes, (size_t)2 * LINE, &bytes)) return NULL;  /* a line for the list, one to spare */
-    arena_block *const block = calloc(1, bytes); /* what is large is not touched until it is used */
+    arena_block *const block = calloc(1, bytes); /* large memory is not touched before use */
     if (!block) return NULL;
     block->before = a->last;
     a->last = block;
@@ -36,7 +36,7 @@ bool failed(rotrnn_error *error, rotrnn_status status, const char *format, ...) 
     error->status = status;
     (void)vsnprintf(error->text, sizeof error->text, format, values);
     va_end(values);
-    for (char *at = error->text; *at; at++) /* names in a file may have any bytes */
+    for (char *at = error->text; *at; at++) /* names in a file may contain any bytes */
         if (*at < ' ' || *at > '~') *at = '?';
     return false;
 }

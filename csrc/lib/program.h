@@ -1,9 +1,9 @@
-/* A model as a straight-line program: at load it becomes a list of instructions on rows of numbers, which a push runs
- * for a chunk of steps at a time. Instructions have an implementation for each dtype and instruction set (run.h).
+/* A model as a straight-line program: at load it becomes a list of instructions on rows of numbers. A push runs them
+ * for a chunk of steps at a time. Each dtype and instruction set has an implementation of the instructions (run.h).
  *
- * A row belongs to one step of one sequence: of B sequences and n steps of a chunk, row b n + t. A register holds such
- * rows of a fixed width. What lasts from step to step lies in the state of a sequence, one block of bytes each, which
- * begins with the number of steps that the sequence has read.
+ * A row belongs to one step of one sequence: with B sequences and n steps in a chunk, row b n + t. A register holds
+ * such rows of a fixed width. Each sequence has a state, one block of bytes that persists from step to step. It begins
+ * with the number of steps that the sequence has read.
  */
 #ifndef ROT_PROGRAM_H
 #define ROT_PROGRAM_H
@@ -14,7 +14,7 @@
 
 #include "kernels.h"
 
-/* Whether layers are in this build: S4, Mamba-2 and DeltaNet, those with exponential gates, and those that iterate */
+/* Layers in this build: S4, Mamba-2 and DeltaNet, layers with exponential gates, and layers that iterate */
 #ifndef LIB_S4
 #define LIB_S4 1
 #endif
@@ -29,7 +29,7 @@
 #endif
 
 typedef enum {
-    OP_DENSE,        /* y = x w[0]^T + w[1] or 0, of the first `count` numbers of x */
+    OP_DENSE,        /* y = x w[0]^T + w[1] or 0, for the first `count` numbers of x */
     OP_AFFINE,       /* y = w[0] (x - w[1]) + w[2]: batch norm by running statistics */
     OP_NORM,         /* y = w[0] c / sqrt(mean c^2 + eps) + w[1] by `count` groups; c: x, or x - mean x if `choice` */
     OP_SKIP,         /* y += w[0] x, by channel */
@@ -40,10 +40,10 @@ typedef enum {
     OP_TANH,         /* y = tanh(x) */
     OP_DECAY,        /* y = exp(w[0] x), by channel */
     OP_LOG_DECAY,    /* y = -z max(softplus(x), eps), or with another rate if `choice` */
-    OP_STEP_ANGLES,  /* y = pi tanh(x) z, each of x for each of z */
+    OP_STEP_ANGLES,  /* y = pi tanh(x) z, each number of x with each of z */
     OP_LOG_RADIUS,   /* y = log(eps + (1 - eps) exp(-w[0] s(x))), by channel */
     OP_HEAD_ANGLES,  /* y = +-(w[1] + (w[2] - w[1]) s(w[0] + tanh(x))), by channel, + first */
-    OP_OF_HEADS,     /* y = x + w[0], each of the `count` groups of x, of `choice` numbers, for some groups of y */
+    OP_OF_HEADS,     /* y = x + w[0] by groups of `choice` numbers; several of y share each of x's `count` */
     OP_DECAY_GAIN,   /* y = sqrt(1 - exp(2 x)), and 1 at a sequence's first step */
     OP_SUM,          /* y = x + z */
     OP_PRODUCT,      /* y = x z */
@@ -55,8 +55,8 @@ typedef enum {
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
     OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count` */
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
-    OP_DPLR_BANK,    /* S4: y from x, the rows of some inputs, of which `choice` drive the states; weights in run.c */
-    OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... of these */
+    OP_DPLR_BANK,    /* S4: y from x, the rows of several inputs; `choice` of them drive the states; weights in run.c */
+    OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... rows of x */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
     OP_SOFTMAX,      /* y = exp(x) / its sum, in `count` groups */
@@ -64,28 +64,28 @@ typedef enum {
     OP_PERMUTED,     /* y <- h (2, N); h = P (z h) + v, P one-hot by columns, from `count` matrices w[0] mixed by x */
     OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
-    OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] of r and z, w[1] of n, and bias w[2] */
+    OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] for r and z, w[1] for n, and bias w[2] */
     OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
-    OP_ATTENTION,    /* y <- attention of the query y in `count` heads, key x and value z, which fewer may share */
+    OP_ATTENTION,    /* y <- attention of query y in `count` heads, with key x and value z in as many or fewer heads */
     OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
     OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
     OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
     OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
-    OP_TRAPEZOID,    /* y: as OP_SSD, of Mamba-3, `from` ranks with gains w[0]; lambda t, log a e */
-    OP_HOLD,         /* y: as OP_SSD, of SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, and weights */
+    OP_TRAPEZOID,    /* y: like OP_SSD, for Mamba-3; `from` ranks with gains w[0]; lambda t, log a e */
+    OP_HOLD,         /* y: like OP_SSD, for SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, weights */
     OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
     OP_UNIT_SCAN,    /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */
-    OP_MLSTM,       /* y: values; y <- what queries x read of the memory of `count` heads; keys z, gates v and s */
+    OP_MLSTM,       /* y: values; y <- readout by queries x from the memory of `count` heads; keys z, gates v and s */
     OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
     OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer; x: its input, z: its gate; `iterated` */
     OP_COUNT
 } op_kind;
 
-/* A register: where its rows begin in the scratch memory, in numbers for each row, and their width. */
+/* A register: the place of its rows in the scratch memory, in numbers for each row, and their width. */
 typedef struct {
     int64_t place, width;
 } rows;
@@ -98,14 +98,14 @@ typedef struct {
     double floor;            /* added to the divisor of the residual; 0 for the least normal number */
 } iteration;
 
-/* A map of a step: adjacent columns of the sums of all maps of one input, and of their values; and the function,
- * LAGGED_, by which a sum becomes a value. */
+/* A map of a step: its adjacent columns in the sums of all maps of one input and in their values; and the function
+ * (LAGGED_) from a sum to a value. */
 typedef struct {
     rows sums, values;
     int64_t at, width, function;
 } columns;
 
-/* A mixture, reflections and Kronecker products in turn. */
+/* A mixture: reflections and Kronecker products alternate. */
 enum { MIXER_MIXTURE = 100 }; /* above all forms of mixer.h */
 enum { MOST_MAPS = 5 };
 
@@ -115,50 +115,51 @@ typedef struct {
     int64_t form, rank, width, rows, power_steps;
 } mixing;
 
-/* What an instruction that iterates has beside rows: F(y) = carried + gain (y + Q (x - y)), normalised if `scale`.
- * Weights are as those of an instruction. */
+/* Further fields of an instruction that iterates: F(y) = carried + gain (y + Q (x - y)), normalised if `scale`. Weights
+ * are like the weights of an instruction. */
 typedef struct {
     iteration how;
-    columns maps[MOST_MAPS];      /* of width 0 where there is none */
+    columns maps[MOST_MAPS];      /* of width 0 if there is none */
     rows room;                    /* memory for a step */
     mixing mixing;                /* of Q */
     double largest;               /* gain of the mixer: alpha = largest s(.) */
-    double unit_eps;              /* least length that vectors are divided by; mixer_gains.h changes the gains for it */
-    const void *prepared, *alpha; /* of a mixer that does not depend on the input; else NULL */
+    double unit_eps;              /* least divisor of vectors by their length; mixer_gains.h changes the gains for it */
+    const void *prepared, *alpha; /* of a mixer that does not depend on the input; otherwise NULL */
     bool direct;                  /* the fixed point is found directly (direct.h), not by iteration */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */
     bool negative;                /* transitions are in (-1, 1) */
     bool plain;                   /* the output is not gated */
-    rows gate;                    /* F is multiplied by SiLU of it; of width 0 where it is not */
-    rows sums;                    /* of the maps that depend on the previous output: */
-    int64_t driven;               /* from this column on, by V; and the gate by V_gate: */
-    const void *V, *V_gate;       /* packed; NULL where nothing does */
+    rows gate;                    /* F is multiplied by SiLU(gate), unless its width is 0 */
+    rows sums;                    /* sums of the maps that depend on the previous output */
+    int64_t driven;               /* from this column on, sums depend on it through V; the gate does through V_gate */
+    const void *V, *V_gate;       /* packed; NULL if nothing depends on it */
     const void *A, *skip, *scale, *bias;
     double eps; /* of the norm: an RMS norm if there is no bias */
 } iterated;
 
-/* The maps of both kinds, by their place; and those of a vector state. */
+/* The places of the maps of both kinds of layer; then of maps of a vector state. */
 enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C, MAP_LAMBDA = MAP_DELTA, MAP_GATE = MAP_B, MAP_DRIVE = MAP_C };
 
-/* Coefficients of a state of OP_DPLR_BANK, rows (2, D) each; behind that of the first input are those of the others. */
+/* Coefficients of a state of OP_DPLR_BANK, rows (2, D) each; after the gain of the first input come the gains of the
+ * others. */
 enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 
-/* One instruction. Weights are of the program's dtype, in the layout that its implementation wants. */
+/* One instruction. Weights have the program's dtype and the layout of its implementation. */
 typedef struct {
     op_kind kind;
     rows y, x, z, v, s, t, e, f;
-    int64_t count;  /* of states of a channel, heads, taps, or inputs of a product */
-    int64_t state;  /* place in a sequence's state, in bytes; what keeps all steps: in bytes a step */
-    int64_t window; /* the number of steps that are kept; 0 for all */
-    int64_t from;   /* first number that is used of the rows of v */
-    int64_t choice; /* of a formula */
+    int64_t count;  /* states of a channel, heads, taps, or inputs of a product */
+    int64_t state;  /* place in a sequence's state, in bytes; if all steps are kept, in bytes per step */
+    int64_t window; /* number of kept steps; 0 for all */
+    int64_t from;   /* first number used in the rows of v */
+    int64_t choice; /* selects a formula */
     bool negative;  /* transitions a are replaced by 2 a - 1 */
     double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
     const void *w[4];
     const iterated *iterated;
 } op;
 
-/* Bounds of -log gamma_t, as in python/rotrnn/nn/layers/selective_rotrnn.py. */
+/* Bounds of -log gamma_t, like in python/rotrnn/nn/layers/selective_rotrnn.py. */
 #define SLOWEST_DECAY 1e-30
 #define FASTEST_DECAY 1e3
 
@@ -174,7 +175,7 @@ typedef struct {
     int64_t state_bytes;    /* of a sequence */
     int64_t step_bytes;     /* of a sequence, for each step of the capacity */
     rows x;                 /* the encoder's output, to which blocks add */
-    rows last;              /* what the head reads */
+    rows last;              /* the head's input */
     const void *encoder[2]; /* packed weight, or table, and bias */
     const void *head[2];    /* packed weight and bias */
     int64_t inputs, outputs, width;
@@ -184,27 +185,28 @@ typedef struct {
     int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
 } program;
 
-/* Bytes of a sequence's state: first what has a fixed size, then a block for each instruction that keeps all steps. */
+/* Bytes of a sequence's state: first the parts of fixed size, then a block for each instruction that keeps all
+ * steps. */
 static inline bool state_size(const program *p, int64_t capacity, int64_t *bytes) {
     return !__builtin_mul_overflow(p->step_bytes, capacity, bytes) &&
            !__builtin_add_overflow(*bytes, p->state_bytes, bytes);
 }
 
-/* What one push works on. */
+/* The data of a push. */
 typedef struct {
     void *scratch, *state; /* state: (B, state_bytes) */
     int64_t room;          /* rows of a register */
     int64_t B, n;          /* sequences, and steps of the chunk */
-    int64_t state_bytes;   /* of a sequence, all of it, */
-    int64_t fixed_bytes;   /* and what does not depend on the capacity */
+    int64_t state_bytes;   /* of a sequence, in all */
+    int64_t fixed_bytes;   /* of its parts that do not depend on the capacity */
     int64_t capacity;
 } frame;
 
-/* A push: n steps of input for each sequence, and where the logits go. */
+/* A push: n steps of input for each sequence, and the output for the logits. */
 typedef struct {
     const void *features;
     const int32_t *tokens;
-    const int64_t *lengths; /* of each sequence, if not n for all */
+    const int64_t *lengths; /* of each sequence; NULL if all are n */
     void *output;
     int64_t n;
     bool last; /* logits of the last step of each sequence alone: output is (batch, outputs) */

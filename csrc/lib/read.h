@@ -1,4 +1,4 @@
-/* The lines of a program, as a file has them, and what reads one (lines.c, recurrences.c, fixed_points.c). */
+/* The lines of a program in a file, and functions that read a line (lines.c, recurrences.c, fixed_points.c). */
 #ifndef ROT_READ_H
 #define ROT_READ_H
 
@@ -14,51 +14,51 @@ typedef struct {
     weights numbers;
     rows rows;
     int64_t last;  /* the last line that reads the register */
-    int64_t whole; /* the register whose rows these are: itself, or an earlier one */
+    int64_t whole; /* the register that owns the rows: itself, or an earlier one */
 } value;
 
-/* The program that is read, and the line whose instructions are emitted. */
+/* The program being read, and its current line. */
 typedef struct {
     builder *b;
     part p; /* of the line */
     const char *op;
     value *registers;
-    int64_t count, known; /* of registers, and of those that have been set */
+    int64_t count, known; /* of registers, and of registers already set */
     int64_t line;
-    const value *in[MOST_INPUTS]; /* NULL for one that is not given */
-    value arrays[MOST_INPUTS];    /* those of `in` that are fixed */
-    rows *free;                   /* rows that nothing reads any more */
+    const value *in[MOST_INPUTS]; /* NULL if not given */
+    value arrays[MOST_INPUTS];    /* the fixed inputs in `in` */
+    rows *free;                   /* rows for reuse */
     int64_t free_count;
-    value nothing, nowhere; /* what is read, and written, after an error */
+    value nothing, nowhere; /* read, and written, after an error */
 } reader;
 
-/* Returns whether the shapes of a line fit; if not, there is an error, and all that follows does nothing. */
+/* Returns whether the shapes of a line fit; if not, sets an error, and later calls do nothing. */
 bool expect(reader *r, bool right);
 
-/* Input i: rows of a step, or an array, of so many axes, or of any for 0. */
+/* Input i: rows of a step, or an array, with this number of axes; 0 for any number. */
 const value *steps(reader *r, int64_t i, int axes);
 const value *fixed(reader *r, int64_t i, int axes);
 int64_t numbers_of(const value *v);
-/* Whether axis i of a value is so large, and whether two have one shape. */
+/* Whether axis i of a value has this size, and whether two values have the same shape. */
 bool is(const value *v, int i, int64_t size);
 bool alike(const value *x, const value *y);
-/* Whether input i is an array (rows, columns), or a vector (rows,) for 0 columns; or is not given. */
+/* Whether input i is an array (rows, columns), or a vector (rows,) for 0 columns, or is not given. */
 bool is_matrix_or_none(const reader *r, int64_t i, int64_t rows, int64_t columns);
 /* The numbers of an array in double; NULL with an error, or if there is no value. */
 const double *doubles(reader *r, const value *v);
 /* Input i as weights for a product, NULL if it is not given. */
 const void *packed_input(reader *r, int64_t i);
-/* Integers of a setting that is a list; 0 with an error if it is none. */
+/* The integers in a setting that is a list. Returns their number; 0 with an error if it is no list. */
 int integers_of(reader *r, const char *key, int64_t *to, int most_of_them);
 
-/* The rows of a new register with the shape of another value, or of so many axes. */
+/* The rows of a new register with the shape of another value, or with the given shape. */
 rows make_like(reader *r, const value *like);
 rows make(reader *r, int64_t width);
 rows make_matrix(reader *r, int64_t count, int64_t width);
-/* The rows of a new register that begins as a copy of the rows of input i, or a copy for the line alone. */
+/* The rows of a new register that begins as a copy of the rows of input i; or a copy for this line only. */
 rows make_copy(reader *r, int64_t i);
 rows copied(reader *r, int64_t i);
-/* Rows for a line alone. All are given back behind it. */
+/* Rows for this line only, freed after it. */
 rows rows_for(reader *r, int64_t width);
 void give_back(reader *r, rows some);
 /* Room for the line's numbers in a sequence's state. */

@@ -1,4 +1,4 @@
-/* The functions of include/rotrnn.h: their checks, and files, models, streams and states as a whole. */
+/* The functions of include/rotrnn.h: checks of arguments, and files, models, streams and states. */
 #include "rotrnn.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "float_mode.h"
 #include "stream.h"
 
-enum { ROWS = 96 }; /* of a chunk, unless the batch has more: they stay in cache with their registers */
+enum { ROWS = 96 }; /* of a chunk, unless the batch is larger: rows and registers stay in cache */
 
 const char *rotrnn_version(void) { return ROTRNN_VERSION; }
 
@@ -21,22 +21,22 @@ const char *rotrnn_error_text(rotrnn_status status) {
         [ROTRNN_ARGUMENT] = "an argument is NULL, negative or out of range, or not of the model's kind",
         [ROTRNN_NO_FILE] = "the file does not exist or cannot be read",
         [ROTRNN_NO_MEMORY] = "there is not enough memory",
-        [ROTRNN_DAMAGED] = "the bytes are not a model's or a state's, or were changed since they were written",
-        [ROTRNN_UNSUPPORTED] = "the model has a part that the library does not have",
+        [ROTRNN_DAMAGED] = "the bytes are no model or state, or were changed after they were written",
+        [ROTRNN_UNSUPPORTED] = "the model has a part that is not in the library",
         [ROTRNN_FULL] = "the stream was made for fewer steps",
         [ROTRNN_MISMATCH] = "the state is of another model, batch or capacity"};
     const size_t place = (size_t)status;
     return place < sizeof texts / sizeof *texts ? texts[place] : "an unknown status";
 }
 
-/* Clears the caller's error, or one of our own where the caller wants none. */
+/* Clears the caller's error, or `own` if the caller passes NULL. */
 static rotrnn_error *cleared(rotrnn_error *error, rotrnn_error *own) {
     rotrnn_error *const e = error ? error : own;
     *e = (rotrnn_error){.status = ROTRNN_OK};
     return e;
 }
 
-/* Whether an argument is there; an error if it is NULL. */
+/* Whether an argument is given; an error if it is NULL. */
 static bool given(rotrnn_error *error, const char *what, const void *argument) {
     return argument || failed(error, ROTRNN_ARGUMENT, "%s is NULL", what);
 }
@@ -54,7 +54,7 @@ rotrnn_model *model_of(const file *f, rotrnn_error *error) {
     memcpy(made->digest, f->digest, sizeof f->digest);
     builder b = {.file = f, .run = made->run, .memory = &made->memory, .program = &made->program, .error = error};
     if (!b.run)
-        failed(error, ROTRNN_UNSUPPORTED, "this build has no instructions that the processor has");
+        failed(error, ROTRNN_UNSUPPORTED, "this build has no instruction set of this processor");
     else if (build(&b))
         return made;
     rotrnn_model_free(made);
@@ -76,8 +76,8 @@ rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t 
     return e->status;
 }
 
-/* The bytes of a model's file, in memory of malloc; NULL with an error. What does not begin as a model's file does, as
- * devices without an end, is not read further. */
+/* The bytes of a model's file, in memory of malloc; NULL with an error. Reading stops if the first bytes do not begin a
+ * model's file: devices may have no end. */
 static void *read_bytes(FILE *from, size_t *size, rotrnn_error *error) {
     enum { FIRST = 1 << 16 };
     char *bytes = NULL;
@@ -118,7 +118,7 @@ static void read_file(rotrnn_model **model, const char *path, rotrnn_error *erro
 }
 
 rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
-    enum { LONGEST = 96 }; /* more of a path leaves no room for the sentence */
+    enum { LONGEST = 96 }; /* a longer path leaves no room for the message */
     rotrnn_error own, found = {.status = ROTRNN_OK}, *const e = cleared(error, &own);
     if (model) *model = NULL;
     if (!given(e, "rotrnn_model_open: model", model) || !given(e, "rotrnn_model_open: path", path)) return e->status;
@@ -154,7 +154,7 @@ const char *rotrnn_model_isa(const rotrnn_model *model) { return model ? model->
 
 static int64_t bytes_of_state(const rotrnn_stream *s) { return s->batch * s->state_bytes; }
 
-/* The counts with which a sequence's state begins, in any state of this stream's form: of its steps, and of those
+/* The counts at the beginning of a sequence's state, in any state of this stream's form: all its steps, and its steps
  * without a fixed point. */
 enum { STEPS, UNSETTLED, COUNTS };
 
@@ -255,7 +255,7 @@ static bool in_vocabulary(const int32_t *tokens, int64_t count, int64_t vocabula
 /* The number of steps of a sequence in a push. */
 static int64_t length_of(const pushed *call, int64_t b) { return call->lengths ? call->lengths[b] : call->n; }
 
-/* Whether the lengths, the tokens and the stream's room are right, or what is not. */
+/* Checks the lengths, the tokens and the stream's room. */
 static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
     const program *const p = &s->model->program;
     const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
@@ -270,8 +270,8 @@ static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
     return status;
 }
 
-/* Sequences of different lengths, one after the other: alone each has the same bits as in a batch. What is written for
- * the padding is zero. */
+/* Sequences of different lengths, one after the other: each has the same bits alone and in a batch. Outputs of the
+ * padding are zero. */
 static void push_each(const rotrnn_stream *s, const frame *all, const pushed *call) {
     const program *const p = &s->model->program;
     const int64_t number = (int64_t)s->model->run->number, n = call->n;
@@ -320,7 +320,7 @@ rotrnn_status stream_push(rotrnn_stream *s, const pushed *call) {
     return ROTRNN_OK;
 }
 
-/* A push of numbers of a type, to a model of such numbers that reads tokens, or features. */
+/* A push of numbers of one type, to a model with the same type, of tokens or of features. */
 static rotrnn_status push_any(rotrnn_stream *s, size_t number, bool tokens, const pushed *call) {
     const bool fits = s && s->model->run->number == number && s->model->program.tokens == tokens;
     return fits ? stream_push(s, call) : ROTRNN_ARGUMENT;
@@ -351,7 +351,7 @@ rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *input, int64
 
 /* ---------------------------------------------------------------------------------------------------- states */
 
-/* What is in front of a saved state. The checksum is that of all that follows it. */
+/* The header of a saved state. The checksum covers all bytes after it. */
 typedef struct {
     char magic[8];
     uint8_t checksum[SHA256_BYTES], model[SHA256_BYTES];
@@ -360,7 +360,7 @@ typedef struct {
 
 static const char MAGIC[8] = "rotrnnS2";
 
-/* The header of a state of so many sequences. */
+/* The header of a state of `sequences` sequences. */
 static state_header header_of(const rotrnn_stream *s, int64_t sequences) {
     state_header h = {.batch = sequences, .capacity = s->capacity, .bytes = sequences * s->state_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
@@ -386,7 +386,7 @@ int64_t stream_refuses(const rotrnn_stream *s, const void *state, int64_t sequen
     return -1;
 }
 
-/* Writes the state of so many sequences, from `first` on. */
+/* Writes the state of `sequences` sequences, from `first` on. */
 static void save_part(const rotrnn_stream *s, int64_t first, int64_t sequences, void *bytes) {
     const void *const state = (const char *)s->state + first * s->state_bytes;
     state_header h = header_of(s, sequences);
@@ -395,7 +395,7 @@ static void save_part(const rotrnn_stream *s, int64_t first, int64_t sequences, 
     memcpy((char *)bytes + sizeof h, state, (size_t)h.bytes);
 }
 
-/* Reads what save_part wrote of as many sequences. */
+/* Reads a state that save_part wrote for the same number of sequences. */
 static void load_part(rotrnn_stream *s, int64_t first, int64_t sequences, const void *bytes, size_t size,
                       rotrnn_error *e) {
     const state_header mine = header_of(s, sequences);

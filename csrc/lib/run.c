@@ -1,6 +1,7 @@
-/* The instructions of a program (program.h), for one dtype and instruction set; and the loop of a push over them.
+/* The instructions of a program (program.h), for one dtype and instruction set; and the loop of a push over the
+ * instructions.
  *
- * Every number depends on its own sequence alone and is made by the same operations in the same order however many
+ * Every number depends on its own sequence alone, and comes from the same operations in the same order however many
  * steps and sequences are computed together: products by gemm_tile.h, other loops over the channels of one row.
  */
 #include "run.h"
@@ -15,7 +16,7 @@
 
 /* ------------------------------------------------------------------------------------------- maps of each row */
 
-enum { PIECE = 48, SERIAL = 1 << 20 }; /* rows of a thread's turn, and products that one thread makes alone */
+enum { PIECE = 48, SERIAL = 1 << 20 }; /* rows of a thread's task; products up to this many run on one thread */
 
 /* The rows from r on, at most `count` of them. */
 static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
@@ -25,8 +26,8 @@ static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
 }
 
 #ifdef _OPENMP
-/* In the Python module, threads share the rows of a chunk. Theirs is the mode of the push, too, but only here: threads
- * that start here inherit and keep the usual mode, in which kernels run. */
+/* In the Python module, threads share the rows of a chunk. Within the loop they use the push's mode of arithmetic.
+ * Outside it they have the usual mode, in which kernels run: new threads inherit it. */
 static void share_rows(const op *o, const frame *f, int64_t rows) {
     const float_mode mode = float_mode_now(), usual = mode & ~(float_mode)FLOAT_MODE_BITS;
     float_mode_set(usual);
@@ -55,8 +56,8 @@ static void run_affine(const op *o, const frame *f) {
     affine_rows(rows_of(f, o->y), rows_of(f, o->x), o->w[1], o->w[0], o->w[2], f->B * f->n, o->y.width);
 }
 
-/* y holds the squares first. Which products a compiler fuses with a sum depends on its options, and there are none
- * here where no square overflows, so the library and Python's extension have the same bits. */
+/* y holds the squares first. A compiler's options decide which products it fuses with a sum. Here there are no such
+ * products unless a square overflows, so the library and Python's extension have the same bits. */
 static void run_norm(const op *o, const frame *f) {
     const int64_t width = o->y.width / o->count;
     real *restrict y = rows_of(f, o->y);
@@ -72,8 +73,8 @@ static void run_norm(const op *o, const frame *f) {
     }
 }
 
-/* Defines an instruction by what it does to one number of y, with n the width: a loop over the numbers of each row,
- * also in place. Rows of x and z have the width of y. */
+/* Defines an elementwise instruction by its expression for one number of y, with n the width. It also works in place.
+ * Rows of x and z have the width of y. */
 #define EACH_NUMBER(name, expression)                                                                                  \
     static void name(const op *o, const frame *f) {                                                                    \
         const int64_t n = o->y.width;                                                                                  \
@@ -203,7 +204,7 @@ static void run_exact_scan(const op *o, const frame *f) {
     exact_scan_row(state_of(f, b, o->state), rows_of(f, o->y) + (b * f->n + t) * o->y.width, o->w[0], o->y.width / 2);
 }
 
-/* The state: two sums (2, N), the one that is read and the one that begins anew (window.c), then a ring of the last
+/* The state: two sums (2, N), the sum that is read and the sum that will replace it (window.c), then a ring of the last
  * window + 1 inputs. */
 static void window_row(real *restrict read, real *restrict next, real *restrict kept, real *restrict y,
                        const real *restrict oldest, const real *restrict a, const real *restrict power, int64_t N) {
@@ -230,8 +231,8 @@ static void run_window_scan(const op *o, const frame *f) {
     }
 }
 
-/* The decay gamma of a head, from the mean's logarithm and what the input adds to it, and the gain of its input:
- * `scale` times sqrt(1 - gamma^2), or times 1 - gamma (`bounded`). */
+/* The decay gamma of a head, from the logarithm of its mean and a term of the input, and the gain of its input: `scale`
+ * times sqrt(1 - gamma^2), or times 1 - gamma (`bounded`). */
 typedef struct {
     real modulus, gain;
 } decay;
@@ -275,7 +276,8 @@ static void run_decay_gain(const op *o, const frame *f) {
 
 /* --------------------------------------------------------------------------------------------------- histories */
 
-/* The rows (width) that an instruction keeps of a sequence, and that of step k: of the last `window`, or of all. */
+/* The rows (width) that an instruction keeps of a sequence, for the last `window` steps or for all; and the row of step
+ * k. */
 static real *history_of(const op *o, const frame *f, int64_t b) {
     return state_of(f, b, o->window ? o->state : f->fixed_bytes + f->capacity * o->state);
 }
@@ -333,9 +335,9 @@ static real dot(const real *restrict x, const real *restrict y, int64_t n) {
     return sum;
 }
 
-/* One head: q (width), which becomes the mean of the values from step `first` to k, weighted by the softmax of its
- * products with the keys. Rows of `kept` have K numbers of keys, then K of values. The sums are kept relative to the
- * largest score so far. */
+/* One head. q (width) becomes the mean of the values from step `first` to k, weighted by the softmax of its products
+ * with the keys. Rows of `kept` have K numbers of keys, then K of values. The sums are kept relative to the largest
+ * score so far. */
 static void attend(const op *o, real *restrict q, real *restrict mean, const real *kept, int64_t k, int64_t K,
                    int64_t width) {
     const real scale = (real)(1 / sqrt((double)width));
@@ -361,7 +363,7 @@ static void run_attention(const op *o, const frame *f) {
         copy_row(at, key, K);
         copy_row(at + K, rows_of(f, o->z) + row * K, K);
         for (int64_t h = 0; h < o->count; h++)
-            attend(o, q + h * width, key, kept + h / shared * width, k, K, width); /* the key's row is free by now */
+            attend(o, q + h * width, key, kept + h / shared * width, k, K, width); /* the key's row is free now */
     }
 }
 
@@ -382,7 +384,7 @@ static void add_turned(real *restrict y, const real *restrict h, cplx turn, int6
     }
 }
 
-/* Rows (2N + 2): the state of a step, and the weight of the age that it brings with it: that of the first step. */
+/* Rows (2N + 2): row i has the state of a step, and the weight of age i. */
 static void run_wrope(const op *o, const frame *f) {
     const int64_t N = o->y.width / 2, width = 2 * N + 2;
     EACH_STEP(f, b, t) {
@@ -404,7 +406,7 @@ static void run_wrope(const op *o, const frame *f) {
 
 /* ---------------------------------------------------------------------------------------- banks and gated layers */
 
-/* One state of each channel: h (2, D) of it, coefficients (4, D), a and c. */
+/* One state of each channel: h (2, D), and coefficients (4, D), a and c. */
 static void bank_row(real *restrict y, real *restrict h, const real *restrict k, const real *restrict u, int64_t D) {
     EACH(d, D) {
         const cplx a = {k[d], k[D + d]}, c = {k[2 * D + d], k[3 * D + d]}, before = {h[d], h[D + d]};
@@ -426,7 +428,7 @@ static void run_bank(const op *o, const frame *f) {
 }
 
 #if LIB_S4
-/* One state of each channel: h (2, D) of it, and its coefficients k. */
+/* One state of each channel: h (2, D), and its coefficients k. */
 
 static void dplr_feed_row(real *restrict s, const real *restrict h, const real *restrict k, int64_t D) {
     const real *const q = k + 2 * DPLR_Q * D;
@@ -572,7 +574,7 @@ static void run_unit_scan(const op *o, const frame *f) {
     }
 }
 
-/* Without memory for the rows that are chosen: a strip of columns at a time. */
+/* Works on a strip of columns at a time, and needs no memory for the chosen rows. */
 static void run_permuted(const op *o, const frame *f) {
     const int64_t N = o->y.width / 2;
     EACH_STEP(f, b, t) {
@@ -625,7 +627,7 @@ static void run_lstm(const op *o, const frame *f) {
         add_recurrence(f, o->x, 0, 4 * N, t, o->w[0], o->state, N);
         for (int64_t b = 0; b < f->B; b++) {
             const int64_t at = b * f->n + t;
-            real *const h = state_of(f, b, o->state); /* and the cell behind it */
+            real *const h = state_of(f, b, o->state); /* followed by the cell */
             lstm_row(h, h + N, rows_of(f, o->y) + at * N, rows_of(f, o->x) + at * 4 * N, N);
         }
     }
@@ -725,7 +727,7 @@ static void head_row(real *restrict y, real *restrict h, real e, bool negative, 
     }
 }
 
-/* The same with the transition a and two taps: of the last input, which decays too, and of this one. */
+/* The same with the transition a and two taps: for the last input, which decays too, and for the current input. */
 static void trapezoid_row(real *restrict y, real *restrict h, real a, real older, real newer, const real *restrict last,
                           const real *restrict x, real c, int64_t P) {
     EACH(j, P) {
@@ -734,7 +736,7 @@ static void trapezoid_row(real *restrict y, real *restrict h, real a, real older
     }
 }
 
-/* The two taps of one rank alone, whose inputs are multiplied by g, and what one reads. */
+/* The two taps of one rank, with inputs multiplied by g; and the readout of one rank. */
 static void rank_taps(real *restrict h, real older, real newer, const real *restrict last, const real *restrict x,
                       const real *restrict g, int64_t P) {
     EACH(j, P) h[j] += g[j] * (older * last[j] + newer * x[j]);
@@ -762,7 +764,8 @@ static void run_ssd(const op *o, const frame *f) {
     }
 }
 
-/* The state: as run_ssd's, then the last B and x. Of `from` ranks each has its own B, C and y, and gains if w[0]. */
+/* The state: like run_ssd's, then the last B and x. Each of `from` ranks has its own B, C and y, and gains if w[0] is
+ * given. */
 static void run_trapezoid(const op *o, const frame *f) {
     const int64_t D = o->x.width, H = o->z.width, N = o->count, G = o->choice, P = D / H, R = o->from;
     const real *const gain = o->w[0], *const skip = o->w[1];
@@ -802,9 +805,9 @@ static void run_trapezoid(const op *o, const frame *f) {
     }
 }
 
-/* The taps of first-order hold over delta, each turned back by c or the angle before: p e^{-i(c - theta)} / rho, which
- * the last input is multiplied by before it decays, and q e^{-ic}. p and q are integrals of s e^{ws} and (1 - s) e^{ws}
- * (python/rotrnn/ops/hold.py); in double, since the first is divided by |rho|. */
+/* The taps of first-order hold over delta: p e^{-i(c - theta)} / rho for the last input, which decays afterwards, and q
+ * e^{-ic} for the current input. p and q are integrals of s e^{ws} and (1 - s) e^{ws} (python/rotrnn/ops/hold.py); in
+ * double, because p is divided by |rho|. */
 typedef struct {
     cplx older, newer;
 } hold_taps;
@@ -822,7 +825,7 @@ static hold_taps hold_taps_of(double log_a, double theta, double c, double delta
         .newer = {(real)(delta * (q[0] * cos_c + q[1] * sin_c)), (real)(delta * (q[1] * cos_c - q[0] * sin_c))}};
 }
 
-/* The state: as run_ssd's, turned back by the sums c of the angles, then the last B, turned alike, and x. */
+/* The state: like run_ssd's, turned back by the sums c of the angles, then the last B, turned back likewise, and x. */
 static void run_hold(const op *o, const frame *f) {
     const int64_t D = o->x.width, H = o->z.width, N = o->count, P = D / H, places = o->from;
     const double *const rule = o->w[0];
@@ -859,7 +862,7 @@ static void run_hold(const op *o, const frame *f) {
 #endif
 
 #if LIB_MATRIX_STATES || LIB_XLSTM
-/* sum (values) <- h^T c of a head's state h (keys, values), or of d c if there is d */
+/* sum (values) <- h^T c of a head's state h (keys, values); with d, h^T (d c) */
 static void state_product(real *restrict sum, const real *restrict h, const real *restrict c, const real *restrict d,
                           int64_t keys, int64_t values) {
     zero_row(sum, values);
@@ -872,7 +875,7 @@ static void state_product(real *restrict sum, const real *restrict h, const real
 
 #if LIB_MATRIX_STATES
 
-/* A Householder step (delta.c): its decay, a or by keys d, and its keys, of which e and f may be NULL. */
+/* A Householder step (delta.c): its decay, a or d by keys, and its keys; e and f may be NULL. */
 typedef struct {
     const real *k, *v, *d, *e, *f;
     real a, beta;
@@ -893,7 +896,7 @@ static void householder_row(real *restrict h, real *restrict read, householder_s
     }
 }
 
-/* Rows of keys, values and betas are those of each Householder step, by heads. */
+/* Rows of keys, values and betas are by Householder step, then by head. */
 static void run_delta(const op *o, const frame *f) {
     const int64_t heads = o->count, values = o->y.width / heads, steps = o->z.width / o->y.width;
     const int64_t keys = o->x.width / heads;
@@ -924,8 +927,8 @@ static void run_delta(const op *o, const frame *f) {
 #endif
 
 #if LIB_XLSTM
-/* A step of a head (mlstm.c): its memory c (keys, values) and n (keys), scaled by e^{-m}, and y: values, then what is
- * read. Exponents are of 2. In the end k holds the terms of n . q, products without a sum as in run_norm. */
+/* A step of a head (mlstm.c): its memory c (keys, values) and n (keys), scaled by e^{-m}, and y: values, then the
+ * readout. Exponents are of 2. At the end k holds the terms of n . q: products without a sum, like in run_norm. */
 static void mlstm_row(real *restrict y, real *restrict c, real *restrict n, real *restrict m, const real *restrict q,
                       real *restrict k, real log_i, real log_f, int64_t keys, int64_t values) {
     const double past = level_exponent(*m) + gate_exponent(log_f), new = gate_exponent(log_i);
@@ -1074,7 +1077,7 @@ static void encode(const program *p, const frame *f, const pushed *call, int64_t
     }
 }
 
-/* Adds a chunk to the sums of the mean, in double, or keeps its last row. */
+/* Adds a chunk to the sums of the mean, in double, or saves its last row. */
 static void extend_pool(const program *p, const frame *f) {
     const int64_t D = p->width;
     for (int64_t b = 0; b < f->B; b++) {
@@ -1105,7 +1108,7 @@ static void read_pool(const program *p, const frame *f, real *output) {
     read_out(p, output, rows_of(f, p->last), f->B);
 }
 
-/* A push that is stopped leaves the state between two chunks. */
+/* A stopped push leaves the state between two chunks. */
 static void push(const program *p, frame *f, const pushed *call) {
     const int64_t chunk = most(f->room / f->B, 1);
     real *const output = call->output;
@@ -1119,7 +1122,7 @@ static void push(const program *p, frame *f, const pushed *call) {
             extend_pool(p, f);
             continue;
         }
-        const int64_t rows = call->last ? first + f->n == call->n : f->n; /* of the chunk, its last ones */
+        const int64_t rows = call->last ? first + f->n == call->n : f->n; /* the last rows of the chunk */
         for (int64_t b = 0; b < f->B; b++)
             read_out(p, output + (call->last ? b : b * call->n + first) * p->outputs,
                      rows_of(f, p->last) + ((b + 1) * f->n - rows) * p->width, rows);

@@ -1,4 +1,4 @@
-/* The implementations that this build has, and what the files with instructions share. */
+/* The implementations in this build, and functions that the files with instructions share. */
 #ifndef ROT_RUN_H
 #define ROT_RUN_H
 
@@ -10,7 +10,7 @@ extern const implementation K(rot_run);
 
 typedef void instruction(const op *o, const frame *f);
 
-/* Those of iterate.c. */
+/* The instructions in iterate.c. */
 instruction K(rot_run_fixed_point), K(rot_run_matrix_fixed_point);
 
 static inline real *rows_of(const frame *f, rows r) { return (real *)f->scratch + r.place * f->room; }
@@ -18,12 +18,12 @@ static inline void *state_of(const frame *f, int64_t b, int64_t place) {
     return (char *)f->state + b * f->state_bytes + place;
 }
 
-/* The counts with which a sequence's state begins: the steps before the chunk, and those of all steps in which a layer
+/* The counts at the beginning of a sequence's state: the steps before the chunk, and the steps so far in which a layer
  * that iterates did not reach its fixed point. */
 static inline int64_t *steps_read(const frame *f, int64_t b) { return state_of(f, b, 0); }
 static inline int64_t *steps_unsettled(const frame *f, int64_t b) { return state_of(f, b, sizeof(int64_t)); }
 
-/* A loop whose turns do not depend on each other, although the compiler cannot see that arrays are apart, or one. */
+/* A loop with independent iterations, although the compiler cannot see whether arrays are separate or the same. */
 #define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
 
 /* z += w h for step t of all sequences at once: `columns` of z (B n, width) from `at` on, with the states h (N) at

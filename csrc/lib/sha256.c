@@ -37,7 +37,7 @@ static void add_block(uint32_t state[8], const uint8_t *block) {
         const uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
         const uint32_t one = s[7] + (rotated(s[4], 6) ^ rotated(s[4], 11) ^ rotated(s[4], 25)) + choice + K[i] + w[i];
         const uint32_t two = (rotated(s[0], 2) ^ rotated(s[0], 13) ^ rotated(s[0], 22)) + majority;
-        s[7] = s[6], s[6] = s[5], s[5] = s[4], s[4] = s[3] + one; /* in registers, as memmove is not */
+        s[7] = s[6], s[6] = s[5], s[5] = s[4], s[4] = s[3] + one; /* in registers, unlike memmove */
         s[3] = s[2], s[2] = s[1], s[1] = s[0], s[0] = one + two;
     }
     for (int i = 0; i < 8; i++) state[i] += s[i];
@@ -54,7 +54,7 @@ static bool has_instructions(void) {
     return sse && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29);
 }
 
-/* The same by the processor's instructions for SHA, which take two rounds at a time. They want the state as A B E F and
+/* The same by the processor's instructions for SHA, two rounds at a time. They need the state as A B E F and
  * C D G H. */
 __attribute__((target("sha,ssse3,sse4.1"))) static void add_blocks_fast(uint32_t state[8], const uint8_t *from,
                                                                         size_t blocks) {

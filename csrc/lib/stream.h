@@ -1,5 +1,5 @@
-/* What a model and a stream are, and the functions on them below those of include/rotrnn.h. The Python module has
- * streams by these (csrc/module/stream.c).
+/* The structs of a model and of a stream, and the functions that implement include/rotrnn.h. The Python module uses
+ * them for its streams (csrc/module/stream.c).
  */
 #ifndef ROT_STREAM_H
 #define ROT_STREAM_H
@@ -10,7 +10,7 @@
 #include "program.h"
 
 struct rotrnn_model {
-    arena memory; /* with the model itself */
+    arena memory; /* contains the model itself */
     program program;
     const implementation *run;
     int64_t parameters;
@@ -18,21 +18,21 @@ struct rotrnn_model {
 };
 
 struct rotrnn_stream {
-    arena memory; /* with the stream itself */
+    arena memory; /* contains the stream itself */
     const rotrnn_model *model;
     int64_t batch, capacity, chunk;
     int64_t state_bytes; /* of a sequence */
     void *state, *scratch;
 };
 
-/* The model of a file that was read, or that only lies in memory; NULL with an error. */
+/* The model of a file that was read, or that is only in memory; NULL with an error. */
 rotrnn_model *model_of(const file *f, rotrnn_error *error);
 
-/* Reads the steps of a call, in the model's numbers. */
+/* Reads the steps of a call; numbers have the model's dtype. */
 rotrnn_status stream_push(rotrnn_stream *s, const pushed *call);
 
-/* The first of so many sequences whose number of steps no state of this stream can have, where `state` are the bytes of
- * that many; -1 if there is none. Everything else in a state are numbers, of which any are possible. */
+/* The first sequence in `state`, the bytes of `sequences` sequences, whose number of steps is impossible in this
+ * stream; -1 if there is none. All other numbers in a state may have any value. */
 int64_t stream_refuses(const rotrnn_stream *s, const void *state, int64_t sequences);
 
 #endif

@@ -12,7 +12,7 @@ typedef struct {
     PyObject *module; /* owned: a function may outlive every other reference to its module */
     const rot_kernel *kernel;
     int place;                           /* in the list */
-    PyObject *names[ROT_MOST_ARGUMENTS]; /* owned: of its arguments, interned */
+    PyObject *names[ROT_MOST_ARGUMENTS]; /* owned: its arguments' names, interned */
     PyMethodDef def;
 } function;
 
@@ -24,7 +24,7 @@ static int dtype_index(int type) {
     return -1;
 }
 
-/* The index of the argument with this name, or -1. Callers pass interned names, mostly in the list's order. */
+/* The index of the argument with this name, or -1. Callers pass interned names, usually in the list's order. */
 static int find_argument(const function *self, PyObject *name, int guess) {
     const int count = self->kernel->count;
     if (guess < count && self->names[guess] == name) return guess;
@@ -94,7 +94,7 @@ static PyObject *raise_status(const char *name, int status) {
     switch (status) {
     case ROT_NO_MEMORY: PyErr_Format(PyExc_MemoryError, "%s: not enough memory for its workspace", name); break;
     case ROT_OUT_OF_RANGE: PyErr_Format(PyExc_IndexError, "%s: a number is out of range", name); break;
-    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the attempts it may make", name); break;
+    case ROT_EXHAUSTED: PyErr_Format(PyExc_RuntimeError, "%s: no result within the allowed attempts", name); break;
     case ROT_NO_KERNEL:
         PyErr_Format(PyExc_NotImplementedError, "%s: there is no kernel for these arguments on this device", name);
         break;
@@ -112,7 +112,7 @@ static PyObject *raise_missing(const function *self, PyObject *const *given) {
     return NULL;
 }
 
-/* The values of a call's integers, as "B=2, T=3"; NULL with an exception set. */
+/* The values of a call's integers, for example "B=2, T=3"; NULL with an exception set. */
 static PyObject *integers_of(const rot_kernel *kernel, const char *args) {
     PyObject *values = PyUnicode_FromString("");
     for (int i = 0; i < kernel->count && values; i++) {
@@ -174,15 +174,15 @@ static bool raise_range(const rot_kernel *kernel, const rot_argument *argument, 
     PyObject *const number = array->type == NPY_INT64 ? PyLong_FromLongLong(((const int64_t *)array->data)[at])
                                                       : PyFloat_FromDouble(((const double *)array->data)[at]);
     if (number)
-        PyErr_Format(PyExc_ValueError, "%s: number %lld of %s is %S, expected one from %lld to %lld", kernel->name,
+        PyErr_Format(PyExc_ValueError, "%s: number %lld of %s is %S, expected %lld to %lld", kernel->name,
                      (long long)at, argument->name, number, (long long)range.low, (long long)range.high);
     Py_XDECREF(number);
     return false;
 }
 
-/* Checks what the kernel indexes by against the arrays: their sizes, the numbers in them if they can be read here,
- * conditions of the list, and that nothing written overlaps another array. Returns false with an exception set.
- * `written`: how many arrays the kernel writes that are not empty. */
+/* Checks the arrays before the kernel indexes them: their sizes, their numbers if these can be read here, the list's
+ * conditions, and that no written array overlaps another array. Returns false with an exception set. `written`: the
+ * number of nonempty arrays that the kernel writes. */
 static bool fits(const rot_kernel *kernel, PyObject *const *given, const rot_array *arrays, const char *args,
                  int *written) {
     int64_t sizes[ROT_MOST_ARGUMENTS];

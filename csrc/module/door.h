@@ -1,9 +1,9 @@
 /* The door between Python and the kernels of the list (entries.h): one Python function for each kernel.
  *
- * Shared by the extension modules, rotrnn._cpu and rotrnn._cuda. A module gives what the door needs of its arrays and
- * of its kernels: describe_array, find_call and run_call. Arguments are passed by keyword; arrays must have the dtype
- * and the size that the list gives, be C-contiguous and aligned, and writeable if the kernel writes them. The dtype of
- * the first array without a fixed dtype selects the variant.
+ * Shared by the extension modules, rotrnn._cpu and rotrnn._cuda. A module defines describe_array, find_call and
+ * run_call for its arrays and kernels. Arguments are passed by keyword; arrays must have the dtype and the size given
+ * in the list, be C-contiguous and aligned, and be writeable if the kernel writes them. The dtype of the first array
+ * without a fixed dtype selects the variant.
  */
 #ifndef ROT_DOOR_H
 #define ROT_DOOR_H
@@ -16,7 +16,7 @@
 #pragma GCC diagnostic ignored "-Wpedantic"
 #endif
 #include <Python.h>
-#ifndef ROT_IMPORTS_NUMPY /* only a module's main file does */
+#ifndef ROT_IMPORTS_NUMPY /* only a module's main file imports it */
 #define NO_IMPORT_ARRAY
 #endif
 #define PY_ARRAY_UNIQUE_SYMBOL rot_numpy
@@ -28,7 +28,7 @@
 #include "entries.h"
 #include "kernels.h"
 
-/* The dtypes of calls, and NumPy's numbers of dtypes. */
+/* The dtypes of calls, and NumPy's type numbers. */
 enum { F32, F64, C64, C128, DTYPES };
 extern const int TYPE_NUMBERS[DTYPES];
 
@@ -36,12 +36,13 @@ extern const int TYPE_NUMBERS[DTYPES];
 typedef struct {
     void *data;
     int64_t count, bytes;
-    int type; /* NumPy's number of its dtype; -1 for another byte order */
+    int type; /* NumPy's type number; -1 for another byte order */
     bool contiguous, aligned, writeable;
     bool on_host; /* the numbers can be read here */
 } rot_array;
 
-/* Describes an array of the module's kind. Returns false for other objects, with an exception set if that failed. */
+/* Describes an array of the module's kind. Returns false for other objects, and false with an exception set if it
+ * failed. */
 bool describe_array(PyObject *object, rot_array *array);
 
 /* The compiled kernel for a dtype, by its place in the list; NULL if there is none. */
@@ -55,11 +56,11 @@ bool run_call(PyObject *module, const char *name, rot_call call, const char *arg
 int add_kernels(PyObject *module);
 int add_numbers(PyObject *module);
 
-/* Adds LIST, the list for Python (_cpu.pyi says what it holds). */
+/* Adds LIST, the list for Python (described in _cpu.pyi). */
 int add_list(PyObject *module);
 
-/* precision() and use_precision(name) of either module. The second one sets the calling thread's (precision.h) by name,
- * and returns the name before. */
+/* precision() and use_precision(name) of either module. use_precision sets the calling thread's precision (precision.h)
+ * by name, and returns the previous name. */
 #define USE_PRECISION_DOC                                                                                              \
     "use_precision(name): how products of float32 matrices in this thread's calls round their operands; returns the "  \
     "precision before."

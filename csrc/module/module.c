@@ -40,7 +40,7 @@ extern const rot_call ROT_ONCE[];
 typedef struct {
     const char *name;
     const rot_call *calls[DTYPES];
-    const implementation *streams[2]; /* of float and double */
+    const implementation *streams[2]; /* for float and double */
 } simd;
 
 #define SIMD(isa)                                                                                                      \
@@ -87,7 +87,7 @@ static bool amx_supported(void) {
 }
 #endif
 
-/* By what products of bfloat16 may be computed beside avx512 (precision.h), in order. */
+/* Instructions for products of bfloat16 with avx512 (precision.h), in order. */
 static const char *const BF16_NAMES[BF16_WAYS] = {
     [BF16_BY_FLOAT32] = "float32", [BF16_BY_PAIRS] = "avx512_bf16", [BF16_BY_TILES] = "avx512_amx"};
 
@@ -110,7 +110,7 @@ const implementation *choose(bool is_double) { return SIMDS[level_in_use].stream
 
 typedef struct {
     unsigned long main_thread; /* the thread in which Python handles signals */
-    PyObject *handler;         /* owned: NumPy's name for the allocator of `empty` */
+    PyObject *handler;         /* owned: NumPy's handle of the allocator of `empty` */
 } module_state;
 
 rot_call find_call(PyObject *module, int place, int dtype) {
@@ -160,8 +160,8 @@ static void look_for_signals(rot_stop *stop) {
     w->thread = PyEval_SaveThread();
 }
 
-/* Runs a kernel without the GIL. A signal whose handler raises, as that of Ctrl-C does, ends it early: returns false
- * with the exception set. */
+/* Runs a kernel without the GIL. A signal whose handler raises, such as Ctrl-C, ends it early: returns false with the
+ * exception set. */
 bool run_call(PyObject *module, const char *name, rot_call call, const char *args, int *status) {
     (void)name;
     const module_state *const state = PyModule_GetState(module);
@@ -273,8 +273,8 @@ static PyDataMem_Handler POOL_HANDLER = {"rotrnn_pool", 1, {NULL, pool_malloc, p
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic" /* NumPy's functions are macros that cast object pointers */
 #endif
-/* Sets NumPy's allocator. Where there is no memory for that, Python may have set it all the same; so back goes what was
- * set, whether or not it was, and a second time if need be. Returns false with an exception set. */
+/* Sets NumPy's allocator. If memory runs out, this may fail after setting it. The previous allocator is therefore
+ * restored after every failure, with a second try if needed. Returns false with an exception set. */
 static bool set_handler(PyObject *handler) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -321,8 +321,8 @@ static PyObject *release_memory(PyObject *module, PyObject *ignored) {
     return PyLong_FromSize_t(pool_release());
 }
 
-/* Sets the mode of arithmetic of this thread, and returns the one before; None is the usual mode. Kernels set it
- * themselves: this is for code around them, in threads of libraries that flush denormal numbers. */
+/* Sets the mode of arithmetic of this thread, and returns the previous mode; None is the usual mode. Kernels set it
+ * themselves: this function is for code around them, in threads of libraries that flush denormal numbers. */
 static PyObject *use_float_mode(PyObject *module, PyObject *argument) {
     (void)module;
     const bool usual = argument == Py_None;
@@ -339,21 +339,21 @@ static PyObject *use_float_mode(PyObject *module, PyObject *argument) {
 
 static PyMethodDef METHODS[] = {
     {"empty", (PyCFunction)(void (*)(void))empty, METH_FASTCALL,
-     "empty(shape, dtype): numpy.empty in memory that is kept for reuse when the array is gone."},
+     "empty(shape, dtype): numpy.empty in memory that is kept for reuse after the array is freed."},
     {"release_memory", release_memory, METH_NOARGS,
-     "release_memory(): returns memory kept for reuse to the system; how many bytes that was."},
-    {"use_simd", use_simd, METH_O, "use_simd(name): pick the instruction set of all kernels; returns the one before."},
+     "release_memory(): returns memory kept for reuse to the system, and its number of bytes."},
+    {"use_simd", use_simd, METH_O, "use_simd(name): pick all kernels' instruction set; returns the previous name."},
     {"simd", simd_in_use, METH_NOARGS, "simd(): the instruction set in use."},
     {"use_bf16_by", use_bf16_by_name, METH_O,
-     "use_bf16_by(name): pick by what avx512 multiplies bfloat16, in all threads; returns the name before."},
-    {"bf16_by", bf16_by_in_use, METH_NOARGS, "bf16_by(): by what the next product of bfloat16 is computed."},
+     "use_bf16_by(name): pick how avx512 multiplies bfloat16, in all threads; returns the previous name."},
+    {"bf16_by", bf16_by_in_use, METH_NOARGS, "bf16_by(): how the next product of bfloat16 is computed."},
     {"precision", precision_in_use, METH_NOARGS, PRECISION_DOC},
     {"use_precision", use_precision_by_name, METH_O, USE_PRECISION_DOC},
     {"use_float_mode", use_float_mode, METH_O,
      "use_float_mode(mode): set the calling thread's mode of arithmetic, None for gradual underflow and rounding to "
-     "nearest; returns the mode before."},
-    {"threads", threads, METH_NOARGS, "threads(): how many threads the next kernel will use."},
-    {"use_threads", use_threads, METH_O, "use_threads(n): n threads from here on; returns the number before."},
+     "nearest; returns the previous mode."},
+    {"threads", threads, METH_NOARGS, "threads(): the number of threads of the next kernel."},
+    {"use_threads", use_threads, METH_O, "use_threads(n): use n threads; returns the previous number."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -367,7 +367,7 @@ static unsigned long main_thread(void) {
     return number;
 }
 
-/* Adds the names for which supported(i) as a tuple, and returns the last i, or -1 with an exception set. */
+/* Adds a tuple of the names with supported(i). Returns the last such i, or -1 with an exception set. */
 static int add_names(PyObject *module, const char *list, int count, const char *(*name)(int), bool (*supported)(int)) {
     PyObject *const available = PyList_New(0);
     int last = -1;

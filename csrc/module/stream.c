@@ -1,5 +1,5 @@
-/* rotrnn._cpu.Stream: a stream of the C library (csrc/lib) on NumPy arrays, with a model that lies in memory. What
- * arrays mean is checked in Python (python/rotrnn/models/engines.py); here, that they fit into the stream's memory.
+/* rotrnn._cpu.Stream: a stream of the C library (csrc/lib) on NumPy arrays, with a model in memory. Python checks the
+ * meaning of arrays (python/rotrnn/models/engines.py); this file checks that they fit into the stream's memory.
  */
 #include "stream.h"
 
@@ -12,12 +12,12 @@
 typedef struct {
     PyObject_HEAD rotrnn_model *model;
     rotrnn_stream *stream;
-    int32_t *tokens; /* owned: those of a push, as the library reads them */
-    int64_t room;    /* for so many of them */
+    int32_t *tokens; /* owned: the tokens of a push, as int32 */
+    int64_t room;    /* for this number of tokens */
     atomic_flag busy;
 } stream_object;
 
-/* A stream belongs to one thread at a time, also while a push lets other threads run. */
+/* A stream belongs to one thread at a time, even while a push lets other threads run. */
 static bool enter(stream_object *self, const char *call) {
     if (!atomic_flag_test_and_set(&self->busy)) return true;
     PyErr_Format(PyExc_RuntimeError, "Stream.%s: another thread is in a call of this stream, expected one at a time",
@@ -62,7 +62,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
 }
 
-/* What a file of this model would hold. Returns false with an exception set. */
+/* Fills in the contents of this model's file. Returns false with an exception set. */
 static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
     rotrnn_error error = {.status = ROTRNN_OK};
     Py_ssize_t length, place = 0;
@@ -98,7 +98,7 @@ static PyObject *new_stream(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (fill(&f, &memory, facts, arrays)) {
         self->model = model_of(&f, &error);
         if (self->model && self->model->program.step_bytes)
-            failed(&error, ROTRNN_UNSUPPORTED, "a layer keeps all steps, so that its stream would have a capacity");
+            failed(&error, ROTRNN_UNSUPPORTED, "a layer's state grows with time");
         else if (self->model)
             (void)rotrnn_stream_new(&self->stream, self->model, batch, 0, &error);
         if (error.status != ROTRNN_OK) raise(&error);
@@ -121,13 +121,13 @@ static void free_stream(PyObject *object) {
 
 /* --------------------------------------------------------------------------------------------------------- a push */
 
-/* Whether the object is an array of this dtype that lies in memory as C wants it, of that many numbers. */
+/* Whether the object is a contiguous, aligned array of `count` numbers of this dtype. */
 static bool fits(PyObject *object, rot_array *array, int type, int64_t count) {
     return describe_array(object, array) && array->type == type && array->contiguous && array->aligned &&
            array->count == count;
 }
 
-/* Sets the tokens, which the library reads as int32; those out of its range become -1, which is no token. */
+/* Sets the tokens, as the library's int32; numbers out of its range become -1, which is no token. */
 static bool narrow(stream_object *self, const int64_t *from, int64_t count) {
     if (count > self->room) {
         int32_t *const more = PyMem_Realloc(self->tokens, (size_t)count * sizeof *more);
@@ -139,7 +139,7 @@ static bool narrow(stream_object *self, const int64_t *from, int64_t count) {
     return true;
 }
 
-/* A push of fewer numbers of work keeps the interpreter's lock: it is over before another thread would run. */
+/* A push of less work than this keeps the interpreter's lock: it ends before another thread would run. */
 static const int64_t SMALL = (int64_t)1 << 23;
 
 typedef struct {
@@ -152,12 +152,13 @@ static int push_now(const void *args) {
     return (int)stream_push(push->stream, push->call);
 }
 
-/* Returns false with an exception set and the stream as it was before: no memory, or a signal ended the push early. */
+/* Returns false with an exception set, and the stream unchanged, if memory is exhausted or a signal ended the push
+ * early. */
 static bool run_push(stream_object *self, const pushed *call, int *status) {
     rotrnn_stream *const s = self->stream;
     const push_args args = {s, call};
     if (s->batch * call->n * self->model->parameters < SMALL) {
-        rot_stop *const outer = stop_calls_by(NULL); /* in a handler of signals: that of the call they came in */
+        rot_stop *const outer = stop_calls_by(NULL); /* in a signal handler: the interrupted call's stop */
         *status = push_now(&args);
         stop_calls_by(outer);
         return true;
@@ -173,8 +174,8 @@ static bool run_push(stream_object *self, const pushed *call, int *status) {
     return ended;
 }
 
-/* push(x, n, lengths, last, y): y is written. Returns whether all tokens, or lengths, were in range; nothing is done if
- * not. */
+/* push(x, n, lengths, last, y): writes y. Returns whether all tokens and lengths were in range; if not, nothing
+ * changes. */
 static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     stream_object *const self = (stream_object *)object;
     const program *const p = &self->model->program;
@@ -207,8 +208,7 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
 
 /* ------------------------------------------------------------------------------------------------------ the state */
 
-/* Sets what part of the state an argument means: a sequence, or all where it is None. Returns false with an exception
- * set. */
+/* Sets the sequences that an argument selects: one, or all if it is None. Returns false with an exception set. */
 static bool part_of(const rotrnn_stream *s, PyObject *which, int64_t *first, int64_t *sequences) {
     const bool all = which == Py_None;
     *first = all ? 0 : PyLong_AsLongLong(which);
@@ -262,7 +262,7 @@ static PyObject *restore(PyObject *object, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-/* A list of a count of each sequence. */
+/* A list with a count for each sequence. */
 static PyObject *counts(stream_object *self, const char *call, int64_t (*count)(const rotrnn_stream *, int64_t)) {
     const int64_t B = self->stream->batch;
     if (!enter(self, call)) return NULL;
@@ -290,13 +290,13 @@ static PyObject *unsettled(PyObject *object, PyObject *ignored) {
 
 static PyMethodDef METHODS[] = {
     {"push", (PyCFunction)(void (*)(void))push, METH_FASTCALL,
-     "push(x, n, lengths, last, y): reads n steps and writes y; whether tokens and lengths were in range."},
-    {"reset", reset, METH_O, "reset(sequence): goes back to before the first step, all if it is None."},
-    {"state", state, METH_O, "state(sequence): the state of a sequence, of all if it is None."},
+     "push(x, n, lengths, last, y): reads n steps and writes y; returns whether tokens and lengths were in range."},
+    {"reset", reset, METH_O, "reset(sequence): returns to the state before the first step; all sequences if None."},
+    {"state", state, METH_O, "state(sequence): the state of a sequence; of all if None."},
     {"restore", (PyCFunction)(void (*)(void))restore, METH_FASTCALL,
-     "restore(state, sequence): continues from what state(sequence) returned."},
+     "restore(state, sequence): continues from a result of state(sequence)."},
     {"steps", steps, METH_NOARGS, "steps(): the number of steps that each sequence has read."},
-    {"unsettled", unsettled, METH_NOARGS, "unsettled(): how often each sequence had no fixed point in a step."},
+    {"unsettled", unsettled, METH_NOARGS, "unsettled(): how often each sequence reached no fixed point in a step."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -304,7 +304,7 @@ static PyType_Slot SLOTS[] = {
     {Py_tp_new, (void *)(uintptr_t)new_stream}, /* NOLINT: the C API's own idiom */
     {Py_tp_dealloc, (void *)(uintptr_t)free_stream},
     {Py_tp_methods, METHODS},
-    {Py_tp_doc, "Stream(facts, arrays, batch): a stream of the C library, of what a model's file would hold."},
+    {Py_tp_doc, "Stream(facts, arrays, batch): a stream of the C library, from the contents of a model's file."},
     {0, NULL},
 };
 

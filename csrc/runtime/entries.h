@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum { ROT_READ, ROT_WRITE, ROT_INT, ROT_FLOAT };                  /* kinds of arguments */
-enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_UINT16, ROT_FLOAT64 }; /* dtypes of arrays; ROT_CALLS: that of the call */
+enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_UINT16, ROT_FLOAT64 }; /* dtypes of arrays; ROT_CALLS: the call's dtype */
 enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 };            /* limits for one kernel; list.c checks them */
 
 typedef struct {
@@ -18,7 +18,7 @@ typedef struct {
     int kind, dtype;
     int64_t low, high; /* of an integer: the numbers allowed */
     bool optional;
-    bool ranged; /* an array whose numbers have a range (`ranges` below) */
+    bool ranged; /* the array's numbers have a range (`ranges` below) */
 } rot_argument;
 
 /* The numbers allowed in an array. */
@@ -32,7 +32,7 @@ typedef struct {
     int count;
     void (*sizes)(int64_t *sizes, const void *args);     /* computes each array's size from the integers */
     void (*ranges)(rot_range *ranges, const void *args); /* the range of each array that has one, or NULL */
-    const char *(*broken)(const void *args);             /* the first condition that does not hold, or NULL; or NULL */
+    const char *(*broken)(const void *args);             /* the first false condition, or NULL; may be NULL */
     size_t bytes;
     bool lane; /* compiled for complex dtypes, too */
 } rot_kernel;

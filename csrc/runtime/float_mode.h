@@ -11,7 +11,7 @@ typedef uint64_t float_mode;
 
 #if defined(__x86_64__) || defined(__SSE2__)
 enum { FLOAT_MODE_BITS = 0xE040 };  /* MXCSR: flush to zero, rounding, denormals are zero */
-enum { FLOAT_MODE_FLUSH = 0x8040 }; /* subnormal numbers are zero, which the streams of the C library want */
+enum { FLOAT_MODE_FLUSH = 0x8040 }; /* subnormal numbers are zero: for streams of the C library */
 static inline float_mode float_mode_now(void) { return __builtin_ia32_stmxcsr(); }
 static inline void float_mode_set(float_mode mode) { __builtin_ia32_ldmxcsr((uint32_t)mode); }
 #elif defined(__aarch64__)
@@ -29,8 +29,8 @@ static inline float_mode float_mode_now(void) { return 0; }
 static inline void float_mode_set(float_mode mode) { (void)mode; }
 #endif
 
-/* Makes the mode the usual one in this thread. Returns the mode before, for float_mode_set. If that was another one,
- * the threads that OpenMP keeps may have inherited it, and get the usual one too. */
+/* Makes the mode the usual one in this thread. Returns the previous mode, for float_mode_set. If that was another mode,
+ * OpenMP's threads may have inherited it, and are set to the usual mode too. */
 static inline float_mode float_mode_usual(void) {
     const float_mode before = float_mode_now(), usual = before & ~(float_mode)FLOAT_MODE_BITS;
     if (usual == before) return before;

@@ -32,7 +32,8 @@ typedef pthread_mutex_t platform_lock;
 #endif
 #endif
 
-/* `bytes` of memory at a multiple of `alignment`, a power of two; NULL if there is none. Free it by platform_free. */
+/* `bytes` of memory at a multiple of `alignment`, a power of two; NULL if memory is exhausted. Free it by
+ * platform_free. */
 static inline void *platform_memory(size_t alignment, size_t bytes) {
 #ifdef _WIN32
     return _aligned_malloc(bytes, alignment);
@@ -50,7 +51,7 @@ static inline void platform_free(void *memory) {
 #endif
 }
 
-/* Asks for large pages, on systems that have them, where a whole one of 2 MiB lies in the memory. */
+/* Asks for large pages, on systems that have them, if a whole page of 2 MiB lies in the memory. */
 static inline void platform_large_pages(void *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const size_t page = (size_t)1 << 21, before = -(uintptr_t)memory % page;
@@ -102,7 +103,7 @@ static inline int64_t platform_milliseconds(void) {
 }
 
 #ifdef ROT_AMX
-/* Asks that this process may use the registers of AMX, which Linux gives to those that ask; whether it may. */
+/* Asks Linux for permission to use the registers of AMX. Returns whether the process has it. */
 static inline bool platform_permits_tiles(void) {
     enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: since Linux 5.16 */
     return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;

@@ -1,7 +1,7 @@
-/* New memory is expensive: the system zeroes each page when it is first touched, which for an array of a training step
- * takes a tenth of the time of the layer that fills it. So large blocks that are freed are kept for the next request of
- * about their size. Memory in use and memory kept together never exceed the most that was in use at any time by more
- * than a sixteenth of it, which is room for workspaces that take turns where a step's memory is at its peak.
+/* New memory is expensive: the system zeroes each page when it is first touched. For an array of a training step this
+ * takes a tenth of the time of the layer that fills it. Freed large blocks are therefore kept for the next request of
+ * about the same size. Memory in use plus memory kept never exceeds the peak of memory in use by more than a sixteenth:
+ * room for workspaces that alternate at a training step's peak.
  */
 #define _DEFAULT_SOURCE
 #include "pool.h"
@@ -18,16 +18,16 @@
 #define ROT_HAS_FEATURE(feature) 0
 #endif
 #if defined(__SANITIZE_ADDRESS__) || ROT_HAS_FEATURE(address_sanitizer)
-enum { WATCHED = 1 }; /* nothing is kept, so that use after free is found */
+enum { WATCHED = 1 }; /* nothing is kept: use after free is found */
 #else
 enum { WATCHED = 0 };
 #endif
 enum { KEPT = 64 }; /* largest number of blocks */
 enum { LINE = 64, LARGE = 1 << 20, HUGE_PAGE = 1 << 21 };
 
-/* Header of a block, in a cache line of its own. */
+/* Header of a block, in a separate cache line. */
 typedef struct {
-    size_t bytes; /* of the block, header included */
+    size_t bytes; /* size of the block, header included */
 } header;
 
 static platform_lock mutex = PLATFORM_LOCK_INIT;
@@ -49,7 +49,7 @@ static header *remove_piece(size_t i) {
     return piece;
 }
 
-/* Removes blocks, the oldest first, until those left and the memory in use are within the peak and a sixteenth. */
+/* Removes blocks, the oldest first, until the blocks left plus the memory in use are at most 17/16 of the peak. */
 static size_t remove_excess(header **removed) {
     size_t n = 0;
     while (count && in_use + kept_bytes > peak + peak / 16) removed[n++] = remove_piece(0);

@@ -2,7 +2,7 @@
  * zero), or to bfloat16 (7 bits, ties to even). Products of rounded operands are exact, and sums are float32. In bf16 a
  * block also stores its activations rounded (block.c). Products of float64 matrices are not rounded.
  *
- * Each thread has its own precision, which an entry reads once and hands on to what works for it.
+ * Each thread has its own precision. An entry reads it once and passes it to its worker threads.
  */
 #ifndef ROT_PRECISION_H
 #define ROT_PRECISION_H
@@ -21,14 +21,13 @@ extern "C" {
 /* The precision of calls that the calling thread makes; float32 in a new thread. */
 int precision_of_call(void);
 
-/* Sets it, and returns the one before. */
+/* Sets it, and returns the previous precision. */
 int use_precision(int precision);
 
-/* By what the processor multiplies bfloat16, from what each can do to the fastest: as float32, by AVX512-BF16, which
- * takes pairs, or by AMX, which takes tiles. */
+/* Instructions that multiply bfloat16, slowest first: float32; AVX512-BF16, on pairs; AMX, on tiles. */
 enum { BF16_BY_FLOAT32, BF16_BY_PAIRS, BF16_BY_TILES, BF16_WAYS };
 
-/* What is in use in all threads: float32 before it is set. use_bf16_by returns what was before. */
+/* The instructions in use in all threads, initially BF16_BY_FLOAT32. use_bf16_by returns the previous value. */
 int bf16_by(void);
 int use_bf16_by(int way);
 

@@ -1,9 +1,9 @@
 /* Stopping a long kernel, by Ctrl-C for example.
  *
  * A kernel that may run for seconds takes the call's `stop` before its parallel loop, asks `stopped(stop)` between
- * tiles, and skips the rest of its work once that is true: its outputs are then incomplete, and the caller of the
- * kernel knows. Whether to stop is found out by the thread that made the call alone, in `poll`: so a loop of a single
- * task must not give it to another thread.
+ * tiles, and skips the rest of its work once that is true. Its outputs are then incomplete, and the caller of the
+ * kernel knows. Only the thread that made the call runs `poll`. A loop of a single task must therefore not give the
+ * task to another thread.
  */
 #ifndef ROT_STOP_H
 #define ROT_STOP_H
@@ -19,7 +19,7 @@ typedef struct rot_stop {
 /* The stop of the calling thread's running call; NULL if it has none, as in C without Python. */
 rot_stop *stop_of_call(void);
 
-/* Makes `stop`, or NULL, that of the calling thread's calls from here on. Returns the one before. */
+/* Sets the stop of the calling thread's later calls; NULL for none. Returns the previous stop. */
 rot_stop *stop_calls_by(rot_stop *stop);
 
 static inline void stop_now(rot_stop *stop) { __atomic_store_n(&stop->set, 1, __ATOMIC_RELAXED); }

@@ -273,7 +273,7 @@ def test_what_the_library_does_not_have_runs_in_python(monkeypatch: pytest.Monke
     attention = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
     params = attention.init(np.random.default_rng(0))
     assert attention.stream(params).engine == "python"
-    with pytest.raises(ValueError, match="Stream: engine is 'c', but a layer keeps all steps"):
+    with pytest.raises(ValueError, match="Stream: engine is 'c', but a layer's state grows with time"):
         attention.stream(params, engine="c")
     model, params, x = made("lru")
     with pytest.raises(ValueError, match="Stream: engine is 'd', expected one of auto, c, python"):
