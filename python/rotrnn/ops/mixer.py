@@ -39,7 +39,7 @@ HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "
 KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
 MATRIX, ROTATION = MIXER["matrix"], MIXER["rotation"]
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
-"""Forms with vectors u (R, D) and a gain for each; the others are made of triangles, a matrix, or angles."""
+"""Forms with vectors u (R, D) and a gain for each; other forms consist of triangles, a matrix, or angles."""
 U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
 OF_VECTORS = Declared("mix_forward", "mix_backward", **{U: "R, D", ALPHA: "R"})
 OF_TRIANGLES = Declared("mix_forward", "mix_backward", **{U: "N", ALPHA: "G"})
@@ -221,7 +221,7 @@ def kronecker_mix(
     Parameters
     ----------
     u : (N,), or time-varying (B, T, N), N = a (a + 1) / 2 + b (b + 1) / 2
-        The upper triangle of the left U by rows, then that of the right U. A zero row of U U^T stays zero.
+        The upper triangle of the left U by rows, then of the right U. A zero row of U U^T stays zero.
     alpha : (a + b,), or time-varying (B, T, a + b)
         Gains of the rows of the left factor, then of the right factor.
     x : (B, T, D)
@@ -275,8 +275,8 @@ def monarch_mix(
     """Identity minus a block-diagonal matrix, applied to every token in O(D rows).
 
     ``Q = I - blockdiag(alpha_k U_k U_k^T)`` with upper triangular U_k (rows, rows), for D / rows blocks of adjacent
-    channels: one factor of a Monarch matrix, and the mixer of that name in the code of "Fixed-Point RNNs", if
-    `mixer_gains` has divided the gains.
+    channels: one factor of a Monarch matrix. With gains divided by `mixer_gains` it is the mixer of this name in the
+    code of "Fixed-Point RNNs".
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def rotation_mix(
 ) -> Array:
     """Product of R rotations, each of D / 2 planes of two channels, applied to every token in O(D R).
 
-    ``y_t = Q_t x_t`` with ``Q_t = R_1 .. R_R``, of which R_R is applied first. Factor k turns plane i, of the channels
+    ``y_t = Q_t x_t`` with ``Q_t = R_1 .. R_R``; R_R is applied first. Factor k turns plane i, of the channels
     i and ``j = D / 2 + (i + s_k) mod D / 2``, by the angle u_ki:
 
         y_i = cos(u_ki) x_i - sin(u_ki) x_j,     y_j = sin(u_ki) x_i + cos(u_ki) x_j
@@ -400,7 +400,7 @@ def rotation_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `rotation_mix`. Of one plane with the gradient (g_i, g_j) of its turned pair (y_i, y_j), the angle has
+    """Adjoint of `rotation_mix`. In a plane with the gradient (g_i, g_j) of its turned pair (y_i, y_j), the angle has
     the gradient ``y_i g_j - y_j g_i``; pairs and gradients are turned back factor by factor. dalpha is empty.
     Arguments, result and errors are those of `householder_mix_backward`."""
     return _mix_backward("rotation_mix_backward", ROTATION, dy, u, no_gains(u), x, origin, lengths, out)

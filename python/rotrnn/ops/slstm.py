@@ -1,4 +1,4 @@
-"""The scalar memory of the sLSTM, with exponential gates that read the last output (csrc/kernels/slstm.c)."""
+"""The scalar memory of the sLSTM, with exponential gates that read the previous output (csrc/kernels/slstm.c)."""
 
 from __future__ import annotations
 

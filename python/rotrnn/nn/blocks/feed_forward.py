@@ -15,7 +15,7 @@ from rotrnn.nn.listing import Listing
 
 
 class ExpansionSaved(NamedTuple):
-    """What each part saved; of a gated net also what the linear branch did, and the two factors of the product."""
+    """The saved arrays of each part; of a gated net also of the linear branch, and the two factors of the product."""
 
     up: DenseSaved
     gelu: GeluSaved

@@ -1,4 +1,4 @@
-"""Comba: a delta rule with feedback of its own strength, which the query corrects."""
+"""Comba: a delta rule with a separate feedback strength and a corrected query."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comba(DeltaHeads):
     ``alpha = exp(-exp(A_log) softplus(w_decay x + b_dt))``, for each head.
 
     A transition, ``alpha I - beta s(d) k k^T``, has the eigenvalues alpha and ``alpha - beta s(d)``, from -1 to 1. The
-    code of the authors normalises p too, so that its d has no effect on p; this layer follows the equation.
+    authors' code normalises p too, so d has no effect on p there; this layer follows the equation.
 
     Parameters
     ----------

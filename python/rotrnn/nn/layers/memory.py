@@ -65,10 +65,10 @@ class RopeMemory(LinearRecurrence):
     With a `window`, older inputs are forgotten exactly (slides on TIIR); with ``window=length`` all ages in the memory
     have different angles at any time.
 
-    Nothing decays, so rounding errors would not either: in float32, states are carried from tile to tile of a sequence,
-    and from call to call, in double precision. The state is complex128, and its error does not grow with the age of
-    what it holds: after any number of steps it is at most ``1152 u`` of the sum of ``|B u_t|``, u = 2^-24, besides the
-    rounding of B u_t itself. (A tile has 96 steps. Each rounds by at most 6 u, when an input is added and when the
+    Nothing decays, and rounding errors would not decay either: in float32, states are carried from tile to tile of a
+    sequence, and from call to call, in double precision. The state is complex128, and its error does not grow with the
+    age of its inputs: after any number of steps it is at most ``1152 u`` of the sum of ``|B u_t|``, u = 2^-24, besides
+    the rounding of B u_t itself. (A tile has 96 steps. Each rounds by at most 6 u, when an input is added and when the
     state is read.) With ``Context(fused=False)``, which is for comparison, T replaces 96. With a window, resets bound
     the error.
 
@@ -118,7 +118,7 @@ class RopeMemory(LinearRecurrence):
 
 class MemorySaved(NamedTuple):
     """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, the states h of x
-    and those before it; and whether all states are kept, or only those of a window."""
+    and the stored states before x; and whether all states are kept, or only a window."""
 
     x: Array
     folded: Folded[Projections]
@@ -136,16 +136,16 @@ class MemorySaved(NamedTuple):
 
 
 def stored_after(before: Array, h: Array, grows: bool, lengths: Array | None) -> Array:
-    """Returns the stored states after h (B, T, N), oldest first: as many rows as there were in `before`, or if the
-    number `grows` also those of h."""
+    """Returns the stored states after h (B, T, N), oldest first: as many rows as in `before`, or if the number `grows`
+    also the rows of h."""
     if grows:
         before = np.concatenate([np.zeros_like(h), before], 1)
     return latest(before, h, before.shape[1], lengths)
 
 
 class AgeWeights:
-    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
-    one more age costs constant time on average."""
+    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so an
+    additional age costs constant time on average."""
 
     def __init__(self, layer: WropeMemory) -> None:
         self.layer = layer
@@ -178,14 +178,14 @@ class WropeMemory(Recurrent):
     Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
     memory"). Except for uniform angles this is not a recurrence, so states are stored: the last M with ``window=M``,
     or all without a window. Without a window sequences may have any length; use warped angles for these, because they
-    do not wrap around. This costs: what is stored after t steps is B t N complex numbers, and each step reads all of
-    them, because each age changes its angle by another amount, and no sum over them can be updated. A forward of T
-    steps takes O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the
-    current state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
+    do not wrap around. Cost: after t steps B t N complex numbers are stored, and each step reads all of them, because
+    the angle of each age changes by a different amount and no sum over them can be updated. A forward of T steps takes
+    O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the current
+    state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
 
-    Parameters and initial values are those of `RopeMemory`; `d_state` is N, the number of complex states per step (2N
-    real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps without a
-    window, oldest first."""
+    Parameters and initial values are the same as for `RopeMemory`; `d_state` is N, the number of complex states per
+    step (2N real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps
+    without a window, oldest first."""
 
     about: ClassVar[str] = "stored states, read with angles that are warped functions of their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'

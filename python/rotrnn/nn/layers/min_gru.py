@@ -1,4 +1,4 @@
-"""minGRU: a gated recurrent unit whose gates do not depend on the state, so that it is a linear scan."""
+"""minGRU: a gated recurrent unit whose gates do not depend on the state, so it is a linear scan."""
 
 from __future__ import annotations
 
