@@ -1,6 +1,6 @@
-"""Recorded work: kernels and other operations of a device that are run once, and then repeated as one.
+"""Recorded work: kernels and other operations of a device that run once, and are then repeated as a whole.
 
-While a thread records, nothing may depend on numbers on the device, or on lengths, which may be others each time.
+While a thread records, nothing may depend on numbers on the device, or on lengths, which may differ each time.
 Checks of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that
 are copied from the host are constants. What cannot be recorded raises `NotRecordable`.
 """
@@ -19,11 +19,11 @@ from rotrnn.devices.device import Array, Device
 
 
 class NotRecordable(RuntimeError):
-    """The work looks at numbers that only the device has, or that change from time to time."""
+    """The work looks at numbers that only the device has, or that change."""
 
 
 Again = Callable[[], Array]
-"""Repeats the body of a loop. Returns what it returned, on the host."""
+"""Repeats the body of a loop. Returns its result, on the host."""
 
 Drive = Callable[[Again, int], None]
 """Decides on the host how often the body of a loop is repeated, at a step of random numbers."""
