@@ -13,7 +13,7 @@ The registers of a program are the input, the layer's parameters, and the output
 instructions in order. Backward walks them in reverse, each by its own adjoint, and adds up the gradients of registers
 that several instructions read. The program is known before any array is, so nothing is traced or taped:
 
-- The program is known before any array is, so nothing is traced or taped:
+- an instruction whose inputs are all parameters runs once for many steps (`prepare`), and again in backward;
 - forward saves the registers that adjoints read (`Instruction.reads`). Outputs of `light` instructions are recomputed;
 - the state is the states of the instructions, in order.
 
