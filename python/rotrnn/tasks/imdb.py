@@ -113,7 +113,7 @@ class IMDB(Released):
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns the reviews in a folder, ordered by id. ValueError if a file name is not that of a review."""
+    """Returns the reviews in a folder, ordered by id. ValueError for a file name that is not a review's."""
     found = []
     for path in folder.iterdir():
         if path.name.startswith("."):

@@ -1,4 +1,5 @@
-"""What tasks of your own data share: sequences in memory, their split into three parts, and the scale of their numbers.
+"""The base of tasks of your own data: sequences in memory, their split into three parts, and the scale of their
+numbers.
 
 `rotrnn.tasks.arrays`, `table` and `folder` read files; what they return is a `Sequences`, and the rest is here.
 """
@@ -52,7 +53,7 @@ class Sequences:
     lengths : (n,) int64
     labels : array
         A row for each sequence, or for each step if `per_step`: class numbers (...,) int64, bits (..., K) int64, or
-        targets (..., K) float64, of which those that are NaN do not count.
+        targets (..., K) float64, where NaN does not count.
     classes : tuple of str, optional
         Names of the classes.
     """
@@ -119,7 +120,7 @@ class Scale(NamedTuple):
 
     @property
     def divisor(self) -> Numbers:
-        """What numbers are divided by."""
+        """The divisors of numbers."""
         return np.where(self.std > 0, self.std, 1.0)
 
     def __call__(self, array: Numbers) -> Numbers:
@@ -171,7 +172,7 @@ class OwnData:
     path : str
         The file or folder. In a recipe's file, it is relative to that file; else to the working directory.
     kind : str
-        What is to be predicted: "classification" (a class), "multilabel" (several bits) or "regression" (numbers).
+        The kind of labels: "classification" (a class), "multilabel" (several bits) or "regression" (numbers).
     per_step : bool
         Whether there is a label for each step, not for each sequence.
     val_fraction, test_fraction : float
@@ -199,7 +200,7 @@ class OwnData:
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed", "stratified")
     files: ClassVar[str]
-    """What `path` is, in words."""
+    """The kind of `path`, in words."""
 
     def __post_init__(self) -> None:
         settle(self)

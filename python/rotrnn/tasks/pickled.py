@@ -19,7 +19,7 @@ from rotrnn._support.text import an
 
 
 class Refused(ValueError):
-    """A pickle does what no pickle of arrays of bytes does."""
+    """A pickle has operations that no pickle of arrays of bytes has."""
 
 
 class PickledArray:
@@ -42,7 +42,7 @@ BYTE = object()
 
 
 class _Function:
-    """What a name of a pickle stands for. The pickle can call it and do nothing else with it."""
+    """The object for a name in a pickle. The pickle can only call it."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
@@ -107,7 +107,7 @@ class _Machine:
         return [self.pop() for _ in range(count)][::-1]
 
     def from_mark(self) -> list[Any]:
-        """Takes what lies above the last mark."""
+        """Takes the objects above the last mark."""
         if not self.marks:
             raise Refused("it takes from an empty stack")
         at = self.marks.pop()
@@ -160,7 +160,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 def read_pickle(content: bytes) -> Any:
-    """Returns what a pickle of integers, texts, lists, dictionaries and arrays of bytes (`PickledArray`) holds.
+    """Returns the contents of a pickle of integers, texts, lists, dictionaries and arrays of bytes (`PickledArray`).
 
     The texts of Python 2 become bytes. ValueError if the pickle is damaged, or holds or does anything else.
     """

@@ -58,7 +58,7 @@ class FreshRegularSplit(RegularSplit):
         return self.settings._carry
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """As `Split.continued`: what a continuation has to know is the class so far, or for "even_pairs" the first
+        """As `Split.continued`: a continuation needs the class so far, or for "even_pairs" the first
         bit."""
         batch = self.batch(index, dtype)
         assert batch.lengths is not None

@@ -23,7 +23,7 @@ MOST_WINDOW = 256
 
 @dataclass(frozen=True)
 class Form:
-    """What a model of forecasts reads and predicts at each step t of a series y (n, V).
+    """The inputs and targets of a forecasting model at each step t of a series y (n, V).
 
     It reads ``y_t - y_(t - period)`` (zero in the first `period` steps) and, with `levels`, ``y_t``, as (n, V) or
     (n, 2 V). It predicts what is to be added to `base` for h = 1..horizon, as (n, horizon V): to the forecast of `line`
@@ -43,7 +43,7 @@ class Form:
         return max(self.period, self.line.size - 1 if self.line is not None else 0)
 
     def inputs(self, y: Numbers) -> Numbers:
-        """Returns what the model reads."""
+        """Returns the model's inputs."""
         if not self.period:
             return y
         change = np.zeros_like(y)
@@ -69,7 +69,7 @@ class Form:
         return found
 
     def targets(self, y: Numbers) -> Numbers:
-        """Returns what the model is to predict, (n, horizon V); NaN where the series has ended."""
+        """Returns the model's targets, (n, horizon V); NaN where the series has ended."""
         n, V = y.shape
         t = np.arange(n)
         at = t[:, None] + np.arange(1, self.horizon + 1)

@@ -120,7 +120,7 @@ class Copy:
         Limits of the string length in training, both included; lengths are uniform. Validation has `val_each` examples
         of each length.
     context : int
-        Number of tokens of a training row, at least that of the longest example.
+        Number of tokens of a training row, at least the length of the longest example.
     test_min_length, test_max_length, test_each : int
         Limits of the string length in the test, both included (the published evaluation excludes the upper one), and
         the number of examples of each length.

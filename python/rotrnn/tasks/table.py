@@ -27,7 +27,7 @@ INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 CELL = 32
 """Number of bytes of a number in a list."""
 SHEETS = (".xls", ".xlsx", ".ods")
-"""What people have instead of text, and would be read as such."""
+"""Types of cells that are not text but would be read as text."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Table(OwnData):
         warning. A column that numbers the rows from 0 or 1, or is equal to a target or to `sequence`, is an error then:
         name those that are features.
     delimiter : str
-        What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
+        Separator of cells of a CSV file: a comma if empty, for a file .tsv a tab.
     """
 
     target: tuple[str, ...] = ("label",)
@@ -119,7 +119,7 @@ class Columns:
     columns: dict[str, Sequence[Any]]
     rows: Sequence[int]
     row: str = "row"
-    """What a row is called, "line" of a CSV file."""
+    """The name of a row: "line" for a CSV file."""
 
     @property
     def names(self) -> list[str]:

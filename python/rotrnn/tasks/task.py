@@ -129,10 +129,10 @@ class Split(ABC):
         """Returns the sequences at `index`, with features in `dtype`. Thread-safe."""
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """Returns the sequences at `index` as continuations, and what their own continuations have to know.
+        """Returns the sequences at `index` as continuations, and the data for their own continuations.
 
-        `before` (n,) is what an earlier call returned for the sequences that are continued, at least 0; -1 where a new
-        sequence begins. Labels are those of the whole sequence from its beginning.
+        `before` (n,) is the result of an earlier call for the continued sequences, at least 0; -1 where a new sequence
+        begins. Labels follow the whole sequence from its beginning.
         """
         raise NotImplementedError
 
@@ -224,7 +224,7 @@ class Task:
 
 
 class Shape(NamedTuple):
-    """The properties of a task that a model is built from; the fields are those of `Task`."""
+    """The properties of a task that a model is built from; fields as in `Task`."""
 
     n_classes: int
     vocab: int | None

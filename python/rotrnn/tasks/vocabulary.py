@@ -41,7 +41,7 @@ class Translated(Split):
 
 
 def read_as(task: Task, other: Task) -> Task:
-    """Returns `task` with the ids of the vocabulary of `other`, that of the run; symbols that are not in both become
+    """Returns `task` with the ids of the vocabulary of `other`, the run's task; symbols that are not in both become
     ``<unk>``. ValueError if only one of them has a vocabulary of its training split."""
     if task.symbols is None or other.symbols is None:
         tasks = f"task is set to {task.name}, and the run was trained on {other.name}"

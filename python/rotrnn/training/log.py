@@ -1,4 +1,4 @@
-"""The log of a run while it is written, and what its records hold besides numbers of the model."""
+"""The log of a run while it is written, and the contents of its records besides numbers of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 Records = Callable[[dict[str, Any]], object]
-"""What a caller of `rotrnn.train` does with each record."""
+"""A caller's function for each record of `rotrnn.train`."""
 
 
 class Hook:

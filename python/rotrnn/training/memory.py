@@ -1,4 +1,4 @@
-"""How much memory the blocks of a model may take to keep what backward would make again (`training.memory`)."""
+"""The memory that the blocks of a model may take to keep arrays for backward (`training.memory`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rotrnn.devices.device import HOST, Device
 from rotrnn.training.parallel import ALONE, World
 
 SHARE = 4
-""" "auto" takes one part in so many of the memory that is available, since other runs may begin beside this one."""
+""" "auto" takes the available memory divided by this number, since other runs may begin beside this one."""
 
 
 def budget(setting: str | int, device: Device = HOST, among: World = ALONE, before: int | None = None) -> int | None:

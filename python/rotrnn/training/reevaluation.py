@@ -40,14 +40,13 @@ def reevaluate(
     checkpoint : str
         "init", "last" or "best".
     overrides : sequence of "section.key=value"
-        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from those of
-        the training.
+        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from training.
     grid : sequence of ("section.key", values)
         Likewise with several values; each combination is evaluated.
     device : str
         "cpu", or "cuda" for a GPU.
 
-    If the token ids depend on the training split, those of the run are used, whatever is set here.
+    If the token ids depend on the training split, the run's ids are used, whatever is set here.
 
     Returns
     -------
