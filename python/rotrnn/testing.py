@@ -239,7 +239,7 @@ def central_differences(
     grads = backward(arguments, outputs, doutputs)
     if grads.keys() != arguments.keys():
         got, expected = ", ".join(grads) or "none", ", ".join(arguments)
-        raise AssertionError(f"{name}: backward returned gradients of {got}, expected those of {expected}")
+        raise AssertionError(f"{name}: backward returned gradients of {got}, expected {expected}")
     summed = sum(float(np.sum(np.abs(w) * np.abs(y))) for w, y in zip(doutputs, outputs, strict=True))
     errors = {}
     for key, x in arguments.items():
@@ -391,7 +391,7 @@ def _module(
 ) -> tuple[Forward, Backward, Arrays]:
     width, kind = getattr(module, "d_model", None), type(module).__name__
     if getattr(module, "gradient", "implicit") != "implicit":
-        what = f"gradient={module.gradient!r}, which is not that of forward"
+        what = f"gradient={module.gradient!r}, which is not forward's gradient"
         raise ValueError(f"gradcheck: {kind} has {what}, expected 'implicit', with a tol of at most 1e-12")
     if params is None:
         params = _drawn(module, rng)

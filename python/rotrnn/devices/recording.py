@@ -54,7 +54,7 @@ class Recording:
         key = (value.shape, value.dtype.str, value.tobytes())
         if key not in self.constants:
             if self.complete:
-                raise NotRecordable("an array on the host was another one than the time before")
+                raise NotRecordable("an array on the host differs from the time before")
             self.constants[key] = copy(value)
         return self.constants[key]
 

@@ -162,7 +162,7 @@ def made(value: Any, where: str) -> Any:
     settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key not in ("kind", PROGRAM)}
     for key in settings:
         if key not in known:
-            raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is no setting{nearest(key, known)}")
+            raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is not a setting{nearest(key, known)}")
     try:
         return classes[name](**settings)
     except TypeError as error:  # a setting without a default is missing

@@ -103,7 +103,7 @@ class SequenceModel(Module, ABC):
             raise ValueError(f"{name}: class_weights has {weights} numbers, expected {last.d_out}, one for each class")
         if self.label_smoothing and not self.of_classes:
             name = type(self).__name__
-            raise ValueError(f"{name}: label_smoothing is {self.label_smoothing}, expected 0: a label is no class")
+            raise ValueError(f"{name}: label_smoothing is {self.label_smoothing}, expected 0: labels are not classes")
         if self.norm is not None:
             check_parts(self, self.stack.d_model, {"norm": self.norm})
         for name, head in self.heads.items():

@@ -319,7 +319,7 @@ class Module(Summarised):
                 if name not in shapes and name not in modules:
                     where = f"params of {path}" if path else "params"
                     likely = nearest(str(name), [*shapes, *modules])
-                    raise ValueError(f"{type(self).__name__}: {where} has {name!r}, which is no parameter{likely}")
+                    raise ValueError(f"{type(self).__name__}: {where} has {name!r}, which is not a parameter{likely}")
         for name, module in modules.items():
             if isinstance(module, Module):
                 inner: Any = params.get(name)
@@ -548,8 +548,8 @@ def _check_maker(op: str, name: str, value: Any, module: Module) -> None:
     if maker is None or maker is module or maker == module:
         return
     kind, other = type(module).__name__, type(maker).__name__
-    what = f"{other}, expected that of {an(kind)}" if other != kind else f"{kind} with {_difference(module, maker)}"
-    raise ValueError(f"{op}: {name} is that of {an(what)}")
+    what = f"{other}, expected from {an(kind)}" if other != kind else f"{kind} with {_difference(module, maker)}"
+    raise ValueError(f"{op}: {name} is from {an(what)}")
 
 
 def _difference(mine: Any, other: Any, path: str = "") -> str:
@@ -778,7 +778,7 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     for letter, size in getattr(saved, "_sizes", ()):
         args.bind(letter, size, "the forward call")
     if dy is None:
-        raise TypeError(f"{args.op}: {name} is None, expected the gradient of what forward returned")
+        raise TypeError(f"{args.op}: {name} is None, expected the gradient of forward's output")
     self.check_state(args, "dstate", dstate)
     checked: Array = args.array(name, dy, *self.output_forms)
     return checked
@@ -788,7 +788,7 @@ def _check_hidden(self: Any, saved: Any, dh: Any) -> None:
     """Checks the gradient of `hidden_states`."""
     h, op = self.hidden_states(saved), f"{type(self).__name__}.backward"
     if h is None:
-        raise ValueError(f"{op}: got dh, expected None: what forward returned has no hidden states")
+        raise ValueError(f"{op}: got dh, expected None: forward's result has no hidden states")
     shape, dtype = getattr(dh, "shape", None), getattr(dh, "dtype", None)
     if shape != h.shape or dtype is None or dtype.kind != h.dtype.kind:
         got = an(type(dh).__name__) if dtype is None else f"{tuple(dh.shape)} of {dtype}"

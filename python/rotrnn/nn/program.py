@@ -428,7 +428,7 @@ class Programmed(Recurrent):
         if not isinstance(program, Program):
             kind = type(self).__name__
             raise TypeError(
-                f"{kind}.program: returned {an(type(program).__name__)}, expected what Builder.returns returns"
+                f"{kind}.program: returned {an(type(program).__name__)}, expected the result of Builder.returns"
             )
         return program
 

@@ -391,7 +391,7 @@ def linear_layer_backward(
     dy = args.layout(dy, dtype)
     steps = args.lengths(saved.lengths)
     if saved.split != (split is not None):
-        raise ValueError(f"{args.op}: split is {split!r}, expected that of forward")
+        raise ValueError(f"{args.op}: split is {split!r}, expected forward's split")
     if split is not None:
         ends = [_projected(dy, np.ascontiguousarray(out.T), dtype) for out in ready.w_out]
         dhT = starts(args, split, dtype, ready.a, ends, dhT, steps, adjoint=True)

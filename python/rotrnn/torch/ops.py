@@ -167,7 +167,7 @@ def _autograd(
     ):
         raise RuntimeError(
             "rotrnn.torch: forward-mode derivatives (jvp, jacfwd, hessian) were asked for, which rotrnn does not have, "
-            "expected those of reverse mode: torch.autograd.grad, torch.func.vjp"
+            "expected reverse mode: torch.autograd.grad, torch.func.vjp"
         )
     if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
         return _below_autograd(forward, keyset, x, params, state, lengths, key, after, keep, text)

@@ -542,7 +542,7 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
                 others.append(f"{section}.{key} is {got}, expected {expected}")
     if others:
         raise ValueError(f"{run.folder}: {'; '.join(others)} as in the run's recipe, which it keeps")
-    raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")
+    raise ValueError(f"{run.folder}: the task's data are generated here and read from files there, or vice versa")
 
 
 class _Interrupt:

@@ -432,7 +432,7 @@ def warn_of_dropped(
     for place in dict.fromkeys(place for one in dropped for place in one):
         keys = dict.fromkeys(key for one in dropped for key in one.get(place, ()) if key not in again)
         if keys:
-            what = f"another {place} drops what was set for the old one"
+            what = f"another {place} drops settings of the old one"
             warnings.warn(f"{name}: {what}: {', '.join(keys)}", stacklevel=3)
 
 

@@ -112,8 +112,8 @@ def reevaluate(
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
             warnings.warn(
-                f"{place} only changes initial values: the parameters that are evaluated are those of the run for "
-                "every value of it; to compare its values, train with each of them (rotrnn sweep)",
+                f"{place} only changes initial values: the run's parameters are evaluated for every value; "
+                "to compare values, train with each of them (rotrnn sweep)",
                 stacklevel=2,
             )
     return found

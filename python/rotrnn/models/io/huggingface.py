@@ -481,7 +481,7 @@ def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
     head = arrays.pop("lm_head.weight", None) if config.tie_word_embeddings else None
     if head is not None and not np.array_equal(head, arrays.get(table, head), equal_nan=True):
         expected = f"{table} once more, or tie_word_embeddings=false in config.json"
-        raise ValueError(f"{where}: lm_head.weight has numbers of its own, expected {expected}")
+        raise ValueError(f"{where}: lm_head.weight differs from the embedding, expected {expected}")
     named = list(config.names(model))
     if not config.tie_word_embeddings:
         named.append(Named("head.w", "lm_head.weight", (config.vocab_size, config.hidden_size)))

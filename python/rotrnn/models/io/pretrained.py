@@ -86,7 +86,7 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     check_weights(folder)
     loaded = load(folder / WEIGHTS)
     if settings.get("model") != from_json(to_json(described(loaded.model))):
-        raise ValueError(f"{path}: model is not that of {WEIGHTS}, expected the two files that were written together")
+        raise ValueError(f"{path}: model differs from {WEIGHTS}, expected the two files that were written together")
     return loaded
 
 

@@ -153,7 +153,7 @@ def spread_by(gather: Gather | None) -> Gather:
     """Returns the `gather` given to the backward of a distributed batch; raises ValueError if it is None."""
     if gather is None:
         raise ValueError(
-            "BatchNorm.backward: gather is None, expected that of forward, whose batch is distributed over processes"
+            "BatchNorm.backward: gather is None, expected forward's gather: the batch is distributed over processes"
         )
     return gather
 

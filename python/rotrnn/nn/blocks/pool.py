@@ -77,7 +77,7 @@ class MeanPool(Module):
             return _of_segments_backward(mean_pool_backward, saved.segments, dy), {}
         if saved.share is not None:
             if (split := split_by(gather)) is None:
-                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected that of forward")
+                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected forward's gather")
             dy = _sum_of(split, dy) * saved.share
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 

@@ -71,7 +71,7 @@ class Comba(DeltaHeads):
     Initial values: weights uniform on +-1/sqrt(fan-in); exp(A_log) on (0, 16]; d = 1; norm = 1.
     """
 
-    about: ClassVar[str] = "Comba: a delta rule that reads before the decay, with feedback of its own strength"
+    about: ClassVar[str] = "Comba: a delta rule that reads before the decay, with a separate feedback strength"
     paper: ClassVar[str] = 'Hu et al. 2025, "Comba: Improving Bilinear RNNs with Closed-loop Control"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias", "correction"})  # as in the released code
     slowest: ClassVar[float] = 0.0

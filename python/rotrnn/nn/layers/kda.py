@@ -170,7 +170,7 @@ class GatedDeltaNet2(KDA):
     Parameters (dict of float32): as in KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
     """
 
-    about: ClassVar[str] = "Gated DeltaNet-2: KDA with gates for what is erased and for what is written"
+    about: ClassVar[str] = "Gated DeltaNet-2: KDA with an erase gate and a write gate"
     paper: ClassVar[str] = 'NVIDIA, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"'
 
     @property

@@ -167,7 +167,7 @@ class RotRNN(LinearRecurrence):
             return folded
         if self.through_spectrum:
             kind = type(self).__name__
-            raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has a fold of its own")
+            raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has its own fold")
         return self.fold(params)  # by the updated spectrum
 
     def _fold(self, params: Params, x: Array | None = None, ctx: Context = EVALUATION) -> Folded[System]:
