@@ -135,7 +135,7 @@ def streamcheck(
 ) -> float:
     """Checks that the C library's stream of a layer equals its forward, in float64.
 
-    The lines that `emit` writes run in the library, in two pieces of a sequence, and so do those of your own
+    The lines that `emit` writes run in the library, in two pieces of a sequence, and so do lines of your own
     instructions. Each number has to be within 1e-9 of the largest, or of 1: far more than the roundings of some hundred
     steps, far less than the effect of a different equation on random inputs.
 
@@ -205,7 +205,7 @@ def central_differences(
 ) -> dict[str, float]:
     """Compares each gradient with the slope along a random direction, the other arguments held.
 
-    A wrong gradient differs along every direction but those of a set of measure zero. The four-point stencil of step s
+    A wrong gradient differs along every direction except a set of measure zero. The four-point stencil of step s
     errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few hundred steps of a recurrence both lie
     below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised, and 1e-9 of |f| (of 1, if that is more)
     where the derivative is small. Where they differ by more, a step of s / 16 decides: a sharp bend, whose f^(5) is

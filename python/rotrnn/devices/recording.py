@@ -2,7 +2,7 @@
 
 While a thread records, nothing may depend on numbers on the device, or on lengths, which may differ each time.
 Checks of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that
-are copied from the host are constants. What cannot be recorded raises `NotRecordable`.
+are copied from the host are constants. Work that cannot be recorded raises `NotRecordable`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Drive = Callable[[Again, int], None]
 
 @dataclass
 class Recording:
-    """What belongs to recorded work: the arrays on the device that were copied from the host, and its loops."""
+    """The data of recorded work: the arrays on the device that were copied from the host, and its loops."""
 
     constants: dict[Any, Array] = field(default_factory=dict)
     complete: bool = False
@@ -69,7 +69,7 @@ def recording() -> Recording | None:
 
 @contextmanager
 def recorded(one: Recording) -> Iterator[None]:
-    """Within the block, what the thread does belongs to a recording."""
+    """Within the block, the thread's work belongs to a recording."""
     token = _NOW.set(one)
     try:
         yield

@@ -224,7 +224,7 @@ def ssd_scan_backward(
 
 
 def check_groups(args: Boundary) -> None:
-    """Raises ValueError unless the number of heads, H, is a multiple of that of groups, G."""
+    """Raises ValueError unless the number of heads, H, is a multiple of the number of groups, G."""
     H, G = args.size["H"], args.size["G"]
     if not G or H % G:
         raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")

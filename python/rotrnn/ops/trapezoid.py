@@ -334,7 +334,7 @@ def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
 
 
 def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
-    """Adds the gradient of the last step to d (B, T, ...), and returns that of the array before the first."""
+    """Adds the gradient of the last step to d (B, T, ...), and returns the gradient of the array before the first."""
     lengths, (size, T, *shape) = args.given["lengths"], d.shape
     dbefore = args.zeros((size, *shape), d.dtype)
     if dlast is None:

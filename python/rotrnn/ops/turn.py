@@ -16,7 +16,7 @@ TURN = Declared("turn_forward", "turn_backward", vectors="L", others="M", angles
 
 
 class Turned(NamedTuple):
-    """What `turn` returns: y (B, T, L, H, N), x turned; w (B, T, M, H, N), z turned, or None; and the state cT
+    """Result of `turn`: y (B, T, L, H, N), x turned; w (B, T, M, H, N), z turned, or None; and the state cT
     (B, 2, H, A)."""
 
     y: Array

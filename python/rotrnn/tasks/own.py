@@ -1,7 +1,7 @@
 """The base of tasks of your own data: sequences in memory, their split into three parts, and the scale of their
 numbers.
 
-`rotrnn.tasks.arrays`, `table` and `folder` read files; what they return is a `Sequences`, and the rest is here.
+`rotrnn.tasks.arrays`, `table` and `folder` read files; they return `Sequences`, and the rest is here.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, array: Numbers, *, marks: bool = False) -> Scale:
-        """Returns that of the rows of an array (n, F), where NaN does not count. With `marks`, features with two of the
-        values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the steps
-        without one no longer 0."""
+        """Returns the scale of the rows of an array (n, F), where NaN does not count. With `marks`, features with two
+        of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the
+        steps without one no longer 0."""
         counted = ~np.isnan(array)
         n = np.maximum(counted.sum(0), 1)
         mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
@@ -182,7 +182,7 @@ class OwnData:
         Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training. Features
         that have but two of the values -1, 0 and 1 stay as they are.
     causal : bool
-        With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
+        With `per_step`: the label of a step is to follow from the steps up to it alone, as in a forecast. A
         layer that sees later steps is refused.
     stratified : bool
         Of a classification without `per_step`: draw the parts so that each class has its share of each, to a sequence.

@@ -43,7 +43,7 @@ GEOMETRIES = {
     128: Geometry(1, 5, 1.5, (2, 3), 3, 20, 1.8, 0.9, 0.9, 35),
     256: Geometry(22, 5, 2, (3,), 5, 27, 1.8, 1.0, 1.0, 30),
 }
-"""Geometries by resolution: those of Long Range Arena, and an unpublished one of 16 pixels for small experiments."""
+"""Geometries by resolution: Long Range Arena's, and an unpublished geometry of 16 pixels for small experiments."""
 
 SHADES = 20  # contrasts are multiples of 1/20
 EASY = 6  # paddles per contour of the level that the number of distractors is computed from

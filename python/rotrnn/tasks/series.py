@@ -60,8 +60,8 @@ class Form:
         return np.asarray(y[np.where(at < 0, origins[:, None], at)])
 
     def base(self, y: Numbers, origins: Index) -> Numbers:
-        """Returns the forecasts (origins, horizon, V) that the model corrects: those of `line`, and naive ones where
-        there are fewer steps than it reads, or no line."""
+        """Returns the forecasts (origins, horizon, V) that the model corrects: forecasts of `line`, and naive forecasts
+        where there are fewer steps than it reads, or no line."""
         found = self.naive(y, origins, self.horizon)
         if self.line is not None:
             there = origins >= self.line.size - 1
@@ -110,7 +110,7 @@ class Series:
     """Forecasts of the next `horizon` steps of a series, at every step, from windows of it; see `Form`.
 
     The first part of the series is for training, the next one for validation and the last one for the test: where a
-    target stands in time decides. What is read before it may be of an earlier part.
+    target stands in time decides. Inputs before it may belong to an earlier part.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class Series:
 
     @property
     def form(self) -> Form:
-        """What the model reads and predicts, before a linear forecast is fitted."""
+        """The model's inputs and targets, before a linear forecast is fitted."""
         return Form(self.horizon, self.period, self.levels)
 
     @property

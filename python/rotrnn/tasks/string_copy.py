@@ -1,4 +1,4 @@
-"""The copy task: copy a string, or look up what follows a given part of it."""
+"""The copy task: copy a string, or look up the text after a given part of it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Copy:
     - "duplicate" (only in tests of models trained on "copy"): as "copy", with a part of s replaced by another part of s
 
     Training rows are packed with examples, one after the other. The rest of a row is filled with the beginning of one
-    more example. Only answers, including their ``.``, are labelled, and only those of complete examples. The recurrent
+    more example. Only answers, including their ``.``, are labelled, and only in complete examples. The recurrent
     state is carried from one example to the next. Validation and test have one example per row, and the last ``.`` is
     not labelled. So accuracy is the share of right letters given the right previous ones (which are in the input), and
     a sequence is right if every letter of its answer is. (Published character accuracies are means over strings, which

@@ -14,7 +14,7 @@ SPECIALS = 3
 
 
 def ids_of(symbols: Index, size: int) -> Index:
-    """Returns the id of each of `size` symbols. `symbols` are those of the vocabulary in the order of their ids."""
+    """Returns the id of each of `size` symbols. `symbols` are the vocabulary's symbols in the order of their ids."""
     ids = np.full(size, UNKNOWN, np.int64)
     ids[symbols] = SPECIALS + np.arange(len(symbols))
     return ids

@@ -147,7 +147,7 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
 
 
 def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
-    """Calls an op below autograd; of torch.func's transforms, below that of this level, for the others record, too."""
+    """Calls an op below autograd; of torch.func's transforms, only below this level's, since the others record, too."""
     with contextlib.ExitStack() as inside:
         if not _plain():
             inside.enter_context(torch.enable_grad())

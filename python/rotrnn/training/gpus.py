@@ -104,7 +104,7 @@ class GPUs(World):
         return [every[rank] for rank in range(self.size)]
 
     def add(self, x: Array) -> None:
-        """As that of `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
+        """As in `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
         if device_of(x) is HOST:
             super().add(x)
             return

@@ -49,7 +49,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class Log:
-    """The file log.jsonl, one JSON object a line, what TensorBoard shows of it, and a caller's function."""
+    """The file log.jsonl, one JSON object a line, its copy for TensorBoard, and a caller's function."""
 
     file: BinaryIO
     board: Board
@@ -82,6 +82,6 @@ def opened(
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What `work` returns, and the seconds it took."""
+    """The result of `work`, and the seconds it took."""
     began = time.monotonic()
     return work(), round(time.monotonic() - began, 6)

@@ -15,7 +15,7 @@ def budget(setting: str | int, device: Device = HOST, among: World = ALONE, befo
 
     "least" is 0. A number of bytes is itself. "auto" is a share of the memory available now, less on several processes,
     which may be on one machine; or what the run took by "auto" `before`, when it is resumed, if there is as much. On a
-    GPU, and where the system does not tell what is available, "auto" is None, the context's default.
+    GPU, and where the system does not report the available memory, "auto" is None, the context's default.
 
     Raises
     ------

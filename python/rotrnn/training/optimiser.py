@@ -156,10 +156,10 @@ class AdamW:
         Raises
         ------
         ValueError
-            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns another
-            name than those of the four groups, or `step` is not in [0, `steps`). Nothing is updated.
+            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns a name
+            other than the four groups, or `step` is not in [0, `steps`). Nothing is updated.
         TypeError
-            An array has another dtype, or not that of its parameter. Nothing is updated.
+            An array has another dtype, or not its parameter's. Nothing is updated.
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.

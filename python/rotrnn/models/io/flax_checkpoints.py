@@ -235,7 +235,7 @@ def _loaded(
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
-    """Returns the arrays of a nested dict by their names; what is no array is left out."""
+    """Returns the arrays of a nested dict by their names; other values are left out."""
     found: list[tuple[str, Array]] = []
     for name, value in tree.items():
         if isinstance(value, Mapping):

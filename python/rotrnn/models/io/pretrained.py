@@ -97,7 +97,7 @@ READERS = {
     "falcon_mamba": read_falcon_mamba,
     "recurrent_gemma": read_recurrent_gemma,
 }
-"""What reads a folder, by the model_type of its config.json."""
+"""Readers of folders, by the model_type of their config.json."""
 
 
 def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Path:

@@ -122,6 +122,6 @@ class AUSSM(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(i theta) (B, T, D, N), complex128, along sequences. Zero beyond the lengths.
-        Arguments are those of `forward`."""
+        Arguments as in `forward`."""
         theta = self.registers(params, x, ctx, state)["theta"].astype(np.float64)
         return mask_steps(np.exp(1j * theta), ctx.lengths)

@@ -223,7 +223,7 @@ class DeltaNet(Programmed):
         ``A_t = alpha_t (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T)``, alpha_t = 1 without `gate`.
 
         The papers' S is multiplied by its transpose, from the right. With `rope_base`, keys are the turned keys.
-        Zero beyond the lengths. Arguments and errors are those of `forward`.
+        Zero beyond the lengths. Arguments and errors as in `forward`.
         """
         found = self.registers(params, x, ctx, state)
         keys, betas = found["k"][..., None], found["beta"][..., None, None]

@@ -118,7 +118,7 @@ class RopeMemory(LinearRecurrence):
 
 class MemorySaved(NamedTuple):
     """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, the states h of x
-    and the stored states before x; and whether all states are kept, or only a window."""
+    and those before it; and whether all states are kept, or only those of a window."""
 
     x: Array
     folded: Folded[Projections]
@@ -136,16 +136,16 @@ class MemorySaved(NamedTuple):
 
 
 def stored_after(before: Array, h: Array, grows: bool, lengths: Array | None) -> Array:
-    """Returns the stored states after h (B, T, N), oldest first: as many rows as in `before`, or if the number `grows`
-    also the rows of h."""
+    """Returns the stored states after h (B, T, N), oldest first: as many rows as there were in `before`, or if the
+    number `grows` also those of h."""
     if grows:
         before = np.concatenate([np.zeros_like(h), before], 1)
     return latest(before, h, before.shape[1], lengths)
 
 
 class AgeWeights:
-    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so an
-    additional age costs constant time on average."""
+    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
+    one more age costs constant time on average."""
 
     def __init__(self, layer: WropeMemory) -> None:
         self.layer = layer
@@ -178,14 +178,14 @@ class WropeMemory(Recurrent):
     Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
     memory"). Except for uniform angles this is not a recurrence, so states are stored: the last M with ``window=M``,
     or all without a window. Without a window sequences may have any length; use warped angles for these, because they
-    do not wrap around. Cost: after t steps B t N complex numbers are stored, and each step reads all of them, because
-    the angle of each age changes by a different amount and no sum over them can be updated. A forward of T steps takes
-    O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the current
-    state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
+    do not wrap around. This costs: what is stored after t steps is B t N complex numbers, and each step reads all of
+    them, because each age changes its angle by another amount, and no sum over them can be updated. A forward of T
+    steps takes O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the
+    current state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
 
-    Parameters and initial values are the same as for `RopeMemory`; `d_state` is N, the number of complex states per
-    step (2N real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps
-    without a window, oldest first."""
+    Parameters and initial values are those of `RopeMemory`; `d_state` is N, the number of complex states per step (2N
+    real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps without a
+    window, oldest first."""
 
     about: ClassVar[str] = "stored states, read with angles that are warped functions of their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'

@@ -66,5 +66,5 @@ class MinGRU(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions (B, T, N), real, along sequences: each state's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)

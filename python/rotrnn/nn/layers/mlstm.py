@@ -130,5 +130,5 @@ class MLSTM(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions f_t (B, T, H), real, along sequences: each head's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(np.exp(self.registers(params, x, ctx, state)["log_f"]), ctx.lengths)

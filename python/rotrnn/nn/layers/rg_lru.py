@@ -86,5 +86,5 @@ class RGLRU(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions a_t (B, T, D), real, along sequences: each state's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)

@@ -207,7 +207,7 @@ class SLinOSS(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions r e^{i theta} (B, T, H), complex128, along sequences: one for all states of a head.
-        Zero beyond the lengths. Arguments are those of `forward`."""
+        Zero beyond the lengths. Arguments as in `forward`."""
         found = self.registers(params, x, ctx, state)
         log_a, theta = (found[one].astype(np.float64) for one in ("log_a", "theta"))
         return mask_steps(np.exp(log_a + 1j * theta), ctx.lengths)
