@@ -41,7 +41,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
-        with open(temporary, "xb") as file:  # never an existing file, such as a link
+        with open(temporary, "xb") as file:  # never one that is there, such as a link
             yield file
             file.flush()
             os.fsync(file.fileno())
