@@ -51,7 +51,7 @@ STREAM_TOL = 1e-12
 FINER = 16
 """Factor by which the second, deciding step is shorter, if the first does not confirm a gradient."""
 BATCH, STEPS, BEFORE = 2, 7, 3
-"""Of the sequences that are drawn for a layer, and of those before that end in its state."""
+"""Numbers of sequences and of steps drawn for a layer, and of earlier steps that lead to its state."""
 
 
 def gradcheck(

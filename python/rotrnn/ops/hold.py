@@ -77,9 +77,9 @@ def hold_scan(
 
     With ``c_t = c_{t-1} + theta_t``, the state that turns with the sum of angles, ``h_t = e^{-i c_t} z_t``, has the
     real transition a_t. The part of x_t that the next step adds is added at once, so both taps are one input of
-    `rotrnn.ops.ssd_scan`, ``e^{-i c_t} (delta_t q_t + delta_{t+1} p_{t+1} / rho_{t+1}) B_t``, and is subtracted from
-    y_t. So y_t is rounded relative to both parts: the second is below 1.2 ``delta_{t+1} / delta_t`` of the first for a
-    from 0.8 to 1 and theta from -2 to 2.
+    `rotrnn.ops.ssd_scan`, ``e^{-i c_t} (delta_t q_t + delta_{t+1} p_{t+1} / rho_{t+1}) B_t``, and this part is
+    subtracted from y_t. So y_t is rounded relative to both parts: the second is below 1.2 ``delta_{t+1} / delta_t`` of
+    the first for a from 0.8 to 1 and theta from -2 to 2.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def place_parts(flat: Array, parts: Sequence[Array]) -> None:
 
 
 def part_size(size: int) -> int:
-    """Returns how many numbers of a vector a part takes (`place_parts`)."""
+    """Returns how many numbers of a vector a part of `size` numbers takes (`place_parts`)."""
     return -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
 
 

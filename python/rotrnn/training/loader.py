@@ -49,7 +49,7 @@ class Loader:
     that depends on `training.seed`. While a step is computed, a thread loads the next batch.
 
     If the split carries states on (`Split.carry`), row r of a batch continues the sequence of row r of the last batch,
-    or begins anew with the example that it would have otherwise; both follow from the seed, the step and r.
+    with the example that it would have otherwise, or begins anew; both follow from the seed, the step and r.
     """
 
     def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:

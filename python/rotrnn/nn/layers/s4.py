@@ -149,7 +149,7 @@ class S4(Recurrent):
         return self._emit_bank(to, params, x, inputs=1, drives=1)
 
     def _emit_bank(self, to: Listing, params: Params, x: int, inputs: int, drives: int) -> int:
-        """Appends the bank of `inputs` products of the input. The first `drive` products enter the states, the others
+        """Appends the bank of `inputs` products of the input. The first `drives` products enter the states, the others
         only the output of their step."""
         if self.bidirectional:
             raise Unlisted(f"the model has {an(type(self).__name__)} that runs in both directions")
