@@ -18,7 +18,7 @@ from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 MOST_WINDOW = 256
-"""Number of steps of a window, if the setting does not say."""
+"""Largest default number of steps of a window."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Form:
 
     @property
     def first(self) -> int:
-        """The first step at which there is all that the forecasts are made of."""
+        """The first step with all inputs of the forecasts."""
         return max(self.period, self.line.size - 1 if self.line is not None else 0)
 
     def inputs(self, y: Numbers) -> Numbers:
@@ -51,7 +51,7 @@ class Form:
         return np.concatenate([change, y], 1) if self.levels else change
 
     def naive(self, y: Numbers, origins: Index, steps: int) -> Numbers:
-        """Returns the forecasts (origins, steps, V) that repeat the last `period` steps; zeros for a period of 0. Where
+        """Returns the forecasts (origins, steps, V) that repeat the last `period` steps; zeros for a period of 0. If
         there are fewer steps, the last number is repeated."""
         h = np.arange(1, steps + 1)
         if not self.period:
@@ -125,11 +125,11 @@ class Series:
         Differences to so many steps ago are read, and the forecast that repeats these steps is corrected. 1: to the
         last step; 12: of monthly numbers with seasons; 0: none, for a series that stays around its mean.
     levels : bool
-        Read the numbers beside their differences. Without them a trend that goes on does not lead to inputs that were
-        never seen.
+        Read the numbers beside their differences. Without levels, a continuing trend does not lead to unseen inputs.
     linear : bool
         Correct a linear forecast, ridge regression on the last steps that is fitted to the training part
-        (`rotrnn.tasks.lags`), instead of the naive one; of a series that is too short for it, the naive one as well.
+        (`rotrnn.tasks.lags`), instead of the naive forecast; if the series is too short for it, still the naive
+        forecast.
     window : int
         Number of steps of a window; 0: half of the training part, at most 256.
     val_fraction, test_fraction : float
@@ -179,7 +179,7 @@ class Series:
         return Shape(task.n_classes, None, task.n_features, task.head)
 
     def read(self) -> npt.NDArray[np.float64]:
-        """Returns the series (n, V). ValueError, with file, row and column, if a cell is no finite number."""
+        """Returns the series (n, V). ValueError, with file, row and column, if a cell is not a finite number."""
         if not self.path:
             raise ValueError(f"Series: path is '', expected {self.files}")
         if not Path(self.path).exists():

@@ -91,7 +91,7 @@ class Copy:
     """The copy task (Jelassi, Brandfonbrener, Kakade, Malach: "Repeat after me", 2024): a string of random letters,
     followed by its copy. It is set up as language modelling: the label of a token is the next token.
 
-    Ids are the letters, then ``$``, ``|`` and ``.``. Published code has one more id for padding in evaluation, or pads
+    Ids are the letters, then ``$``, ``|`` and ``.``. Published code has another id for padding in evaluation, or pads
     with ``.``; neither ever counts. `variant` is the form of an example for a string s:
 
     - "copy": ``$s|s.``

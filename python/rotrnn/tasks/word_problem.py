@@ -242,7 +242,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
 @dataclass(frozen=True)
 class WordProblemSplit(Split):
     """Rows of several lengths: of each part ``(sequences, rows)`` the given rows, or all if `rows` is None. Every row
-    begins with BOS, but for continued ones."""
+    begins with BOS, except continued rows."""
 
     group: Group
     parts: tuple[tuple[Sequences, Index | None], ...]
@@ -287,7 +287,7 @@ class WordProblemSplit(Split):
         return trimmed(inputs, labels, sizes), states[:, -1]
 
     def _elements(self, index: Index) -> tuple[Index, Index]:
-        """Returns the elements of the rows, with the identity behind those of shorter rows, and their numbers."""
+        """Returns the elements of the rows, padded with the identity, and their numbers."""
         ends = np.cumsum(self._sizes())
         which = np.searchsorted(ends, index, side="right")
         sizes = np.array([sequences.length for sequences, _ in self.parts])[which]
