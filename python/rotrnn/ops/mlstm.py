@@ -118,7 +118,7 @@ def mlstm_backward(
     ``dq_t = S_t^T dY_t``, ``dv_t = i_t g_t k_t``, ``dk_t = i_t g_t^T v_t``, ``dlog_i_t = v_t . dv_t``,
     ``dlog_f_t = f_t g_t . S_{t-1}``. y does not depend on the levels m; the scaled final state and its level do, and so
     the gradients reach the gates of which that level is made. If a sequence has no steps, the gradients of the initial
-    state are those of the final one.
+    state equal the final state's.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class Pathfinder:
     center : bool
         Scale pixels to [-1, 1], as in S5 and minimal-LRU; otherwise to [0, 1], as in S4.
     data_dir : str
-        Folder of a released level, with the folders imgs and metadata, or a folder above: that of the resolution, or of
+        Folder of a released level, with the folders imgs and metadata, or a folder above: of the resolution, or of
         the whole release. A level is called curv_contour_length_14, or curv_baseline for 6. If it is set, no image is
         generated.
     download : bool

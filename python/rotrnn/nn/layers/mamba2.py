@@ -209,7 +209,7 @@ class Mamba2(Programmed):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, H), real, along
         sequences: one factor for all states of a head. With `rope_base` they are (B, T, H, N), complex128, and have the
-        factors ``exp(+-i theta_t)``, + for the first half of the lanes. Zero beyond the lengths. Arguments are those of
+        factors ``exp(+-i theta_t)``, + for the first half of the lanes. Zero beyond the lengths. Arguments as in
         `forward`."""
         found = self.registers(params, x, ctx, state)
         decay = np.exp(found["delta"] * found["A"])

@@ -230,7 +230,7 @@ class Mamba3(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions (B, T, H, N), complex128, along sequences: ``exp(Delta_t A_t)`` times ``exp(+-i
-        theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments are those of
+        theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments as in
         `forward`."""
         found = self.registers(params, x, ctx, state)
         A, N = self.angles, self.d_state
