@@ -3,7 +3,7 @@ beside the plain one, ops beside a copy, iterations beside their parts, streams;
 
     python -m benchmarks [--large] [--only SUBJECT] [--json] [--quick]
 
-Every subject runs in a process of its own, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
+Every subject runs in a separate process, with all cores (OMP_NUM_THREADS for fewer). Layer, block and training step
 run again with AVX2 alone, kernels and NumPy both, where the machine has more. Writes benchmarks/results/bench.json and
 bench.png, the tables of docs/benchmarks.md and the README's two tables; `--quick` runs everything at small sizes, in
 a minute, and does not write them.
@@ -48,7 +48,7 @@ def runs(large: bool) -> Iterator[tuple[str, list[str], dict[str, str]]]:
 
 
 def among(recorded: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The recorded results with the rows of some subjects replaced, each where its subject was."""
+    """The recorded results with the rows of some subjects replaced in place."""
     subjects = list(dict.fromkeys(row["subject"] for row in new["rows"]))
     again = {subject: [row for row in new["rows"] if row["subject"] == subject] for subject in subjects}
     later = recorded.get("later", {}) | dict.fromkeys(subjects, new["commit"])
@@ -66,7 +66,7 @@ def main() -> None:
     subjects = dict.fromkeys(subject for subject, *_ in runs(large=True))
     if unknown := set(args.only or ()) - set(subjects):
         parser.error(f"--only {', '.join(sorted(unknown))}, expected some of {', '.join(subjects)}")
-    came_from = origin()  # before the results change what git says of the tree
+    came_from = origin()  # before the results make the tree dirty
     rows = []
     for subject, extra, environment in runs(args.large):
         if args.only and subject not in args.only:

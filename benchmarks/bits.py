@@ -1,4 +1,4 @@
-"""Hashes of what kernels and training runs compute, to tell whether a change of the code changed any bit.
+"""Hashes of the results of kernels and training runs, to tell whether a change of the code changed any bit.
 
     python -m benchmarks.bits OUT.json            # record
     python -m benchmarks.bits --against OUT.json  # compare; ends with status 1 where something differs

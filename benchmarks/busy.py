@@ -34,7 +34,7 @@ SPINS: dict[str, dict[str, str]] = {
     "none": {"OMP_WAIT_POLICY": "passive"},
 }
 LAYERS = {"RotRNN": 64, "LRU": 64, "LSTM": 64, "Mamba": None, "Attention": None}
-"""Each with its state, where it has a size of its own."""
+"""Each with its state size, if not the default."""
 TOKENS = 200
 
 
@@ -80,7 +80,7 @@ def median(call: Callable[[], object], window: float) -> float:
 
 
 def rows(loops: int, window: float) -> list[dict[str, Any]]:
-    """One row for each call and way to wait, each in a process of its own."""
+    """One row for each call and way to wait, each in a separate process."""
     found = []
     for way, environment in SPINS.items():
         env = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}

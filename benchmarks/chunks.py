@@ -1,4 +1,4 @@
-"""Delta rules and the scan of Mamba-2 beside the forms in chunks that others have for the CPU, in PyTorch.
+"""Delta rules and the scan of Mamba-2 beside chunked forms of other libraries for the CPU, in PyTorch.
 
     python -m benchmarks.chunks [--json] [--quick]
 
@@ -118,7 +118,7 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(_cpu.threads())
     size, window = ((1, 64, 2, 16), 0.05) if args.quick else ((4, 1024, 8, 64), 4.0)
-    came_from = origin()  # before the results change what git says of the tree
+    came_from = origin()  # before the results make the tree dirty
     found = list(rows(size, window))
     show(found, args.json)
     if not args.quick:

@@ -1,4 +1,4 @@
-"""The examples in C: what their models got right, the time of an audio block, the size and the start of the programs.
+"""The examples in C: accuracy of their models, the time of an audio block, the size and the start of the programs.
 
     python -m benchmarks.examples_in_c [--quick]
 

@@ -1,10 +1,10 @@
-"""What each layer can express: trains every layer on seven tasks, and writes a table with what theory says beside it.
+"""The expressive power of each layer: trains every layer on seven tasks, and writes a table beside theory.
 
     python -m benchmarks.expressive [TASK ...] [--seeds 0] [--jobs N] [--sweeps DIR] [--table]
 
-The recipe is `expressive`, with a variant for each layer, all of one state size and one budget. Stopped runs continue,
-and finished ones are kept. Writes benchmarks/results/expressive.json, which keeps the tasks that are not asked for, and
-expressive.md. --table writes the latter again from the numbers and trains nothing.
+The recipe is `expressive`, with a variant for each layer, all with the same state size and budget. Stopped runs
+continue, and finished runs are kept. Writes benchmarks/results/expressive.json, which keeps other tasks, and
+expressive.md. --table writes expressive.md again from the numbers and trains nothing.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ STATES = ("parity", "arithmetic", "S3", "A5", "S5")
 
 
 class Kind(NamedTuple):
-    """Layers alike, and what is known of two of them in a row at any length, in numbers of a fixed precision: the tasks
-    of `STATES` that some choice of parameters solves, and those that none solves; others are open."""
+    """Groups of layers, and theory for two such layers at any length, in numbers of a fixed precision: the tasks of
+    `STATES` that some choice of parameters solves, and the tasks that none solves; others are open."""
 
     said: str
     layers: tuple[str, ...]
@@ -134,7 +134,7 @@ def trained(task: str, seeds: str, folder: Path, jobs: int) -> list[Row]:
 
 
 def numbers(row: Row, longest: int | None) -> Row:
-    """What the table needs of a row."""
+    """The numbers of a row for the table."""
     kept = ("configuration", "done", "failed", "unfinished", "seeds", "parameters", "steps", "commits")
     found = {key: row[key] for key in kept} | {"seconds": (row["seconds"] or {}).get("each")}
     if not row["done"]:
@@ -146,7 +146,7 @@ def numbers(row: Row, longest: int | None) -> Row:
     name = row["metric"]
     of_all = list(zip(curve["length"], curve["n"], (one["each"] for one in curve[name]), strict=True))
     short, long = ([one for one in of_all if (one[0] <= longest) == side] for side in (True, False))
-    if name == "sequence_accuracy":  # of the first n steps of one sequence: that of the longest
+    if name == "sequence_accuracy":  # over the first n steps of one sequence: take the longest
         short, long = short[-1:], long[-1:]
     return found | {"as_trained": _mean(short), "longer": _mean(long)}
 
@@ -162,7 +162,7 @@ def _mean(of_lengths: Iterable[tuple[int, int, list[float]]]) -> list[float]:
 
 
 def page(recorded: dict[str, list[Row]]) -> str:
-    """The Markdown of what is recorded."""
+    """The Markdown of the recorded results."""
     found = {task: {row["configuration"].split(",")[0]: row for row in rows} for task, rows in recorded.items()}
     some = next(iter(recorded.values()))
     text = [
@@ -197,7 +197,7 @@ def _line(kind: Kind, layer: str, found: dict[str, dict[str, Row]]) -> str:
 
 
 def _cell(row: Row | None, known: str) -> str:
-    """Accuracies in percent, and what theory says."""
+    """Accuracies in percent, and theory."""
     if row is None or not row["done"]:
         return f"{known}{'failed' if row and row['failed'] else 'not run'}"
     sides = (" ".join(f"{100 * value:.0f}" for value in row[side]) for side in ("as_trained", "longer") if side in row)

@@ -3,8 +3,8 @@
     PYTHONPATH=build/data python -m benchmarks.forecasts [--seeds N]
 
 Four series of statsmodels (`make build/data/installed`), of which the last fifth is held out. Everything is fitted to
-the first four fifths, with default settings, and forecasts from every later step with what is known there. Writes
-benchmarks/results/forecasts.json and, of these numbers, forecasts.md; minutes.
+the first four fifths, with default settings, and forecasts from every later step with the data known there. Writes
+benchmarks/results/forecasts.json and from it forecasts.md; takes minutes.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def page(recorded: dict[str, Any]) -> str:
 
 
 def write_up(recorded: dict[str, Any], folder: Path) -> None:
-    """Writes forecasts.json, and of it forecasts.md, into the folder."""
+    """Writes forecasts.json, and from it forecasts.md, into the folder."""
     recorded = record(folder / "forecasts.json", recorded)
     (folder / "forecasts.md").write_text(page(recorded), encoding="utf-8")
 

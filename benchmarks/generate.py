@@ -42,7 +42,7 @@ Logits = np.ndarray[Any, Any]
 
 
 class Size(NamedTuple):
-    """Of a model, of its prompt, and the number of tokens that it writes."""
+    """Sizes of a model and of its prompt, and the number of tokens that it writes."""
 
     D: int
     states: int
@@ -65,7 +65,7 @@ class Theirs:
         self.cache: Any = None
 
     def read(self, ids: Any, last: int = 1) -> Any:
-        """Begins anew. Returns the logits of the last tokens of a prompt; 0 of all."""
+        """Begins anew. Returns the logits of the last tokens of a prompt; 0 for all."""
         found = self.model(ids, use_cache=True, logits_to_keep=last)
         self.cache = found.cache_params
         return found.logits
@@ -120,7 +120,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def errors(size: Size, theirs: Any, model: Any, params: Any, ids: Any) -> dict[str, float]:
-    """How far logits of prompt and tokens are from each other and from those in float64, relative to the largest."""
+    """Differences of the logits of prompt and tokens, and from float64, relative to the largest."""
     exact = Theirs(published_in_float64(theirs))
     tokens = torch.tensor([exact.write(ids, size.tokens)])
     whole = torch.cat([ids, tokens], 1)
@@ -144,7 +144,7 @@ def errors(size: Size, theirs: Any, model: Any, params: Any, ids: Any) -> dict[s
 
 
 def published_in_float64(model: Any) -> Any:
-    """The same weights in float64, which the layers of transformers compute in but for what they call float()."""
+    """The same weights in float64, in which the layers of transformers compute except for calls of float()."""
     copy = MambaForCausalLM(model.config).eval()
     copy.load_state_dict(model.state_dict())
     return copy.double()
@@ -217,7 +217,7 @@ def main() -> None:
         for one in rows(size, args.threads, window, backend):
             show([one], args.json)
         return
-    came_from = origin()  # before the results change what git says of the tree
+    came_from = origin()  # before the results make the tree dirty
     came_from["versions"]["transformers"] = version("transformers")
     found = []
     for threads in THREADS[: 1 if args.quick else None]:

@@ -3,9 +3,10 @@
     python -m benchmarks.gpu SUBJECT... [--seconds 100] [--recipes listops-lru,...] [--precisions tf32,bf16] [--quick]
     python -m benchmarks.gpu plan RECIPE SECONDS FILE     what precision and how many steps a training has time for
 
-Subjects: limits, scan, steps, profile, layers, and of peers torch, jax, triton, lstm, with a process each. Times are
-times of the GPU: calls are queued until they take 20 ms, and the least mean of several such rounds counts. Our calls
-are recorded as CUDA graphs, so that Python does not count; `steps` also has the wall time of whole training steps.
+Subjects: limits, scan, steps, profile, layers, and of peers torch, jax, triton, lstm, each in its own process. Times
+are times of the GPU: calls are queued until they take 20 ms, and the least mean of several such rounds counts. Our
+calls are recorded as CUDA graphs, so that Python does not count; `steps` also has the wall time of whole training
+steps.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from rotrnn.training.recipe import load_recipe
 Row = dict[str, Any]
 Rows = Iterator[Row]
 Part = tuple[str, str, Callable[[], Rows]]
-"""A subject, the name of a part of it, and what yields its rows."""
+"""A subject, the name of a part of it, and the generator of its rows."""
 
 CEILINGS = {
     "listops-lru": (107, 182, 363),
@@ -70,7 +71,7 @@ MOST_DRAWN = 1 << 27
 """Numbers that are drawn for an array."""
 
 LEAST_SECONDS = 5
-"""With less time left no part is begun."""
+"""Seconds: with less time left no part is begun."""
 
 
 # ---- rows, in a given time ----
@@ -101,7 +102,7 @@ def box(seconds: float, parts: Sequence[Part]) -> None:
 
 
 def free() -> None:
-    """Gives memory that nobody uses back to the GPU."""
+    """Returns unused memory to the GPU."""
     gc.collect()
     with contextlib.suppress(ImportError):
         import cupy
@@ -148,7 +149,7 @@ def on_gpu(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> An
 
 
 def copied(y: Any, x: Any) -> Any:
-    """y = x as CUDA copies memory, the ceiling of what moves bytes: CuPy's own `y[...] = x` is slower."""
+    """y = x by CUDA's memory copy, the ceiling for moving bytes: CuPy's own `y[...] = x` is slower."""
     y.data.copy_from_device_async(x.data, x.nbytes, cuda_stream())
     return y
 
@@ -163,7 +164,7 @@ def cuda_stream() -> Any:
 
 
 def limits(quick: bool) -> Rows:
-    """The GPU and versions, and what limits everything else: copies, launches, products of matrices."""
+    """The GPU and versions, and the limits of everything else: copies, launches, products of matrices."""
     found = origin() | {"command": "benchmarks/gpu.sh"}
     found["versions"] |= {name: version(name) for name in ("cupy-cuda13x", "triton", "nvidia-cublas")}
     for tool, arguments in (("nvcc", ["--version"]), ("nvidia-smi", ["--query-gpu=driver_version", "--format=csv"])):
@@ -275,7 +276,7 @@ def check(found: Any, a: Any, x: Any) -> None:
 
 
 def jax(quick: bool) -> Rows:
-    """The scan as the papers' code has it, by JAX's associative_scan; the gradient runs forward again."""
+    """The scan as in the papers' code, by JAX's associative_scan; the gradient runs forward again."""
     import jax
     from jax import numpy as jnp
 

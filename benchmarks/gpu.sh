@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# On a machine with a GPU, in the time that it is there for:
+# On a machine with a GPU, within a given time:
 #
 #   benchmarks/gpu.sh smoke SECONDS              the table of cases and gradients of recipes, then times
-#   benchmarks/gpu.sh speed SECONDS [RECIPE]     times, then a training by a recipe (listops-rotrnn) for what is left
+#   benchmarks/gpu.sh speed SECONDS [RECIPE]     times, then a training by a recipe (listops-rotrnn) for the rest
 #   benchmarks/gpu.sh sanitize SECONDS           compute-sanitizer's four tools on a row of the table for each function
 #   benchmarks/gpu.sh kit                        before, without a GPU: builds what the others carry (`make gpu-kit`)
 #

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 KINDS = ("f32", "f64")
 ROW_SECONDS = float(os.environ.get("ROW_SECONDS", "30"))
-"""After which a row hangs."""
+"""Seconds after which a row counts as hanging."""
 
 START_SECONDS = 90
 FACTOR = 4
@@ -136,7 +136,7 @@ def serve() -> None:
 
 
 def waiting(device: Device) -> Any:
-    """What waits for the GPU, and tells if it has failed."""
+    """Waits for the GPU, and reports whether it has failed."""
     one = device.asarray(np.zeros(1))
     return lambda: to_host(one)
 
@@ -157,7 +157,7 @@ class Worker:
         self.lines.put(None)
 
     def answer(self, seconds: float) -> Row:
-        """Its next line, or what is wrong with it."""
+        """Its next line, or its error."""
         try:
             line = self.lines.get(timeout=seconds)
         except queue.Empty:

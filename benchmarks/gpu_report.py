@@ -1,10 +1,10 @@
-"""A page of what benchmarks/gpu.sh wrote, for one folder of it or several, which are then beside each other.
+"""A page of the results of benchmarks/gpu.sh, for one folder or several side by side.
 
     python -m benchmarks.gpu_report PAGE.md [FOLDER ...] [--check]
 
 A run has its folder's name. Its rows go into PAGE.json, with a sum for each function of the table of cases, and a
-remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone. With --check what is bad
-in the last folder is printed, and the exit code is then 1.
+remark from its file remark.txt. Without folders PAGE.md is written again from PAGE.json alone. With --check failures in
+the last folder are printed, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def without_numbers(runs: Runs) -> str:
 
 
 def sections(runs: Runs) -> Iterator[tuple[str, str]]:
-    """Titles, and what is below them."""
+    """Titles, and the text below them."""
     yield "The table of cases", table_of_cases(runs)
     yield "Gradients of recipes, two sequences at full width and length", gradients(runs)
     units, kind = {"us": ".4g", "GB/s": ".0f", "TFLOP/s": ".0f"}, ["name", "precision"]
@@ -165,8 +165,8 @@ def sections(runs: Runs) -> Iterator[tuple[str, str]]:
 
 
 def faults(rows: Sequence[Row]) -> list[str]:
-    """What is bad in a run: rows of the table, gradients, and parts that failed; not what was skipped, but something
-    must have run."""
+    """Failures of a run: rows of the table, gradients, and parts. Skipped parts do not count, but something must have
+    run."""
     ran = [one for one in rows if not one.get("skipped")]
     found = [fault for one in of(ran, "table") for fault in one["bad"]]
     found += [f"gradients {one['name']} {one['precision']}" for one in of(ran, "grads") if one.get("bad")]
@@ -175,7 +175,7 @@ def faults(rows: Sequence[Row]) -> list[str]:
 
 
 def page(recorded: dict[str, Row]) -> str:
-    """The Markdown of what is recorded: where each run was, and its rows."""
+    """The Markdown of the recorded results: where each run was, and its rows."""
     runs = {run: timed(one["rows"]) for run, one in recorded.items()}
     text = [HEAD]
     for run, one in recorded.items():

@@ -82,7 +82,7 @@ def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, A
 
 
 def solver_rows(B: int, T: int, D: int, window: float) -> Iterator[dict[str, Any]]:
-    """Bedouin's forward and backward by iteration, beside those with the direct solver."""
+    """Bedouin's forward and backward by iteration, beside the direct solver."""
     x, dy = np.random.default_rng(0).standard_normal((2, B, T, D), dtype=np.float32)
     direct = Bedouin(D, solver="direct")
     params = direct.init(np.random.default_rng(0))

@@ -1,10 +1,10 @@
-"""What the functions for JAX cost: forward, and a value with its gradients, beside the layer's own.
+"""The cost of the functions for JAX: forward, and a value with its gradients, beside the layer's own.
 
     python -m benchmarks.jax [--json] [--quick] [--record]
 
 At B 8, T 1024, D 128 in float32. The layer's own call and the same through `rotrnn.jax.function`, compiled and waited
-for, are timed in turn; the limit is the former. The page faults are counted for one call through JAX; each takes
-4 KB from the system. `--record` writes benchmarks/results/jax.json.
+for, are timed in turn; the layer's own call is the limit. The page faults are counted for one call through JAX; each
+takes 4 KB from the system. `--record` writes benchmarks/results/jax.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZE, QUICK = (8, 1024, 128), (2, 64, 32)
 
 
 def calls(name: str, size: tuple[int, int, int]) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """By what is computed: the layer's own call, and that through JAX."""
+    """By computation: the layer's own call, and the call through JAX."""
     layer = make_layer(name, size[2], settings_of(name, size[2]))
     params, (x, dy) = layer.init(np.random.default_rng(0)), data(*size)
     f = rotrnn.jax.function(layer)

@@ -1,4 +1,5 @@
-"""Time to make a batch, beside the training step that uses it: what training would wait for, if it waited.
+"""Time to make a batch, beside the training step that uses it: the time that training would wait without a loader
+thread.
 
     python -m benchmarks.loading [--json] [--quick]
 

@@ -36,7 +36,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[float]:
-    """The minimum of each one's times, in turns for `window` seconds and at least twice."""
+    """The minimum time of each function, in turns for `window` seconds and at least twice."""
     least = [float("inf")] * len(turns)
     start, rounds = time.perf_counter(), 0
     while rounds < 2 or time.perf_counter() - start < window:
@@ -128,7 +128,7 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 
 def label(one: dict[str, Any]) -> str:
-    """What was timed, and which way it ran if there are several."""
+    """The timed function, and its variant if there are several."""
     return f"{one['name']}, {one['path']}" if "path" in one else str(one["name"])
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.pathfinder [--json] [--quick] [--sheets]
 
 Settings are the published ones of the hard level. The time is the mean over the same images every time, the least of
-the runs, in seconds of the processor's: one thread computes and waits for nothing, so this is what a core of its own
-would take. Beside it stands what the original algorithm took an image, interpreted, on one core of another machine.
-Writes benchmarks/results/pathfinder.json, and the sheet pathfinder-32.png that docs/tasks.md shows; `--quick` does not.
+the runs, in seconds of the processor's: one thread computes and waits for nothing, so this is the time on an idle core.
+Beside it stands the time of the original algorithm for an image, interpreted, on one core of another machine. Writes
+benchmarks/results/pathfinder.json, and the sheet pathfinder-32.png that docs/tasks.md shows; `--quick` does not.
 `--sheets` only draws sheets of Pathfinder and of Path-X, as pathfinder-32.png and path-x.png in the working directory.
 """
 

@@ -7,7 +7,7 @@ A ResNet-18 that sees images as images, in PyTorch (`pip install -e ".[peers]"`)
 If it stays at chance, the data are more likely wrong than a recurrent model: this is how errors in an early release of
 128 x 128 pixels were found. --data-dir takes released images. The test split is evaluated once, after the last step;
 the exit status is 1 if the accuracy does not exceed 80 %. Writes benchmarks/results/pathfinder_cnn.json, except with
---quick or --data-dir; --draw draws what is recorded there as pathfinder_cnn.png in the working directory.
+--quick or --data-dir; --draw draws the recorded run as pathfinder_cnn.png in the working directory.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def kept(output: Any, count: int) -> Any:
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """Returns the outputs with what was printed in pieces as one text."""
+    """Returns the outputs with printed pieces joined to one text."""
     found: list[Any] = []
     for one in outputs:
         if found and found[-1].output_type == one.output_type == "stream":

@@ -42,7 +42,7 @@ def draw_angles(axes: Axes) -> None:
 
 
 def draw_memories(axes: Axes) -> None:
-    """Plots what remains of one input in a memory that rotates by 2 pi / L per step: with an exact window, and
+    """Plots the remainder of one input in a memory that rotates by 2 pi / L per step: with an exact window, and
     fading."""
     steps = int(2.5 * LENGTH)
     impulse = np.zeros((1, steps, 1), np.complex64)

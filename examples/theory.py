@@ -1,4 +1,4 @@
-"""Draws every picture of docs/theory.md: what the papers claim, as they print it and where it holds.
+"""Draws every picture of docs/theory.md: the papers' claims, as printed and where they hold.
 
 python examples/theory.py [--out FOLDER] [NAME ...]
 

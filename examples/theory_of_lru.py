@@ -1,4 +1,4 @@
-"""What the LRU paper claims in figures 2, 3, 6, 8 and 9 and appendix E, as numbers and pictures; `python
+"""The claims of the LRU paper in figures 2, 3, 6, 8 and 9 and appendix E, as numbers and pictures; `python
 examples/theory.py` draws them (docs/theory.md).
 
 tests/package/test_theory.py proves the same statements with the functions of this file. Figures 4 and 7, and the losses
@@ -88,7 +88,7 @@ def kernel(omega: Array) -> Array:
 def convolved_spectrum(omega: Array) -> Array:
     """Returns ``(F u * kernel)(omega)``, the right side of the proposition as printed, by the trapezoidal rule.
 
-    With steps of 1/4 its error is that of u repeated with a period of 8 pi, beyond all digits.
+    With steps of 1/4 its error comes from repeating u with a period of 8 pi, beyond all digits.
     """
     nu = np.arange(-14, 14.125, 0.25)
     found: Array = kernel(np.subtract.outer(omega, nu)) @ (0.25 * spectrum(nu))
@@ -106,7 +106,7 @@ def stationary_wave(cycles: int, length: int) -> Array:
 
 @styled
 def draw_relu() -> Figure:
-    """Draws the spectrum of a signal before and after the ReLU, and of what a linear RNN and then a ReLU output."""
+    """Draws the spectrum of a signal before and after the ReLU, and of the output of a linear RNN and then a ReLU."""
     figure, ((time, continuous, discrete),) = new_figure(11.2, 3.0, 1, 3)
     t, omega = np.linspace(-4, 4, 800), np.linspace(-20, 20, 801)
     time.plot(t, signal(t), color=GREY, label="u")
@@ -181,7 +181,7 @@ def explained_by_polynomials(degree: int, steps: int) -> float:
     """Returns R^2 of the best polynomial of x_0 of so high a degree as a forecast of the logistic map so many steps
     ahead.
 
-    The polynomials of x_0 are those of cos a: the forecast is exact if ``2^steps <= degree``, and else no better than
+    Polynomials of x_0 are polynomials of cos a: the forecast is exact if ``2^steps <= degree``, and else no better than
     the mean.
     """
     a, states = logistic_states(steps)

@@ -34,8 +34,8 @@ def trace_of(params: Params) -> float:
 
 
 def as_printed(normalise: str, c: float, gamma: float) -> tuple[float, float]:
-    """Returns what the printed constants are of ours: the factors of the transition and of the input matrix. NaN where
-    eq. 11 is the root of a negative number, for ``c gamma^2 > 1``."""
+    """Returns the ratios of the printed constants to ours: the factors of the transition and of the input matrix. NaN
+    where eq. 11 is the root of a negative number, for ``c gamma^2 > 1``."""
     if normalise == "alpha":
         # printed: alpha^2 = 1 / (c gamma^2 + tr B^T B); ours has the numerator c
         return 1 / math.sqrt(c), 1 / math.sqrt(c)
@@ -48,7 +48,7 @@ def expected_norms(
     normalise: str, c: float, gamma: float, printed: bool, steps: int, start: float | None = None
 ) -> Array:
     """Returns E|x_t|^2 (steps,) for white input by the exact recursion of the covariance, ``S_t = A S_{t-1} A^T + W
-    W^T``, from any E|x_1|^2: that of `start`, c by default."""
+    W^T``, from E|x_1|^2 = `start`, c by default."""
     layer, params = layer_of(normalise, c, gamma)
     system = layer.fold(params).weights
     of_A, of_W = as_printed(normalise, c, gamma) if printed else (1.0, 1.0)

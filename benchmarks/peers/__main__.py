@@ -1,10 +1,11 @@
-"""Ours beside peers: scans and whole training steps of one block, each peer in a process of its own.
+"""Ours beside peers: scans and whole training steps of one block, each peer in its own process.
 
     python -m benchmarks.peers [--task lru] [--json] [--quick]
 
-All get the same numbers (problem.py), and a peer's time counts only if its answer, gradients included, is ours within
-the error bound of its precision. It takes turns with ours, and time is the least of a step, steady state: compilation
-stands beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says so.
+All get the same numbers (problem.py), and a peer's time counts only if its answer, gradients included, equals ours
+within the error bound of its precision. It takes turns with ours, and time is the least of a step, steady state:
+compilation stands beside it. A peer that is not installed, runs out of memory or answers otherwise is a row that says
+so.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Process:
         return float(self._read())
 
     def end(self) -> dict[str, Any]:
-        """What else is known of it: peak memory, compile time, roundings."""
+        """Further numbers: peak memory, compile time, roundings."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         known: dict[str, Any] = json.loads(self._read())

@@ -89,7 +89,7 @@ def _with_formulas(part: str) -> str:
 
 
 def process_signature(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, str] | None:
-    """Writes a signature with its types as the source has them, ArrayLike and not what NumPy makes of it; of a function
+    """Writes a signature with its types as the source has them, ArrayLike and not its expansion; of a function
     with overloads, the signature of its body, which has all arguments."""
     call = thing.__init__ if what == "class" and inspect.isfunction(thing.__init__) else thing
     try:

@@ -26,7 +26,7 @@ LOADED = "performance.getEntriesByType('resource').map(one => one.name).find(one
 
 
 def look(site: Path, pictures: Path) -> list[str]:
-    """Returns what is wrong, and writes the pictures."""
+    """Returns the errors, and writes the pictures."""
     pages = sorted(path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html"))
     wrong = [f"{name}: there is no such page" for name in PICTURES if name not in pages]
     pictures.mkdir(parents=True, exist_ok=True)

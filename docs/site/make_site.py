@@ -1,12 +1,12 @@
 """Builds the documentation site from the repository: its pages as they are, docstrings, notebooks, the tests' loops.
 
 python docs/site/make_site.py [FOLDER]         # build/docs/html
-python docs/site/make_site.py --sources FOLDER # only what Sphinx reads
+python docs/site/make_site.py --sources FOLDER # only the sources for Sphinx
 
-Pages of docs/ stay readable on a repository host, so nothing in them is for Sphinx alone. What the site adds is made
+Pages of docs/ stay readable on a repository host, so nothing in them is for Sphinx alone. The site's additions are made
 here: the navigation, a page of reference for each part of the package, and for each layer its docstring and the loop
-over time that its tests hold it to, below what docs/layers/ says of it. Sphinx's warnings are errors, those of links
-within the site that lead nowhere among them.
+over time that its tests compare it with, below the page of docs/layers/. Sphinx's warnings are errors, warnings of
+links within the site that lead nowhere among them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARTS = ("estimators", "torch", "jax", "cuda", "plots", "tasks", "testing")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
-# ---- what there is to document ----
+# ---- contents ----
 
 
 def reference() -> dict[str, list[str]]:
@@ -80,7 +80,7 @@ def loops(kind: type) -> list[tuple[str, str]]:
 
 
 def layer_page(name: str, kind: type) -> str:
-    """Returns the page of a layer: what docs/layers/ has, the docstring of the class, and the loops of the tests."""
+    """Returns the page of a layer: its page in docs/layers/, the docstring of the class, and the loops of the tests."""
     written = ROOT / "docs" / "layers" / f"{name}.md"
     text = written.read_text(encoding="utf-8") if written.exists() else f"# {kind.__name__}\n"
     text += f"\n## The class\n\n```{{eval-rst}}\n.. autoclass:: rotrnn.{kind.__name__}\n```\n"
@@ -92,7 +92,7 @@ def layer_page(name: str, kind: type) -> str:
 
 
 def reference_page(file: str, names: list[str]) -> str:
-    """Returns the page of these names; that of ops has the name of their file."""
+    """Returns the page of these names; a page of ops has the name of their file."""
     text = f"# {file.removeprefix('ops/') if '/' in file else file.replace('-', ' ').capitalize()}\n\n```{{eval-rst}}\n"
     for name in names:
         module, _, attribute = name.rpartition(".")
@@ -148,12 +148,12 @@ def index_page() -> str:
 
 
 def toctree(pages: str, options: str = "") -> str:
-    """Returns what tells Sphinx which pages come below this one; a * stands for any name."""
+    """Returns Sphinx's list of the pages below this page; a * stands for any name."""
     return f"\n```{{toctree}}\n:hidden:\n:glob:\n{options}\n" + "\n".join(pages.split()) + "\n```\n"
 
 
 def write_sources(out: Path) -> None:
-    """Writes what Sphinx reads, at the places that the pages have in the repository, so that their links hold."""
+    """Writes Sphinx's sources, at the places of the pages in the repository, so that their links hold."""
     from rotrnn.nn.registry import LAYERS
 
     results = ROOT / "benchmarks" / "results"

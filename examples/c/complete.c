@@ -40,7 +40,7 @@ static int32_t draw(const float *logits, double temperature, uint64_t *state) {
     double left = uniform(state) * sum;
     for (int32_t i = 0; i < CHARACTERS; i++)
         if ((left -= weights[i]) < 0) return i;
-    return best; /* what rounding may leave */
+    return best; /* rounding may leave no choice above */
 }
 
 /* Reads a number of a command line that ends where its text ends. Returns whether it is one in [low, high]. */

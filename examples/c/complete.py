@@ -3,7 +3,7 @@
     python examples/c/complete.py [--steps 2500] [--out examples/c/complete.safetensors]
 
 The text is README.md, CONTRIBUTING.md, CHANGELOG.md and docs/, some 90 kB; one page is held out. From so little the
-model learns to spell, the words of the pages and the shape of their sentences and tables, not what they mean.
+model learns to spell, the words of the pages and the shape of their sentences and tables, not their meaning.
 """
 
 from __future__ import annotations

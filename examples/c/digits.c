@@ -18,7 +18,7 @@ static rotrnn_stream *stream;
 static rotrnn_error error;
 static float pixels[ROWS * COLUMNS], shares[ROWS * CLASSES];
 
-/* Makes the stream. Returns a sentence on what is wrong with the model, empty if nothing is. */
+/* Makes the stream. Returns a sentence on the model's error, empty if there is none. */
 static const char *start(void) {
     if (error.status) return error.text;
     const rotrnn_facts facts = rotrnn_model_facts(model);
@@ -52,7 +52,7 @@ static void recognise(void) {
 /* Memory for a model's file. */
 SHOWN("take") void *page_take(size_t size) { return malloc(size); }
 
-/* Opens the model in `size` bytes. Returns what is wrong with it. */
+/* Opens the model in `size` bytes. Returns its error. */
 SHOWN("open") const char *page_open(const void *bytes, size_t size) {
     (void)rotrnn_model_read(&model, bytes, size, &error);
     return start();
@@ -69,7 +69,7 @@ SHOWN("recognise") const float *page_recognise(void) {
 
 #else
 
-/* The next image. Returns 1, 0 at the end of the input, or -1 if what comes is not an image. */
+/* The next image. Returns 1, 0 at the end of the input, or -1 if the next input is not an image. */
 static int next_image(void) {
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         const int found = scanf("%f", &pixels[i]);

@@ -1,9 +1,9 @@
-"""Trains the model of the page that recognises digits: that of the recipe digits-lru, on handwritten digits of 8 x 8
-pixels, one pixel per step.
+"""Trains the model of the page that recognises digits: the model of the recipe digits-lru, on handwritten digits of 8 x
+8 pixels, one pixel per step.
 
     python examples/c/digits.py [--steps 1500] [--out examples/c/digits.safetensors]
 
-What is drawn in a page is not quite what was scanned from paper, so the images that it learns from are sheared, scaled
+Drawings in a page differ from scans of paper, so the training images are sheared, scaled
 and moved a little, each time otherwise. The model reads pixels as they are, numbers from 0 to 16: the recipe's scale,
 to zero mean and unit variance, is folded into its first map.
 """
@@ -28,7 +28,7 @@ BATCH = 64
 def moved(images: Array, rng: np.random.Generator) -> Array:
     """Images (B, 8, 8), each under a random affine map near the identity; outside there is paper, the value 0.
 
-    The value at a place between four pixels is that of the bilinear surface through them.
+    The value at a place between four pixels is on the bilinear surface through them.
     """
     B = len(images)
     maps = np.eye(2) + 0.1 * rng.standard_normal((B, 2, 2))

@@ -70,7 +70,7 @@ def sounds(rng: np.random.Generator, batch: int, samples: int) -> Array:
 
 
 def error_db(y: Array, target: Array) -> float:
-    """Energy of the error relative to that of the target, in dB."""
+    """Energy of the error relative to the target's energy, in dB."""
     return float(10 * np.log10(np.sum((y - target) ** 2) / np.sum(target**2)))
 
 

@@ -10,10 +10,10 @@ typedef struct {
     float *samples; /* integers are divided by 32768 */
 } wav;
 
-/* Reads a file. Returns NULL, or a sentence on what is wrong with it. Free the samples by free. */
+/* Reads a file. Returns NULL, or a sentence on its error. Free the samples by free. */
 const char *wav_read(wav *sound, const char *path);
 
-/* Writes a file of 32-bit floats. Returns NULL, or a sentence on what went wrong. */
+/* Writes a file of 32-bit floats. Returns NULL, or a sentence on the error. */
 const char *wav_write(const wav *sound, const char *path);
 
 #endif

@@ -68,9 +68,9 @@ _after_fork_in_child(lambda: _cpu.use_threads(1))
 
 
 def release_memory() -> int:
-    """Gives memory that is kept for coming arrays back to the system; returns how many bytes that was.
+    """Returns memory kept for later arrays to the system; returns its number of bytes.
 
-    Ops keep the memory of large arrays that are gone, never more than was once in use at a time (csrc/runtime/pool.c).
+    Ops keep the memory of freed large arrays, at most the largest amount once in use (csrc/runtime/pool.c).
     """
     return _cpu.release_memory()
 

@@ -8,7 +8,8 @@ The compiled program calls Python (`jax.experimental.buffer_callback`, a handler
 There the layer's own forward reads XLA's buffers as NumPy arrays, without a copy, and its results are written to XLA's
 once. When a gradient is wanted, forward has more outputs, the bytes of each array that it made for backward
 (`rotrnn.models.call`), and the layer's own backward reads these; forward is not computed again. They are separate
-because Linux's C library takes blocks above 32 MB from the system anew each time, page by page, and often keeps others.
+because Linux's C library requests blocks above 32 MB from the system anew each time, page by page, but often keeps
+smaller blocks.
 
 Shapes come first: while JAX traces, forward runs once on zeros, and errors about shapes, dtypes and names are raised.
 """
@@ -48,16 +49,16 @@ def function(
 
         f(params, x, state=None, *, lengths=None, cu_seqlens=None, reset=None, seed=0, step=0)
 
-    It returns y, or a tuple of y and what else is asked for here. `params` is a nested dict of arrays, as from
+    It returns y, or a tuple of y and the other results requested here. `params` is a nested dict of arrays, as from
     ``module.init``, and `state` the state before x. `lengths`, and in training mode `seed` and `step`, are as in
     `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, or `reset`,
-    where rows of a batch are cut, is a NumPy array, since shapes follow from it: the sequences run as a padded batch
-    that is as long as the longest of them.
+    where rows of a batch are cut, is a NumPy array, since shapes follow from it: the sequences run as a padded batch as
+    long as the longest.
 
     Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
     mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
-    other, so that each has the bits of a call of its own; sequences that are to run together belong in the batch axis
-    of x. Everything runs on one device, the CPU.
+    other, so each has the bits of a separate call; sequences that are to run together belong in the batch axis of x.
+    Everything runs on one device, the CPU.
 
     Parameters
     ----------
@@ -73,19 +74,19 @@ def function(
     Returns
     -------
     callable
-        It is compiled (`jax.jit`) for each combination of shapes and dtypes, and computes in the precision that is set
-        where `function` is called (`rotrnn.precision`).
+        It is compiled (`jax.jit`) for each combination of shapes and dtypes, and computes in the precision set where
+        `function` is called (`rotrnn.precision`).
 
     Raises
     ------
     TypeError, ValueError
-        Here for wrong settings; when f is called as ``module.forward``, and for arrays of 64 bits while JAX is set to
+        Here for wrong settings; in calls of f as in ``module.forward``, and for arrays of 64 bits while JAX is set to
         32.
     NotImplementedError
         For a second derivative, several devices, and a device that is not the CPU.
     ValueError or jax.errors.JaxRuntimeError
-        With the text of the layer's error, if values are wrong, which are not known before the program runs: lengths
-        beyond T, parameters that are not finite.
+        With the text of the layer's error, if values are wrong, which only the running program finds: lengths beyond T,
+        parameters that are not finite.
     """
     if not isinstance(module, Module):
         kind = type(module).__name__
@@ -146,7 +147,7 @@ def with_buffers(params: Params, buffers: Params) -> Params:
 
 
 class _Given(NamedTuple):
-    """The arrays of a call; or their gradients, None where there is none."""
+    """The arrays of a call; or their gradients, None for arrays without a gradient."""
 
     x: Any
     params: list[Any]
@@ -225,7 +226,7 @@ class _Adapter:
         return jnp.concatenate([jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), leaf])[origins + 1]
 
     def check_state_form(self) -> None:
-        """Checks that there is a state, and one of fixed size: shapes may not depend on the number of steps so far."""
+        """Checks that there is a state of fixed size: shapes may not depend on the number of steps so far."""
         if not self.call.leaves:
             raise ValueError(f"{self.title}: a state is asked for or given, expected none: it has none to go on from")
         if any(None in one.shape for one in self.call.leaves):
@@ -264,7 +265,7 @@ class _Adapter:
     # ---- on NumPy arrays ----
 
     def inputs(self, given: _Given) -> Inputs:
-        """Returns what `Call` takes."""
+        """Returns the inputs of a `Call`."""
         key = np.array([int(one) for one in given.key]) if self.train else None
         return Inputs(given.x, given.params, given.state, given.lengths, key, self.after, "cpu")
 
@@ -297,7 +298,7 @@ class _Adapter:
     # ---- for JAX ----
 
     def plan(self, given: _Given) -> Plan:
-        """Returns how outputs are arranged, of a forward on zeros. Its errors are those of forward."""
+        """Returns how outputs are arranged, by a forward on zeros, with forward's errors."""
         self._check_params(dict(zip(self.call.names, given.params, strict=True)))
         key = np.zeros(2, np.int64) if self.train else None
         plan = self.call.plan(self.inputs(given._replace(key=(0, 0)))._replace(key=key).forms())
@@ -342,7 +343,7 @@ class _Adapter:
         return outputs
 
     def _call_backward(self, given: _Given, y: Any, held: Any, dy: Any, dstate: list[Any]) -> Gradients:
-        """Returns the gradients of what was given."""
+        """Returns the gradients of the given arrays."""
 
         def form(array: Any) -> Any:
             return _shape_for_jax(array) if array.dtype.kind in "fc" else None
@@ -393,7 +394,7 @@ def _held_forms(plan: Plan) -> dict[int, Form]:
 
 
 def _views(plan: Plan, held: list[Array]) -> dict[int, Array]:
-    """Returns these outputs as views of the bytes that hold them; nothing if nothing is held."""
+    """Returns these outputs as views of the bytes that hold them, if any."""
     pairs = zip(_held_forms(plan).items(), held, strict=False)
     return {i: np.ndarray(form.shape, form.dtype, one.data) for (i, form), one in pairs}
 
@@ -447,13 +448,13 @@ def _dense(cotangent: Any) -> Any:
 
 
 def _without_zeros(cotangent: Any) -> Any:
-    """Returns the gradient of a state's array, None if it is known to be zero, or that of an integer."""
+    """Returns the gradient of a state's array, None if it is known to be zero or belongs to an integer."""
     is_zero = isinstance(cotangent, SymbolicZero) or cotangent.dtype == jax.dtypes.float0
     return None if is_zero else cotangent
 
 
 def _conjugate(gradient: Any) -> Any:
-    """JAX's gradient of a complex number a + ib, dL/da - i dL/db, is the conjugate of ours."""
+    """JAX's gradient of a complex number a + ib, dL/da - i dL/db, is the conjugate of the gradient here."""
     return gradient.conj() if gradient.dtype.kind == "c" else gradient
 
 
@@ -480,7 +481,7 @@ def _lower_on_one_cpu(context: Any, x: Any, *, title: str) -> list[Any]:
 
 
 _on_one_cpu = Primitive("rotrnn_on_one_cpu")
-"""The identity, of an array on one device, the CPU."""
+"""The identity for an array on one device, the CPU."""
 _on_one_cpu.def_impl(lambda x, title: x)
 _on_one_cpu.def_abstract_eval(lambda x, title: x)
 batching.defvectorized(_on_one_cpu)

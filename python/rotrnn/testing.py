@@ -1,8 +1,8 @@
-"""Checks for tests of your own: of gradients, of layers, models, ops and any function with its adjoint; of streams.
+"""Checks for your own tests: gradients of layers, models, ops and any function with its adjoint; and streams.
 
 `streamcheck` compares the lines of a layer with its forward. `gradcheck` makes two checks in one call:
-`central_differences` and `adjoint_identity`, which take functions over dicts of arrays. They need no test runner: what
-is wrong is an AssertionError.
+`central_differences` and `adjoint_identity`, which take functions over dicts of arrays. They need no test runner:
+failures raise AssertionError.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ Forward = Callable[[Arrays], tuple[Array, ...]]
 Backward = Callable[[Arrays, tuple[Array, ...], tuple[Array, ...]], Arrays]
 
 STEP = 1e-4
-"""Of the central differences, for arguments of up to some hundred; for larger ones a millionth of their size."""
+"""Step of the central differences, for arguments of up to some hundred; for larger arguments a millionth of their
+size."""
 STREAM_TOL = 1e-12
-"""Of layers that iterate to a fixed point, in `streamcheck`: their stream iterates by itself."""
+"""Largest tol of layers that iterate to a fixed point, in `streamcheck`: their stream iterates separately."""
 FINER = 16
-"""How much shorter the step is that decides, where the first one does not confirm a gradient."""
+"""Factor by which the second, deciding step is shorter, if the first does not confirm a gradient."""
 BATCH, STEPS, BEFORE = 2, 7, 3
-"""Of the sequences that are drawn for a layer, and of those before that end in its state."""
+"""Numbers of sequences and of steps drawn for a layer, and of earlier steps that lead to its state."""
 
 
 def gradcheck(
@@ -76,16 +77,16 @@ def gradcheck(
     Parameters
     ----------
     function : layer, model or other module; op; or a pair of functions
-        Of an op, ``NAME_backward`` of the same module is its backward, which takes arguments and outputs of the op by
-        their names, ``dNAME`` for the cotangent of the output NAME, and the tuple of all outputs for any other argument
+        The backward of an op is ``NAME_backward`` of the same module. It takes arguments and outputs of the op by their
+        names, ``dNAME`` for the cotangent of the output NAME, and the tuple of all outputs for any other argument
         without a default. The second of a pair takes the cotangents of all outputs and then the arguments, and returns
-        the gradients of the arguments in their order, None for those that have none.
+        the gradients of the arguments in their order, None for arguments without a gradient.
     *arguments
-        Of forward. Of a module ``params``, ``x``, ``ctx`` and ``state``: those left out are drawn, for two sequences of
-        seven steps. Arrays are taken in float64 or complex128; they should not vary by orders of magnitude, since all
-        of an array has one step, 1e-4 or a millionth of its size. Other arguments are held. A layer that iterates to a
-        fixed point needs a `tol` below 1e-12. Those that a layer names as `estimated`, or the module of an op as
-        `ESTIMATED`, because their gradient goes straight through a choice, are left out.
+        Arguments of forward. For a module ``params``, ``x``, ``ctx`` and ``state``: missing arguments are drawn, for
+        two sequences of seven steps. Arrays are taken in float64 or complex128. They should not vary by orders of
+        magnitude, since an array has a single step, 1e-4 or a millionth of its size. Other arguments are held. A layer
+        that iterates to a fixed point needs a `tol` below 1e-12. Arguments with a straight-through gradient, which a
+        layer names as `estimated` or the module of an op as `ESTIMATED`, are left out.
     seed : int
         Of what is drawn.
     **settings
@@ -101,7 +102,7 @@ def gradcheck(
     AssertionError
         A gradient is wrong, missing, or of another shape or dtype; the message names the function and the argument.
     TypeError
-        The function has no backward, or an argument is of a form that is not known here.
+        The function has no backward, or an argument has an unknown form.
     ValueError
         A layer that iterates to a fixed point has a gradient other than "implicit".
     """
@@ -134,9 +135,9 @@ def streamcheck(
 ) -> float:
     """Checks that the C library's stream of a layer equals its forward, in float64.
 
-    The lines that `emit` writes run in the library, in two pieces of a sequence, and so do those of your own
+    The lines that `emit` writes run in the library, in two pieces of a sequence, and so do lines of your own
     instructions. Each number has to be within 1e-9 of the largest, or of 1: far more than the roundings of some hundred
-    steps, far less than what another equation gives for what is drawn.
+    steps, far less than the effect of a different equation on random inputs.
 
     >>> streamcheck(layer)                 # parameters and input are drawn, as by gradcheck
     >>> streamcheck(layer, params, x)      # or given, x (B, T, D)
@@ -144,7 +145,7 @@ def streamcheck(
     Parameters
     ----------
     layer : Recurrent
-        One that iterates to a fixed point needs a `tol` of at most 1e-12.
+        A layer that iterates to a fixed point needs a `tol` of at most 1e-12.
     params, x
         As to forward.
     seed : int
@@ -162,8 +163,8 @@ def streamcheck(
     TypeError
         `layer` is something else.
     ValueError
-        A part of the layer has no lines, or the library does not know one of them; or results differ as far as a
-        layer's `tol` allows.
+        A part of the layer has no lines, or the library does not know one of them; or a layer's `tol` allows results to
+        differ.
     NotImplementedError
         The layer keeps all steps, as attention without a window.
     """
@@ -204,11 +205,11 @@ def central_differences(
 ) -> dict[str, float]:
     """Compares each gradient with the slope along a random direction, the other arguments held.
 
-    A wrong gradient differs along every direction but those of a set of measure zero. The four-point stencil of step s
+    A wrong gradient differs along every direction except a set of measure zero. The four-point stencil of step s
     errs by s^4 f^(5)/30 and by rounding terms*eps*|f|/s: at s = 1e-4 and a few hundred steps of a recurrence both lie
     below 1e-7 of the derivative's natural scale |grad| |v|; 1e-6 is promised, and 1e-9 of |f| (of 1, if that is more)
     where the derivative is small. Where they differ by more, a step of s / 16 decides: a sharp bend, whose f^(5) is
-    large, has 65,000 times less error there, and a wrong gradient has the same.
+    large, has 65,000 times less error there, while the error of a wrong gradient stays.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def central_differences(
     grads = backward(arguments, outputs, doutputs)
     if grads.keys() != arguments.keys():
         got, expected = ", ".join(grads) or "none", ", ".join(arguments)
-        raise AssertionError(f"{name}: backward returned gradients of {got}, expected those of {expected}")
+        raise AssertionError(f"{name}: backward returned gradients of {got}, expected {expected}")
     summed = sum(float(np.sum(np.abs(w) * np.abs(y))) for w, y in zip(doutputs, outputs, strict=True))
     errors = {}
     for key, x in arguments.items():
@@ -249,7 +250,7 @@ def central_differences(
         v, step = _like(rng, x), STEP * max(1.0, float(np.linalg.norm(x)) / max(1.0, np.sqrt(np.size(x))) / 100)
         along = _inner(grad, v)
         size = float(np.linalg.norm(grad) * np.linalg.norm(v)) / max(1.0, np.sqrt(np.size(v)))
-        for shorter in (step, step / FINER):  # within less there is less of a bend, as of a short vector's direction
+        for shorter in (step, step / FINER):  # a shorter step sees less of a bend, as of a short vector's direction
             f = [_total(doutputs, forward({**arguments, key: x + k * shorter * v})) for k in (-2, -1, 1, 2)]
             slope = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * shorter)
             if right := abs(slope - along) <= 1e-6 * max(size, abs(slope)) + 1e-9 * min(1.0, summed):
@@ -275,7 +276,7 @@ def adjoint_identity(
 ) -> None:
     """Checks ``<J v, w> = <v, J^T w>`` for random v and w, where forward is jointly linear in the arguments `linear`.
 
-    There is no step, so the sides differ by `rounding` of |J v| |w| alone. The other parameters are those of
+    There is no step, so the sides differ only by `rounding` of |J v| |w|. The other parameters are as in
     `central_differences`.
 
     Raises
@@ -314,8 +315,8 @@ def _like(rng: np.random.Generator, x: Any) -> Any:
 
 
 def _is_linear(forward: Forward, arrays: Arrays, name: str, rng: np.random.Generator) -> bool:
-    """Returns whether forward is affine in an argument: f(2v) - f(0) = 2 (f(v) - f(0)), far below what a term of second
-    order would be. False where forward refuses zeros."""
+    """Returns whether forward is affine in an argument: f(2v) - f(0) = 2 (f(v) - f(0)), to far less than a second-order
+    term. False if forward refuses zeros."""
     v = _like(rng, arrays[name])
     try:
         zero, one, two = (forward(arrays | {name: k * v}) for k in (0, 1, 2))
@@ -331,14 +332,14 @@ def _is_linear(forward: Forward, arrays: Arrays, name: str, rng: np.random.Gener
 
 
 def _wide(value: Any) -> Any:
-    """Returns an array of floats or complex numbers in double precision, and others as they are."""
+    """Returns an array of floats or complex numbers in double precision, others unchanged."""
     array = np.asarray(value)
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) if array.dtype.kind in "fc" else array
 
 
 def layer_functions(module: Module, params: Params, x: Array, ctx: Context, state: State) -> tuple[Forward, Backward]:
     """Returns forward and backward of a module over a dict of its flattened parameters, "x", and the leaves of its
-    state. What is not among the arguments of a call is as given here: buffers, token ids, integers of the state."""
+    state. Values that are not arguments of a call are fixed here: buffers, token ids, integers of the state."""
     flat, stateful = dict(flatten(params)), state is not None
 
     def state_of(args: Arrays, leaves: State) -> State:
@@ -375,7 +376,7 @@ def _real_leaves(state: State) -> list[tuple[str, Array]]:
 
 
 def _drawn(module: Any, rng: np.random.Generator) -> Params:
-    """Returns initial parameters that are changed a little, so that a zero hides nothing."""
+    """Returns slightly changed initial parameters, so that no zero hides an error."""
     drawn = flatten(astype(module.init(rng), np.float64))
     return unflatten({n: one + 0.05 * rng.standard_normal(one.shape) * is_parameter(n) for n, one in drawn})
 
@@ -390,7 +391,7 @@ def _module(
 ) -> tuple[Forward, Backward, Arrays]:
     width, kind = getattr(module, "d_model", None), type(module).__name__
     if getattr(module, "gradient", "implicit") != "implicit":
-        what = f"gradient={module.gradient!r}, which is not that of forward"
+        what = f"gradient={module.gradient!r}, which is not forward's gradient"
         raise ValueError(f"gradcheck: {kind} has {what}, expected 'implicit', with a tol of at most 1e-12")
     if params is None:
         params = _drawn(module, rng)
@@ -463,7 +464,7 @@ def _op(
         )
     parameters = inspect.signature(back).parameters
     wants = list(parameters)
-    # dh and dhT are the cotangents of the outputs h and hT; other names are those of further outputs
+    # dh and dhT are the cotangents of the outputs h and hT; other names likewise
     own = [key for key in wants if key not in takes and key not in settings]
     cotangents = [key for key in own if key.startswith("d") and key != "d"]
     order = [*(key[1:] for key in cotangents), *(key for key in own if key not in cotangents)]
@@ -493,7 +494,7 @@ def _op(
     def backward(args: Arrays, outputs: tuple[Array, ...], doutputs: tuple[Array, ...]) -> Arrays:
         result = op(**given | args)
         grads = call(args, result, dict(zip(differentiable(result), doutputs, strict=True)))
-        # the gradient of a real argument that forward promoted to complex is the real part of what backward returns
+        # the gradient of a real argument that forward promoted to complex is the real part of backward's result
         return {key: grads[key] if np.iscomplexobj(one) else grads[key].real for key, one in args.items()}
 
     result = op(**given)

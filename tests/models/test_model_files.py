@@ -128,14 +128,14 @@ WRONG = {
     "part": (lambda facts: facts.update(model=facts["model"]["encoder"]), "model is an Embedding, expected one of"),
     "kind": (_layer(kind="LRV"), "layer has kind 'LRV', expected one of .*mean LRU"),
     "no kind": (_layer(kind=None), "blocks.1.layer has kind None"),
-    "setting": (_layer(dstate=3), "an LRU, has 'dstate', which is no setting.*d_state"),
+    "setting": (_layer(dstate=3), "an LRU, has 'dstate', which is not a setting.*d_state"),
     "missing": (_layer(d_state=None), "blocks.1.layer: .*missing.*d_state"),
     "type": (_layer(d_state="3"), "LRU: d_state='3', expected an integer"),
     "value": (lambda facts: _block(facts)["gate"].update(form="no"), "blocks.1.gate: .*form"),
     "plain": (lambda facts: _block(facts).update(layer=3), "layer=3"),
     "list": (lambda facts: facts["model"].update(stack=[]), "stack=\\(\\)"),
     "sizes": (_layer(d_state=4), "nu_log of blocks.1.layer has shape \\(3,\\), expected \\(4,\\)"),
-    "fewer": (lambda facts: facts["model"]["stack"]["blocks"].pop(), "blocks has '1', which is no parameter"),
+    "fewer": (lambda facts: facts["model"]["stack"]["blocks"].pop(), "blocks has '1', which is not a parameter"),
     "more": (lambda facts: facts["model"]["stack"]["blocks"].append(_block(facts)), "parameter 2 of blocks is missing"),
 }  # fmt: skip
 

@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"ssm_cfg\.d_state is 'x', expected an integer",
     ),
     "format": ({"model_format": 9}, "model_format is 9, expected 1"),
-    "model": ({"model": {"kind": "Tagger"}}, "model is not that of model.safetensors"),
+    "model": ({"model": {"kind": "Tagger"}}, "model differs from model.safetensors"),
 }
 
 
@@ -185,7 +185,7 @@ def test_a_head_of_its_own_is_not_dropped(tmp_path: Path) -> None:
     for other in (arrays[TABLE] + 1, arrays[TABLE][:-1]):
         save_file(arrays | {HEAD: np.ascontiguousarray(other)}, path)
         with pytest.raises(
-            ValueError, match=r"model.safetensors: lm_head.weight has numbers of its own, expected back"
+            ValueError, match=r"model.safetensors: lm_head.weight differs from the embedding, expected back"
         ):
             rotrnn.from_pretrained(tmp_path)
     save_file(arrays | {HEAD: arrays[TABLE] + 1}, path)

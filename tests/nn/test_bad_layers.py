@@ -418,7 +418,7 @@ def test_names_in_params_that_no_parameter_has(name: str) -> None:
         mistyped = unflatten({**flat, f"{key}_": flat[key]})
         where = re.escape(f"params of {path}" if path else "params")
         message = raised(lambda mistyped=mistyped: module.forward(mistyped, x), ValueError)
-        expected = rf"\w+: {where} has '{leaf}_', which is no parameter; did you mean {leaf}\?"
+        expected = rf"\w+: {where} has '{leaf}_', which is not a parameter; did you mean {leaf}\?"
         assert re.fullmatch(expected, message), message
 
 
@@ -435,9 +435,9 @@ FOREIGN: list[tuple[Any, Any, str]] = [
     (LRU(D, 3), LRU(D, 3, form="exp"), "LRU with form='exp', expected 'log_phase'"),
     (LRU(D, 3), LRU(D, 3, window=2), "LRU with window=2, expected None"),
     (LRU(D, 3), LRU(D, 2), "LRU with d_state=2, expected 3"),
-    (LRU(D, 4), S5(D, 4), "S5, expected that of an LRU"),
+    (LRU(D, 4), S5(D, 4), "S5, expected from an LRU"),
     (RNN(D, 3), RNN(D, 3, activation="tanh"), "RNN with activation='tanh', expected 'identity'"),
-    (MeanPool(), LastPool(), "LastPool, expected that of a MeanPool"),
+    (MeanPool(), LastPool(), "LastPool, expected from a MeanPool"),
     (LayerNorm(D), LayerNorm(D, 0.5), "LayerNorm with eps=0.5, expected 1e-05"),
     (
         PARTS["ResidualBlock"],
@@ -466,7 +466,7 @@ def test_what_a_module_with_other_settings_saved_or_prepared(mine: Any, other: A
     saved = other.forward(other.init(np.random.default_rng(0)), x)[1]
     arrays, structure = flatten_saved(saved)
     for one in (saved, unflatten_saved(structure, arrays)):
-        assert f"{kind}.backward: saved is that of {an(message)}" == raised(
+        assert f"{kind}.backward: saved is from {an(message)}" == raised(
             lambda one=one: mine.backward(params, one, y), ValueError
         )
     same = replace(mine)  # equal, and another object
@@ -474,7 +474,7 @@ def test_what_a_module_with_other_settings_saved_or_prepared(mine: Any, other: A
     same.backward(params, own, y)
     if isinstance(mine, LRU):
         prepared = other.prepare(other.init(np.random.default_rng(0)))
-        assert f"LRU.step: prepared is that of {an(message)}" == raised(
+        assert f"LRU.step: prepared is from {an(message)}" == raised(
             lambda: mine.step(params, None, x[:, 0], prepared), ValueError
         )
         same.step(params, None, x[:, 0], mine.prepare(params))

@@ -32,7 +32,7 @@ def test_a_gradient_of_hidden_states_is_added(name: str, packed: bool) -> None:
     y, saved = layer.forward(params, x, ctx)
     h = layer.hidden_states(saved)
     if h is None:
-        with pytest.raises(ValueError, match=r"backward: got dh, expected None: what forward returned has no hidden"):
+        with pytest.raises(ValueError, match=r"backward: got dh, expected None: forward's result has no hidden"):
             layer.backward(params, saved, y, dh=y)
         return
     if "x" not in layer.estimated:

@@ -199,7 +199,7 @@ ELSEWHERE = "expected one that depends on"
             "returns: no line reads the parameter 'b'; 'bb' is no parameter",
         ),
         (lambda p: (p(Affine(3), p.x), whole(p, p(Dense(), p.x, "W", "b"))), "no line reads the output of Affine, and"),
-        (lambda p: p(Dense(), p.x, "W", "b"), "returned a Register, expected what Builder.returns returns"),
+        (lambda p: p(Dense(), p.x, "W", "b"), "returned a Register, expected the result of Builder.returns"),
     ],
 )
 def test_wrong_programs_say_what_is_wrong(write: Any, message: str) -> None:

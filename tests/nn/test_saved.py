@@ -319,7 +319,7 @@ def test_what_is_saved_and_prepared_can_be_copied_to_another_process(again: Any)
     found, expected = (layer.backward(params, one, y) for one in (again(saved), saved))
     assert found[0].tobytes() == expected[0].tobytes()
     assert all(found[1][name].tobytes() == expected[1][name].tobytes() for name in params)
-    with pytest.raises(ValueError, match="saved is that of a Mamba"):
+    with pytest.raises(ValueError, match="saved is from a Mamba"):
         Mamba(D, 3).backward(Mamba(D, 3).init(rng), again(saved), y)
     prepared = layer.prepare(params)
     steps = [layer.step(params, None, x[:, 0], one)[0] for one in (again(prepared), prepared)]

@@ -246,7 +246,7 @@ def test_a_fold_of_ones_own_is_used_in_training() -> None:
     np.testing.assert_allclose(grads["D"], 3 * other["D"], rtol=64 * EPS)
     np.testing.assert_allclose(params["running_spectrum"], of_base["running_spectrum"], rtol=64 * EPS)
     exact = Louder(3, 6, heads=2, normalise="spectrum", through_spectrum=True)
-    with pytest.raises(ValueError, match="Louder has a fold of its own"):
+    with pytest.raises(ValueError, match="Louder has its own fold"):
         exact.forward(params, x, TRAIN)
 
 

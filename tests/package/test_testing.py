@@ -246,7 +246,7 @@ def test_what_a_pair_may_return() -> None:
     assert gradcheck(power, x, 2)["x"] < 1e-6
     with pytest.raises(AssertionError, match=r"returned 1 value\(s\), expected 2: those of x, w"):
         gradcheck((lambda x, w: x @ w.T, lambda dy, x, w: dy @ w), x, w)
-    with pytest.raises(AssertionError, match="backward returned gradients of w, expected those of x, w"):
+    with pytest.raises(AssertionError, match="backward returned gradients of w, expected x, w"):
         gradcheck((lambda x, w: x @ w.T, lambda dy, x, w: (None, dy.T @ x)), x, w)
     with pytest.raises(TypeError, match="gradcheck: none of x has floats, expected one that has"):
         gradcheck((lambda x: x**2, lambda dy, x: 2 * dy * x), np.arange(3))

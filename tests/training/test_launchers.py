@@ -247,9 +247,7 @@ def test_an_sbatch_that_is_missing_or_fails(tmp_path, sbatch, capsys, monkeypatc
         assert f"sweep.sbatch is written, but {error}" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert main(command) == 2
-    assert (
-        "sweep.sbatch is written, but there is no sbatch on the PATH, expected that of Slurm" in capsys.readouterr().err
-    )
+    assert "sweep.sbatch is written, but there is no sbatch on the PATH, expected Slurm's" in capsys.readouterr().err
     assert Run(tmp_path / "sweep" / "seed=0").status() == "unfinished"
 
 

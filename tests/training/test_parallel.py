@@ -170,7 +170,7 @@ def test_batch_norm_of_a_batch_that_is_spread(size, fused, prenorm):
         y, saved = stack.forward(mine, x[own], ctx)
         dx, dparams, _ = stack.backward(mine, saved, dy[own], gather=ctx.gather)
         if ctx.gather is not None:
-            with pytest.raises(ValueError, match=r"BatchNorm\.backward: gather is None, expected that of forward"):
+            with pytest.raises(ValueError, match=r"BatchNorm\.backward: gather is None, expected forward's"):
                 stack.backward(mine, saved, dy[own])
         running = {name: array for name, array in flatten(mine) if "running" in name}
         return y, dx, dict(flatten(dparams)), running

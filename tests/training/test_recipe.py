@@ -224,7 +224,7 @@ def test_another_layer_or_task_drops_nothing_that_it_has_as_well():
     assert load_recipe("digits-mamba", ["model.layer=mamba2", *named]).layer.d_state == 8
     with pytest.raises(ValueError, match=r"word-problem: another task.name drops task.length, which the new one has"):
         load_recipe("word-problem", ["task.name=delayed_copy"])
-    with pytest.warns(UserWarning, match="word-problem: another task.name drops what was set for the old one: task.gr"):
+    with pytest.warns(UserWarning, match="word-problem: another task.name drops settings of the old one: task.gr"):
         assert load_recipe("word-problem", ["task.name=delayed_copy", "task.length=9"]).task.length == 9
 
 

@@ -163,7 +163,7 @@ def test_labels_are_smoothed_in_training_and_evaluation(tmp_path: Path) -> None:
         tmp_path, x, np.eye(3, dtype=int)[[0] * 120], 'kind = "multilabel"', training="label_smoothing = 0.1"
     )
     with pytest.raises(
-        ValueError, match=r"MultiLabelClassifier: label_smoothing is 0\.1, expected 0: a label is no class"
+        ValueError, match=r"MultiLabelClassifier: label_smoothing is 0\.1, expected 0: labels are not classes"
     ):
         bits.build(bits.task.load())
 

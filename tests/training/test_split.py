@@ -213,7 +213,7 @@ def test_the_pieces_of_a_linear_layer(K, fused):
         part, r = piece(world.rank), world.rank
         valid = ops.split_lengths(LENGTHS, SIZES[r], split=world)
         own, _, kept = linear_layer(system, u[:, part], lengths=valid, fused=fused, split=world)
-        with pytest.raises(ValueError, match="linear_layer_backward: split is None, expected that of forward"):
+        with pytest.raises(ValueError, match="linear_layer_backward: split is None, expected forward's"):
             linear_layer_backward(dy[:, part], system, kept)
         return own, linear_layer_backward(dy[:, part], system, kept, split=world)
 
@@ -494,11 +494,11 @@ def test_settings_that_cannot_be_split_say_so():
     with pytest.raises(ValueError, match=r"LastPool\.forward: sequences are split over processes, expected MeanPool"):
         LastPool().forward({}, x, ctx)
     _, saved = MeanPool().forward({}, x, ctx)
-    with pytest.raises(ValueError, match=r"MeanPool\.backward: gather is None, expected that of forward"):
+    with pytest.raises(ValueError, match=r"MeanPool\.backward: gather is None, expected forward's"):
         MeanPool().backward({}, saved, x[:, 0])
     layer = RopeMemory(D, 4, length=8)
     _, kept = layer.forward(layer.init(rng), x, ctx)
-    with pytest.raises(ValueError, match=r"split is None, expected that of forward"):
+    with pytest.raises(ValueError, match=r"split is None, expected forward's"):
         layer.backward(layer.init(rng), kept, x)
     with pytest.raises(
         NotImplementedError, match=r"split_start: split sequences are not supported on the strict device, only on cpu"

@@ -1064,7 +1064,7 @@ def test_another_recipe_is_refused(tmp_path):
         ("task.data_dir=''", "layer.window=3", "layer.window is 3, expected unset"),
         ("layer.window=3", "layer.window=4", "layer.window is 4, expected 3"),
         ("task.data_dir=''", "optimiser.recurrent=['norm']", r"optimiser.recurrent is \('norm',\), expected unset"),
-        ("task.data_dir=''", "task.data_dir=x", "data are made here and read from files there, or the other way round"),
+        ("task.data_dir=''", "task.data_dir=x", "data are generated here and read from files there, or vice versa"),
     ],
 )
 def test_another_recipe_by_a_setting_that_may_be_unset(tmp_path, before, after, message):

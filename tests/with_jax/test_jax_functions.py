@@ -435,7 +435,7 @@ X = np.ones((B, T, D))
         (lambda f: f(X, PARAMS), TypeError, r"rotrnn.jax: LRU: params is an? .*, expected a dict of arrays"),
         (lambda f: f(PARAMS, X.astype(np.float16)), TypeError, "LRU.forward: x has dtype float16, expected float32 or"),
         (lambda f: f(PARAMS, X[0]), ValueError, r"LRU.forward: x has shape \(5, 4\), expected \(B, T, D\)"),
-        (lambda f: f({**PARAMS, "nu": X}, X), ValueError, "LRU: params has 'nu', which is no parameter"),
+        (lambda f: f({**PARAMS, "nu": X}, X), ValueError, "LRU: params has 'nu', which is not a parameter"),
         (lambda f: f({"nu_log": X}, X), ValueError, "LRU: parameter nu_log has shape|LRU: parameter .* is missing"),
         (lambda f: f({**PARAMS, "D": X}, X), ValueError, r"LRU: parameter D has shape \(2, 5, 4\), expected \(4,\)"),
         (lambda f: f(PARAMS, X, (X,)), TypeError, "rotrnn.jax: LRU: state has the structure .*, expected PyTreeDef"),

@@ -51,7 +51,7 @@ def write_checkpoint(path: str | os.PathLike[str], arrays: Mapping[str, Array], 
 
 
 def packed(name: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Facts) -> bytes:
-    """Returns the content of a checkpoint; `name` is what an error calls it. ValueError as in `write_checkpoint`."""
+    """Returns the content of a checkpoint; errors call it `name`. ValueError as in `write_checkpoint`."""
     for key, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name}: not written, because {key} has values that are not finite")
@@ -61,7 +61,7 @@ def packed(name: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Fac
 
 
 def unpacked(name: str | os.PathLike[str], content: bytes) -> tuple[dict[str, Array], Facts]:
-    """Returns the arrays and facts of what `packed` returned; `name` is what an error calls it. ValueError as in
+    """Returns the arrays and facts from the result of `packed`; errors call it `name`. ValueError as in
     `read_checkpoint`."""
     try:
         arrays = load(content)
@@ -133,7 +133,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str
 
 
 def check_like(path: str | os.PathLike[str], arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
-    """Raises ValueError if names, shapes or dtypes are not those of `like`."""
+    """Raises ValueError if names, shapes or dtypes differ from `like`."""
     for name, expected in like.items():
         if name not in arrays:
             raise ValueError(f"{path}: lacks {name}")

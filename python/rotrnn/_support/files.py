@@ -24,9 +24,9 @@ PIECE = 2**20
 MEMBERS = 10_000
 """Number of arrays in a .npz file, at most."""
 PER_BYTE = 1100
-"""Number of bytes of memory that what is read may take for each byte of its file: deflate reaches some 1,030."""
+"""Most bytes of memory that contents may take for each byte of their file: deflate reaches some 1,030."""
 AT_LEAST = 2**28
-"""Number of bytes of memory that it may take however small the file is."""
+"""Bytes of memory that contents may take however small the file is."""
 
 
 @contextmanager
@@ -34,9 +34,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a binary file for writing that gets the name `path` only if the block ends without an error.
 
     The file is written next to `path` under a temporary name, fsynced and renamed. If anything goes wrong in between (a
-    full disk, a kill), `path` is unchanged. If `path` is a link, the file takes its place, and what it led to is
-    unchanged. An OSError while writing names `path`; it is `Unsynced` if the file has its name, but perhaps not
-    on disk.
+    full disk, a kill), `path` is unchanged. If `path` is a link, the file replaces the link, and the link's target is
+    unchanged. An OSError while writing names `path`; it is `Unsynced` if the file has its name, but perhaps not on
+    disk.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
@@ -62,15 +62,15 @@ class Unsynced(OSError):
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Returns the bytes of a file in a folder that may be of somebody else. OSError, which names it, also if it is a
-    pipe or a device, whose bytes may never end."""
+    """Returns the bytes of a file in a folder that may belong to somebody else. OSError, which names the file, also if
+    it is a pipe or a device, whose bytes may never end."""
     with open_file(path) as file:
         return file.read()
 
 
 @contextmanager
 def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a binary file for reading, in a folder that may be of somebody else; errors are those of `read_file`."""
+    """Opens a binary file for reading, in a folder that may belong to somebody else; errors as in `read_file`."""
     with open(path, "rb", opener=regular) as file, naming(path):
         yield file
 
@@ -87,7 +87,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 class Readable(Protocol):
-    """An open binary file, or what decompresses one."""
+    """An open binary file, or a decompressor of a file."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -95,7 +95,7 @@ class Readable(Protocol):
 def read_most(file: Readable, most: int) -> bytes:
     """Returns the rest of an open file if it has at most `most` bytes, else its first `most` + 1 bytes.
 
-    It is read in pieces, so that memory is used only for what is there, whatever `most` is.
+    It is read in pieces, so memory is used only for existing bytes, whatever `most` is.
     """
     pieces, left = [], most + 1
     while left and (piece := file.read(min(left, PIECE))):
@@ -105,7 +105,8 @@ def read_most(file: Readable, most: int) -> bytes:
 
 
 def check_bytes(path: str | os.PathLike[str], taken: int) -> None:
-    """Raises ValueError if what a file holds takes more than its size allows: `PER_BYTE` for each byte, or `AT_LEAST`.
+    """Raises ValueError if the contents of a file take more memory than its size allows: `PER_BYTE` for each byte, or
+    `AT_LEAST`.
 
     A table of one value, repeated, may be packed into a few bytes, and a long text may widen all cells of a column.
     """
@@ -144,7 +145,7 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    """Returns the arrays of a .npz file by name, read-only. No memory is taken for an array that is not there.
+    """Returns the arrays of a .npz file by name, read-only. No memory is taken for a missing array.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How deep a value read from a file may be nested: what walks over it later is recursive."""
+"""The depth to which a value from a file may be nested: later code walks over it recursively."""
 
 from __future__ import annotations
 

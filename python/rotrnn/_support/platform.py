@@ -1,8 +1,8 @@
-"""What differs between operating systems, in this one file. Linux has all of it.
+"""The differences between operating systems, in this one file. Linux has all features.
 
-macOS: memory is counted in other units, files take no room in advance, and nobody knows what memory is available.
-Windows: that neither, no fork, no folder can be synced, another kind of lock, and no peak of memory (0). type checkers
-read this file for each of them (``make lint``).
+macOS: memory is counted in other units, files take no room in advance, and the available memory is unknown.
+Windows: the available memory is unknown, too, no fork, no folder can be synced, another kind of lock, and no peak of
+memory (0). type checkers read this file for each of them (``make lint``).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Files of a control group, of version 2 and 1: its limit, what it uses, and in memory.stat what the system would give
-up of that at once."""
+"""Files of a control group, of version 2 and 1: its limit, its usage, and in memory.stat the memory that the system
+would free at once."""
 
 
 def _left_in_groups(root: Path, groups: str) -> list[int]:
-    """What is left in each control group that this process is in and that has a limit. `groups` are the lines
+    """The memory left in each limited control group of this process. `groups` are the lines
     "number:controllers:path" of /proc/self/cgroup; the path of version 2 has no controllers."""
     left = []
     for line in groups.splitlines():
@@ -76,7 +76,7 @@ def _left_in_groups(root: Path, groups: str) -> list[int]:
 
 
 def _left(group: Path, limit: str, used: str, idle: str) -> int | None:
-    """What is left in a control group, or None if it has no limit or no such files."""
+    """The memory left in a control group, or None if it has no limit or no such files."""
     try:
         most, now = (group / limit).read_text("utf-8").strip(), int((group / used).read_text("utf-8"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
@@ -150,8 +150,8 @@ def killed(code: int) -> bool:
 
 
 def regular(path: str, flags: int) -> int:
-    """An opener, as `open` takes one, of files in folders that may be of somebody else. OSError for a pipe or a device,
-    and for a link to a file that is to be written: what is changed would be elsewhere."""
+    """An opener for `open`, for files in folders that may belong to somebody else. OSError for a pipe or a device, and
+    for a link to a file to be written, because the change would be elsewhere."""
     flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe waits for its other end
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= getattr(os, "O_NOFOLLOW", 0)
@@ -169,8 +169,8 @@ def regular(path: str, flags: int) -> int:
 
 
 def lock(file: IO[bytes], wait: bool) -> None:
-    """Holds an open file for this process until it is closed or the process ends; BlockingIOError where another does
-    and this one is not to wait."""
+    """Holds an open file for this process until it is closed or the process ends; BlockingIOError if another process
+    holds it and this process should not wait."""
     if sys.platform == "win32":
         while True:
             try:
@@ -196,13 +196,13 @@ def synced(path: str | os.PathLike[str]) -> None:
 
 
 def sync_all() -> None:
-    """Starts to write all that is not on disk yet, and on Linux waits for it."""
+    """Starts to write all unsaved data to disk, and on Linux waits for it."""
     if sys.platform != "win32":
         os.sync()
 
 
 def allocate(path: Path) -> None:
-    """Has the disk keep room for all of a file: a write to what is mapped that finds none ends the process."""
+    """Reserves disk space for a whole file: a write to a mapped file without space ends the process."""
     if sys.platform != "linux":
         return
     descriptor = os.open(path, os.O_RDWR)

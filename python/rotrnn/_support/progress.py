@@ -11,11 +11,11 @@ from typing import Any
 from tqdm import tqdm
 
 GONE = (OSError, ValueError, AttributeError)
-"""What writing to a display raises that is gone: a closed pipe or terminal, a full disk, a closed file, None."""
+"""Errors of writing to a display that is gone: a closed pipe or terminal, a full disk, a closed file, None."""
 
 
 _lost: Any = ""
-"""The standard output that could not be written last; a text, which is none, before."""
+"""The standard output that could not be written last; initially a text."""
 
 
 def say(text: str) -> None:
@@ -61,7 +61,7 @@ def kind() -> Any:
 
 
 class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar that disappears when it cannot be shown, and never ends what it counts."""
+    """A bar that disappears when it cannot be shown, and never stops the counted work."""
 
     def __init__(self, *args: Any, disable: bool | None = False, **options: Any) -> None:
         super().__init__(*args, disable=not _terminal() if disable is None else disable, **options)

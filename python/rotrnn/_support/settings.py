@@ -1,6 +1,6 @@
 """The one validator of settings: values held to the types that a dataclass annotates, for Python and for TOML alike.
 
-`fit` decides and converts; `describe` says what was expected, in the words of the caller (`PYTHON`, `TOML`).
+`fit` checks and converts; `describe` names the expected type, in the words of the caller (`PYTHON`, `TOML`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _fit_tuple(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any
 
 
 def describe(hint: Any, words: Words) -> str:
-    """What `hint` takes, in the caller's words."""
+    """The values that `hint` takes, in the caller's words."""
     if isinstance(hint, types.UnionType):
         return " or ".join(describe(part, words) for part in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
@@ -128,7 +128,7 @@ def describe(hint: Any, words: Words) -> str:
 
 
 def settle(settings: Any) -> None:
-    """Makes each field of a frozen dataclass the plain Python value of its type, as `fit` has it.
+    """Converts each field of a frozen dataclass to the plain Python value of its type, by `fit`.
 
     So settings that mean the same are equal, and print alike.
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterable
 
 SPELLED = re.compile(r"[A-Z]([A-Z\d]|$)")
-"""The beginning of a name whose letters are spoken one by one, as LRU and S5."""
+"""The beginning of a name that is spelt letter by letter, such as LRU and S5."""
 WORDS = re.compile(r"(?i)(f[lr]?|h|l|m|n|rh?|x|s[chklmnpqtw]{0,2}[lr]?)[aeiouy]|str\b")
 """The beginning of a name that is spoken as a word, with a letter whose own name begins with a vowel."""
 
 
 def plain(text: str) -> str:
-    """Returns a text, which may come from a file of somebody else, with control characters, such as those that move a
-    terminal's cursor, as Python would write them in a string."""
+    """Returns a text, which may come from somebody else's file, with control characters (which could move a terminal's
+    cursor) escaped as in a Python string."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
@@ -38,6 +38,6 @@ def alike(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the nearest one, or else all that are known."""
+    """Returns the end of a message about an unknown name: the nearest known name, or else all known names."""
     known = list(known)
     return alike(name, known) or f"; expected one of {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""TOML, read in this one place, with limits on what a text may ask for."""
+"""TOML, read in this one place, with limits."""
 
 from __future__ import annotations
 

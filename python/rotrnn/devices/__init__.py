@@ -1,4 +1,4 @@
-"""Where arrays are and what computes on them: the host, GPUs, and what a recorded piece of work must know.
+"""Devices of arrays and their kernels: the host, GPUs, and rules for recorded work.
 
 A device is made once by `rotrnn.devices.device.register`; the GPU is made when an array on it is first met.
 """

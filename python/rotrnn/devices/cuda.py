@@ -1,4 +1,4 @@
-"""GPUs: CuPy's arrays as a device, and work on it that is recorded. The public names are those of `rotrnn.cuda`.
+"""GPUs: CuPy's arrays as a device, and work on it that is recorded. `rotrnn.cuda` has the public names.
 
 Neither CuPy nor the kernels are imported before they are needed.
 """
@@ -107,14 +107,14 @@ def _to_host(cupy: Any, array: Any) -> Any:
 
 
 def _refuse_capture(cupy: Any, what: str) -> None:
-    """Raises DeviceError if somebody captures the current stream. CUDA would record a copy between the GPU and memory
+    """Raises DeviceError if the current stream is being captured. CUDA would record a copy between the GPU and memory
     of the host that is soon another's."""
     if cupy.cuda.get_current_stream().is_capturing():
         raise DeviceError(f"the current stream is being captured, and {what}, which cannot be repeated")
 
 
 class Piece(NamedTuple):
-    """A part of recorded work: a CUDA graph. That of a loop is repeated as `drive` wants, which looks at `seen`."""
+    """A part of recorded work: a CUDA graph. The graph of a loop is repeated by `drive`, which looks at `seen`."""
 
     graph: Any
     seen: Any = None
@@ -122,17 +122,17 @@ class Piece(NamedTuple):
 
 
 class Recorded:
-    """Work on the GPU that was recorded as one CUDA graph: `repeat` does it again, with what the arrays that it reads
-    hold then. Its memory is its own, and stays.
+    """Work on the GPU that was recorded as one CUDA graph: `repeat` runs it again, on the current contents of the
+    arrays that it reads. It has its own memory, which stays.
 
-    Work with loops of which the host decides how long they run (`Recording.loop`) is recorded as several graphs: what
-    comes before a loop, its body, and what comes after it.
+    Work with loops whose length the host decides (`Recording.loop`) is recorded as several graphs: before a loop, its
+    body, and after it.
 
     Parameters
     ----------
     work : callable
-        Does the work, and returns an array on the GPU. It is called three times: twice to find out what memory and
-        which constants it takes, and once to be recorded, which does nothing.
+        Does the work, and returns an array on the GPU. It is called three times: twice to find its memory and
+        constants, and once to be recorded, which does nothing.
     counter : array
         An int64 on the GPU that is added to the step of random numbers.
     stream : stream, optional
@@ -180,8 +180,8 @@ class Recorded:
             self.stream.synchronize()
 
     def _allocate(self, size: int) -> Any:
-        """Returns new memory for the pool. Where there is none, the pool frees the memory that nobody uses, and tries
-        again; but a graph uses what was freed while it was recorded."""
+        """Returns new memory for the pool. If there is none, the pool frees unused memory and tries again; but a graph
+        uses memory that was freed while it was recorded."""
         import cupy
 
         try:
@@ -192,7 +192,7 @@ class Recorded:
             raise MemoryError(f"the GPU gave no memory while work was recorded: {error}") from error
 
     def _cut(self, body: Callable[[], Any], drive: Drive) -> None:
-        """Ends the graph of what came before a loop, records its body, and begins that of what comes after it."""
+        """Ends the graph before a loop, records the loop's body, and begins the graph after it."""
         self.pieces.append(Piece(self.stream.end_capture()))
         self.stream.begin_capture()
         seen = body()
@@ -214,8 +214,8 @@ class Recorded:
         return found
 
     def launch(self, step: int = 0) -> None:
-        """Does the work again, after what is on its stream, with what the arrays hold; does not wait for it if it has
-        no loop. `step` is the counter's number."""
+        """Does the work again, in order on its stream, with the arrays' current contents; does not wait for it if it
+        has no loop. `step` is the counter's number."""
         for piece in self.pieces:
             if piece.drive is None:
                 piece.graph.launch(stream=self.stream)
@@ -223,16 +223,16 @@ class Recorded:
                 piece.drive(functools.partial(self._again, piece), step)
 
     def held(self) -> int:
-        """Returns the bytes of the memory of its own."""
+        """Returns the bytes of its own memory."""
         return int(self.pool.total_bytes())
 
     def close(self) -> None:
-        """Drops the graphs, after which there is nothing to launch. Its memory stays: to free it would wait for the
+        """Drops the graphs, so nothing can be launched. Its memory stays: to free it would wait for the
         GPU."""
         self.pieces.clear()
 
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
-        """Repeats the body of a loop. Returns what the host looks at, for which the GPU is waited for."""
+        """Repeats the body of a loop. Waits for the GPU, and returns the value that the host looks at."""
         piece.graph.launch(stream=self.stream)
         seen: npt.NDArray[Any] = piece.seen.get(stream=self.stream)
         return seen
@@ -266,7 +266,7 @@ def is_on_gpu(value: object) -> bool:
 
 
 def about() -> str:
-    """Returns a line on what there is: kernels, CuPy, and the GPU or the reason why none is used."""
+    """Returns a line on kernels, CuPy, and the GPU or the reason why none is used."""
     reason = why_not()
     if reason is None:
         return describe()

@@ -42,16 +42,16 @@ class Device:
     to_host : callable
         The inverse, which waits for the device.
     view : callable
-        Returns an array of another library on this device as one of `array_type`, of the same memory.
+        Returns an array of another library on this device as an `array_type` with the same memory.
     here : callable
-        Returns what a copy on this device belongs to: the current GPU and stream. Another stream does not wait for it.
+        Returns the current GPU and stream, to which a copy on this device belongs. Another stream does not wait for it.
     tile : int
         Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
     rounds : callable
         Whether float32 calls of this thread save states and outputs of layers in bfloat16: in the precision "bf16".
     held : callable
-        Returns the bytes of a GPU's memory that arrays have had, and that are kept for later ones; 0 on the CPU.
+        Returns the bytes of a GPU's memory that freed arrays have left for later arrays; 0 on the CPU.
     """
 
     name: str
@@ -119,7 +119,7 @@ def named(call: str, name: str) -> Device:
 
 
 def is_array(value: object) -> TypeGuard[Array]:
-    """Returns whether `value` is an array of a registered device. A masked array is none: its mask would be ignored."""
+    """Returns whether `value` is an array of a registered device. A masked array is not: its mask would be ignored."""
     if type(value) in _DEVICES or isinstance(value, np.ndarray):
         return not isinstance(value, np.ma.MaskedArray)
     return type(value) is device_of(value).array_type  # a GPU's, when the first is met
@@ -159,7 +159,7 @@ def einsum(spec: str, x: Array, y: Array) -> Array:
 
 
 def is_writeable(x: Array) -> bool:
-    """Returns whether an array may be written; arrays of other devices than the CPU do not say it, and may."""
+    """Returns whether an array may be written; arrays of devices other than the CPU always may."""
     return bool(getattr(x.flags, "writeable", True))
 
 

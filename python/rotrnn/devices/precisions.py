@@ -33,7 +33,7 @@ class precision:
     threads keep theirs; tasks of asyncio and generators in one thread share it, so do not await or yield within the
     block. On the CPU, products follow it in `dense`, blocks and linear layers, the RNN, the LSTM, the sLSTM and
     attention. Numbers within 2^-9 of float32's largest become infinite in bf16. Saved models and states of streams do
-    not know it.
+    not record the precision.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,9 +52,9 @@ class precision:
             module.use_precision(name)
 
 
-@functools.cache  # to look for a module that is not there takes longer than a small layer
+@functools.cache  # a failed import takes longer than a small layer
 def _modules() -> list[Any]:
-    """Returns the modules of kernels that there are; each keeps the precision of every thread."""
+    """Returns the available modules of kernels; each keeps the precision of every thread."""
     try:
         from rotrnn import _cuda
     except ImportError:

@@ -1,8 +1,8 @@
-"""Recorded work: kernels and other operations of a device that are run once, and then repeated as one.
+"""Recorded work: kernels and other operations of a device that run once, and are then repeated as a whole.
 
-While a thread records, nothing may depend on numbers on the device, or on lengths, which may be others each time.
+While a thread records, nothing may depend on numbers on the device, or on lengths, which may differ each time.
 Checks of values are left out (whoever repeats the work makes them before), a loss stays where it is, and arrays that
-are copied from the host are constants. What cannot be recorded raises `NotRecordable`.
+are copied from the host are constants. Work that cannot be recorded raises `NotRecordable`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rotrnn.devices.device import Array, Device
 
 
 class NotRecordable(RuntimeError):
-    """The work looks at numbers that only the device has, or that change from time to time."""
+    """The work looks at numbers that only the device has, or that change."""
 
 
 Again = Callable[[], Array]
-"""Repeats the body of a loop. Returns what it returned, on the host."""
+"""Repeats the body of a loop. Returns its result, on the host."""
 
 Drive = Callable[[Again, int], None]
 """Decides on the host how often the body of a loop is repeated, at a step of random numbers."""
@@ -31,7 +31,7 @@ Drive = Callable[[Again, int], None]
 
 @dataclass
 class Recording:
-    """What belongs to recorded work: the arrays on the device that were copied from the host, and its loops."""
+    """The data of recorded work: the arrays on the device that were copied from the host, and its loops."""
 
     constants: dict[Any, Array] = field(default_factory=dict)
     complete: bool = False
@@ -54,7 +54,7 @@ class Recording:
         key = (value.shape, value.dtype.str, value.tobytes())
         if key not in self.constants:
             if self.complete:
-                raise NotRecordable("an array on the host was another one than the time before")
+                raise NotRecordable("an array on the host differs from the time before")
             self.constants[key] = copy(value)
         return self.constants[key]
 
@@ -69,7 +69,7 @@ def recording() -> Recording | None:
 
 @contextmanager
 def recorded(one: Recording) -> Iterator[None]:
-    """Within the block, what the thread does belongs to a recording."""
+    """Within the block, the thread's work belongs to a recording."""
     token = _NOW.set(one)
     try:
         yield

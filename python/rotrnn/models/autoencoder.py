@@ -1,4 +1,4 @@
-"""A model that reads a sequence into its last step, and returns every token from there."""
+"""A model that compresses a sequence into its last step, and returns every token from there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AutoEncoder(Tagger):
 
     ``z_t = x_T + p_t``, ``z' = GELU(hidden0(norm0(z)))``, ``z'' = GELU(hidden1(norm1(z')))``, and the logits are
     ``head(norm2(z''))``. The positions p_t are sines and cosines of D/2 waves, whose angles by step fall in a geometric
-    series from 1 to 1/10000 (`positions`), and GELU is of the package's form (`rotrnn.ops.gelu`). Params of the head:
+    series from 1 to 1/10000 (`positions`), and GELU has the package's form (`rotrnn.ops.gelu`). Params of the head:
     "norm0", "hidden0", "norm1", "hidden1", "norm2", "head".
     """
 

@@ -49,10 +49,10 @@ class ModelSettings:
     """The [model] section: a stack of `n_layers` blocks of width `d_model` around recurrent layers `layer`.
 
     ``block="griffin", norm="rms", attention_every=3, attention_kv_heads=1`` are the blocks of Griffin with `layer` as
-    their recurrence, without attention those of Hawk; theirs is "rg_lru" (De et al. 2024; `rotrnn.nn.Griffin`,
-    `rotrnn.nn.FeedForward` with `gated` and ``expand=3``, `rotrnn.Attention` with ``rotary="half", bias="out"``).
-    RecurrentGemma (Botev et al. 2024) has also ``final_norm=True, norm_eps=1e-6, tied=True, scale_embedding=True,
-    logit_cap=30``.
+    their recurrence, without attention the blocks of Hawk; the paper's layer is "rg_lru" (De et al. 2024;
+    `rotrnn.nn.Griffin`, `rotrnn.nn.FeedForward` with `gated` and ``expand=3``, `rotrnn.Attention` with ``rotary="half",
+    bias="out"``). RecurrentGemma (Botev et al. 2024) also has ``final_norm=True, norm_eps=1e-6, tied=True,
+    scale_embedding=True, logit_cap=30``.
 
     Parameters
     ----------
@@ -66,22 +66,22 @@ class ModelSettings:
         End of a gated block: a gated linear unit in the form "full", "half1" or "half2" (`rotrnn.nn.Gate`), or "gelu"
         for the activation alone.
     dropout : float
-        Share of numbers that are set to 0 in training.
+        Share of numbers set to 0 in training.
     dropout_over_time : bool
         Whether all steps of a sequence have the same mask of dropout.
     pool : str
-        What a classifier or a regressor of whole sequences reads: "mean" for the mean over the steps, or "last" for
-        the last step.
+        Input of the head of a classifier or a regressor of whole sequences: "mean" for the mean over the steps, or
+        "last" for the last step.
     block : str
         "gated", "plain", "transformer" or "griffin" (`rotrnn.models.build.BLOCKS`).
     prenorm : bool
         Whether the norm comes before the layer; otherwise it follows the residual sum.
     final_norm : bool
-        Whether there is one more norm after the last block.
+        Whether a norm follows the last block.
     norm_momentum : float
         Momentum of batch norm: the share that its running averages keep in each step.
     norm_eps : float, optional
-        What a norm adds to the variance; the default is 1e-5.
+        Added to the variance in norms; the default is 1e-5.
     tied : bool
         The matrix of the head is the table of the embedding (`rotrnn.nn.TiedDense`). For the heads "tagger" and
         "language", whose classes are then the token ids.
@@ -96,11 +96,11 @@ class ModelSettings:
     attention_every : int, optional
         The layer of every n-th block is causal attention (`rotrnn.Attention`). The default is no attention.
     attention_window : int, optional
-        Number of last steps that it reads; the default is all.
+        Number of last steps that attention reads; the default is all.
     attention_heads : int, optional
-        Number of its heads; the default is one.
+        Number of heads of attention; the default is one.
     attention_kv_heads : int, optional
-        Number of heads of keys and values, which its heads share; the default is as many as heads.
+        Number of heads of keys and values, which attention's heads share; the default is as many as heads.
     """
 
     layer: str
@@ -160,7 +160,7 @@ class ModelSettings:
 
     @property
     def regression(self) -> dict[str, Any]:
-        """What the heads of a regression are made with."""
+        """The settings of the heads of a regression."""
         return {"objective": self.objective or "mse", "quantiles": self.quantiles or ()}
 
     def make_norm(self) -> BatchNorm | LayerNorm | RMSNorm:
@@ -213,7 +213,7 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
 
 
 def _with_settings(kind: type[Recurrent], own: dict[str, Any], **given: Any) -> Recurrent:
-    """Returns the layer of a class with its own settings and those that are `given`, which cannot be set."""
+    """Returns the layer of a class with its own settings and the `given` settings, which cannot be set."""
     known = {one.name: one for one in fields(kind) if one.init and one.name not in given}
     for name in own:
         if name not in known:
@@ -230,7 +230,7 @@ _Layer = Recurrent | dict[str, Any]
 
 
 class _Sizes(TypedDict):
-    """The sizes that `build_model` is given."""
+    """The sizes passed to `build_model`."""
 
     n_classes: int
     vocab: NotRequired[int | None]

@@ -1,13 +1,13 @@
-"""Forward and backward as functions from arrays to new arrays, which is what an op of another library can be.
+"""Forward and backward as functions from arrays to new arrays, as ops of other libraries require.
 
     call = parse(describe(core, "float32"))            # by a text, because arguments of ops are tensors and plain data
     outputs, plan = call.forward(inputs)               # y, what backward needs, the state after x, running statistics
     kept = [outputs[i] for i in plan.kept]
     dx, dparams, dstate0 = call.backward(inputs, kept, dy, dstate)
 
-The core is a layer, block, stack or model. No output is in the memory of an input or of another output. What forward
-saves of its inputs is therefore not among the outputs: backward is given the inputs again. The `Plan` says where each
-array of `saved` is. It depends on shapes and dtypes alone (`rotrnn.nn.saved`), so a forward on zeros gives it, too.
+The core is a layer, block, stack or model. No output is in the memory of an input or of another output. Inputs that
+forward saves are therefore not among the outputs: backward is given the inputs again. The `Plan` says where each array
+of `saved` is. It depends on shapes and dtypes alone (`rotrnn.nn.saved`), so a forward on zeros gives it, too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from rotrnn.nn.saved import Shape, Structure, arrays_of, flatten_saved, rebuilt
 from rotrnn.ops.boundary import CheckedLengths
 
 MOST_PLANS = 1000
-"""The number of plans that a call keeps: those of the latest shapes of batches."""
+"""The number of plans that a call keeps, for the latest shapes of batches."""
 PROBES = ((2, 2), (3, 3), (2, 17), (3, 64), (2, 65), (3, 129), (5, 300))
-"""Numbers of sequences and steps, at which a `Call` learns how the sizes of its outputs follow from both."""
+"""Numbers of sequences and steps at which a `Call` finds the rules for the sizes of its outputs."""
 GROUPS = (1, 16, 32, 64, 96, 128)
-"""Numbers of steps to a tile or chunk, for each of which a layer may keep something."""
+"""Numbers of steps in a tile or chunk, for each of which a layer may save an array."""
 
 
 class Inputs(NamedTuple):
-    """What a forward is given: arrays or tensors, or, as the key of a `Plan`, their shapes and dtypes."""
+    """The inputs of a forward: arrays or tensors, or, as the key of a `Plan`, their shapes and dtypes."""
 
     x: Any
     params: Sequence[Any]
@@ -82,11 +82,11 @@ class Plan(NamedTuple):
     places: list[int]
     """Where each array of `saved` is: an index into x, parameters, state before x, and outputs."""
     checked: dict[int, tuple[int, int]]
-    """Which of them are lengths, and what these are known to fit (`CheckedLengths`)."""
+    """Which of them are lengths, and the sizes that these fit (`CheckedLengths`)."""
     kept: tuple[int, ...]
     """Indices of the outputs that backward needs."""
     forms: tuple[Form, ...]
-    """Forms of the outputs: y, what was saved, the leaves of the state after x, and the buffers in training."""
+    """Forms of the outputs: y, the saved arrays, the leaves of the state after x, and the buffers in training."""
 
 
 class Size(NamedTuple):
@@ -125,7 +125,7 @@ def describe(core: Any, products: str) -> str:
 
 @functools.cache
 def parse(text: str) -> Call:
-    """Returns the `Call` of what `describe` returned."""
+    """Returns the `Call` of a text of `describe`."""
     settings = json.loads(text)
     return Call(made(settings["core"], "core"), settings["precision"])
 
@@ -162,7 +162,7 @@ class Call:
         structure = flatten_saved(saved)[1] if plan is None else plan.structure
         arrays = arrays_of(structure, saved)
         places = [outputs.place(array) for array in arrays]
-        if inputs.after:  # some layers compute it when they are asked for it
+        if inputs.after:  # some layers compute it on demand
             after = saved.blocks.state if isinstance(self.core, SequenceModel) else getattr(saved, "state", None)
             for leaf in leaves_of(self.form, after):
                 outputs.add(leaf)
@@ -177,7 +177,7 @@ class Call:
         return outputs.arrays, plan
 
     def plan(self, forms: Inputs) -> Plan:
-        """Returns the plan of forwards of these forms; if there was none yet, of one on zeros."""
+        """Returns the plan of forwards of these forms; if there is none yet, from a forward on zeros."""
         found = self._plans.get(forms)
         if found is None:
             with warnings.catch_warnings():
@@ -188,8 +188,9 @@ class Call:
     def open_plan(self, forms: Inputs, batch: bool, steps: bool) -> tuple[Plan, list[tuple[Size, ...] | None]] | None:
         """Returns a plan, and the sizes of its outputs for every number of sequences, if `batch`, and of `steps`.
 
-        `forms` are those of a forward; what is open in them counts for nothing. An output that is the same for all
-        numbers has None, others are C-contiguous. None in all where one is not, or has sizes that are no `Size`.
+        `forms` are the forms of a forward; open sizes in them are ignored. An output that is the same for all numbers
+        has None, others are C-contiguous. Returns None if an output is not contiguous, or has sizes that no `Size`
+        describes.
         """
         axis = self.time_axis
         now = forms.x.shape[0], forms.x.shape[axis]
@@ -236,8 +237,8 @@ class Call:
     def backward(
         self, inputs: Inputs, kept: Sequence[Array], dy: Array, dstate: Sequence[Array | None] = ()
     ) -> Gradients:
-        """Returns the gradients, C-contiguous, from those of y and, if there are any, of the leaves of the state after
-        x. `kept` are the outputs of forward that its plan names."""
+        """Returns the gradients, C-contiguous, from the gradients of y and of the leaves of the state after x, if any.
+        `kept` are the outputs of forward that its plan names."""
         plan = self.plan(inputs.forms())
         given = [inputs.x, *inputs.params, *inputs.state]
         there = dict(enumerate(given))
@@ -267,14 +268,14 @@ class Call:
 
 
 class Outputs:
-    """Collects the outputs of a call, of which none is in the memory of an input or of another output."""
+    """Collects the outputs of a call; none shares memory with an input or another output."""
 
     def __init__(self, *inputs: Array) -> None:
         self.arrays: list[Array] = []
         self._n = len(inputs)
         self._places = {id(one): i for i, one in enumerate(inputs)}
         self._owners = {id(_owner(one)) for one in inputs}
-        self._alive: list[Any] = list(inputs)  # an id is only that of an object that is there
+        self._alive: list[Any] = list(inputs)  # an id belongs to an object only while it lives
 
     def add(self, array: Array) -> Array:
         """Adds an array, or a copy of it, and returns which."""
@@ -298,18 +299,19 @@ class Outputs:
 
 
 def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:
-    """Returns the names of the parameters, as `flatten` has them: its own, then those of each inner module."""
+    """Returns the names of the parameters as in `flatten`: its own, then the names of each inner module."""
     names = [prefix + name for name in core.shapes]
     for name, module in core.modules.items():
         names += names_of(module, f"{prefix}{name}.")
     return tuple(names)
 
 
-# ---- states: forms are nested as the states that they describe ----
+# ---- states: forms are nested like the states ----
 
 
 def form_of(core: Any) -> Any:
-    """Returns the form of the state: a `StateArray`, or a tuple of forms. None if there is no state to go on from."""
+    """Returns the form of the state: a `StateArray`, or a tuple of forms. None if there is no state to continue
+    from."""
     if isinstance(core, SequenceModel):
         return form_of(core.stack) if core.time_axis == 1 else None  # pairs are not streamed
     if isinstance(core, ResidualStack):
@@ -320,7 +322,7 @@ def form_of(core: Any) -> Any:
 
 
 def leaves_of(form: Any, state: State) -> list[Any]:
-    """Returns the leaves of a state of that form; those of None are None."""
+    """Returns the leaves of a state of that form; the leaves of None are None."""
     if not isinstance(form, tuple):
         return [] if form is None else [state]
     parts = (None,) * len(form) if state is None else state

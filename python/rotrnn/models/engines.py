@@ -1,4 +1,4 @@
-"""What computes a stream: the C library (`include/rotrnn.h`), or the layers' own functions in Python."""
+"""Engines of a stream: the C library (`include/rotrnn.h`), or the layers' functions in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Engine(ABC):
-    """The state of a batch of sequences, and what moves it on.
+    """The state of a batch of sequences, and the functions that advance it.
 
     Subclasses have `state`, arrays whose first axis is the batch or None before the first step, and `tokens` (B,), the
     number of steps that each sequence has read.
@@ -43,7 +43,7 @@ class Engine(ABC):
 
     @abstractmethod
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
-        """Returns the logits after reading x (B,) or (B, F), if it is `one` step, else (B, T) or (B, T, F): of all
+        """Returns the logits after reading x (B,) or (B, F) if it is `one` step, else (B, T) or (B, T, F): of all
         steps, or of the `last` of each sequence. The caller has checked the shape."""
 
     @abstractmethod
@@ -52,17 +52,17 @@ class Engine(ABC):
 
     @abstractmethod
     def state_of(self, sequence: int) -> Any:
-        """Returns a copy of the state of one sequence, as `state` is in a batch of one."""
+        """Returns a copy of the state of one sequence, in the form of a batch of one."""
 
     @abstractmethod
     def restore(self, arrays: dict[str, Array], dtypes: Any, tokens: Int64, sequence: int | None = None) -> None:
-        """Continues from the arrays of a state as `flatten_state` names them, of these dtypes; one sequence, if it is
-        given, from those of a batch of one. TypeError or ValueError, with the array's name, if it is not a state of the
-        model; nothing is changed then."""
+        """Continues from the arrays of a state with the names of `flatten_state`, of these dtypes; a single `sequence`,
+        if given, from the state of a batch of one. TypeError or ValueError, with the array's name, if it is not a state
+        of the model; nothing is changed then."""
 
 
 class CEngine(Engine):
-    """A stream of the C library, on the parameters as they are now. Numbers are of the parameters' dtype.
+    """A stream of the C library, on the current parameters. Numbers have the parameters' dtype.
 
     The state is (B, n) uint8: for each sequence the bytes that the library keeps of it, beginning with the number of
     its steps as int64.
@@ -141,7 +141,8 @@ class CEngine(Engine):
 
 
 class PythonEngine(Engine):
-    """The layers' `step` and `forward`, on arrays of any device. The state is (that of the stack, that of the head)."""
+    """The layers' `step` and `forward`, on arrays of any device. The state is (state of the stack, state of the
+    head)."""
 
     name = "python"
 
@@ -246,8 +247,8 @@ class PythonEngine(Engine):
 
 
 def _put(into: State, one: State, sequence: int, batch: int) -> State:
-    """Returns a copy of the state of a batch, None before the first step, with that of a batch of one in the place of a
-    sequence. ValueError if the two keep other numbers of steps."""
+    """Returns a copy of the state of a batch, None before the first step, with a sequence replaced by the state of a
+    batch of one. ValueError if the two keep different numbers of steps."""
     if isinstance(one, tuple):
         every = (None,) * len(one) if into is None else into
         return tuple(_put(own, new, sequence, batch) for own, new in zip(every, one, strict=True))
@@ -262,7 +263,7 @@ def _put(into: State, one: State, sequence: int, batch: int) -> State:
 
 
 def last_steps(y: Array, lengths: Int64 | None) -> tuple[Array, Int64]:
-    """Returns the last step (B, 1, D) of each sequence of y (B, T, D), zero where there is none, and their number."""
+    """Returns the last step (B, 1, D) of each sequence of y (B, T, D), zero if it has no steps, and the lengths."""
     B, T, D = y.shape
     count = np.full(B, T) if lengths is None else lengths
     if not T:
@@ -271,7 +272,7 @@ def last_steps(y: Array, lengths: Int64 | None) -> tuple[Array, Int64]:
 
 
 def _plain(name: str, leaf: Array, dtype: Any) -> Array:
-    """Returns an array of a file in the dtype that it had: a complex one is stored with a last axis of two parts."""
+    """Returns an array of a file in its original dtype: complex numbers are stored with a last axis of two parts."""
     if dtype == leaf.dtype.name:
         return np.ascontiguousarray(leaf).reshape(leaf.shape)
     if dtype in ("complex64", "complex128") and leaf.shape[-1:] == (2,):
@@ -290,7 +291,7 @@ def check_steps(name: str, count: Array) -> None:
 
 
 def engine_of(name: str, model: SequenceModel, params: Params, batch: int) -> Engine:
-    """Returns the engine of that name; with "auto" that in C, unless the library does not have the model."""
+    """Returns the engine of that name; with "auto" the C engine, unless the library cannot run the model."""
     if name == "python":
         return PythonEngine(model, params, batch)
     try:

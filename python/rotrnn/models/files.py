@@ -7,7 +7,7 @@ settings with its class as "kind"; parts in parts are nested as in the model:
 
 The arrays have the names of the flattened parameters, "blocks.0.layer.nu_log". Beside the settings, the metadata have
 the model as lines (`rotrnn.models.listing`), which the C library runs, with further arrays "program.0"; or, if a part
-has no such form, a sentence that says so. There is no code in the file.
+has no lines, a sentence that says so. There is no code in the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CONFIG, WEIGHTS, OWN = "config.json", "model.safetensors", "rotrnn"
-"""The files of a folder, and the model_type of those that `save_folder` writes."""
+"""The files of a folder, and the model_type of folders of `save_folder`."""
 PROGRAM = "program"
 """The key of the model as lines. In files of an earlier version, layers have it, too."""
 PARTS = (
@@ -49,7 +49,7 @@ PARTS = (
     *(*NORMS.values(), *POOLS.values()),
 )
 HEADS: dict[str, type[Module]] = {}
-"""The models that a file can name: they are above this module, and add themselves by `loadable`."""
+"""The models that a file can name. They are defined above this module, and register by `loadable`."""
 Kind = TypeVar("Kind", bound=type[Module])
 
 
@@ -144,12 +144,12 @@ def described(part: Any) -> Any:
 
 
 def _kept(one: Field[Any]) -> bool:
-    """Returns whether files have a field. Those that are of training alone do not show in the part's repr either."""
+    """Returns whether files have a field. Fields used only in training are in neither files nor the part's repr."""
     return one.init and one.repr
 
 
 def made(value: Any, where: str) -> Any:
-    """The inverse of `described`: returns the part of a JSON value, whose place in the file is `where`."""
+    """The inverse of `described`: returns the part of a JSON value at the place `where` of the file."""
     if isinstance(value, list):
         return tuple(made(one, f"{where}.{i}") for i, one in enumerate(value))
     if not isinstance(value, dict):
@@ -162,7 +162,7 @@ def made(value: Any, where: str) -> Any:
     settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key not in ("kind", PROGRAM)}
     for key in settings:
         if key not in known:
-            raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is no setting{nearest(key, known)}")
+            raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is not a setting{nearest(key, known)}")
     try:
         return classes[name](**settings)
     except TypeError as error:  # a setting without a default is missing

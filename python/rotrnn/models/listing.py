@@ -1,5 +1,4 @@
-"""A model as lines and arrays (`rotrnn.nn.listing`): what its file has for the C library, and what becomes an ONNX
-graph."""
+"""A model as lines and arrays (`rotrnn.nn.listing`), for the C library (in its file) and for ONNX graphs."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     Raises
     ------
     Unlisted
-        A part of the model has no such form.
+        A part of the model has no lines.
     """
     params = on_host(params)
     to = Listing(dict(flatten(params)))

@@ -44,9 +44,9 @@ IGNORED = -1
 class Loss(NamedTuple):
     """Mean loss over the labels that count, its gradient, and two masks.
 
-    `counted` marks the labels that count, `right` those of them that are predicted correctly. The masks are (B, 1), or
-    have the shape of a tagger's labels: (B, T), for bits (B, T, bits). No prediction of a regression is right or wrong:
-    `right` is None, and `reference` is the mean loss of predicting zero for every target.
+    `counted` marks the labels that count, `right` the correctly predicted labels among them. The masks are (B, 1), or
+    have the shape of a tagger's labels: (B, T), for bits (B, T, bits). For a regression `right` is None, and
+    `reference` is the mean loss of predicting zero for every target.
     """
 
     mean: float
@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
 
 class ModelSaved(NamedTuple):
-    """What each part of the model saved for the backward pass."""
+    """The arrays that each part of the model saved for the backward pass."""
 
     encoder: Any
     blocks: StackSaved
@@ -74,7 +74,7 @@ class ModelSaved(NamedTuple):
 class SequenceModel(Module, ABC):
     """From token ids (B, T) or features (B, T, F) to logits: the backbone of LRU (fig. 1) and RotRNN (fig. 1).
 
-    Params: "encoder", "blocks" -> "0", "1", ..., "norm" if there is one after the blocks, and the head's own.
+    Params: "encoder", "blocks" -> "0", "1", ..., "norm" if a norm follows the blocks, and the head's own.
     """
 
     output_forms: ClassVar[tuple[str, ...]] = ("B C",)
@@ -90,10 +90,10 @@ class SequenceModel(Module, ABC):
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
-    """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, of the ones of each. They
-    are of training alone: files of models do not have them."""
+    """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, weights of the ones of each
+    bit. Used only in training; not saved."""
     label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
-    """That of the loss, of training alone as well; 0 where labels are no classes."""
+    """Label smoothing of the loss, used only in training; 0 if labels are not classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +103,7 @@ class SequenceModel(Module, ABC):
             raise ValueError(f"{name}: class_weights has {weights} numbers, expected {last.d_out}, one for each class")
         if self.label_smoothing and not self.of_classes:
             name = type(self).__name__
-            raise ValueError(f"{name}: label_smoothing is {self.label_smoothing}, expected 0: a label is no class")
+            raise ValueError(f"{name}: label_smoothing is {self.label_smoothing}, expected 0: labels are not classes")
         if self.norm is not None:
             check_parts(self, self.stack.d_model, {"norm": self.norm})
         for name, head in self.heads.items():
@@ -134,7 +134,7 @@ class SequenceModel(Module, ABC):
     def head_backward(
         self, params: Params, saved: Any, dlogits: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
-        """Returns (dx, gradients of the head's parameters). `gather` is that of forward's context."""
+        """Returns (dx, gradients of the head's parameters). `gather` is the same as in forward's context."""
 
     @abstractmethod
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
@@ -199,7 +199,7 @@ class SequenceModel(Module, ABC):
     def encode(
         self, params: Params, inputs: Array, ctx: Context, state: State = None
     ) -> tuple[Array, tuple[Any, StackSaved, Any]]:
-        """Returns (the head's input x (B, T, D), what encoder, blocks and norm saved)."""
+        """Returns (the head's input x (B, T, D), the saved arrays of encoder, blocks and norm)."""
         x, encoder = self.encoder.forward(params["encoder"], inputs, ctx)
         x, blocks = self.stack.forward(params["blocks"], x, ctx, state)
         if self.norm is None:
@@ -210,15 +210,16 @@ class SequenceModel(Module, ABC):
     def forward(
         self, params: Params, inputs: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, ModelSaved]:
-        """Returns (logits, saved). `state` is that of the blocks before the first step, a tuple with one state per
-        block (`zero_state`); the state after the inputs is ``saved.blocks.state``. A pool reads these inputs alone. Of
-        a packed row (`Context.cu_seqlens`), a model with a pool returns logits (S, C), and others (1, T, C)."""
+        """Returns (logits, saved). `state` is the state of the blocks before the first step, a tuple with one state per
+        block (`zero_state`); the state after the inputs is ``saved.blocks.state``. A pool reads only these inputs. For
+        a packed row (`Context.cu_seqlens`), a model with a pool returns logits (S, C), others (1, T, C)."""
         x, saved = self.encode(params, inputs, ctx, state)
         logits, head = self.head_forward(params, x, ctx)
         return logits, ModelSaved(*saved, head)
 
     def backward(self, params: Params, saved: ModelSaved, dlogits: Array, gather: Gather | None = None) -> Params:
-        """Returns the gradients of all parameters, nested like `params`. `gather` is that of forward's context."""
+        """Returns the gradients of all parameters, nested like `params`. `gather` is the same as in forward's
+        context."""
         return trusted(self.backward_all)(params, saved, dlogits, None, gather)[1]
 
     def backward_all(
@@ -234,7 +235,7 @@ class SequenceModel(Module, ABC):
                 dx, grads["norm"] = norm_backward(self.norm, params["norm"], saved.norm, dx, gather)
             return dx
 
-        # passed on without a local name, so that each gradient is freed as soon as the next one is computed
+        # no local name: each gradient is freed as soon as the next one is computed
         stack_backward = trusted(self.stack.backward)
         dx, dblocks, dstate0 = stack_backward(params["blocks"], saved.blocks, below_head(), dstate, gather)
         dinputs, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
@@ -281,8 +282,8 @@ class SequenceModel(Module, ABC):
     def save_pretrained(self, folder: str | os.PathLike[str], params: Params) -> None:
         """Writes the model and its parameters to a folder, which `rotrnn.from_pretrained` reads.
 
-        It has the layout of Hugging Face: model.safetensors is the file of `save`, and config.json has the settings
-        once more, as JSON to be read by others.
+        It has the layout of Hugging Face: model.safetensors is the file of `save`, and config.json repeats the settings
+        as JSON, for other programs.
 
         Raises
         ------
@@ -309,15 +310,15 @@ class SequenceModel(Module, ABC):
         state : bool
             Whether the graph goes on from a state: it has inputs "state_0", "state_1", ... with outputs "next_state_0",
             ... of the same shapes (batch, ...) and dtypes. Zeros are the state before the first step. A sequence may
-            then come in pieces of any number of steps from 1, as in a `Stream`; a classifier's logits are those of all
-            steps so far.
+            then come in pieces of any number of steps from 1, as in a `Stream`; a classifier's logits are for all steps
+            so far.
 
         Raises
         ------
         ImportError
             onnx is not installed.
         ValueError, OSError
-            As `save`, or a part has no such form; `state` is True and a layer is bidirectional.
+            As `save`, or a part cannot be exported; `state` is True and a layer is bidirectional.
         """
         save_onnx(path, self, params, lengths=lengths, state=state)
 
@@ -364,8 +365,8 @@ class SequenceModel(Module, ABC):
         return lengths
 
     def eigenvalues(self, params: Params) -> list[Array]:
-        """Returns the eigenvalues (N,) complex of the transition of each block that has a linear recurrence, with a
-        stored history or Griffin's branches around it or without."""
+        """Returns the eigenvalues (N,) complex of the transition of each block with a linear recurrence, also inside a
+        stored history or Griffin's branches."""
         self.arrays(params)
         layers: list[Any] = [block.layer for block in self.stack.blocks]
         return [

@@ -1,7 +1,7 @@
 """Models as ONNX graphs: one pass over whole sequences, whose recurrences are loops of the operator Scan.
 
 The graph has the input "inputs", token ids (batch, time) int64 or features (batch, time, F), and the output "logits";
-batch and time are free. Lengths and states are inputs and outputs where they are asked for (`onnx_graph.Graph`). The
+batch and time are free. Lengths and states are optional inputs and outputs (`onnx_graph.Graph`). The
 graph follows from the lines of the model (`rotrnn.models.listing`), each by its rule (`onnx_instructions.RULES`).
 """
 

@@ -1,4 +1,4 @@
-"""ONNX graphs that are written node by node, with loops over time, and the functions that layers share."""
+"""ONNX graphs, written node by node, with loops over time and functions that layers share."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from rotrnn.nn.layer import Array
 
 Step = Callable[["Graph", list[str], list[str]], tuple[list[str], list[str]]]
-"""Of (states, inputs) of a step, the names of (states, outputs) after it."""
+"""A step: from the names of (states, inputs) to the names of (states, outputs)."""
 
 
 class Graph:
-    """Nodes that are appended one by one, and their constants; a loop's body is a graph of its own with the constants
-    of the one around it. Values are names.
+    """Nodes that are appended one by one, and their constants; a loop's body is a separate graph with the constants of
+    the surrounding graph. Values are names.
 
-    What goes from a step to the next begins at zero, or, if the graph is `stateful`, is an input "state_0", "state_1",
-    ... of the graph with the output "next_state_0", ... With `ragged`, the input "lengths" (batch,) int64 says how many
-    steps each sequence has: the states are as after these, and backward in time, too, padding is not read.
+    States begin at zero, or, if the graph is `stateful`, are inputs "state_0", "state_1", ... of the graph with the
+    output "next_state_0", ... With `ragged`, the input "lengths" (batch,) int64 says how many steps each sequence has:
+    the states are as after these, and backward in time, too, padding is not read.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Graph:
     def cast(self, x: str, dtype: Any) -> str:
         return self.op("Cast", x, to=self.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    # ---- what goes from a step to the next ----
+    # ---- states ----
 
     def state(self, like: str, size: Sequence[int], dtype: Any = None) -> str:
-        """Returns a state (B, *size) before the first step, of as many sequences as `like` has."""
+        """Returns a state (B, *size) before the first step, for as many sequences as in `like`."""
         if self.stateful:
             self.before.append(self.value(f"state_{len(self.before)}", ["batch", *size], dtype))
             name: str = self.before[-1].name
@@ -92,13 +92,13 @@ class Graph:
         return self.op("ConstantOfShape", shape, value=self.helper.make_tensor("", kind, [1], [0]))
 
     def keep(self, value: str, size: Sequence[int], dtype: Any = None) -> None:
-        """Gives a state after the last step out, in the order of `state`."""
+        """Outputs a state after the last step, in the order of `state`."""
         if self.stateful:
             self.after.append(self.value(f"next_state_{len(self.after)}", ["batch", *size], dtype))
             self.named(self.after[-1].name, value)
 
     def valid(self, x: str) -> str:
-        """Returns which steps of x (B, T, ...) are no padding, (B, T)."""
+        """Returns which steps of x (B, T, ...) are valid, (B, T)."""
         if self._valid is None:
             count = self.op("Squeeze", self.op("Shape", x, start=1, end=2), self.axes(0))
             steps = self.op("Range", self.constant(0, np.int64), count, self.constant(1, np.int64))

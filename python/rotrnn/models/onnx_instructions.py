@@ -112,7 +112,7 @@ def _system(
     skip: Array,
     *readouts: Array,
 ) -> str:
-    """Where states do not decay, nor does their rounding: `exact` is the transition in float64."""
+    """If states do not decay, rounding errors do not either: `exact` is the transition in float64."""
     _no_window(line)
     exact, N, weight = line.settings["exact"], a.shape[1], line.settings["weight"]
     re, im = a if exact is None else np.reshape(exact, (2, N))
@@ -274,7 +274,7 @@ def _selective(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: st
 
 
 def _ssd(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
-    """Heads (H,) are written as (G, H / G), so that those of a group share B and C."""
+    """Heads (H,) are written as (G, H / G), so that the heads of a group share B and C."""
     (H, P), (G, N) = line.shapes[0], line.shapes[3]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
@@ -303,7 +303,7 @@ def _trapezoid(
     skip: Array,
     gain: Array | None = None,
 ) -> str:
-    """With axes of ranks: what a head adds and reads are products of matrices (P, R) and (R, N)."""
+    """With axes of ranks: a head's inputs and outputs are products of matrices (P, R) and (R, N)."""
     (H, P), (*ranked, G, N) = line.shapes[0], line.shapes[4]
     R = math.prod(ranked)
 
@@ -503,7 +503,7 @@ def _matrix_memory(g: Graph, line: Line, q: str, k: str, v: str, i: str, f: str)
 
 
 def _scalar_memory(g: Graph, line: Line, x: str, w: Array) -> str:
-    """n is 0 before the first step, and the level m then counts for nothing."""
+    """n is 0 before the first step, where the level m has no effect."""
     forget = line.settings["forget"]
 
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:

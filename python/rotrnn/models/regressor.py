@@ -24,15 +24,15 @@ def squared(error: Array, levels: Array) -> tuple[Array, Array]:
 
 
 def absolute(error: Array, levels: Array) -> tuple[Array, Array]:
-    """Returns |e| and its derivative, the sign of e: 0 at 0, where there is none."""
+    """Returns |e| and its derivative, the sign of e, taken as 0 at 0."""
     return np.abs(error), np.sign(error)
 
 
 def pinball(error: Array, levels: Array) -> tuple[Array, Array]:
     """Returns max((1 - q) e, -q e) and its derivative in e, for the levels q (Koenker and Bassett 1978).
 
-    Its mean over targets is least where a share q of them lies below the prediction. The derivative is 0 at e = 0,
-    where there is none.
+    Its mean over targets is smallest where a share q of them lies below the prediction. The derivative is taken as 0 at
+    e = 0.
     """
     slope = np.where(error > 0, 1 - levels, -levels) * np.abs(np.sign(error))
     return slope * error, slope
@@ -48,7 +48,7 @@ LOSSES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
 
 @dataclass(frozen=True)
 class Regression(SequenceModel):
-    """What the models of K numbers share: predictions (..., K), or (..., K Q) with Q quantiles, targets (..., K).
+    """The base of models of K numbers: predictions (..., K), or (..., K Q) with Q quantiles, targets (..., K).
 
     The loss is the mean over the targets that count and over the quantiles, of ``(p - y)^2`` for "mse", ``|p - y|`` for
     "mae", and `pinball` for "quantile", whose prediction of target k and quantile q has the index ``k Q + q``. A target
@@ -83,8 +83,8 @@ class Regression(SequenceModel):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of predictions `logits` for the targets `labels`.
 
-        Targets that are NaN do not count, nor, where there is one for each step, those of step `lengths[b]` and later
-        in sequence b. Without `lengths` every step counts, also where `forward` was given lengths.
+        Targets that are NaN do not count. With a target for each step, steps from `lengths[b]` on in sequence b do not
+        count either. Without `lengths` every step counts, also if `forward` was given lengths.
         """
         args = Boundary(f"{type(self).__name__}.loss")
         targets, counted = self._targets(args, labels, lengths)

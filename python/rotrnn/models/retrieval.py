@@ -26,11 +26,11 @@ from rotrnn.ops.boundary import Boundary, on_host
 class Retrieval(SequenceModel):
     """Logits (B, C) from pairs of sequences: ids (B, 2, T) or features (B, 2, T, F), lengths (B, 2).
 
-    Or of one packed row (1, T) or (1, T, F), which has pair after pair, with `cu_seqlens` (2B + 1,).
+    Or from one packed row (1, T) or (1, T, F) of successive pairs, with `cu_seqlens` (2B + 1,).
 
-    Both sequences pass through the same encoder, stack and pool, as one batch of 2B (all first ones, then all second
-    ones). From the two results u and v, the logits are ``head(GELU(hidden([u, v, u - v, u * v])))``, the retrieval head
-    of S4 and S5. Params of the head: "hidden" and "head", each a `Dense`.
+    Both sequences pass through the same encoder, stack and pool, as one batch of 2B (all first sequences, then all
+    second). From the two results u and v, the logits are ``head(GELU(hidden([u, v, u - v, u * v])))``, the retrieval
+    head of S4 and S5. Params of the head: "hidden" and "head", each a `Dense`.
     """
 
     time_axis: ClassVar[int] = 2
@@ -114,7 +114,7 @@ class Retrieval(SequenceModel):
     def backward_all(
         self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array | None, Params, State]:
-        """Like that of all models; dinputs are those of pairs, (B, 2, T, F), or of a packed row."""
+        """Like `SequenceModel.backward_all`; dinputs are for pairs, (B, 2, T, F), or for a packed row."""
         dinputs, dparams, dstate0 = trusted(super().backward_all)(params, saved, dlogits, dstate, gather)
         if dinputs is not None and len(dinputs) != 1:
             dinputs = dinputs.reshape(2, -1, *dinputs.shape[1:]).swapaxes(0, 1)

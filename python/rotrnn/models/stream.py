@@ -29,39 +29,38 @@ ENGINES = ("auto", "c", "python")
 class Stream:
     """Streaming inference: reads a batch of sequences token by token or in chunks, in constant memory.
 
-    (Memory, and the time of a token, grow with two layers that have no window: attention keeps every key and value, and
-    wrope_memory every state.) `model.stream(params)` creates a stream. Its
-    output equals that of the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers
-    that iterate to a fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see
-    `inference_gap`). Everything that does not depend on time is computed once, when the stream is created: after a
-    change of `params`, create a new stream.
+    (Memory and the time of a token grow in two layers without a window: attention keeps every key and value, and
+    wrope_memory every state.) `model.stream(params)` creates a stream. Its output equals that of the model's forward in
+    evaluation mode on all inputs pushed so far, up to rounding. For layers that iterate to a fixed point, it is equal
+    up to their `tol`; FPMamba may reach another of its fixed points (see `inference_gap`). Values that do not depend on
+    time are computed once, when the stream is created: after a change of `params`, create a new stream.
 
     Models on NumPy arrays run in the C library (docs/c.md), whose numbers have the dtype of the parameters: inputs are
     converted to it, and subnormal numbers (below 1.2e-38 in float32) are zero there. Its results have the same bits
     however tokens are divided into chunks, and do not depend on `rotrnn.precision`. A GPU's arrays, layers of your own,
-    the two layers that keep every step, and those that the library does not have run by the layers' functions in
+    the two layers that keep every step, and layers that the library does not have run by the layers' functions in
     Python, some ten times slower for a token.
 
     A stream belongs to one thread at a time: in the C library, a call while another thread is in one raises
-    RuntimeError. Long chunks let other threads run. A copy of a stream (also by `pickle`) is another stream, with the
-    parameters as they are then, that continues from the same state.
+    RuntimeError. Long chunks let other threads run. A copy of a stream (also by `pickle`) is another stream that
+    continues from the same state, with the parameters at that time.
 
     Parameters
     ----------
     model, params, batch
         The model, its parameters, and the number of sequences.
     engine : "auto", "c" or "python"
-        What computes. "auto" is "c" where it can be. "c" raises ValueError where it cannot, with the reason.
+        The engine. "auto" is "c" where possible. "c" raises ValueError with the reason where it is not.
 
     Raises
     ------
     ValueError
-        A layer is bidirectional: it needs what follows.
+        A layer is bidirectional: it needs later steps.
 
     Attributes
     ----------
     engine : "c" or "python"
-        What computes.
+        The engine in use.
     state : (B, n) uint8, or tuple of arrays
         With "c", the library's bytes for each sequence. With "python", the states of the stack and of the head, arrays
         whose first axis is the batch; None before the first token.
@@ -128,7 +127,7 @@ class Stream:
         lengths : (B,) integers in [0, T], optional
             With a chunk: the number of valid steps of each sequence.
         last : bool
-            From a tagger, return the logits of each sequence's last step alone, which is faster; zero if it has none.
+            From a tagger, return only the logits of each sequence's last step, which is faster; zero if it has none.
 
         Returns
         -------
@@ -190,8 +189,8 @@ class Stream:
     def get_sequence(self, sequence: int) -> bytes:
         """Returns the state of one sequence, to continue it later in any place of any stream of this model.
 
-        The bytes are those of a file that `save` writes of a stream of one sequence; parameters are not in them. The
-        sequence stays as it is.
+        The bytes equal the file that `save` writes for a stream of one sequence, without parameters. The sequence is
+        unchanged.
 
         Raises
         ------
@@ -203,7 +202,7 @@ class Stream:
         return packed("Stream.get_sequence", *self._contents(state, tokens))
 
     def set_sequence(self, sequence: int, state: bytes) -> None:
-        """Continues one sequence from what `get_sequence` returned, of this or another stream, while the others go on.
+        """Continues one sequence from the bytes of `get_sequence`, of this or another stream, while the others go on.
 
         Raises
         ------
@@ -211,7 +210,7 @@ class Stream:
             `state` is not bytes.
         ValueError
             `sequence` is not one of 0 to B - 1, or as in `load`; also, with the engine "python", if a layer keeps every
-            step and the sequences of this stream have read another number. The stream is unchanged.
+            step and the sequences of this stream have read a different number of steps. The stream is unchanged.
         """
         one = Boundary("Stream.set_sequence").integer("sequence", sequence, 0, self.batch - 1)
         if not isinstance(state, bytes):
@@ -222,7 +221,7 @@ class Stream:
     def _restore(
         self, path: str | os.PathLike[str], arrays: dict[str, Array], facts: Facts, sequence: int | None = None
     ) -> None:
-        """Continues from a saved state: all sequences, or one from that of a batch of one."""
+        """Continues from a saved state: all sequences, or one sequence from the state of a batch of one."""
         if facts.get("stream") != self._digest:
             what = "from a model with other settings" if "stream" in facts else "not a stream's state"
             raise ValueError(f"{path}: is {what}, expected a state saved by a stream of this model")
@@ -232,7 +231,7 @@ class Stream:
         if len(tokens) != (batch := self.batch if sequence is None else 1):
             raise ValueError(f"{path}: holds {plural(len(tokens), 'sequence')}, expected {batch}")
         numbers, expected = facts.get("numbers"), self._engine.numbers
-        if numbers is not None and numbers != expected:  # files from before there was this fact have none
+        if numbers is not None and numbers != expected:  # older files do not record it
             raise ValueError(f"{path}: has numbers of {numbers!r:.20}, expected {expected} as the stream's parameters")
         try:
             check_steps("tokens", tokens)

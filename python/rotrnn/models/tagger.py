@@ -59,8 +59,8 @@ class Tagger(SequenceModel):
         return {**own, "w": params["encoder"]["table"]} if self.tied else own
 
     def init(self, rng: np.random.Generator) -> Params:
-        """As `SequenceModel.init`; the table of a tied head is N(0, 1/D), like the matrix of a `Dense`, so that the
-        logits of a normed x have variance 1."""
+        """As `SequenceModel.init`; the table of a tied head is N(0, 1/D), like the matrix of a `Dense`, so the logits
+        of a normed x have variance 1."""
         params = super().init(rng)
         if self.tied:
             params["encoder"]["table"] *= np.float32(math.sqrt(self.head.d_out / self.head.d_in))
@@ -85,7 +85,7 @@ class Tagger(SequenceModel):
     def backward_all(
         self, params: Params, saved: ModelSaved, dlogits: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array | None, Params, State]:
-        """Like that of all models; the gradient of a tied matrix is the sum of those of its two uses."""
+        """Like `SequenceModel.backward_all`; the gradient of a tied matrix is the sum over its two uses."""
         dinputs, dparams, dstate0 = trusted(super().backward_all)(params, saved, dlogits, dstate, gather)
         if self.tied:
             dparams["encoder"]["table"] += dparams["head"].pop("w")
@@ -98,8 +98,8 @@ class Tagger(SequenceModel):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, T, C) for labels (B, T).
 
-        Labels `IGNORED` (-1) do not count, nor do those of step `lengths[b]` and later in sequence b. Without `lengths`
-        every step counts, also where `forward` was given lengths.
+        Labels `IGNORED` (-1) do not count, nor do labels from step `lengths[b]` on in sequence b. Without `lengths`
+        every step counts, also if `forward` was given lengths.
         """
         args = Boundary(f"{type(self).__name__}.loss")
         labels, counted = self._counted(args, labels, lengths)
@@ -166,7 +166,7 @@ class LanguageModel(Tagger):
     ) -> Array:
         """Returns the labels for tokens (B, T): at each position the next token, at the last position `IGNORED`.
 
-        With `lengths` (B,) the last position of sequence b is ``lengths[b] - 1``, and what is behind it is `IGNORED`.
+        With `lengths` (B,) the last position of sequence b is ``lengths[b] - 1``, and later labels are `IGNORED`.
         With `cu_seqlens` (S + 1,), as in `Context`, a packed row (1, T) has the last positions of S sequences, and with
         `reset` (B, T) a row ends a sequence before each reset.
         """
@@ -208,17 +208,17 @@ class LanguageModel(Tagger):
         top_k : int, optional
             Draw only from the `top_k` most probable tokens.
         top_p : float, optional
-            Draw only from the fewest tokens whose probabilities, at this temperature and of the `top_k`, have a sum of
+            Draw only from the fewest tokens whose probabilities, at this temperature and among the `top_k`, add up to
             at least `top_p` (Holtzman et al. 2020, section 3.1).
         min_p : float, optional
-            Draw only from the tokens whose probability, at this temperature, is at least `min_p` times that of the most
-            probable one (Nguyen et al. 2025).
+            Draw only from the tokens whose probability, at this temperature, is at least `min_p` times the largest
+            (Nguyen et al. 2025).
         repetition_penalty : float
-            Before all this, divides positive logits of tokens that the prompt or the continuation has already, and
-            multiplies negative ones (Keskar et al. 2019, section 4.1, as in transformers). 1 changes nothing.
+            Applied first: divides positive logits of tokens that are already in the prompt or the continuation, and
+            multiplies negative logits (Keskar et al. 2019, section 4.1, as in transformers). 1 changes nothing.
         stop : int, or sequence of int, optional
-            Tokens that end a sequence: the one that did is repeated behind its place, and no more tokens are drawn than
-            the longest sequence has.
+            Tokens that end a sequence: the end token is repeated up to the length of the longest sequence, where
+            drawing ends.
         lengths : (B,) integers in [1, T], optional
             Number of tokens of each prompt.
         """
@@ -244,7 +244,7 @@ class LanguageModel(Tagger):
         stop: int | list[int] | tuple[int, ...] | Array | None = None,
         lengths: Array | None = None,
     ) -> Iterator[Array]:
-        """Returns an iterator over the tokens of `sample`: each time those of all sequences, (B,) int64.
+        """Returns an iterator over the tokens of `sample`: at each step the tokens of all sequences, (B,) int64.
 
         Memory does not grow with `steps`, as in a `Stream`.
         """
@@ -339,8 +339,8 @@ def draw(rng: np.random.Generator, logits: Array, how: Choice) -> Array:
 
 
 def _nucleus(logits: Array, temperature: float, top_p: float) -> Array:
-    """Returns the least logit (B, 1) of the most probable classes whose probabilities have a sum of at least `top_p`:
-    those before which the sum is below it."""
+    """Returns the smallest logit (B, 1) of the fewest most probable classes whose probabilities add up to at least
+    `top_p`."""
     falling = -np.sort(-logits, 1)
     weights = np.exp((falling - falling[:, :1]) / temperature, dtype=np.float64)
     before = np.cumsum(weights, 1) - weights

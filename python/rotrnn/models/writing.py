@@ -14,7 +14,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokens:
-    """Token ids as they are: "464 3290" for the tokens 464 and 3290."""
+    """Token ids as text: "464 3290" for the tokens 464 and 3290."""
 
     def encode(self, text: str) -> list[int]:
         try:
@@ -29,7 +29,7 @@ class Tokens:
 
 
 class Bytes(Tokens):
-    """The bytes of a text in UTF-8, as the task `language` has them."""
+    """The bytes of a text in UTF-8, as in the task `language`."""
 
     COUNT = 256
 
@@ -83,6 +83,7 @@ MOST = 2**28
 
 
 def tokens_of(folder: Path) -> Tokens:
-    """Returns what reads and writes the tokens of a model's folder, or of a file, which has no tokenizer beside it."""
+    """Returns the reader and writer of a model's tokens, for a folder, or for a file, which has no tokenizer beside
+    it."""
     path = folder / FILE
     return Tokenizer(path) if path.is_file() else Tokens()

@@ -38,9 +38,9 @@ WORST_CONDITION = 1e8
 class Converted(NamedTuple):
     """A layer, its parameters, and `error`: the largest distance of an eigenvalue from the original's, not of outputs.
 
-    It is that of the parameters returned, which in float32 are rounded: about 1e-7. With error 0, as in float64 where
-    nothing stands against it, both layers compute the same function, up to rounding. Otherwise it is no bound for the
-    difference of their outputs, which also depends on the weights, the inputs, and how long the states last.
+    The error includes the rounding of the returned parameters: about 1e-7 in float32. With error 0, both layers compute
+    the same function, up to rounding. Otherwise it is not a bound for the difference of their outputs, which also
+    depends on the weights, the inputs, and how long the states last.
     """
 
     layer: Recurrent
@@ -61,7 +61,7 @@ def real_jordan(A: npt.ArrayLike) -> tuple[Array, Array]:
     Returns
     -------
     V, J : (N, N), float64
-        The columns of V have length 1, or come in pairs of which the squared lengths add up to 1.
+        The columns of V have length 1, or come in pairs whose squared lengths add up to 1.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def real_jordan(A: npt.ArrayLike) -> tuple[Array, Array]:
 def orthogonal_inverse(P: npt.ArrayLike) -> Array:
     """A matrix M for which ``orthogonal(M)`` is the rotation P: half of the logarithm of P.
 
-    Takes over a matrix that was trained elsewhere. P is replaced by the nearest orthogonal matrix, which has its
+    For a matrix that was trained elsewhere. P is replaced by the nearest orthogonal matrix, which has its
     singular vectors. Its real Schur form consists of rotations of planes; each gives its angle, in (-pi, pi], and two
     eigenvalues -1 give a plane with angle pi. Many M have the same P; this one is skew-symmetric, with the least norm.
     Computed in float64 for either dtype, without gradient. Needs SciPy.
@@ -127,8 +127,8 @@ def orthogonal_inverse(P: npt.ArrayLike) -> Array:
 
 
 def to_rnn(layer: Recurrent, params: Params) -> Converted:
-    """The dense linear `RNN` that computes what a linear recurrence computes: A is block diagonal, with a 2x2 block for
-    each plane. Exact, so in float64 the error is 0. A linear RNN becomes one whose A has this form.
+    """The dense linear `RNN` equal to a linear recurrence: A is block diagonal, with a 2x2 block for each plane. Exact,
+    so in float64 the error is 0. A linear RNN becomes an RNN whose A has this form.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def to_rnn(layer: Recurrent, params: Params) -> Converted:
 
 
 def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Converted:
-    """The `LRU` that computes what a linear recurrence or a linear RNN computes, with a state for each plane.
+    """The `LRU` equal to a linear recurrence or a linear RNN, with a state for each plane.
 
     A dense A is diagonalised; one eigenvalue of each complex pair is kept, and every real one. The magnitude of an
     eigenvalue is kept where the form allows it: the logarithmic forms stay inside the unit circle, and the error is the
@@ -190,7 +190,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
         "nu": decay,
         "nu_log": np.log(np.maximum(decay, LEAST_DECAY)),
         "theta": angle,
-        "theta_log": np.log(np.maximum(phase, TINY)),  # of a real eigenvalue: an angle that does not turn
+        "theta_log": np.log(np.maximum(phase, TINY)),  # a real eigenvalue has angle 0
         "gamma_log": np.log(gain),
         "B_re": system.w_in[0::2] / gain[:, None],
         "B_im": system.w_in[1::2] / gain[:, None],
@@ -205,8 +205,8 @@ def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Con
     """The `RotRNN` whose eigenvalues are nearest to those of a linear recurrence or a linear RNN.
 
     All planes of a head share one decay gamma. With a head for each plane, the default, any eigenvalue inside the unit
-    circle is met exactly. With fewer heads, planes are sorted by their magnitude, consecutive ones share a head, and
-    its gamma lies halfway between the least and the largest of them. That makes the error, the distance of the farthest
+    circle is met exactly. With fewer heads, planes are sorted by magnitude, consecutive planes share a head, and its
+    gamma lies halfway between their smallest and largest magnitude. That makes the error, the distance of the farthest
     eigenvalue, as small as it can be for this order. P is the identity (M = 0): the recurrence runs on its planes.
 
     Parameters
@@ -236,7 +236,7 @@ def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Con
     lanes = (2 * order[:, None] + np.arange(2)).ravel()
     B = system.w_in[lanes].reshape(heads, -1, layer.d_model)
     trace = np.einsum("hwd,hwd->h", B, B)
-    unused = trace == 0  # B must not be zero, so that of a head without input is one and its C is zero
+    unused = trace == 0  # B must not be zero: a head without input gets B = 1 and C = 0
     B, trace = np.where(unused[:, None, None], 1.0, B), np.where(unused, B[0].size, trace)
     xi = np.sqrt(-np.expm1(-2 * decay) / trace)
     scale = np.repeat(np.where(unused, 0, 1 / xi), 2 * planes // heads)
@@ -262,7 +262,7 @@ class _Eigen(NamedTuple):
 
 
 def _eigen(args: Boundary, name: str, A: Array) -> tuple[_Eigen, _Eigen]:
-    """Returns the real eigenvalues of A, and those above the real axis, which stand for a conjugate pair each."""
+    """Returns the real eigenvalues of A, and the eigenvalues above the real axis, one for each conjugate pair."""
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"{args.op}: {name} has shape {A.shape}, expected a square matrix")
     A = A.astype(np.float64)
@@ -298,7 +298,7 @@ def _system(args: Boundary, layer: Recurrent, params: Params) -> tuple[System, b
     real, planes = _eigen(args, "A", wide["A"])
     values = np.concatenate([real.values, planes.values]).astype(np.complex128)
     vectors = np.concatenate([real.vectors, planes.vectors], 1).astype(np.complex128)
-    # rows of V^-1 for the kept eigenvalues, by the whole of V: the other of a pair is the conjugate
+    # rows of V^-1 for the kept eigenvalues, by the whole of V: the rest are conjugates
     whole = np.concatenate([vectors, planes.vectors.conj()], 1)
     B = np.linalg.solve(whole, wide["B"].astype(np.complex128))[: len(values)]
     twice = np.repeat([1.0, 2.0], [len(real.values), len(planes.values)])  # both of a pair add the same to y
@@ -333,8 +333,8 @@ def _decay(a: Array, least: float) -> Array:
 
 
 def _converted(original: Params, layer: LinearRecurrence | RNN, values: dict[str, Any], wanted: Array) -> Converted:
-    """Returns the layer with its parameters out of `values`, in the precision of the original ones. `wanted` are the
-    original's eigenvalues, in the order of the layer's planes. A distance that is rounding of float64 is 0."""
+    """Returns the layer with its parameters from `values`, in the original's precision. `wanted` are the original's
+    eigenvalues, in the order of the layer's planes. A distance within float64 rounding is 0."""
     dtype = np.result_type(*original.values())
     params = astype({name: np.ascontiguousarray(values[name]) for name in layer.shapes}, dtype)
     wide = astype(params, np.float64)

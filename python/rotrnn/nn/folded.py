@@ -16,7 +16,7 @@ W = TypeVar("W")
 
 
 class Folded(NamedTuple, Generic[W]):
-    """The effective weights, and what else `fold_backward` needs besides the parameters (None if nothing)."""
+    """The effective weights, and further values that `fold_backward` needs besides the parameters (or None)."""
 
     weights: W
     kept: Any = None

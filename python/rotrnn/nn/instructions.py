@@ -1,6 +1,6 @@
 """The instructions of programs (`rotrnn.nn.program`): each is a public op with its adjoint, its state, and its shapes.
 
-Shapes are those of a step: x (I,) is an array (B, T, I). Parameters have all their axes.
+Shapes are given for a step: x (I,) is an array (B, T, I). Parameters have all their axes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class BlockDense(Instruction):
 
 
 def _blocks(x: Array, width: int) -> list[Array]:
-    """Returns the blocks of the last axis, each of so many channels."""
+    """Returns the blocks of the last axis, each of the given number of channels."""
     return [contiguous(x[..., at : at + width]) for at in range(0, x.shape[-1], width)]
 
 
@@ -799,7 +799,7 @@ class Columns(Instruction):
 
 @dataclass(frozen=True)
 class Oscillators(Instruction):
-    """The matrices m (2, 2, N) of LinOSS's oscillators, and what an input adds, f (2, N), of A, dt and, of "damped", G
+    """The matrices m (2, 2, N) and the input weights f (2, N) of LinOSS's oscillators, from A, dt and, with "damped", G
     (N,): `rotrnn.LinOSS` has the equations."""
 
     method: str
@@ -1113,7 +1113,7 @@ class TrapezoidScan(Instruction):
 @dataclass(frozen=True)
 class HoldScan(Instruction):
     """The scan of SLinOSS, x (H, P), delta, log_a and theta (H,), B and C (H, N), adjacent lanes a complex number
-    (`rotrnn.ops.hold_scan`). Its state is the angle c (2, H), that of the heads, turned by it, and the last B, turned,
+    (`rotrnn.ops.hold_scan`). Its state is the angle c (2, H), the turned state of the heads, and the last B, turned,
     and x."""
 
     reads = ("x", "delta", "log_a", "theta", "B", "C")
@@ -1141,7 +1141,7 @@ class HoldScan(Instruction):
 @dataclass(frozen=True)
 class Turn(Instruction):
     """Vectors whose pairs of lanes turn by angles that add up: theta (H, A), x (..., H, N) and z alike or None
-    (`rotrnn.ops.turn`). Its state c (2, H, A) is the angles, and what their rounding has left."""
+    (`rotrnn.ops.turn`). Its state c (2, H, A) is the angles and their rounding errors."""
 
     pairs: str = "adjacent"
     reads = ("theta", "y")
@@ -1192,7 +1192,7 @@ class UnitScan(Instruction):
     """``h_t = e^{i theta_t} h_{t-1} + v_t``, ``y_t = sum_j Re(w_j h_tj)``: v (I,), theta (I, N), w (2, N), its parts.
 
     With ``c_t = c_{t-1} + theta_t``, ``h_t = e^{i c_t} conj(q_t)`` for ``q_t = q_{t-1} + e^{i c_t} v_t``: a turn, and a
-    sum without a factor, so that |e^{i theta}| = 1 exactly. Its state is that of `Turn`, c (2, I, N), and q (I, N, 2).
+    sum without a factor, so |e^{i theta}| = 1 exactly. Its state is c (2, I, N), as in `Turn`, and q (I, N, 2).
     """
 
     reads = ("v", "theta")
@@ -1253,7 +1253,7 @@ def _read(e: Array, q: Array) -> Array:
 
 
 def _signed(w: Array) -> Array:
-    """Returns (N, 2) of (2, N), the second of the two negated: w in ``Re(w h)``."""
+    """Returns (2, N) as (N, 2), with the second part negated: w in ``Re(w h)``."""
     z: Array = np.stack((w[0], -w[1]), -1)
     return z
 
@@ -1261,7 +1261,7 @@ def _signed(w: Array) -> Array:
 @dataclass(frozen=True)
 class DeltaRule(Instruction):
     """n Householder steps of a state for each head: q (H, K), k (n, H, K), v (n, H, V), beta (n, H), decay (H,) or
-    (H, K), read and erase (n, H, K), of which all but q, k and v may be None (`rotrnn.ops.delta_rule`)."""
+    (H, K), read and erase (n, H, K). All but q, k and v may be None (`rotrnn.ops.delta_rule`)."""
 
     reads = ("q", "k", "v", "beta", "decay", "read", "erase")
     form = "H K; n H K; n H V; n H; H ...; n H K; n H K -> H V"
@@ -1435,7 +1435,7 @@ class Elman(Instruction):
 
 @dataclass(frozen=True)
 class Inner(Instruction):
-    """Another layer, of x and its parameters in the order of its `shapes`."""
+    """Another layer, applied to x, with its parameters in the order of its `shapes`."""
 
     layer: Recurrent
     along = True
@@ -1481,7 +1481,7 @@ class Inner(Instruction):
         return dict(zip(self.layer.shapes, params, strict=True))
 
     def _whole(self, arrays: tuple[Any, ...] | None) -> Any:
-        """Returns the layer's state of its arrays; parts of a gradient may be None."""
+        """Returns the layer's state from its arrays; parts of a gradient may be None."""
         if arrays is None or all(one is None for one in arrays):
             return None
         return arrays[0] if isinstance(self.layer.state_form, StateArray) else tuple(arrays)

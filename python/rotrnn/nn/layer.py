@@ -58,7 +58,7 @@ from rotrnn.ops.boundary import Boundary
 
 @runtime_checkable
 class Layer(Protocol):
-    """A function of each time step on its own, with an explicit adjoint."""
+    """A function of each time step separately, with an explicit adjoint."""
 
     def init(self, rng: np.random.Generator) -> Params: ...
 
@@ -84,7 +84,7 @@ class Recurrent(Module, ABC):
     """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
     that are not named; t is the number of steps so far."""
     estimated: ClassVar[frozenset[str]] = frozenset()
-    """Arguments of forward, parameters or "x", whose gradient goes straight through a choice and is no derivative."""
+    """Arguments of forward, parameters or "x", with a straight-through gradient, which is not a derivative."""
 
     packs: ClassVar[bool] = False
     """Whether its methods take packed rows (`Context.segments`). Otherwise these are unpacked around the methods."""
@@ -114,12 +114,13 @@ class Recurrent(Module, ABC):
 
     @abstractmethod
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> tuple[Array, Any]:
-        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is the state before x, `saved.state` the one after."""
+        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is the state before x, `saved.state` the state after
+        x."""
 
     @abstractmethod
     def backward(self, params: Params, saved: Any, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, dstate). The last is the gradient of forward's `state`; if that was None, of the state
-        that None stands for."""
+        """Returns (dx, dparams, dstate). The last is the gradient of forward's `state`; if it was None, of the initial
+        state."""
 
     @abstractmethod
     def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
@@ -137,18 +138,18 @@ class Recurrent(Module, ABC):
         return {}
 
     def together(self, ctx: Context) -> bool:
-        """Whether a sequence's results depend on others of the batch: those of a packed row are then one batch."""
+        """Whether a sequence's results depend on others of the batch: a packed row then runs as one batch."""
         return False
 
     @property
     def core(self) -> Recurrent:
-        """The layer itself; of one that is made around another layer, that layer's."""
+        """The layer itself; for a layer around another layer, the innermost layer."""
         return self
 
     @property
     def hidden(self) -> StateArray:
-        """Describes the vectors h_t that a `StoredHistory` over this layer stores, those of `hidden_states`. By default
-        they are the outputs, for layers without a single vector of states."""
+        """Describes the vectors h_t of `hidden_states`, which a `StoredHistory` over this layer stores. By default they
+        are the outputs, for layers without a single vector of states."""
         return StateArray("y", (self.d_model,))
 
     def hidden_states(self, saved: Any) -> Array | None:
@@ -168,7 +169,7 @@ class Recurrent(Module, ABC):
     @property
     def state_size(self) -> int | None:
         """Number of real numbers in the vector h_t of `state_norms`; a complex number counts as two. A norm divided by
-        the root of it is comparable between layers of all kinds and sizes."""
+        its root is comparable between layers of all kinds and sizes."""
         return self.state_lanes
 
     @property
@@ -176,8 +177,8 @@ class Recurrent(Module, ABC):
         """Number of real numbers in the state of a sequence; a complex number counts as two. None if the state grows in
         time, or the layer does not declare it. For a bidirectional layer, the number for one direction.
 
-        `d_state` counts what the layer's paper counts, which is complex states in some papers and real ones in others.
-        This number is comparable between layers.
+        `d_state` counts as the layer's paper does: complex states in some papers, real states in others. This number is
+        comparable between layers.
         """
         lanes = [one.lanes for one in form_leaves(self.state_form) if one.kind != "integer"]
         return sum(one for one in lanes if one is not None) if lanes and None not in lanes else None
@@ -250,7 +251,7 @@ def _backward_of_groups(
 
 
 def _along(method: Any) -> Any:
-    """Of methods with the arguments of forward, which return an array along time."""
+    """Wraps methods with the arguments of forward, which return an array along time."""
     if list(inspect.signature(method).parameters)[1:] != ["params", "x", "ctx", "state"]:
         return method
 
@@ -266,7 +267,7 @@ def _along(method: Any) -> Any:
 
 
 def _of_saved(method: Any) -> Any:
-    """Of methods that return an array along time, or None, of what forward saved."""
+    """Wraps methods of `saved` that return an array along time, or None."""
 
     @functools.wraps(method)
     def of_saved(self: Recurrent, saved: Any) -> Array | None:
@@ -332,13 +333,13 @@ def unflatten(flat: dict[str, Array]) -> Params:
 
 
 def is_parameter(name: str) -> bool:
-    """Returns whether a flattened name is that of a trained parameter (and not of a buffer)."""
+    """Returns whether a flattened name belongs to a trained parameter (and not to a buffer)."""
     return name.rsplit(".", 1)[-1] not in BUFFERS
 
 
 def astype(params: Params, dtype: npt.DTypeLike) -> Params:
-    """Returns the params with every array converted to `dtype`: float32 or float64, those of layers. Another one is a
-    ValueError, and params that are no dict a TypeError."""
+    """Returns the params with every array converted to `dtype`, float32 or float64. ValueError for another dtype,
+    TypeError if params is not a dict."""
     _check_dict("astype", params)
     try:
         known = np.dtype(dtype) in (np.float32, np.float64)
@@ -369,7 +370,7 @@ def spectrum(name: str, A: Array) -> Array:
 
 
 def moved(params: Params, device: Device) -> Params:
-    """Returns the params with every array on `device`: those of the CPU are copied there, and the other way round."""
+    """Returns the params with every array copied to `device`, from the CPU or to it."""
     return {
         name: moved(value, device) if isinstance(value, dict) else device.asarray(to_host(value))
         for name, value in params.items()
@@ -426,7 +427,7 @@ def flatten_state(state: State, name: str = "state") -> Iterator[tuple[str, Arra
 
 
 def unflatten_state(flat: dict[str, Array]) -> State:
-    """The inverse of `flatten_state`. ValueError if the names are not those of a state."""
+    """The inverse of `flatten_state`. ValueError if the names do not belong to a state."""
     if not flat:
         return None
     if max(name.count(".") for name in flat) > DEEPEST:

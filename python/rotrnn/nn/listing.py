@@ -23,7 +23,7 @@ import numpy as np
 from rotrnn.ops.boundary import Array
 
 DERIVED = "program."
-"""The beginning of names of arrays that are not parameters."""
+"""Prefix of the names of arrays that are not parameters."""
 
 
 class Unlisted(ValueError):
@@ -32,7 +32,7 @@ class Unlisted(ValueError):
 
 class Line(NamedTuple):
     """An instruction with its settings. Inputs are registers, names of arrays, or None where one is not given. `layer`
-    is the kind of the layer whose block has the line, for messages; `shapes` and `states`, if known, are those of
+    is the kind of the layer whose block has the line, for messages; `shapes` and `states`, if known, are as in
     `rotrnn.nn.program.Line`."""
 
     op: str
@@ -85,7 +85,7 @@ class Listing:
         return name
 
     def exact(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns parameters in float64, from which arrays are computed. A parameter that is read as it is remains the
+        """Returns parameters in float64, from which arrays are computed. A parameter that is read directly remains the
         parameter."""
         wide = {}
         for name, leaf in params.items():

@@ -1,8 +1,8 @@
 """Base class of layers, parts of blocks, blocks, stacks and models. It checks arguments once, in the outermost call.
 
 The call that a user makes checks parameters, input, lengths and state, and errors name this call. Inner calls get a
-context marked as checked (`Context.checked`), and do not check again. What the outermost call saves or prepares is
-marked with the module (`mark`), so that no module with other settings takes it.
+context marked as checked (`Context.checked`), and do not check again. Results of the outermost call for later calls
+(`saved`, `prepared`) are marked with the module (`mark`), and a module with other settings refuses them.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class Context:
         If false, run them one by one and save everything, including the states of recurrences. Results agree up to
         rounding.
     memory : int, optional
-        Bytes in which the fused blocks of a stack keep what backward would make again, the most useful first
-        (`rotrnn.nn.blocks.fused.kept_by`). Results have the same bits. Default: in training half of the bytes of the
-        blocks' inputs, which are saved anyway; else none. 0 is the least memory.
+        Bytes for arrays that the fused blocks of a stack keep instead of recomputing them in backward, the most useful
+        first (`rotrnn.nn.blocks.fused.kept_by`). Results have the same bits. Default: in training half of the bytes of
+        the blocks' inputs, which are saved anyway; else none. 0 is the least memory.
     cu_seqlens : (S + 1,) integers, optional
         Where the S sequences of a packed row begin and end: sequence s is steps ``cu_seqlens[s]`` to ``cu_seqlens[s +
-        1] - 1`` of an input with B = 1. The first number is 0, the last T; a sequence may be empty. Results are those
-        of the sequences apart, without padding, and states (S, ...) are those of the sequences. Not with `lengths`.
+        1] - 1`` of an input with B = 1. The first number is 0, the last T; a sequence may be empty. Results equal
+        separate calls for each sequence, and states (S, ...) have a row for each. Not with `lengths`.
     reset : (B, T) bool, optional
-        Where the state is replaced by the one before a first step, zero, just before a step: so rows of any batch are
-        cut into sequences. A given state (B, ...) is that before each row, and the state after is that of its last
-        sequence. Neither with `lengths` nor with `cu_seqlens`.
+        Where the state is zeroed just before a step, which cuts rows of any batch into sequences. A given state (B,
+        ...) is the state before each row, and the state after a row belongs to its last sequence. Neither with
+        `lengths` nor with `cu_seqlens`.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
@@ -107,7 +107,7 @@ class Context:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")
-        if self.step >= 2**32:  # a word of the counters of random numbers
+        if self.step >= 2**32:  # one word of a random counter
             raise ValueError(f"Context: step is {self.step}, expected an integer from 0 to 2^32 - 1")
         if self.gather is not None and not callable(self.gather):
             raise TypeError(f"Context: gather is {an(type(self.gather).__name__)}, expected a function or None")
@@ -152,8 +152,8 @@ class StateArray:
     kind: str = "real"
     """ "real", "complex" or "integer"."""
     newest_last: bool = False
-    """Whether the last rows are those of the newest steps, and not the first rows those of the oldest, if one sequence
-    of a batch has fewer steps than another. Of arrays that grow in time."""
+    """For arrays that grow in time, if sequences of a batch differ in length: whether the last rows belong to the
+    newest steps (else the first rows belong to the oldest)."""
 
     @property
     def lanes(self) -> int | None:
@@ -167,7 +167,7 @@ StateForm = StateArray | tuple[StateArray, ...]
 
 
 def nearer(kind: type, name: str, other: str) -> bool:
-    """Returns whether a class has an attribute from a nearer one of its bases than another attribute."""
+    """Returns whether a class inherits an attribute from a nearer base than another attribute."""
     has = [name in vars(base) for base in kind.__mro__]
     return any(has) and not any(other in vars(base) for base in kind.__mro__[: has.index(True) + 1])
 
@@ -194,12 +194,12 @@ class Module(Summarised):
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method))
         if nearer(cls, "forward", "emit") or nearer(cls, "step", "emit"):
-            cls.emit = Module.emit  # type: ignore[method-assign]  # lines of a base class would compute something else
+            cls.emit = Module.emit  # type: ignore[method-assign]  # the base's lines would compute another function
         if "__repr__" not in vars(cls):
             cls.__repr__ = Module.__repr__  # type: ignore[method-assign]  # or a dataclass writes its own
 
     def __repr__(self) -> str:
-        """Returns the settings that differ from their default values, and equal parts that follow each other once."""
+        """Returns the settings that differ from their default values, with successive equal parts shown once."""
         return f"{type(self).__qualname__}({own_settings(self, parts=True)})"
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
@@ -224,8 +224,8 @@ class Module(Summarised):
     # ---- declarations of a subclass ----
 
     conditioned: ClassVar[tuple[str, ...]] = ()
-    """Parameters that must meet more than to be finite: `condition` of one is a number, finite where it does, and
-    `condition_message` says what is wrong where it does not."""
+    """Parameters with a further condition: `condition` returns a number that is finite if it holds, and
+    `condition_message` says what is wrong otherwise."""
 
     def condition(self, value: Array) -> Any:
         return 0.0
@@ -319,7 +319,7 @@ class Module(Summarised):
                 if name not in shapes and name not in modules:
                     where = f"params of {path}" if path else "params"
                     likely = nearest(str(name), [*shapes, *modules])
-                    raise ValueError(f"{type(self).__name__}: {where} has {name!r}, which is no parameter{likely}")
+                    raise ValueError(f"{type(self).__name__}: {where} has {name!r}, which is not a parameter{likely}")
         for name, module in modules.items():
             if isinstance(module, Module):
                 inner: Any = params.get(name)
@@ -387,7 +387,7 @@ class Module(Summarised):
         return tuple(sizes.items())
 
     def check_split(self, args: Boundary) -> None:
-        """Checks that the module can run on split sequences. One that acts on each step on its own can."""
+        """Checks that the module can run on split sequences, as modules that act on each step separately can."""
         for module in self.modules.values():
             if isinstance(module, Module):
                 module.check_split(args)
@@ -450,7 +450,7 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
 # ---- settings as text ----
 
 PLACES = frozenset({"site"})
-"""Settings that say which random numbers a part draws (`build_model` numbers them), which a short text leaves out."""
+"""Settings that key a part's random numbers (`build_model` numbers them); a short text leaves them out."""
 
 
 def own_settings(module: Any, *, parts: bool = False) -> str:
@@ -483,8 +483,8 @@ def _brief(value: Any) -> str:
 
 
 def spelled_out(value: Any) -> str:
-    """Returns all settings of a module and of its parts as text, by which a saved state knows its model: the text that
-    dataclasses write of themselves."""
+    """Returns all settings of a module and of its parts as text, the repr of dataclasses, which identifies the model of
+    a saved state."""
     if isinstance(value, Module) and type(value).__repr__ is Module.__repr__:
         settings: Any = value  # a dataclass
         inside = (f"{one.name}={spelled_out(getattr(value, one.name))}" for one in fields(settings) if one.repr)
@@ -494,18 +494,18 @@ def spelled_out(value: Any) -> str:
     return repr(value)
 
 
-# ---- what one call returns for another ----
+# ---- results of one call for another ----
 
 
 @functools.cache
 def _marked(kind: type) -> Any:
-    """Returns the subclass of a type of tuples whose objects know the module that made them."""
+    """Returns the subclass of a tuple type whose objects know the module that made them."""
     names = {"_module": None, "_precision": None, "_sizes": (), "_unmarked": kind, "__module__": kind.__module__}
     return type(kind.__name__, (kind,), {**names, "__repr__": _marked_repr, "__reduce__": _reduce_marked})
 
 
 def _reduce_marked(value: Any) -> tuple[Any, ...]:
-    """How a marked tuple is copied, also to another process, which makes its class again."""
+    """Copies a marked tuple, also to another process, which creates the class again."""
     return _marked_again, (value._unmarked, tuple(value), value._module, value._precision, value._sizes)
 
 
@@ -516,24 +516,24 @@ def _marked_again(kind: type, parts: tuple[Any, ...], module: Module, precision:
 
 
 def _marked_repr(value: Any) -> str:
-    """A line, since the arrays are the size of a batch; `rotrnn.summary` has a row for each."""
+    """One line, since the arrays may be large; `rotrnn.summary` has a row for each."""
     return f"<{type(value).__name__} of {type(value._module).__name__}: {in_brief(value)}>"
 
 
 def unmarked(kind: type) -> type:
-    """Returns the type of tuples that `mark` was given."""
+    """Returns the tuple type before `mark`."""
     return getattr(kind, "_unmarked", kind)
 
 
 def maker_of(value: Any) -> Module | None:
-    """Returns the module that made what forward saved, or what `prepare` returned; None if that is not known."""
+    """Returns the module that made `saved`, or the result of `prepare`; None if unknown."""
     maker: Module | None = getattr(value, "_module", None)
     return maker
 
 
 def mark(value: Any, module: Module, sizes: Sizes = ()) -> Any:
-    """Returns what `module` saved or prepared with the module's name on it, so that no other module takes it, with the
-    precision of the call, so that backward runs in that of its forward, and with the sizes of its input, if known.
+    """Marks a saved or prepared value with `module`, so that other modules refuse it, with the precision of the call,
+    which backward must share, and with the sizes of its input, if known.
 
     Tuples and NamedTuples can be marked; the result is an equal one. Other values are returned as they are.
     """
@@ -548,8 +548,8 @@ def _check_maker(op: str, name: str, value: Any, module: Module) -> None:
     if maker is None or maker is module or maker == module:
         return
     kind, other = type(module).__name__, type(maker).__name__
-    what = f"{other}, expected that of {an(kind)}" if other != kind else f"{kind} with {_difference(module, maker)}"
-    raise ValueError(f"{op}: {name} is that of {an(what)}")
+    what = f"{other}, expected from {an(kind)}" if other != kind else f"{kind} with {_difference(module, maker)}"
+    raise ValueError(f"{op}: {name} is from {an(what)}")
 
 
 def _difference(mine: Any, other: Any, path: str = "") -> str:
@@ -566,8 +566,8 @@ def _difference(mine: Any, other: Any, path: str = "") -> str:
 
 
 def in_order(tree: Any) -> Any:
-    """Returns parameters, or what an earlier call returned, with every array C-contiguous, aligned and in native byte
-    order, so that the bits of results do not depend on layouts: the tree itself if its arrays are so.
+    """Returns parameters, or the result of an earlier call, with every array C-contiguous, aligned and in native byte
+    order, so that the bits of results do not depend on layouts: the tree itself if its arrays already are.
 
     Buffers stay as they are, because forward updates them in place.
     """
@@ -594,15 +594,15 @@ def in_order(tree: Any) -> Any:
 
 
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What code raises that is given values of another form."""
+"""Errors of code that gets values of another form."""
 FOREIGN = "params or saved are not as forward had and returned them"
 _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
 
 
 class Unchecked:
-    """A block whose errors are raised again in terms of the outermost call, `method` of `owner`: `given` says which of
-    its arguments hold values that were not checked. Errors that are in terms of a call already stay as they are."""
+    """A block whose errors are re-raised in terms of the outermost call, `method` of `owner`: `given` names the
+    arguments with unchecked values. Errors that already name a call stay unchanged."""
 
     __slots__ = ("given", "method", "owner")
 
@@ -645,7 +645,7 @@ def _init(method: Any) -> Any:
 
 
 def _along(method: Any) -> Any:
-    """Of `forward`, and of methods with its arguments."""
+    """Wraps `forward`, and methods with its arguments."""
     call, name = method.__name__, _third(method)
 
     @functools.wraps(method)
@@ -673,8 +673,8 @@ def _along(method: Any) -> Any:
 
 
 def _spectrum(method: Any) -> Any:
-    """Of `transitions` and `eigenvalues`. Those with the arguments of forward are checked as it is; others, which take
-    params alone or are a user's own, check for themselves."""
+    """Wraps `transitions` and `eigenvalues`. Methods with the arguments of forward are checked like forward; others,
+    which take only params or are a user's own, check for themselves."""
     takes = inspect.signature(method).parameters
     if list(takes)[1:] != ["params", "x", "ctx", "state"]:
         return method
@@ -690,7 +690,7 @@ def _spectrum(method: Any) -> Any:
 
 
 def name_inputs(op: str, name: str, error: Exception) -> None:
-    """Raises an error of an inner op again in terms of the call `op`, whose argument `name` holds token ids, if any."""
+    """Re-raises an error of an inner op in terms of the call `op`, whose argument `name` holds token ids, if any."""
     rename(error, "embedding: ids", f"{op}: {name}")
     if _OF_AN_OP.match(str(error)):
         rename(error, "", f"{op}: ")
@@ -699,7 +699,7 @@ def name_inputs(op: str, name: str, error: Exception) -> None:
 def _backward(method: Any) -> Any:
     name = _third(method, 2)
 
-    # arguments are popped and passed without * or **, so that no gradient is kept alive longer than the method needs it
+    # arguments are popped and passed without * or **, so that gradients are freed early
     takes = inspect.signature(method).parameters
     if "dstate" not in takes and "gather" not in takes:
 
@@ -778,7 +778,7 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     for letter, size in getattr(saved, "_sizes", ()):
         args.bind(letter, size, "the forward call")
     if dy is None:
-        raise TypeError(f"{args.op}: {name} is None, expected the gradient of what forward returned")
+        raise TypeError(f"{args.op}: {name} is None, expected the gradient of forward's output")
     self.check_state(args, "dstate", dstate)
     checked: Array = args.array(name, dy, *self.output_forms)
     return checked
@@ -788,7 +788,7 @@ def _check_hidden(self: Any, saved: Any, dh: Any) -> None:
     """Checks the gradient of `hidden_states`."""
     h, op = self.hidden_states(saved), f"{type(self).__name__}.backward"
     if h is None:
-        raise ValueError(f"{op}: got dh, expected None: what forward returned has no hidden states")
+        raise ValueError(f"{op}: got dh, expected None: forward's result has no hidden states")
     shape, dtype = getattr(dh, "shape", None), getattr(dh, "dtype", None)
     if shape != h.shape or dtype is None or dtype.kind != h.dtype.kind:
         got = an(type(dh).__name__) if dtype is None else f"{tuple(dh.shape)} of {dtype}"

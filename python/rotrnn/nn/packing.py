@@ -1,8 +1,8 @@
 """Packed rows: sequences that lie one after the other in a row, without padding (`Context.cu_seqlens` and `reset`).
 
-What acts on each step on its own runs on a packed row as it is. What runs along time gets the segments of the row as a
-padded batch with lengths. `Segments.batch` and `Segments.packed` gather rows, and each is the adjoint of the other.
-Segments are grouped by length, so that there is at most as much padding as there are steps; each group is a batch.
+Functions of each step run on a packed row directly. Functions along time get the segments of the row as a padded batch
+with lengths. `Segments.batch` and `Segments.packed` gather rows, and each is the adjoint of the other. Segments are
+grouped by length, so that there is at most as much padding as there are steps; each group is a batch.
 
 A recurrent layer is unpacked as a whole (`rotrnn.nn.layer.Recurrent`), a program line by line (`rotrnn.nn.program`).
 """
@@ -26,8 +26,8 @@ from rotrnn.ops.pointwise import rows_of
 
 Index = npt.NDArray[np.int64]
 RATIOS = (math.inf, 16, 8, 4, 2)
-"""How much longer than its shortest segment the longest one of a group may be: the first ratio with which there is at
-most as much padding as there are steps. 2 ensures it."""
+"""Limits of the ratio of a group's longest to its shortest segment. The first limit with no more padding than steps is
+used; 2 ensures it."""
 
 
 class Packed(NamedTuple):
@@ -120,9 +120,9 @@ class Group:
 class Segments:
     """The segments of a packed batch (B, T): their first steps and their lengths, (S,) each, counted through all rows.
 
-    By `reset`, rows are cut into segments, and states are those of rows: `begins` (B,) are the segments that begin with
-    the given state of their row, -1 where it is reset before the first step, and `ends` (B,) the last segments of rows,
-    whose state is the one after. Otherwise both are None, and each segment has a state.
+    By `reset`, rows are cut into segments, and each row has a state: `begins` (B,) are the segments that begin with the
+    given state of their row, -1 where it is reset before the first step, and `ends` (B,) the last segments of rows,
+    whose final state is the row's. Otherwise both are None, and each segment has a state.
 
     If they run `together`, all segments are one group, however much padding there is.
     """
@@ -136,7 +136,7 @@ class Segments:
     together: bool = False
 
     def as_one(self, together: bool) -> Segments:
-        """Returns the segments as one group, if they run `together`; else these, whose groups are known."""
+        """Returns the segments as one group if they run `together`, else unchanged, with their groups computed."""
         return replace(self, together=True) if together and not self.together else self
 
     @cached_property
@@ -180,8 +180,8 @@ class Segments:
     # ---- states: arrays with a row for each segment, tuples of them, or None ----
 
     def collected(self, parts: Sequence[Any], newest_last: Any = False) -> Any:
-        """Returns (S, ...) of (n, ...) for each group, or tuples of these: the adjoint of `Group.of`. An array that has
-        grown less than that of another group gets rows of zeros (`StateArray.newest_last`)."""
+        """Returns (S, ...) from (n, ...) for each group, or tuples of these: the adjoint of `Group.of`. An array that
+        has grown less than another group's gets rows of zeros (`StateArray.newest_last`)."""
         first = parts[0]
         if first is None or (len(parts) == 1 and not isinstance(first, tuple)):
             return first
@@ -195,14 +195,14 @@ class Segments:
         return whole
 
     def before(self, state: Any) -> Any:
-        """Returns the states before segments, of the given ones: zero for a segment that begins by a reset."""
+        """Returns the states before segments from the given states: zero for a segment that begins by a reset."""
         return state if self.begins is None else each(lambda leaf: self._spread(leaf, self.begins), state)
 
     def before_backward(self, dstate: Any) -> Any:
         return dstate if self.begins is None else each(lambda leaf: self._taken(leaf, self.begins), dstate)
 
     def after(self, state: Any) -> Any:
-        """Returns the states after the batch, of those after segments."""
+        """Returns the states after the batch from the states after segments."""
         return state if self.ends is None else each(lambda leaf: self._taken(leaf, self.ends), state)
 
     def after_backward(self, dstate: Any) -> Any:
@@ -224,9 +224,9 @@ class Segments:
 
 
 class PackedSaved(NamedTuple):
-    """Saved by a layer, or a line of a program, that was unpacked: what it saved of each group. Of a layer also which
-    arrays of its state have the newest steps last (`StateArray.newest_last`), and of a line the shapes of its state
-    after each group."""
+    """Saved by an unpacked layer, or line of a program: the saved arrays of each group. For a layer also which arrays
+    of its state have the newest steps last (`StateArray.newest_last`), for a line the shapes of its state after each
+    group."""
 
     segments: Segments
     parts: tuple[Any, ...]
@@ -252,7 +252,7 @@ class PackedSaved(NamedTuple):
 
 
 def inside(saved: Any, name: str) -> Any:
-    """Returns an attribute of what a layer saved: what another layer in it saved."""
+    """Returns an attribute of a layer's `saved`: the `saved` of a layer inside it."""
     if not isinstance(saved, PackedSaved):
         return getattr(saved, name)
     return PackedSaved(saved.segments, tuple(getattr(one, name) for one in saved.parts))
@@ -284,7 +284,7 @@ def of_group(group: Group, dstate: Any, shapes: Any, newest_last: Any) -> Any:
 
 
 def total(gradients: Sequence[Any]) -> Any:
-    """Returns the sum of gradients of a parameter, of which None stands for zero."""
+    """Returns the sum of gradients of a parameter; None stands for zero."""
     there = [one for one in gradients if one is not None]
     return reduce(np.add, there) if there else None
 
@@ -324,8 +324,8 @@ def check_segments(args: Boundary, cu_seqlens: Any, reset: Any, lengths: Any) ->
 
 
 class AsBatch(NamedTuple):
-    """Segments of (B, T, ...) as one ragged batch (S, L, ...), of pairs (S / 2, 2, L, ...): the rows of its steps, in
-    padding any row, the lengths, and where each step (B, T) is in the batch, whose rows are one table.
+    """Segments of (B, T, ...) as one ragged batch (S, L, ...), for pairs (S / 2, 2, L, ...): the rows of its steps (any
+    row in padding), the lengths, and where each step (B, T) is in the batch, whose rows are one table.
 
     By `reset`, `origins` (S,) are the rows of B with whose state segments begin, -1 for those that begin by a reset,
     and `ends` (B,) the last segments of rows."""
@@ -381,14 +381,14 @@ def _of_resets(args: Boundary, reset: Array, B: int, T: int) -> Segments:
         raise TypeError(f"{args.op}: reset has dtype {reset.dtype}, expected bool")
     if reset.shape != (B, T):
         raise ValueError(f"{args.op}: reset has shape {reset.shape}, expected (B={B}, T={T})")
-    rows, at = np.nonzero(np.concatenate([np.ones((B, 1), bool), reset[:, 1:]], 1))  # with T = 0, an empty one a row
+    rows, at = np.nonzero(np.concatenate([np.ones((B, 1), bool), reset[:, 1:]], 1))  # with T = 0, one a row
     starts, first = rows * T + at, np.searchsorted(rows, np.arange(B))
     begins = np.where(reset[:, :1].any(1), -1, first)
     return Segments(B, T, starts, np.diff(starts, append=B * T), begins, np.append(first[1:], len(rows)) - 1)
 
 
 def _cuts(falling: Index, ratio: float) -> list[tuple[int, int]]:
-    """Returns where groups begin and end, of lengths that fall."""
+    """Returns where groups begin and end, for lengths in decreasing order."""
     cuts = [(0, 0)]
     while cuts[-1][1] < len(falling):
         first = cuts[-1][1]
@@ -397,14 +397,14 @@ def _cuts(falling: Index, ratio: float) -> list[tuple[int, int]]:
 
 
 def _grown(leaf: Array, count: int, newest_last: bool) -> Array:
-    """Returns an array with `count` rows on its second axis, of which the further ones are zero."""
+    """Returns an array extended with zeros to `count` rows on its second axis."""
     more = np.zeros((len(leaf), count - leaf.shape[1], *leaf.shape[2:]), leaf.dtype, like=leaf)
     grown: Array = np.concatenate([more, leaf] if newest_last else [leaf, more], 1)
     return grown
 
 
 def _joined(tables: list[Array]) -> Array:
-    """Returns tables below each other, in memory of the pool: new memory would cost more than the copy."""
+    """Concatenates tables, in memory of the pool: new memory would cost more than the copy."""
     if len(tables) == 1:
         return tables[0]
     joined, first = empty((sum(map(len, tables)), tables[0].shape[1]), tables[0].dtype, tables[0]), 0

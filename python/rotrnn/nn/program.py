@@ -13,8 +13,8 @@ The registers of a program are the input, the layer's parameters, and the output
 instructions in order. Backward walks them in reverse, each by its own adjoint, and adds up the gradients of registers
 that several instructions read. The program is known before any array is, so nothing is traced or taped:
 
-- an instruction all of whose inputs are parameters is run once for many steps (`prepare`), and again in backward;
-- what forward saves is what adjoints read (`Instruction.reads`). Outputs of `light` instructions are computed again;
+- an instruction whose inputs are all parameters runs once for many steps (`prepare`), and again in backward;
+- forward saves the registers that adjoints read (`Instruction.reads`). Outputs of `light` instructions are recomputed;
 - the state is the states of the instructions, in order.
 
 Input and output are masked: padding beyond the lengths is never read, and is zero in y and in dx.
@@ -57,16 +57,16 @@ from rotrnn.ops.pointwise import mask_padding
 
 Shape = tuple[int, ...]
 INSTRUCTIONS = "rotrnn.nn.instructions"
-"""The module whose instructions go by their names alone."""
+"""The module whose instructions are named without a module."""
 
 
 class Call:
-    """What a call of an instruction has beside its inputs: the context, its states, and what it keeps for its adjoint.
+    """The data of a call of an instruction beside its inputs: the context, its states, and values kept for its adjoint.
 
-    `state` are the arrays of its state before x, None before the first step, and forward sets those after x in `after`.
-    Backward gets the gradients of the latter in `dafter`, None if nothing depends on them, and sets those of the former
-    in `dbefore`. What forward sets in `kept` backward finds there. `shapes` are those of the inputs. In a step of
-    streaming inference, `stepping` is true, T is 1, and `prepared` is what `Instruction.prepare` returned.
+    `state` are the arrays of its state before x, None before the first step, and forward sets the arrays after x in
+    `after`. Backward gets the gradients of `after` in `dafter`, None if nothing depends on them, and sets the gradients
+    of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are the shapes of the inputs. In a step of
+    streaming inference, `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
     """
 
     __slots__ = ("after", "ctx", "dafter", "dbefore", "kept", "prepared", "shapes", "state", "stepping", "y")
@@ -92,7 +92,7 @@ class Instruction:
     A subclass is a frozen dataclass of its settings. Its ``forward(call, *inputs)`` returns an array, or as many as
     `shapes` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
     for each input, or one gradient for a single input. dy is a sequence if forward returns several arrays. A gradient
-    that is None stands for zeros. Of the inputs that are not parameters, backward gets those that `reads` names, and
+    that is None stands for zeros. Of the inputs that are not parameters, backward gets the inputs named in `reads`, and
     None for the others. Neither may write to its arguments.
     """
 
@@ -107,9 +107,8 @@ class Instruction:
     """The inputs that backward reads, by their names in forward; "y" is forward's output, or list of them, as
     ``call.y``."""
     along: ClassVar[bool] = False
-    """Whether a step's output may depend on other steps though there is no state, as in reverse. With a state it
-    always may. Of a packed row, what runs along time gets the sequences as a batch with lengths, and all else the row
-    itself."""
+    """Whether a step's output may depend on other steps without a state, as in reverse. With a state it always may. For
+    a packed row, instructions along time get the sequences as a batch with lengths, all others the row itself."""
     light: ClassVar[bool] = False
     """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
@@ -118,11 +117,11 @@ class Instruction:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if nearer(cls, "forward", "emit"):
-            cls.emit = Instruction.emit  # type: ignore[method-assign]  # lines of a base would compute something else
+            cls.emit = Instruction.emit  # type: ignore[method-assign]  # the base's lines do not fit
 
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
-        """Returns the shapes of its outputs without (B, T), from those of its inputs; parameters have all their axes.
-        Raises ValueError where inputs do not fit."""
+        """Returns the shapes of its outputs without (B, T), from the shapes of its inputs; parameters have all their
+        axes. Raises ValueError where inputs do not fit."""
         taken, given = self.form.split(" -> ")
         sizes: dict[str, Shape] = {}
         forms = taken.split("; ")
@@ -144,7 +143,7 @@ class Instruction:
         """Checks its arrays of a state, or of a gradient of one (`name` begins with d), beyond their shapes."""
 
     def prepare(self, *inputs: Any, **named: Any) -> Any:
-        """Returns what many steps share, from its inputs, of which only parameters are given."""
+        """Returns values that many steps share, from its inputs; only parameters are given."""
         return None
 
     def emit(self, to: Listing, line: Line, *inputs: Any) -> Any:
@@ -172,7 +171,7 @@ def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
 
 @cache
 def _input_names(forward: Any) -> tuple[str, ...]:
-    """Returns the names of the inputs of an instruction's forward, without those of a starred argument."""
+    """Returns the names of the inputs of an instruction's forward, except of a starred argument."""
     takes = inspect.signature(forward).parameters.values()
     return tuple(one.name for one in takes if one.kind is one.POSITIONAL_OR_KEYWORD)[2:]  # after self and call
 
@@ -212,7 +211,7 @@ class Line:
 @dataclass(frozen=True)
 class Program:
     """The registers of a layer by name, its lines, and the place of its output. Register 0 is the input x, then come
-    the `parameters`. The registers that are `shown` can be asked for (`Programmed.registers`)."""
+    the `parameters`. `Programmed.registers` returns the registers that are `shown`."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -247,7 +246,7 @@ class Program:
 
     @cached_property
     def kept(self) -> dict[str, int]:
-        """The registers that forward saves: those that adjoints read, or from which these are computed again."""
+        """The registers that forward saves: registers that adjoints read, or from which these are recomputed."""
         read = {one.place for one in self.shown.values()}.union(*map(_read, self.lines))
         saved: set[int] = set()
         for line in reversed(self.lines):
@@ -260,14 +259,14 @@ class Program:
 
     @cached_property
     def again(self) -> tuple[tuple[Line, ...], ...]:
-        """For each line, those that are run again before its adjoint."""
+        """For each line, the lines that are run again before its adjoint."""
         known, found = {*self.kept.values(), *self.fixed}, []
         for line in reversed(self.all_lines):
             found.append(self.missing(_read(line), known))
         return tuple(reversed(found))
 
     def missing(self, places: set[int], known: set[int]) -> tuple[Line, ...]:
-        """Returns the lines that compute registers from `known` ones, and adds what they compute to these."""
+        """Returns the lines that compute registers from `known` registers, and adds their outputs to `known`."""
         found: list[Line] = []
         for line in reversed(self.lines):
             if not (places - known).isdisjoint(line.outputs):
@@ -290,7 +289,7 @@ class Program:
         return tuple(slice(*ends[i : i + 2]) if line.states else None for i, line in enumerate(self.lines))
 
     def split(self, state: State) -> list[tuple[Any, ...] | None]:
-        """Returns for each line its arrays of a state, or of a gradient of it; None for those of none."""
+        """Returns for each line its arrays of a state, or of a gradient of it; None for lines without a state."""
         arrays = state if isinstance(state, tuple) else (state,)
         return [None if state is None or one is None else arrays[one] for one in self.slices]
 
@@ -374,9 +373,9 @@ class Builder:
         return value
 
     def returns(self, y: Register, /, **shown: Register) -> Program:
-        """Returns the program, whose output is y, of the layer's width. Registers that are `shown` can be asked for by
-        these names (`Programmed.registers`); "h" is the layer's vector of hidden states. Raises ValueError if y has
-        another shape, or if a line's output or a parameter is not read."""
+        """Returns the program, whose output is y, of the layer's width. `Programmed.registers` returns the registers
+        that are `shown` by these names; "h" is the layer's vector of hidden states. Raises ValueError if y has another
+        shape, or if a line's output or a parameter is not read."""
         title = f"{self._title}: returns"
         for name, one in {"y": y, **shown}.items():
             if self._register(f"{title}: {name}", one) is None or isinstance(one, str):
@@ -394,16 +393,16 @@ class Builder:
 
 
 class Prepared(NamedTuple):
-    """What depends on parameters alone: registers, and what each line has prepared."""
+    """Values that depend on parameters alone: registers, and the prepared values of each line."""
 
     registers: tuple[Array, ...]
     lines: tuple[Any, ...]
 
 
 class ProgramSaved(NamedTuple):
-    """Saved for backward: registers by name, what each line has kept, the lengths, the states before and after x, and
-    the segments of a packed row. The state after x is None for a bidirectional layer. What a line along time has kept
-    of a packed row is a `PackedSaved`."""
+    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and after x,
+    and the segments of a packed row. The state after x is None for a bidirectional layer. For a packed row, a line
+    along time keeps a `PackedSaved`."""
 
     registers: dict[str, Array]
     kept: dict[str, Any]
@@ -429,7 +428,7 @@ class Programmed(Recurrent):
         if not isinstance(program, Program):
             kind = type(self).__name__
             raise TypeError(
-                f"{kind}.program: returned {an(type(program).__name__)}, expected what Builder.returns returns"
+                f"{kind}.program: returned {an(type(program).__name__)}, expected the result of Builder.returns"
             )
         return program
 
@@ -465,7 +464,7 @@ class Programmed(Recurrent):
         return self.state_lanes if "h" not in self._program.shown else self.hidden.lanes
 
     def prepare(self, params: Params) -> Prepared:
-        """Returns what depends on the parameters alone."""
+        """Returns the values that depend on the parameters alone."""
         program, values = self.begun(params, TRUSTED)
         fixed = tuple(values[place] for place in program.fixed_outputs)
         return Prepared(fixed, tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines))
@@ -501,8 +500,8 @@ class Programmed(Recurrent):
         return self.emitted(to, params, x)["y"]
 
     def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
-        """Appends the lines that depend on the input; what depends on parameters alone is computed. Returns the
-        registers of the output, "y", and of those that are shown."""
+        """Appends the lines that depend on the input; values that depend on parameters alone are computed. Returns the
+        registers of the output, "y", and the shown registers."""
         program, values = self.begun(to.exact(params))
         values[0] = x
         for line in program.lines:
@@ -584,7 +583,7 @@ class Programmed(Recurrent):
         return np.zeros_like(dy) if dx is None else dx, dparams, whole
 
     def registers(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> dict[str, Array]:
-        """Returns the registers that the program shows, by name. Arguments and errors are those of `forward`."""
+        """Returns the registers that the program shows, by name. Arguments and errors as in `forward`."""
         _, saved = self.forward(params, x, ctx, state)
         program, values = self.begun(params, ctx)
         for name, place in program.kept.items():
@@ -595,7 +594,7 @@ class Programmed(Recurrent):
         return {name: values[one.place] for name, one in program.shown.items()}
 
     def begun(self, params: Params, ctx: Context = TRUSTED, ready: Prepared | None = None) -> tuple[Program, list[Any]]:
-        """Returns the program and its registers, of which those that depend on parameters alone have values."""
+        """Returns the program and its registers, with values for the registers that depend on parameters alone."""
         program = self._program
         values: list[Any] = [None] * (len(program.names) + 1)
         for place, name in enumerate(program.parameters, 1):
@@ -646,7 +645,7 @@ def _read(line: Line) -> set[int]:
 
 
 def _explain(error: Exception, title: str, line: Line) -> None:
-    """Raises an error of an adjoint that came across None again, with the names of what it does not get."""
+    """Re-raises an error of an adjoint that met None, with the names of the inputs that it does not get."""
     names, reads = _input_names(type(line.instruction).forward), line.instruction.reads
     given = [*zip(names, line.inputs, line.read, strict=False), ("y", line.outputs[0], MISSING)]
     unread = [name for name, place, read in given if place != read and name not in reads]
@@ -677,7 +676,7 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
 
 
 def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *read: Any) -> tuple[Any, ...]:
-    """The adjoint of `_run_packed`, with the arguments of the instruction's own."""
+    """The adjoint of `_run_packed`, with the arguments of the instruction's adjoint."""
     segments = call.kept.segments
     newest = tuple(one.newest_last for one in line.states)
     found, before = [], []
@@ -701,14 +700,14 @@ def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *rea
 def _of_group(
     places: tuple[int, ...], fixed: frozenset[int], values: Sequence[Any], segments: Segments, group: Group
 ) -> list[Any]:
-    """Returns registers of a packed row as a group of its segments has them."""
+    """Returns a group's part of the registers of a packed row."""
     return [
         value if place in fixed else _along(value, segments, group) for place, value in zip(places, values, strict=True)
     ]
 
 
 def _along(value: Any, segments: Segments, group: Group) -> Any:
-    """Returns an array along time, or several, or None, as a group of segments has it."""
+    """Returns a group's part of an array along time, or of several, or None."""
     if isinstance(value, list):
         return [_along(one, segments, group) for one in value]
     return None if value is None else segments.batch(group, value)

@@ -1,4 +1,4 @@
-"""What forward saves, as a tree of arrays: its leaves by name, and a structure with everything else.
+"""The `saved` of forward as a tree of arrays: its leaves by name, and a structure with everything else.
 
     y, saved           = layer.forward(params, x, ctx)
     arrays, structure  = flatten_saved(saved)            # {"layer.h": array, ...}, static
@@ -10,11 +10,10 @@ settings, and the module whose forward returned it (`rotrnn.nn.module.mark`). Th
 and does not depend on the shapes of arrays.
 
 Structure and shapes depend only on the shapes and dtypes of the input, the state and the parameters, on whether the
-context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths;
-those of packed rows alone do, on where sequences begin (`rotrnn.nn.packing`). So code that keeps or copies what forward
-saves (captured graphs, adapters to other frameworks, a choice of what to recompute) can be set up before the first
-forward, from `saved_shapes`. The seed and step of a context are values, too: the key of an applied dropout mask is an
-array.
+context has lengths and places, and on its flags. They do not depend on the values of arrays, including lengths. Only
+for packed rows do they depend on where sequences begin (`rotrnn.nn.packing`). So code that keeps or copies `saved`
+(captured graphs, adapters to other frameworks, recomputation) can be set up before the first forward, from
+`saved_shapes`. The seed and step of a context are values, too: the key of an applied dropout mask is an array.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ def flatten_saved(saved: Any) -> tuple[dict[str, Array], Structure]:
 
 
 def unflatten_saved(structure: Structure, arrays: Mapping[str, Array]) -> Any:
-    """Rebuilds what forward saved from a structure and arrays: the inverse of `flatten_saved`.
+    """Rebuilds `saved` from a structure and arrays: the inverse of `flatten_saved`.
 
     Raises
     ------
     ValueError
-        The names of the arrays differ from those of the structure's leaves.
+        The names of the arrays differ from the names of the structure's leaves.
     """
     names = leaf_names(structure)
     if set(names) != arrays.keys():
@@ -95,7 +94,7 @@ def unflatten_saved(structure: Structure, arrays: Mapping[str, Array]) -> Any:
 
 
 def arrays_of(structure: Structure, saved: Any) -> list[Array]:
-    """Returns the arrays in `saved`, of which the structure is known, in the order of `flatten_saved`."""
+    """Returns the arrays in `saved`, whose structure is known, in the order of `flatten_saved`."""
     arrays: list[Array] = []
     _gather(structure, saved, arrays)
     return arrays
@@ -127,7 +126,7 @@ def saved_shapes(
     *,
     inputs: npt.DTypeLike | None = None,
 ) -> tuple[dict[str, Shape], Structure]:
-    """Returns (shapes by name, structure) of what forward of a layer, block, stack or model saves for an input shape.
+    """Returns (shapes by name, structure) of the `saved` of a layer, block, stack or model for an input shape.
 
     Runs forward on zeros, with a copy of the parameters (because batch norm updates its running statistics).
 

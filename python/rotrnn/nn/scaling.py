@@ -1,7 +1,7 @@
 """Numbers kept in range: powers of two that bring them near 1, and an exponential that stays finite.
 
-With the powers, sums of squares neither overflow nor vanish; and the floor of a residual does not treat the small
-gradients of a mean over a long batch as zero, whose adjoint, which is linear, is solved for 2^-e of them.
+With the powers, sums of squares neither overflow nor vanish. The floor of a residual would treat the small gradients of
+a mean over a long batch as zero, so the adjoint, which is linear, is solved for 2^-e times the gradients.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ from rotrnn.ops.pointwise import count_steps
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SQUARINGS = 12
-"""Of `norm_bound`: for n = 1024 the bound is at most n^(1 / 2^13) - 1 = 0.09 % above the norm."""
+"""Squarings in `norm_bound`: for n = 1024 the bound is at most n^(1 / 2^13) - 1 = 0.09 % above the norm."""
 
 
 class Measured(NamedTuple):
-    """V (H,) of a batch, and what its adjoint needs: the input and the map into the planes, v and its scans for each
-    direction, the number of steps, and lengths."""
+    """V (H,) of a batch, and the arrays that its adjoint needs: the input and the map into the planes, v and its scans
+    for each direction, the number of steps, and lengths."""
 
     energy: Array
     x: Array
@@ -49,7 +49,7 @@ def measure(
     gather: Gather | None = None,
 ) -> Measured:  # fmt: skip
     """Returns V of each head for x (B, T, D), with the transitions a (planes,), ``leak = 1 - gamma^2`` (H,), and w_in
-    (2 planes, D) without a gain. Of two directions, it is the mean. Without a valid step, V is zero."""
+    (2 planes, D) without a gain. For two directions, it is the mean. Without a valid step, V is zero."""
     H = len(leak)
     v = mask_steps(dense(x, w_in), lengths).view(complex_of(w_in.dtype))
     scans, total = [], np.zeros(H, like=leak)
@@ -98,7 +98,7 @@ def norm_bound(B: Array) -> NormBound:
     """Returns for each B (H, W, D) the Schatten norm ``tr((B B^T)^p)^(1 / 2p)``, p = 2^12: at least the largest
     singular value, and at most ``min(W, D)^(1 / 2p)`` times it. Its gradient is ``(B B^T)^(p-1) B`` up to a factor.
 
-    It comes from products of matrices alone, so that results have the same bits for any number of threads.
+    It comes from products of matrices alone, so results have the same bits for any number of threads.
     """
     wide = B.shape[1] > B.shape[2]
     A = B.swapaxes(1, 2) if wide else B

@@ -1,4 +1,4 @@
-"""Tables of what a module consists of, and of arrays in a tree: parameters, gradients, states, what forward saved."""
+"""Tables of the parts of a module, and of arrays in a tree: parameters, gradients, states, `saved`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BUFFERS = frozenset(
     name + direction for name in ("running_mean", "running_var", "running_spectrum") for direction in ("", "_reverse")
 )
 """Names of entries of `params` that are not trained by gradients; forward updates them in place in training mode.
-`Bidirectional` adds "_reverse" to those of its second copy."""
+`Bidirectional` adds "_reverse" to the names of its second copy."""
 
 
 class Summary(str):
-    """A text that Python's prompt and notebooks show as it is."""
+    """A text that Python's prompt and notebooks show without quotes."""
 
     __slots__ = ()
 
@@ -36,13 +36,13 @@ class Part:
 
     @property
     def numbers(self) -> int:
-        """Number of elements, without those of the buffers in it."""
+        """Number of elements, without buffers inside it."""
         own = 0 if self.shape is None else math.prod(self.shape)
         return own + sum(part.numbers for name, part in self.parts.items() if name not in BUFFERS)
 
 
 class Summarised:
-    """What has a row for each of its parts: the base class of modules."""
+    """An object with a row for each of its parts: the base class of modules."""
 
     def _part(self) -> Part:
         raise NotImplementedError
@@ -53,12 +53,12 @@ def summary(tree: Any) -> Summary:
 
     A row is a part: the settings of a module, or dtype and shape of an array, and the number of elements. Equal blocks
     that follow each other are shown once, as "0 to 5", with "6 x" before the number of elements of one. The running
-    averages of batch norm are shown, but not counted where they are part of something, because they are not trained.
+    averages of batch norm are shown, but not counted in sums, because they are not trained.
 
     Parameters
     ----------
     tree : Module, or arrays in dicts, tuples and dataclasses
-        Such as ``params``, the gradients, a state, or the ``saved`` of forward. Values that are no arrays are left out.
+        Such as ``params``, the gradients, a state, or the ``saved`` of forward. Other values are left out.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def summary(tree: Any) -> Summary:
 
 
 def _part(value: Any) -> Part | None:
-    """Returns the parts of a module or of a tree of arrays; None of what holds no array."""
+    """Returns the parts of a module or of a tree of arrays; None if it holds no array."""
     if isinstance(value, Summarised):
         return value._part()
     if is_array(value):
@@ -136,7 +136,7 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
 
 
 def in_brief(saved: Any) -> str:
-    """Returns a line on what forward saved: its type, the number of its arrays, and their bytes."""
+    """Returns a line on `saved`: its type, the number of its arrays, and their bytes."""
     arrays: dict[int, Any] = {}
     nodes = [saved]
     while nodes:

@@ -2,12 +2,12 @@
 
 Each module lists its public names in its ``__all__``.
 
-Order of arguments: what acts on each step alone takes x, then its weights, as torch.nn.functional does. Recurrences and
+Order of arguments: functions of each step alone take x, then the weights, as in torch.nn.functional. Recurrences and
 mixers take their coefficients, x (or u) and the initial state, as in ``h_t = a_t h_{t-1} + x_t``. Two families keep the
 order of their papers: the selective scans (x, delta, A, B, C), and attention and its relatives (q, k, v). Initial
 states are h0, c0, n0, m0, final states hT, cT, nT, mT; a state of several arrays is `state`. A backward function takes
-the gradient of the output, then arguments of forward in their order, with what forward returned where it is needed,
-then by keyword dhT, the gradient of a final state.
+the gradient of the output, then arguments of forward in their order, with results of forward where needed, then by
+keyword dhT, the gradient of a final state.
 """
 
 from typing import TYPE_CHECKING

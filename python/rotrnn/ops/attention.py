@@ -41,7 +41,8 @@ def _take(
     window: int | None,
     **arrays: npt.ArrayLike,
 ) -> dict[str, Any]:
-    """Takes the arguments of `attention` or its adjoint. Returns those of a kernel that say what queries attend to."""
+    """Takes the arguments of `attention` or its adjoint. Returns the kernel's arguments that say which keys queries
+    attend to."""
     args.bind("H", args.integer("heads", heads, 1), "heads")
     seen = args.window(window)
     lengths = args.take(ATTENTION, **arrays, lengths=lengths)["lengths"]
@@ -79,8 +80,8 @@ def attention(
     q : (B, T, D)
         Queries. float32 or float64; `q`, `k` and `v` are promoted to their common dtype.
     k, v : (B, S, D)
-        Keys and values. For each sequence, the `past` ones come first, then those of its queries; later rows are never
-        read.
+        Keys and values. For each sequence, the `past` rows come first, then the rows of its queries; later rows are
+        never read.
     heads : int
         Number of heads, a divisor of D. The channels of a head are contiguous.
     lengths : (B,) integers in [0, T], optional
@@ -182,7 +183,7 @@ def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, b
     Parameters
     ----------
     x : (B, T, D)
-        float32 or float64. Each step is rotated on its own, so padding stays padding.
+        float32 or float64. Each step is rotated separately, so padding stays padding.
     heads : int
         Number of heads, of even width D / heads = 2P. The channels of a head are contiguous.
     past : (B,) integers, optional

@@ -75,7 +75,7 @@ def diagonal_bank(
         Input.
     h0 : (B, D, N) complex, optional
         Initial states; with `reverse` they enter at the last valid step. With a window, (B, L-1, D) real: the inputs
-        before the first step, most recent last (with `reverse`, those after the last valid step, nearest last).
+        before the first step, most recent last (with `reverse`, the inputs after the last valid step, nearest last).
     window : int, optional
         L: y depends on exactly the last L inputs. Computed by `causal_conv` with the response of each channel
         (`bank_response`): L products per step, and no states.
@@ -118,7 +118,7 @@ def diagonal_bank_backward(
     *,
     reverse: bool = False,
 ) -> BankGrads:
-    """Adjoint of `diagonal_bank`. The states within each tile are recomputed from those before it.
+    """Adjoint of `diagonal_bank`. The states within each tile are recomputed from the states before it.
 
     ``g_t = conj(c) dy_t + conj(a) g_{t+1}``, with dhT instead of ``conj(a) g_{t+1}`` at the last step;
     ``du_t = Re sum_n g_t + skip * dy_t``, ``da = sum g_t conj(h_{t-1})``, ``dc = sum dy_t conj(h_t)``,
@@ -220,7 +220,8 @@ def _powers(a: Array, L: int) -> Array:
 def _window_forward(
     args: Boundary, L: int, reverse: bool, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike | None
 ) -> tuple[Array, Array, BankSaved]:
-    """Filters the last L inputs, including those of h0 before the first step. With `reverse`, u is flipped in time."""
+    """Filters the last L inputs, including the inputs h0 before the first step. With `reverse`, u is flipped in
+    time."""
     given = args.take(WINDOWED, **arrays, lengths=lengths)
     u, a, c, skip, h0, steps = given.values()
     args.check_size(f"the state with window={L}", (L, *a.shape), a.dtype)

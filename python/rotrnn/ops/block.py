@@ -1,8 +1,8 @@
 """A whole residual block in one pass over tiles of time (csrc/kernels/block.c).
 
 ``xn = norm(x)``, ``y = W_out scan(a, W_in xn) + D * xn``, ``z = m_0 GELU(y)`` and
-``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Of what is between x and out
-only the states before each tile are saved for backward, and what the caller names (`KEEPABLE`).
+``out = x + m_1 (W_v z + b_v) s(W_g z + b_g)``, with dropout masks m and the sigmoid s. Between x and out, only the
+states before each tile are saved for backward, and the arrays that the caller names (`KEEPABLE`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Gating(NamedTuple):
     """GELU, dropout, GLU, dropout, in one of the forms of `rotrnn.nn.Gate`: w (D, D), b (D,). Only the form "full" has
     `w_value` and `b_value`.
 
-    The masks are those of `dropout` with site `site` and `site` + 1, for sequences at `places`.
+    The masks are the masks of `dropout` with site `site` and `site` + 1, for sequences at `places`.
     """
 
     form: str
@@ -81,13 +81,14 @@ class Gating(NamedTuple):
 
 
 KEEPABLE = ("layer", "states", "products")
-"""What a block can keep for backward, which else makes it again: the layer's output (B, T, D), its states (K, B, T, 2N)
-and the gate's products before the sigmoid, W_g z + b_g and in the full form W_v z + b_v, (1 or 2, B, T, D)."""
+"""Arrays that a block can keep for backward instead of recomputing them: the layer's output (B, T, D), its states (K,
+B, T, 2N) and the gate's products before the sigmoid, W_g z + b_g and in the full form W_v z + b_v, (1 or 2, B, T,
+D)."""
 
 
 class BlockSaved(NamedTuple):
-    """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and what else is kept
-    (`KEEPABLE`). In the precision "bf16" outputs and states are kept as bfloat16; so is, on a GPU, every state
+    """Saved for backward: the input, h0, lengths, the states before each tile, (K, B, tiles, N), and further kept
+    arrays (`KEEPABLE`). In the precision "bf16" outputs and states are kept as bfloat16; so is, on a GPU, every state
     (`new_states`).
     """
 
@@ -101,7 +102,7 @@ class BlockSaved(NamedTuple):
 
 
 class BlockResult(NamedTuple):
-    """Output (B, T, D), final states (K, B, N), and what is saved for backward.
+    """Output (B, T, D), final states (K, B, N), and the saved arrays for backward.
 
     `moments`, if requested, are the mean and biased variance of the output over valid steps, (D,).
     """
@@ -168,8 +169,8 @@ def residual_block(
     moments : bool
         Also compute the mean and variance of the output, for a batch norm that follows. Needs at least one valid step.
     keep : collection of str
-        What to keep for backward besides the least, of `KEEPABLE`; results are the same. On a GPU, which saves every
-        state, "layer" alone.
+        Further arrays to keep for backward, from `KEEPABLE`; results are the same. On a GPU, which saves every state,
+        only "layer".
     exact : (N,), complex128, optional
         As in `linear_layer`.
 
@@ -207,19 +208,19 @@ def residual_block(
 
 
 def keepable(x: Array) -> tuple[str, ...]:
-    """Returns those of `KEEPABLE` that the device of x can keep."""
+    """Returns the names in `KEEPABLE` that the device of x can keep."""
     return KEEPABLE if device_of(x).tile > 1 else KEEPABLE[:1]
 
 
 def kept_shapes(shape: tuple[int, ...], system: System, form: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of all that a block can keep, for an x of shape (B, T, D)."""
+    """Returns the shapes of all arrays that a block can keep, for an x of shape (B, T, D)."""
     B, T, _ = shape
     K, _, L = system.w_out.shape
     return {"layer": shape, "states": (K, B, T, L), "products": (2 if form == "full" else 1, *shape)}
 
 
 def kept_dtype(x: Array, name: str) -> np.dtype[Any]:
-    """Returns the dtype of what a block keeps for x, of the dtype of the call."""
+    """Returns the dtype of the arrays that a block keeps for x, given the dtype of the call."""
     return BF16 if name != "products" and rounds(x) else x.dtype
 
 
@@ -304,7 +305,7 @@ def residual_block_backward(
 def _checked_kept(
     args: Boundary, name: str, one: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array | None:
-    """Returns what forward kept as the kernel takes it, or None if it was not kept."""
+    """Returns a kept array in the form of the kernel, or None if it was not kept."""
     if one is None:
         return None
     array = args.any_array(f"saved.{name}", one)

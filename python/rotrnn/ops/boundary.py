@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INTEGERS = tuple(np.dtype(kind) for kind in ("i8", "i4", "i2", "i1", "u4", "u2", "u1"))
 """Integer dtypes that convert to int64 without loss."""
 MOST_PLANS = 1000
-"""Of an op. A model's arrays have few shapes; another program's may always have new ones."""
+"""Most plans of an op. A model's arrays have few shapes; other programs may always bring new shapes."""
 _INTEGER = (int, np.integer)
 
 
@@ -44,7 +44,7 @@ class Windowed(Along, total=False):
 
 
 class CheckedLengths(np.ndarray[tuple[int], np.dtype[np.int64]]):
-    """Lengths (B,) int64 that have been checked against the B and T in `fits`, and are read-only.
+    """Read-only lengths (B,) int64, checked against the B and T in `fits`.
 
     `Boundary.lengths` creates them, and accepts checked lengths with the same B and T without a second check or copy.
     Results computed from them are plain arrays, and `fits` of a view is None.
@@ -93,14 +93,14 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
 
 
 def asked(first: Array, *more: Array | None) -> Any:
-    """Returns a result, or a tuple of it and of those that were asked for."""
+    """Returns a result, or a tuple of it and the requested others."""
     there = [one for one in more if one is not None]
     return (first, *there) if there else first
 
 
 def rename(error: Exception, inner: str, outer: str) -> None:
-    """Raises an error whose message begins with `inner` again, with `outer` instead: so a call names an argument that
-    an inner op has refused."""
+    """Re-raises an error with the prefix `inner` of its message replaced by `outer`, so that a call names an argument
+    that an inner op has refused."""
     message = str(error)
     if message.startswith(inner):
         raise type(error)(outer + message.removeprefix(inner)) from error
@@ -116,7 +116,7 @@ def only(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]) -> npt.NDA
 
 
 def longer(lengths: Any, times: int) -> Any:
-    """Returns the lengths of checked sequences of which each step has become so many; None for None."""
+    """Returns the lengths of checked sequences if each step becomes several; None for None."""
     if lengths is None:
         return None
     B, T = lengths.fits
@@ -137,7 +137,7 @@ def _letters(form: str) -> tuple[str, ...]:
 
 
 class Plan(NamedTuple):
-    """What follows from names, shapes and dtypes of a call's arrays, and so is found out once for all such calls."""
+    """Facts that follow from names, shapes and dtypes of a call's arrays, computed once for all such calls."""
 
     size: dict[str, int]
     source: dict[str, str]
@@ -156,16 +156,16 @@ class Boundary:
     >>> x = args.array("x", x, "B T N")               # must agree with the bound sizes
     >>> a, x = args.common(a, x)                      # one dtype, C-contiguous, aligned
 
-    What csrc/kernels.list declares (`Declared`), `take` checks as a whole, and `run` calls a kernel with it:
+    `take` checks all arrays that csrc/kernels.list declares (`Declared`), and `run` calls a kernel with them:
 
     >>> args.take(SCAN, x=x, a=a, h0=h0, lengths=lengths)
     >>> h, hT = args.run("scan_forward", hT=True, reverse=False).values()
 
-    All arrays of a call must be on one device. `device` is that of the first array; `kernels` are the kernels of this
-    device, and `empty` and `zeros` return arrays on it.
+    All arrays of a call must be on one device: `device`, the device of the first array. `kernels` are its kernels, and
+    `empty` and `zeros` return arrays on it.
 
     A failed check raises TypeError (dtype, device) or ValueError (everything else). The message names the op, the
-    argument, what it got and what was expected.
+    argument, its value and the expected value.
     """
 
     def __init__(self, op: str) -> None:
@@ -175,16 +175,16 @@ class Boundary:
         self.device = HOST
         self._first: str | None = None
         self.given: dict[str, Any] = {}
-        """What `take` has checked, by name."""
+        """The arrays that `take` has checked, by name."""
         self._derived: Mapping[str, Any] = {}
 
     def take(
         self, declared: Declared, part_of: str = "", /, *, lengths: npt.ArrayLike | None = None, **arrays: Any
     ) -> dict[str, Any]:
-        """Checks arrays of an op, and lengths, against what is declared of them, and binds letters in this order.
-        Returns them, and keeps them for `run`: in their common dtype, as `common` does; optional ones may be None.
+        """Checks arrays of an op, and lengths, against their declarations, and binds letters in this order. Returns
+        them, and keeps them for `run`, in their common dtype like `common`. Optional arrays may be None.
 
-        `part_of` says which are parts of other arguments, for errors: "system: a c; saved: u"."""
+        `part_of` names arrays that are parts of other arguments, for errors: "system: a c; saved: u"."""
         self.declared, ready = declared, True
         shapes: list[Any] = []
         for name, value in arrays.items():
@@ -219,7 +219,7 @@ class Boundary:
         return arrays
 
     def _plan(self, arrays: dict[str, Any], part_of: str) -> Plan:
-        """Checks arrays against what is declared. Returns what follows from their shapes and dtypes."""
+        """Checks arrays against their declarations. Returns the plan for their shapes and dtypes."""
         self._derived, dtypes = self.declared.derived, []
         wholes = [one.split(": ") for one in part_of.split("; ") if one]
         called = {part: f"{whole}.{part}" for whole, parts in wholes for part in parts.split()}
@@ -232,10 +232,10 @@ class Boundary:
         return Plan(self.size, self._source, dtype, any(one != dtype for one in dtypes), {})
 
     def run(self, name: str, **more: Any) -> dict[str, Any]:
-        """Calls a declared kernel with what was taken, the bound sizes, and `more`. Returns its results by name.
+        """Calls a declared kernel with the taken arrays, the bound sizes, and `more`. Returns its results by name.
 
-        A result is a new array, or what `more` has: an array; True for a new one; False for none. A gradient that the
-        list marks as optional is there if its array is; other optional results are there if `more` asks for them.
+        A result is a new array unless `more` has an array for it, True (a new array) or False (none). A gradient that
+        the list marks as optional is returned if its array was given, other optional results if `more` asks for them.
         """
         numbers, arrays, results = self.plan.calls.get(name) or self._call(name)
         call, given, made = numbers.copy(), self.given, {}
@@ -273,7 +273,7 @@ class Boundary:
         return self.plan.calls[name]
 
     def _size(self, letter: str) -> Any:
-        """Returns the size of a letter that is bound, or that follows from another one which is; else None."""
+        """Returns the size of a letter that is bound, or that follows from a bound letter; else None."""
         if letter not in self.size and letter in self.declared.derived:
             base, size, how = self.declared.derived[letter]
             self.bind(letter, size(self.size[base] if base else 0), self._source.get(base, "") + how)
@@ -349,7 +349,7 @@ class Boundary:
         native = array.dtype.newbyteorder("=")
         if native not in kinds:
             expected = " or ".join(str(kind) for kind in kinds)
-            if array.dtype.kind == "O" and not array.ndim:  # what NumPy does not take for an array of anything
+            if array.dtype.kind == "O" and not array.ndim:  # NumPy cannot read it as an array
                 thing = array.item()
                 got = "None" if thing is None else an(type(thing).__name__)
                 raise TypeError(f"{self.op}: {name} is {got}, expected an array of {expected}")
@@ -503,7 +503,7 @@ class Boundary:
         return dtype
 
     def one_of(self, name: str, value: Any, *kinds: type) -> None:
-        """Checks that an argument is of one of the types, such as what forward saved."""
+        """Checks that an argument has one of the types, such as the type of `saved`."""
         if not isinstance(value, kinds):
             expected = " or ".join(an(kind.__name__) for kind in kinds)
             raise TypeError(f"{self.op}: {name} is {an(type(value).__name__)}, expected {expected}")
@@ -519,7 +519,7 @@ class Boundary:
         return int(window)
 
     def into(self, out: Array, like: str, *inputs: Any) -> Array:
-        """Returns for `run` a caller's `out`, which must fit like an array that was taken, and overlap no input."""
+        """Returns for `run` a caller's `out`, which must fit like a taken array, and overlap no input."""
         array = self.given[like]
         return self.out("out", out, array.shape, array.dtype, *inputs, *self.given.values())
 

@@ -72,7 +72,7 @@ def causal_conv(
     -------
     y : (B, T, D)
     hT : (B, K-1, D)
-        Only with `return_state`: the last K-1 valid inputs, including those of `state` if there are fewer steps.
+        Only with `return_state`: the last K-1 valid inputs, including rows of `state` if there are fewer steps.
 
     Raises
     ------

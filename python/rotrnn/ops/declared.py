@@ -1,4 +1,4 @@
-"""Ops as csrc/kernels.list declares them: arrays, sizes and results that C and Python share are said there alone."""
+"""Ops as declared in csrc/kernels.list, the only list of arrays, sizes and results that C and Python share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST = re.compile(r"(.+), (\w+) \? (\w+) : 1")
 
 
 def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the complex dtype whose real and imaginary parts have this dtype, or that itself."""
+    """Returns the complex dtype whose real and imaginary parts have this dtype; a complex dtype itself."""
     return np.result_type(dtype, np.complex64)
 
 
@@ -40,7 +40,7 @@ class Form(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Where a kernel's arguments come from; each with its name in the list, then that in Python."""
+    """Sources of a kernel's arguments; each with its name in the list, then its name in Python."""
 
     arguments: list[str]
     arrays: list[tuple[str, str, bool]]
@@ -48,7 +48,7 @@ class Kernel(NamedTuple):
     varying: list[tuple[str, str, int]]
     """Flags that are set if an array is there and has this rank."""
     results: list[tuple[str, str, bool, bool, list[str]]]
-    """Whether one is optional, whether it is of pairs, and its letters."""
+    """Whether it is optional, whether its numbers are pairs, and its letters."""
 
 
 class Declared:
@@ -59,20 +59,20 @@ class Declared:
     >>> args.take(CONV, x=x, w=w, bias=bias, state=state, lengths=lengths)
     >>> y, hT = args.run("conv_forward", hT=return_state).values()
 
-    `names` are the op's for arrays (and their gradients) and sizes of the list, and for other parts of its shapes, or
-    the number or constant of the list that a size always is. `forms` are of all arrays that a kernel takes or writes;
-    one that is optional for some kernel is so for the op. An array whose last axis is a real and an imaginary part is
-    complex in Python, without that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles),
-    need not be bound.
+    `names` are the op's names for arrays (and their gradients), sizes and other parts of shapes in the list, or the
+    number or constant that a size always equals. `forms` has all arrays that a kernel takes or writes; an array that is
+    optional for some kernel is optional for the op. An array whose last axis is a real and an imaginary part is complex
+    in Python, without that axis. A size that is a number, or follows from one letter (K-1, P+1, 4P, tiles), need not be
+    bound.
     """
 
     def __init__(self, *kernels: str, **names: str | int) -> None:
         self._names = names
         self.forms: dict[str, Form] = {}
         self.derived: dict[str, tuple[str, Callable[[int], int], str]] = {}
-        """Sizes that follow from a letter: that one, how, and what errors say of it."""
+        """Sizes that follow from a letter: the letter, the rule, and the text in errors."""
         self.kernels = {one: self._kernel(*_cpu.LIST[one]) for one in kernels}
-        self.plans: dict[Any, Any] = {}  # what a Boundary found out of calls
+        self.plans: dict[Any, Any] = {}  # plans of earlier calls
 
     def _kernel(self, lane: bool, arguments: tuple[tuple[str, str, str, bool, bool], ...]) -> Kernel:
         kernel = Kernel([one[1] for one in arguments], [], [], [], [])
@@ -101,7 +101,7 @@ class Declared:
         return f"d{self._names[name[1:]]}" if gradient else str(self._names.get(name, name))
 
     def _shapes(self, text: str) -> tuple[tuple[str, ...], bool]:
-        """Returns the shapes that the list says in C, and whether the numbers are pairs."""
+        """Returns the shapes that the list gives in C, and whether the numbers are pairs."""
         for part, own in self._names.items():
             text = text if part.isidentifier() else text.replace(part, str(own))
         text = re.sub(r"[A-Za-z_]\w*", lambda word: str(self._names.get(word[0], word[0])), text)
@@ -114,7 +114,7 @@ class Declared:
         return ((shape,) if more is None else (shape, more)), pairs
 
     def _part(self, text: str) -> str:
-        """Returns the letter of a part of a shape, and notes how it follows from another one."""
+        """Returns the letter of a part of a shape, and notes how it follows from another letter."""
         text = text.replace(" ", "")
         if tiles := re.fullmatch(r"tiles\((\w+),(\w+)\)", text):
             tile, text = int(getattr(_cpu, tiles[2], tiles[2])), "chunks" if "CHUNK" in tiles[2] else "tiles"

@@ -15,7 +15,8 @@ DELTA = Declared("delta_forward", "delta_backward", keys="K", values="V")
 
 
 class DeltaRuleGrads(NamedTuple):
-    """Gradients of `delta_rule`, each in the shape of its argument; None for one that was not given, but for h0."""
+    """Gradients of `delta_rule`, each in the shape of its argument; None for an argument that was not given, except
+    h0."""
 
     dq: Array
     dk: Array
@@ -87,7 +88,7 @@ def delta_rule(
     ``1 - beta`` along k and 1 across: a projection at beta = 1, a reflection at beta = 2. h is the transpose of the
     state S of the papers. A decay is a number for each head, or one for each key, which is the factor of a row of h.
 
-    In general a step reads the state at a key e = `read` of its own, before the state decays, and erases what it read
+    In general a step reads the state at a separate key e = `read`, before the state decays, and erases the value read
     at a key f = `erase`, with the diagonal matrix d of the decay in the first step, and d = 1 in others:
 
     ``p = h^T e``, ``h <- d h + beta k (v - p)^T``, or with `erase` ``h <- d h - f p^T + beta k v^T``.
@@ -104,14 +105,14 @@ def delta_rule(
     RWKV-7 (2503.14456)                            keys           kappa        kappa * a   none   v
     ============================================== ============== ============ =========== ====== ============
 
-    What is in brackets is the default: it need not be given.
+    Entries in brackets are the defaults.
 
     Parameters
     ----------
     q : (B, T, H, K)
-        What is read. All arrays are float32 or float64, and are promoted to their common dtype. Any T >= 0.
+        Queries. All arrays are float32 or float64, and are promoted to their common dtype. Any T >= 0.
     k : (B, T, R, H, K)
-        Keys, as they are: whoever wants them of unit length normalises them.
+        Keys; they are not normalised here.
     v : (B, T, R, H, V)
         Values.
     beta : (B, T, R, H), optional
@@ -123,7 +124,7 @@ def delta_rule(
     read : (B, T, R, H, K), optional
         The keys e at which steps read the state as it is before the decay. Default: ``decay k``.
     erase : (B, T, R, H, K), optional
-        The keys f at which what was read is erased. Default: ``beta k``, which takes half the work.
+        The keys f at which the value read is erased. Default: ``beta k``, which takes half the work.
     reverse : bool
         Run backward in time, without copying the input. The steps of a token keep their order.
     lengths : (B,) integers in [0, T], optional

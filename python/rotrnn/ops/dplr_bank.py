@@ -61,8 +61,8 @@ def dplr_bank(
 
     ``s_t = Re sum_n q_n h_{t-1,n}``, ``h_t = a h_{t-1} + p s_t + gain u_t``, ``y_t = Re sum_n c_n h_{t,n} + skip u_t``
     for every channel. With the states' conjugates this is a recurrence of 2N states whose transition is diagonal plus
-    rank one, as S4's is after its discretisation (Gu, Goel, Re 2022). A step takes O(N), one after the
-    other; the states of a step are stored only once per 32 steps.
+    rank one, as in S4 after discretisation (Gu, Goel, Re 2022). A step takes O(N), one after the other; the states of a
+    step are stored only once per 32 steps.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def dplr_bank_backward(
     *,
     reverse: bool = False,
 ) -> DplrBankGrads:
-    """Adjoint of `dplr_bank`. The states within each tile are recomputed from those before it.
+    """Adjoint of `dplr_bank`. The states within each tile are recomputed from the states before it.
 
     ``g_t = conj(c) dy_t + r_{t+1}``, ``ds_t = Re sum_n conj(p_n) g_{t,n}``, ``r_t = conj(a) g_t + conj(q) ds_t``, with
     dhT for ``r_{t+1}`` at the last step; ``du_t = Re sum_n conj(gain_n) g_{t,n} + skip dy_t``,

@@ -90,10 +90,10 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
     """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
-    `rank` is R, the number of vectors, or of factors of "rotation"; for the other mixers without vectors, their `rows`,
-    which are `width` for "gram" and "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
-    each is constant or has (B, T) tokens; they are promoted to one dtype. Of the form "matrix", u (width * width,) has
-    the rows of Q; of it and of "rotation", alpha is empty.
+    `rank` is R, the number of vectors, or of factors of "rotation"; for the other mixers without vectors their `rows`,
+    which equal `width` for "gram" and "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
+    each is constant or has (B, T) tokens; they are promoted to one dtype. For the form "matrix", u (width * width,) has
+    the rows of Q; for "matrix" and "rotation", alpha is empty.
 
     Raises
     ------
@@ -175,9 +175,8 @@ def depth_pass(
 
 
 class DepthSolution(NamedTuple):
-    """What `depth_solve` returns: h = F(y) (B, T, N), or None for the adjoint; and for each sequence the largest
-    `iterations` of a tile, the iterations that were `applied` to its tokens, summed over them, and the largest
-    `residual` of a tile."""
+    """Result of `depth_solve`: h = F(y) (B, T, N), or None for the adjoint; and for each sequence the largest
+    `iterations` of a tile, the iterations `applied`, summed over its tokens, and the largest `residual` of a tile."""
 
     h: Array | None
     iterations: Array
@@ -206,17 +205,17 @@ def depth_solve(
     """The fixed point ``y = F(y)`` of the vector-state Fixed-Point RNN, with the F of `depth_pass`, in one call.
 
     With a `tile`, F is iterated over the first `tile` steps of a sequence until ``max |y - F(y)| / max |F(y)|`` of
-    these steps is below `tol`; then over the next ones, which take up F(y) where the first have ended, and so on. F of
-    a step does not depend on later steps, so this is the fixed point of the whole. With `adjoint`, steps go down in
-    time.
+    these steps is below `tol`; then over the next steps, starting from F(y) at the end of the first, and so on. F of a
+    step does not depend on later steps, so this is the fixed point of the whole sequence. With `adjoint`, steps go down
+    in time.
 
-    Without, the fixed point of each step is computed exactly, from that of the step before, by a linear system that is
-    solved with partial pivoting (csrc/kernels/direct.h). For mixers of vectors, ``I - Q_t`` is a matrix of rank R, or
-    for low rank a diagonal one and one of rank R, so by Woodbury's identity the system has R equations. For "monarch"
-    there is a system of R equations for each block, and for the other mixers one of N equations, which costs
-    ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration converges, unless a
-    system is singular, or nearly so. Its solution is then huge and wrong, or not finite; the residual does not show it,
-    because it is relative to F(y).
+    Without `tile`, the fixed point of each step is computed exactly, from the fixed point of the step before, by a
+    linear system that is solved with partial pivoting (csrc/kernels/direct.h). For mixers of vectors, ``I - Q_t`` is a
+    matrix of rank R, or for low rank a diagonal matrix plus a matrix of rank R, so by Woodbury's identity the system
+    has R equations. For "monarch" there is a system of R equations for each block, and for the other mixers a system of
+    N equations, which costs ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration
+    converges, unless a system is singular, or nearly so. Its solution is then huge and wrong, or not finite; the
+    residual does not show it, because it is relative to F(y).
 
     Parameters
     ----------
@@ -230,13 +229,14 @@ def depth_solve(
         Where the iteration of a tile ends: the residual, and the number of iterations.
     first, shrink, patience, cycle : float, float, int, int
         The first step size s of ``y <- s F(y) + (1 - s) y`` in a tile, and its factor after `patience` iterations
-        without a new lowest residual. After each `cycle` of iterations in which the lowest has not fallen to a tenth,
-        in the first one of 1, s is `first` again.
+        without a new lowest residual. After each `cycle` of iterations in which the lowest residual has not fallen to a
+        tenth (in the first cycle, of 1), s is `first` again.
 
     Returns
     -------
     DepthSolution
-        Of a direct solution, the residual is that of the solved y, one iteration is counted, and F is applied once.
+        For a direct solution, the residual is the residual of the solved y, one iteration is counted, and F is applied
+        once.
 
     Raises
     ------

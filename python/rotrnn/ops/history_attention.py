@@ -50,13 +50,13 @@ def history_attention(
     stored: npt.ArrayLike | None = None,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
-    """Softmax attention to a stored history in which every state is turned by its age, as key and as value.
+    """Softmax attention to a stored history whose states are turned by their age, as keys and as values.
 
     For each head of n of the N states: ``m_t = sum_{k<M} p_tk w_k h_{t-k}`` with
-    ``p_t = softmax_k(Re(<q_t, w_k h_{t-k}>) / sqrt(2n))`` over the ages k of states that there are, where
+    ``p_t = softmax_k(Re(<q_t, w_k h_{t-k}>) / sqrt(2n))`` over the ages k of existing states, where
     ``<q, h> = sum conj(q) h``. With ``w_k = e^{i Delta_k}`` a query asks for content, for an age, or for both (J. O.
     Smith, "Rotational memory", slide "WRoPE memory"; Vaswani et al. 2017, eq. 1). All planes of a state turn by the
-    same angle, so the scores are products of queries and states as they are stored, turned afterwards. They are
+    same angle, so the scores are products of queries and stored states, turned afterwards. They are
     computed for a tile of queries at a time, and not stored.
 
     Parameters
@@ -203,7 +203,7 @@ class _Turn(NamedTuple):
 
 def _tiles(call: _Call) -> Iterator[tuple[slice, slice, _Turn, Array]]:
     """Yields for tiles of queries: their steps, the rows that they can see, the factor of each row for each query, and
-    where the row is one that the query reads, (1 or B, 1, r, C). The cuts depend on shapes alone."""
+    whether the query reads the row, (1 or B, 1, r, C). The cuts depend only on shapes."""
     G, T, _ = call.q.shape
     rows, M, dtype = call.rows.shape[1], len(call.weights), call.q.dtype
     if not call.q.size:

@@ -25,7 +25,7 @@ MOST = 4
 
 
 class HoldScan(NamedTuple):
-    """What `hold_scan` returns: y (B, T, H, P), the state (cT (B, 2, H), hT (B, H, P, N), BT (B, H, N), xT (B, H, P)),
+    """Result of `hold_scan`: y (B, T, H, P), the state (cT (B, 2, H), hT (B, H, P, N), BT (B, H, N), xT (B, H, P)),
     and for backward `units` (B, T, H, 2) and `carries`."""
 
     y: Array
@@ -70,15 +70,15 @@ def hold_scan(
 
     ``z_t = rho_t z_{t-1} + delta_t (p_t x_{t-1} B_{t-1}^T + q_t x_t B_t^T)``, ``y_t = Re(z_t conj(C_t))`` for each
     head, t = 0..T-1, with ``rho_t = e^{w_t}``, ``w_t = log_a_t + i theta_t``,
-    ``p = int_0^1 s e^{ws} ds``, ``q = int_0^1 (1 - s) e^{ws} ds``: what ``z' = w z + delta u`` adds in the time 1 by an
-    input u that is a straight line from ``x_{t-1} B_{t-1}^T`` to ``x_t B_t^T``. Before the first step are c0, h0, B0
-    and x0 (default zero). These are the taps of SLinOSS, ``p = ((w - 1) e^w + 1) / w^2`` and ``q = (e^w - 1 - w) /
-    w^2``, but as integrals: they have no singular place, and are exact to rounding for |w| up to 4.
+    ``p = int_0^1 s e^{ws} ds``, ``q = int_0^1 (1 - s) e^{ws} ds``: the contribution to ``z' = w z + delta u`` in the
+    time 1 of an input u that is a straight line from ``x_{t-1} B_{t-1}^T`` to ``x_t B_t^T``. Before the first step are
+    c0, h0, B0 and x0 (default zero). These are the taps of SLinOSS, ``p = ((w - 1) e^w + 1) / w^2`` and ``q = (e^w - 1
+    - w) / w^2``, but as integrals: these have no singularity, and are exact to rounding for |w| up to 4.
 
     With ``c_t = c_{t-1} + theta_t``, the state that turns with the sum of angles, ``h_t = e^{-i c_t} z_t``, has the
-    real transition a_t. What the next step will add of x_t is added with it, so both taps are one input of
-    `rotrnn.ops.ssd_scan`, ``e^{-i c_t} (delta_t q_t + delta_{t+1} p_{t+1} / rho_{t+1}) B_t``, and y_t is without what
-    it has not read yet. So y_t is rounded relative to both parts: the second is below 1.2 ``delta_{t+1} / delta_t`` of
+    real transition a_t. The part of x_t that the next step adds is added at once, so both taps are one input of
+    `rotrnn.ops.ssd_scan`, ``e^{-i c_t} (delta_t q_t + delta_{t+1} p_{t+1} / rho_{t+1}) B_t``, and this part is
+    subtracted from y_t. So y_t is rounded relative to both parts: the second is below 1.2 ``delta_{t+1} / delta_t`` of
     the first for a from 0.8 to 1 and theta from -2 to 2.
 
     Parameters
@@ -102,7 +102,7 @@ def hold_scan(
     Returns
     -------
     HoldScan
-        ``(y, cT, hT, BT, xT, units, carries)``: the state after the last valid step, and what backward needs.
+        ``(y, cT, hT, BT, xT, units, carries)``: the state after the last valid step, and arrays for backward.
 
     Raises
     ------
@@ -152,8 +152,8 @@ def hold_scan_backward(
 ) -> HoldScanGrads:
     """Adjoint of `hold_scan`.
 
-    It is that of `rotrnn.ops.ssd_scan` with the input directions ``W_t = e_t n_t B_t``, ``e_t = e^{-i c_t}``,
-    ``n_t = k_t + m_{t+1}``, ``k = delta q``, ``m = delta p / rho``, and of what y_t is without,
+    It is the adjoint of `rotrnn.ops.ssd_scan` with the input directions ``W_t = e_t n_t B_t``, ``e_t = e^{-i c_t}``,
+    ``n_t = k_t + m_{t+1}``, ``k = delta q``, ``m = delta p / rho``, and of the part that is subtracted from y_t,
     ``Re(m_{t+1} S_t) x_t``, ``S_t = conj(C_t) . B_t``. For a product of complex numbers, ``z = a b``, ``da = conj(b)
     dz``. So ``dn_t = conj(e_t) conj(B_t) . dW_t``; k_t and m_{t+1} both have it, and m_{t+1} also ``-conj(S_t) (x_t .
     dy_t)``. With ``q' = int_0^1 s (1 - s) e^{ws} ds`` and ``(p / rho)' = -q' / rho``, ``dw = delta conj(q') (dk -
@@ -233,8 +233,8 @@ def hold_scan_backward(
 
 
 class _Hold(NamedTuple):
-    """Of a step, as complex128 (B, T, H): q and m = p / rho, of which the taps are delta times; dq/dw; and 1 / rho, so
-    that dm/dw = -back dq/dw."""
+    """For each step, complex128 (B, T, H): q and m = p / rho, the taps over delta; dq/dw; and back = 1 / rho, with
+    dm/dw = -back dq/dw."""
 
     q: Array
     m: Array
@@ -255,9 +255,9 @@ def _hold(log_a: Array, theta: Array) -> _Hold:
 
 
 class _Parts(NamedTuple):
-    """x, B and C without padding, the latter complex (B, T, H, N / 2); and of the steps, complex (B, T, H): e and n
-    (`hold_scan_backward`), the share `later` of n that y_t is without, and S. `first` is the tap before the first step,
-    (B, H, 1), None without one."""
+    """x, B and C without padding, the latter complex (B, T, H, N / 2); and for each step, complex (B, T, H): e and n
+    (`hold_scan_backward`), the share `later` of n that is subtracted from y_t, and S. `first` is the tap before the
+    first step, (B, H, 1), None without one."""
 
     x: Array
     B: Array
@@ -288,7 +288,7 @@ def _parts(op: str, own: dict[str, Any], units: Array) -> _Parts:
 
 
 def _early(parts: _Parts) -> Array:
-    """Returns what x_t is multiplied by in the part of y_t that only the next step has, (B, T, H)."""
+    """Returns the factor of x_t in the part that is subtracted from y_t, (B, T, H)."""
     early: Array = (parts.later * parts.S).real
     return early
 

@@ -60,8 +60,8 @@ def lagged_maps(
     columns : sequence of Columns
         Ranges whose widths sum to K.
     eps : float
-        Least length that "unit" divides by. With 0, the default, vectors of any length are normalised, and zero stays
-        zero.
+        Smallest length that "unit" divides by. With 0, the default, vectors of any length are normalised, and zero
+        stays zero.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in the results.
 

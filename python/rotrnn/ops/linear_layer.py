@@ -1,4 +1,4 @@
-"""Engine 1: in-projection, scan and out-projection; fused over tiles of time (csrc/kernels/block.c), or unfused.
+"""Linear layer: in-projection, scan and out-projection; fused over tiles of time (csrc/kernels/block.c), or unfused.
 
 ``y = sum_k W_out[k] . scan_k(a, W_in u) + D * u``. All products are real: lanes (2i, 2i+1) of ``W_in u`` are the real
 and imaginary part of a complex number with transition a_i. Direction 0 runs forward in time; direction 1, if present,
@@ -28,7 +28,7 @@ from rotrnn.ops.window import aged, aged_backward, checked_state, latest, latest
 __all__ = ["LinearLayerGrads", "System", "linear_layer", "linear_layer_backward"]
 
 BF16 = np.dtype(np.uint16)
-"""Of arrays that hold the bits of bfloat16 numbers."""
+"""Dtype of arrays that hold the bits of bfloat16 numbers."""
 
 
 class System(NamedTuple):
@@ -101,7 +101,7 @@ def linear_layer(
     u : (B, T, D), float32 or float64
         Input.
     h0 : (K, B, N) complex, optional
-        Initial state of each direction; that of the backward direction enters at the last valid step. With a window,
+        Initial state of each direction; for the backward direction it enters at the last valid step. With a window,
         (K, B, L+1, N): the last L+1 inputs W_in u of the scan in each direction, oldest first (`tiir_scan` needs all of
         them, the windowed scan L-1).
     lengths : (B,), optional
@@ -119,7 +119,7 @@ def linear_layer(
     split : Ranks, optional
         The processes that share each sequence. Then u is this process's piece of time, as in `split_start`, and so are
         `lengths` and y; h0 is for the first piece of each direction only, and hT is the state after this piece. A state
-        is passed on once for each direction, after a pass over u that computes the last state alone; if fused, that
+        is passed on once for each direction, after a pass over u that computes only the last state; if fused, this
         repeats the product with W_in. Not with a window.
 
     Returns
@@ -188,8 +188,8 @@ def new_states(system: System, u: Array) -> tuple[Array, Array]:
     """Returns uninitialised arrays for the fused kernel: hT (K, B, N), and the states that it saves, `carries`.
 
     These are complex, (K, B, tiles, N), before each tile. Where the device saves every state and rounds it, they are
-    the bits of bfloat16 numbers, (K, B * (T + 1), 2N) uint16: of each direction the states before each step, (B, T, N)
-    as (re, im) pairs, and then the final ones, (B, N).
+    the bits of bfloat16 numbers, (K, B * (T + 1), 2N) uint16: for each direction the states before each step, (B, T, N)
+    as (re, im) pairs, and then the final states, (B, N).
     """
     (B, T, _), (K, _, _), N, device = u.shape, system.w_out.shape, len(system.a), device_of(u)
     hT = empty((K, B, N), system.a.dtype, like=u)
@@ -206,8 +206,8 @@ def rounds(x: Array) -> bool:
 def kept(
     carries: Array, layer: Array | None = None, states: Array | None = None, products: Array | None = None
 ) -> dict[str, Any]:
-    """Returns what is saved for backward as arguments of the fused kernels by name: the states before each tile, and
-    what else is kept (`rotrnn.ops.residual_block`)."""
+    """Returns the saved arrays as arguments of the fused kernels by name: the states before each tile, and further kept
+    arrays (`rotrnn.ops.residual_block`)."""
     given = {"layer": layer, "states": states}
     exact = {name: None if one is None or one.dtype == BF16 else one for name, one in given.items()}
     rounded = {f"{name}_bf16": one if exact[name] is None else None for name, one in given.items()}
@@ -227,7 +227,7 @@ def check_carries(args: Boundary, carries: Array) -> Array:
 
 
 def layout_kept(args: Boundary, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Returns what forward saved as the fused kernels take it: in a dtype, or in bfloat16 as it is."""
+    """Returns a saved array as the fused kernels take it: in a dtype, or unchanged in bfloat16."""
     return args.layout(array, BF16 if array.dtype == BF16 else dtype)
 
 
@@ -305,7 +305,7 @@ def exact_system(
 
 
 def _projected(u: Array, w: Array, dtype: np.dtype[Any]) -> Inputs:
-    """Returns the inputs of a scan, ``w u`` as complex numbers, of any steps."""
+    """Returns the inputs ``w u`` of a scan as complex numbers, for any steps."""
     return lambda part: dense(u[:, part], w).view(complex_of(dtype))
 
 
@@ -314,8 +314,8 @@ def starts(
     lengths: Array | None, *, adjoint: bool = False,
 ) -> Array:  # fmt: skip
     """Returns the states (K, B, N) in double precision that this process's piece starts from, with the `inputs` of the
-    scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are those of the whole, and
-    `dtype` is the precision of the call."""
+    scan of each direction; or, if `adjoint`, the gradients of its final states. `given` are the states or gradients of
+    the whole sequence, and `dtype` is the precision of the call."""
     on_this_host(args)
     check_split(args, split)
     B, T, N = args.size["B"], args.size["T"], len(a)
@@ -331,8 +331,8 @@ def starts(
 def carried(
     hT: Array, exact: Array | None, given: Array | None, h0: Array | None, lengths: Array | None, T: int
 ) -> Array:
-    """Returns the final states in double precision, with what is lost where the `given` initial states are rounded to
-    h0: ``hT + exact^T (given - h0)``. Without an exact transition, returns hT."""
+    """Returns the final states in double precision, with the rounding error of the `given` initial states in h0 added
+    back: ``hT + exact^T (given - h0)``. Without an exact transition, returns hT."""
     if exact is None:
         return hT
     hT = hT.astype(exact.dtype)
@@ -365,11 +365,11 @@ def linear_layer_backward(
     dhT : (K, B, N) complex, or (K, B, L+1, N) with a window, optional
         Gradient of the final states.
     dh : (B, T, N) complex, optional
-        Gradient of the states of direction 0, for another use of them than y; never used beyond `lengths`. Only for an
-        unfused forward, which has the states.
+        Gradient of the states of direction 0, if they are used other than for y; never used beyond `lengths`. Only for
+        an unfused forward, which has the states.
     split : Ranks, optional
-        As given to `linear_layer`. Then dy, du and dh0 are those of this process's piece, `dhT` is for the last piece
-        of each direction only, and the gradients of the system over all processes add up to those of the whole.
+        As given to `linear_layer`. Then dy, du and dh0 belong to this process's piece, `dhT` is for the last piece of
+        each direction only, and the gradients of the system over all processes add up to the gradients of the whole.
 
     Raises
     ------
@@ -392,7 +392,7 @@ def linear_layer_backward(
     dy = args.layout(dy, dtype)
     steps = args.lengths(saved.lengths)
     if saved.split != (split is not None):
-        raise ValueError(f"{args.op}: split is {split!r}, expected that of forward")
+        raise ValueError(f"{args.op}: split is {split!r}, expected forward's split")
     if split is not None:
         ends = [_projected(dy, np.ascontiguousarray(out.T), dtype) for out in ready.w_out]
         dhT = starts(args, split, dtype, ready.a, ends, dhT, steps, adjoint=True)

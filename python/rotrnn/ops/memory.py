@@ -136,7 +136,7 @@ def history_read_backward(
     dm : (B, T, N), complex
         Gradient of m; padding beyond `lengths` is never read.
     weights, lengths
-        As given to `history_read`. The gradient of the weights is that of `history_weights_backward`.
+        As given to `history_read`. For the gradient of the weights see `history_weights_backward`.
     rows : int
         R, the number of past states.
 

@@ -39,7 +39,7 @@ HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "
 KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
 MATRIX, ROTATION = MIXER["matrix"], MIXER["rotation"]
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
-"""Forms with vectors u (R, D) and a gain for each; the others are made of triangles, a matrix, or angles."""
+"""Forms with vectors u (R, D) and a gain for each; other forms consist of triangles, a matrix, or angles."""
 U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
 OF_VECTORS = Declared("mix_forward", "mix_backward", **{U: "R, D", ALPHA: "R"})
 OF_TRIANGLES = Declared("mix_forward", "mix_backward", **{U: "N", ALPHA: "G"})
@@ -150,7 +150,7 @@ def dplr_mix(
     """Identity minus a matrix of rank R: ``Q_t = I - 2 sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
 
     The diagonal-plus-low-rank mixer of the code of "Fixed-Point RNNs". All terms are applied to the same token, while
-    the reflections of `householder_mix` are applied one after the other. Arguments, result and errors are those of
+    the reflections of `householder_mix` are applied one after the other. Arguments, result and errors as in
     `householder_mix`.
     """
     return _mix("dplr_mix", DPLR, u, alpha, x, origin, lengths, out)
@@ -182,7 +182,7 @@ def low_rank_mix(
     """Matrix of rank R: ``Q_t = sum_i alpha_i w_i w_i^T``, ``w_i = u_i / |u_i|``, in O(D R).
 
     The first mixer of "Fixed-Point RNNs", section 3.3. The paper requires that the gains sum to at most 1, so that
-    ``|Q| <= 1``; here any gains are allowed. With R < D, Q is singular. Arguments, result and errors are those of
+    ``|Q| <= 1``; here any gains are allowed. With R < D, Q is singular. Arguments, result and errors as in
     `householder_mix`.
     """
     return _mix("low_rank_mix", LOW_RANK, u, alpha, x, origin, lengths, out)
@@ -221,7 +221,7 @@ def kronecker_mix(
     Parameters
     ----------
     u : (N,), or time-varying (B, T, N), N = a (a + 1) / 2 + b (b + 1) / 2
-        The upper triangle of the left U by rows, then that of the right U. A zero row of U U^T stays zero.
+        The upper triangle of the left U by rows, then of the right U. A zero row of U U^T stays zero.
     alpha : (a + b,), or time-varying (B, T, a + b)
         Gains of the rows of the left factor, then of the right factor.
     x : (B, T, D)
@@ -257,7 +257,7 @@ def kronecker_mix_backward(
 
     With ``N = L^T M K^T`` and dN = -2 dy: ``dM = dy + L dN K``, ``dL = M K^T dN^T``, ``dK = dN^T L^T M``. For a factor
     ``diag(s) W``, where W has the normalised rows of ``G = U U^T``: ``dG_i = (dW_i - W_i (W_i.dW_i)) / |G_i|``,
-    ``dU = (dG + dG^T) U``. Arguments, result and errors are those of `householder_mix_backward`.
+    ``dU = (dG + dG^T) U``. Arguments, result and errors as in `householder_mix_backward`.
     """
     return _mix_backward("kronecker_mix_backward", KRONECKER, dy, u, alpha, x, origin, lengths, out, rows)
 
@@ -275,8 +275,8 @@ def monarch_mix(
     """Identity minus a block-diagonal matrix, applied to every token in O(D rows).
 
     ``Q = I - blockdiag(alpha_k U_k U_k^T)`` with upper triangular U_k (rows, rows), for D / rows blocks of adjacent
-    channels: one factor of a Monarch matrix, and the mixer of that name in the code of "Fixed-Point RNNs", if
-    `mixer_gains` has divided the gains.
+    channels: one factor of a Monarch matrix. With gains divided by `mixer_gains` it is the mixer of this name in the
+    code of "Fixed-Point RNNs".
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def monarch_mix_backward(
     out: Array | None = None,
 ) -> MixGrads:
     """Adjoint of `monarch_mix`. Q is symmetric, so ``dx = Q dy``; with ``G = U U^T`` of a block,
-    ``dalpha = -dy . G x``, ``dG = -alpha dy x^T``, ``dU = (dG + dG^T) U``. Arguments, result and errors are those of
+    ``dalpha = -dy . G x``, ``dG = -alpha dy x^T``, ``dU = (dG + dG^T) U``. Arguments, result and errors as in
     `householder_mix_backward`."""
     return _mix_backward("monarch_mix_backward", MONARCH, dy, u, alpha, x, origin, lengths, out, rows)
 
@@ -332,7 +332,7 @@ def gram_mix(
 
     With the gain ``1 / (lambda_max + eps)`` of `mixer_gains` it is the dense input-dependent mixer of the code of
     "Fixed-Point RNNs". u is (D (D + 1) / 2,) or (B, T, D (D + 1) / 2), the upper triangle of U by rows, and alpha (1,)
-    or (B, T, 1). The other arguments, result and errors are those of `householder_mix`; D is 1 or more.
+    or (B, T, 1). The other arguments, result and errors are as in `householder_mix`; D is 1 or more.
     """
     return _mix("gram_mix", GRAM, u, alpha, x, origin, lengths, out)
 
@@ -361,7 +361,7 @@ def rotation_mix(
 ) -> Array:
     """Product of R rotations, each of D / 2 planes of two channels, applied to every token in O(D R).
 
-    ``y_t = Q_t x_t`` with ``Q_t = R_1 .. R_R``, of which R_R is applied first. Factor k turns plane i, of the channels
+    ``y_t = Q_t x_t`` with ``Q_t = R_1 .. R_R``; R_R is applied first. Factor k turns plane i, of the channels
     i and ``j = D / 2 + (i + s_k) mod D / 2``, by the angle u_ki:
 
         y_i = cos(u_ki) x_i - sin(u_ki) x_j,     y_j = sin(u_ki) x_i + cos(u_ki) x_j
@@ -400,9 +400,9 @@ def rotation_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `rotation_mix`. Of one plane with the gradient (g_i, g_j) of its turned pair (y_i, y_j), the angle has
+    """Adjoint of `rotation_mix`. In a plane with the gradient (g_i, g_j) of its turned pair (y_i, y_j), the angle has
     the gradient ``y_i g_j - y_j g_i``; pairs and gradients are turned back factor by factor. dalpha is empty.
-    Arguments, result and errors are those of `householder_mix_backward`."""
+    Arguments, result and errors as in `householder_mix_backward`."""
     return _mix_backward("rotation_mix_backward", ROTATION, dy, u, no_gains(u), x, origin, lengths, out)
 
 
@@ -470,8 +470,8 @@ def mixer_gains_backward(
     """Adjoint of `mixer_gains`, through each step of the power iteration.
 
     ``dalpha_i = dgain_i c^2``, and where ``|u_i| < eps``, ``du_i = 2 dgain_i alpha_i c / eps u_i / |u_i|``;
-    csrc/kernels/mixer_gains.h has that of the other forms. Arguments are those of `mixer_gains`, and dgains is as its
-    result.
+    csrc/kernels/mixer_gains.h has the adjoint of the other forms. Arguments are as in `mixer_gains`, and dgains is as
+    its result.
     """
     op = "mixer_gains_backward"
     if dgains is None:

@@ -58,7 +58,7 @@ def mlstm(
     For each head, with the input gate ``i_t = exp(log_i_t)`` and the forget gate ``f_t = exp(log_f_t)``:
     ``C_t = f_t C_{t-1} + i_t v_t k_t^T``, ``n_t = f_t n_{t-1} + i_t k_t``, ``y_t = C_t q_t / max(|n_t . q_t|, 1)``.
 
-    The gates may overflow; y does not. What is kept of a state is ``c = e^{-m} C`` and ``n = e^{-m} n`` with the level
+    The gates may overflow; y does not. A state is stored as ``c = e^{-m} C`` and ``n = e^{-m} n`` with the level
     ``m_t = max(log_f_t + m_{t-1}, log_i_t)`` (equation 15), and 1 in the quotient becomes ``e^{-m}``. Logarithms beyond
     45,000 in magnitude count as 45,000. Computed in chunks of 64 steps as products of matrices; the states of single
     steps are not stored.
@@ -83,7 +83,7 @@ def mlstm(
     -------
     MlstmResult
         ``(y, cT, nT, mT, den, carries, levels)``: y; the state after the last valid step, which is the initial one for
-        a sequence without steps; and what `mlstm_backward` needs.
+        a sequence without steps; and arrays for `mlstm_backward`.
 
     Raises
     ------
@@ -113,12 +113,12 @@ def mlstm_backward(
 ) -> MlstmGrads:
     """Adjoint of `mlstm`.
 
-    With S the matrix whose rows are those of C and n, v_t extended by 1, and dY_t the gradient of ``Y_t = S_t q_t``, of
+    With S the matrix with the rows of C and n, v_t extended by 1, and dY_t the gradient of ``Y_t = S_t q_t``, of
     which y is the quotient: ``g_t = dY_t q_t^T + f_{t+1} g_{t+1}``, with the gradient of the final state as boundary;
     ``dq_t = S_t^T dY_t``, ``dv_t = i_t g_t k_t``, ``dk_t = i_t g_t^T v_t``, ``dlog_i_t = v_t . dv_t``,
     ``dlog_f_t = f_t g_t . S_{t-1}``. y does not depend on the levels m; the scaled final state and its level do, and so
     the gradients reach the gates of which that level is made. If a sequence has no steps, the gradients of the initial
-    state are those of the final one.
+    state equal the final state's.
 
     Parameters
     ----------

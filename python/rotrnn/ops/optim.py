@@ -87,7 +87,7 @@ def adamw_ready(param: Array, m: Array, v: Array, grad: npt.ArrayLike) -> Callab
 
 def place_parts(flat: Array, parts: Sequence[Array]) -> None:
     """Writes arrays one after another into the vector `flat` (n,) of their dtype, each from a multiple of
-    `PART_ALIGNMENT` on; what is between them stays."""
+    `PART_ALIGNMENT` on; numbers between them stay."""
     args, at = Boundary("place_parts"), 0
     args.common(args.array("flat", flat, "n"))
     for first in range(0, len(parts), PARTS_AT_ONCE):
@@ -101,7 +101,7 @@ def place_parts(flat: Array, parts: Sequence[Array]) -> None:
 
 
 def part_size(size: int) -> int:
-    """Returns how many numbers of a vector a part of so many takes (`place_parts`)."""
+    """Returns how many numbers of a vector a part of `size` numbers takes (`place_parts`)."""
     return -(-size // PART_ALIGNMENT) * PART_ALIGNMENT
 
 
@@ -123,8 +123,8 @@ def adamw_groups(
     """`adamw` of groups that lie in one vector, with the gradients clipped to a norm. Nothing waits for the device.
 
     Group g is ``param[ends[g - 1]:ends[g]]``, the first from 0. The step is scaled by ``clip / |grad|`` where that is
-    below 1 and `clip` is positive. If the loss, the norm of `grad`, or a number that `norms` had before, is not finite,
-    nothing is updated, and ``norms[0]`` becomes NaN or infinite: so calls after one that failed do nothing.
+    below 1 and `clip` is positive. If the loss, the norm of `grad`, or an earlier number in `norms`, is not finite,
+    nothing is updated, and ``norms[0]`` becomes NaN or infinite, so all calls after a failed call do nothing.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def adamw_groups(
     ends : array (G,) int64
         Where the groups end, from 0 to n in order.
     rules : array (G, 4) float64
-        Of each group: learning rate, ``1 - beta1^step``, ``1 - beta2^step`` and decay, at this step.
+        For each group: learning rate, ``1 - beta1^step``, ``1 - beta2^step`` and decay, at this step.
     loss : array (1,) float64
     beta1, beta2, eps, clip : float
 

@@ -49,7 +49,7 @@ def oscillator_scan(
 ) -> Array | tuple[Array, Array]:
     """``h_t = M h_{t-1} + f u_t`` for each of N lanes, with states h of two numbers and a constant real 2 x 2 matrix M.
 
-    Nothing is diagonalised, so it holds for every M: also where its eigenvalues are equal, or real. LinOSS (Rusch and
+    Nothing is diagonalised, so it works for every M, also with equal or real eigenvalues. LinOSS (Rusch and
     Rus 2024) is such a recurrence, with (velocity, position) as the state.
 
     Parameters
@@ -58,7 +58,7 @@ def oscillator_scan(
         The matrices: ``m[i, j]`` are the entries in row i and column j. All arrays are float32 or float64, and are
         promoted to their common dtype.
     f : (2, N)
-        What an input adds to each of the two numbers.
+        Weights of an input in each of the two numbers.
     u : (B, T, N)
         Input, any T >= 0.
     h0 : (B, 2, N), optional

@@ -18,8 +18,8 @@ ESTIMATED = ("w", "m")
 
 
 class PermutedScan(NamedTuple):
-    """States h (B, T, 2, N) of `permuted_scan`, that after the last valid step hT (B, 2, N), and the rows p (B, T, N),
-    int64."""
+    """States h (B, T, 2, N) of `permuted_scan`, the state after the last valid step hT (B, 2, N), and the rows p (B, T,
+    N), int64."""
 
     h: Array
     hT: Array
@@ -47,10 +47,10 @@ def permuted_scan(
 ) -> PermutedScan:
     """``h_t = P_t D_t h_{t-1} + x_t``: D_t = diag(d_t), complex, and P_t with a single 1 in each column.
 
-    Column j of P_t has its 1 in row ``p_t[j] = argmax_i M_t[i, j]``, the first one of equal ones, of ``M_t = sum_k
-    w_t[k] M[k]``. So a step sends lane j, times d_t[j], to lane p_t[j], and products of transitions are of that form
-    again (Terzic et al. 2025, PD-SSM). M_t is never stored: it takes K N^2 products a step, the scan N. Where an entry
-    of M_t is NaN, so is h_t.
+    Column j of P_t has its 1 in row ``p_t[j] = argmax_i M_t[i, j]``, the first of equal maxima, of ``M_t = sum_k w_t[k]
+    M[k]``. So a step sends lane j, times d_t[j], to lane p_t[j], and products of transitions have the same form (Terzic
+    et al. 2025, PD-SSM). M_t is never stored: it takes K N^2 products a step, the scan N. Where an entry of M_t is NaN,
+    so is h_t.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def permuted_scan(
         Weights of the dictionary. All arrays are float32 or float64, and are promoted to their common dtype.
     m : (K, N, N)
         The dictionary: ``m[k, i, j]`` is in row i and column j. An entry of -inf is never chosen, but gradients of its
-        column are NaN: a large negative number has some.
+        column are NaN: use a large negative number instead.
     d : (B, T, 2, N)
         The diagonals: real parts, and imaginary parts.
     x : (B, T, 2, N)
@@ -103,8 +103,8 @@ def permuted_scan_backward(
     With ``g_t = dh_t + D_{t+1}^* P_{t+1}^T g_{t+1}``, which begins with `dhT`: ``dx_t = g_t``, ``dd_t[j] = g_t[p_t[j]]
     conj(h_{t-1}[j])``, and ``dh0 = D_1^* P_1^T g_1``. These are exact.
 
-    P_t is constant almost everywhere, so the derivatives by w and m are zero. Theirs are straight-through estimates:
-    ``dP_t = Re(g_t (D_t h_{t-1})^*)`` counts as the gradient of the softmax S_t of each column of M_t, so
+    P_t is constant almost everywhere, so the derivatives by w and m are zero. Their gradients are straight-through
+    estimates: ``dP_t = Re(g_t (D_t h_{t-1})^*)`` counts as the gradient of the softmax S_t of each column of M_t, so
     ``dM_t = S_t * (dP_t - sum_i S_t[i] dP_t[i])``, ``dw_t[k] = <M[k], dM_t>`` and ``dm[k] = sum_t w_t[k] dM_t``. S_t is
     computed again, for a few columns of one step at a time: some 3 K N^2 products and N^2 exponentials a step, and no
     memory for it.

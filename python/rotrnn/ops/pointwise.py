@@ -391,7 +391,7 @@ def dropout(
     seed, step, site : int
         Key of the mask: the seed of the run (below 2^63), the training step, and the site in the model (below 2^32).
     over_time : bool
-        Draw one number per sequence and channel, that of step 0, and use it for all steps.
+        Draw one number per sequence and channel, the number of step 0, and use it for all steps.
     places : (B,) integers, optional
         Index of each sequence in the whole batch, below 2^32 - 1. Default: 0..B-1.
 
@@ -558,7 +558,7 @@ def channel_gain(scale: Array, var: Array, eps: float) -> Array:
 
 
 def running_moments(running_mean: Array, running_var: Array, mean: Array, var: Array, momentum: float) -> None:
-    """Updates running moments in place by those of a batch: ``running = momentum running + (1 - momentum) batch``, all
+    """Updates running moments in place by a batch's moments: ``running = momentum running + (1 - momentum) batch``, all
     (D,) and of the dtype that the running ones have."""
     args = Boundary("BatchNorm")
     mean, var = (args.array(name, one, "D") for name, one in (("mean", mean), ("var", var)))
@@ -1056,8 +1056,8 @@ def binary_cross_entropy(
     ignored : int, optional
         As in `cross_entropy`.
     weights : (K,), optional
-        With logits (B, T, K): what the terms of the labels 1 of each bit are multiplied by (PyTorch's ``pos_weight``),
-        finite and at least 0. n does not change.
+        With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
+        at least 0. n does not change.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Recurrences with a dense matrix, simple, LSTM and GRU, and their adjoints (csrc/kernels/rnn.c).
 
-The products of inputs and weights are not part of them; compute these first by one `dense` over all steps.
+They do not include the products of inputs and weights; compute these first by `dense` over all steps.
 """
 
 from __future__ import annotations
@@ -248,9 +248,8 @@ def lstm_backward(
     """Adjoint of `lstm`, for gradients of the states h and of the final state and cell.
 
     With ``g_t = dh_t + w^T dz_{t+1}`` the total gradient of h_t and ``e_t = f_{t+1} e_{t+1} + g_t o (1 - tanh(c_t)^2)``
-    that of c_t: ``dz_i = e_t g i (1 - i)``, ``dz_f = e_t c_{t-1} f (1 - f)``, ``dz_g = e_t i (1 - g^2)``,
-    ``dz_o = g_t tanh(c_t) o (1 - o)``; ``dx = dz``, ``dw = sum dz_t h_{t-1}^T``, ``dh0 = w^T dz_0``,
-    ``dc0 = f_0 e_0``.
+    the gradient of c_t: ``dz_i = e_t g i (1 - i)``, ``dz_f = e_t c_{t-1} f (1 - f)``, ``dz_g = e_t i (1 - g^2)``,
+    ``dz_o = g_t tanh(c_t) o (1 - o)``; ``dx = dz``, ``dw = sum dz_t h_{t-1}^T``, ``dh0 = w^T dz_0``, ``dc0 = f_0 e_0``.
 
     Parameters
     ----------
@@ -306,7 +305,7 @@ def gru(
     *,
     lengths: npt.ArrayLike | None = None,
 ) -> GruResult:
-    """Gated recurrent unit (Cho et al. 2014), with the reset gate of PyTorch and cuDNN, behind the product.
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in PyTorch and cuDNN.
 
     ``u_t = w h_{t-1} + bias``, and x_t and u_t are split into three parts of N in PyTorch's order:
     ``r = s(x_r + u_r)``, ``z = s(x_z + u_z)`` with the sigmoid s, ``n = tanh(x_n + r u_n)``. Then

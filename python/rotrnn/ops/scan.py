@@ -67,7 +67,7 @@ def diagonal_scan(
     (Orvieto et al. 2023, eq. 5), S4D and S5, and of RotRNN ("RotRNN: Modelling Long Sequences with Rotations",
     eq. 12) with each rotated plane as one complex number.
 
-    With ``window=L``, the sum over the last L inputs only, at a cost that does not grow with L:
+    With ``window=L``, only the last L inputs are summed, at a cost that does not grow with L:
     ``h_t = sum_{k<L} a_t ... a_{t-k+1} x_{t-k}`` (for the algorithm see csrc/kernels/window.c). Nothing is subtracted,
     so rounding errors leave with their window, even at |a| = 1: with |a| <= 1 and u the unit roundoff,
     ``|error| <= 5 (L + 2) u sum_{k<L} |x_{t-k}|`` at any t. (`tiir_scan` computes the same step by step, with
@@ -82,7 +82,8 @@ def diagonal_scan(
         common dtype by NumPy's rules.
     h0 : (B, N), optional
         Initial state. With a window, (B, L-1, N): the last L-1 inputs before the first step, oldest first, each
-        multiplied by the transitions up to the step before the first. If time runs backward, those after the last step.
+        multiplied by the transitions up to the step before the first. If time runs backward, the inputs after the last
+        step.
     window : int, optional
         Number of steps in the sum, at least 1; None for all.
     reverse : bool
@@ -184,7 +185,8 @@ def diagonal_scan_backward(
 
 
 def _kernels(args: Boundary, window: int | None) -> tuple[Declared, str]:
-    """Returns the kernels of scans, or of those with a window, whose size it binds; and how their names begin."""
+    """Returns the kernels of scans, or with a window of windowed scans, and the prefix of their names. Binds the
+    window's size."""
     if window is None:
         return SCAN, "scan"
     args.window(window)

@@ -215,7 +215,7 @@ def selective_scan_backward(
 
 
 class SelectiveSolution(NamedTuple):
-    """What `selective_solve` returns: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S);
+    """Result of `selective_solve`: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S);
     the carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; and the values of the maps: u (B,
     T, R E), alpha (B, T, R), B and C (B, T, S)."""
 
@@ -247,7 +247,7 @@ def selective_solve(
 
     ``x~_t = Q_t (x_t - y_t) + y_t``, ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T``, ``y_t = h_t C_t``,
     where u and alpha of Q_t, B_t and C_t are columns of ``base_t + V y_{t-1}``. When the past is known, a token's y_t
-    is a linear system whose matrix is a diagonal one and one of rank R, solved exactly by R equations (Woodbury).
+    solves a linear system whose matrix is diagonal plus rank R, solved exactly by R equations (Woodbury).
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def selective_solve(
     unit : bool
         Normalise B and C to unit length.
     negative : bool
-        As of `selective_scan`.
+        As in `selective_scan`.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in y, x~ and
         the maps.
@@ -281,7 +281,7 @@ def selective_solve(
     Raises
     ------
     TypeError, ValueError
-        Wrong dtype, mismatched shapes, an unknown form or one without a direct solution, or a length out of range.
+        Wrong dtype, mismatched shapes, a form that is unknown or has no direct solution, or a length out of range.
     """
     args = Boundary("selective_solve")
     args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, lengths=lengths)

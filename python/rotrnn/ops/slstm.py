@@ -1,4 +1,4 @@
-"""The scalar memory of the sLSTM, with exponential gates that read the last output (csrc/kernels/slstm.c)."""
+"""The scalar memory of the sLSTM, with exponential gates that read the previous output (csrc/kernels/slstm.c)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def slstm(
     the sigmoid s or ``f = exp(z_f)``, ``z = tanh(z_z)``, ``o = s(z_o)``. Then ``c_t = f c_{t-1} + i z``,
     ``n_t = f n_{t-1} + i``, ``h_t = o c_t / n_t``.
 
-    The gates may overflow; h does not. What is kept of a memory is ``e^{-m} c`` and ``e^{-m} n`` with the level
+    The gates may overflow; h does not. A memory is stored as ``e^{-m} c`` and ``e^{-m} n`` with the level
     ``m_t = max(log f + m_{t-1}, z_i)`` (equation 15). Logarithms of gates beyond 45,000 in magnitude count as 45,000.
     Before the first step n is 0, and only there: a channel with
     ``n0 = 0`` has no past, whatever c0 and m0 are, and these get no gradient.
@@ -120,7 +120,7 @@ def slstm_backward(
     ``dn_t = f_{t+1} dn_{t+1} - g_t o c_t / n_t^2``: ``dx_i = i (dc z + dn)``, ``dlog f = f (dc c_{t-1} + dn n_{t-1})``,
     ``dx_z = dc i (1 - z^2)``, ``dx_o = g_t (c_t / n_t) o (1 - o)``; ``dw = sum dx_t h_{t-1}^T``, ``dh0 = w^T dx_0``. h
     does not depend on the levels m; the scaled final memory and its level do, and so the gradients reach the gates of
-    which that level is made. If a sequence has no steps, gradients of the initial state are those of the final one.
+    which that level is made. If a sequence has no steps, gradients of the initial state equal the final state's.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 FORM = 128
-"""Bytes of a message that say what its numbers are."""
+"""Bytes of a message that describe its numbers."""
 CHUNK = 1 << 17
-"""Numbers of a piece that are scanned at a time for its map, so that their states stay in cache."""
+"""Numbers of a piece scanned at a time for its map, small enough for the cache."""
 
 
 @runtime_checkable
@@ -109,11 +109,11 @@ def _map_of_chunk(a: Array, x: Array, lengths: Array | None, valid: Array, back:
 def pass_on(
     op: str, name: str, split: Ranks, own: Affine, given: Array | None, dtype: np.dtype[Any], *, reverse: bool
 ) -> Array | None:
-    """Returns the state (B, N) that this process's piece starts from, in double precision; None if that is zero.
+    """Returns the state (B, N) that this process's piece starts from, in double precision; None if it is zero.
 
     The processes send their maps in one message: `FORM` bytes, the power and the last state. `given` is the state
-    `name` at the first piece, if any. If `reverse`, the first piece is that of the last process. `dtype` is that of the
-    call, in which the processes must agree.
+    `name` at the first piece, if any. If `reverse`, the first piece belongs to the last process. `dtype` is the dtype
+    of the call, which must be the same in all processes.
     """
     B, N = own.last.shape
     order = range(split.size)[::-1] if reverse else range(split.size)
@@ -139,7 +139,7 @@ def pass_on(
         numbers = messages[rank][FORM:].copy().view(body.dtype)
         cut = len(numbers) - B * N
         one = Affine(numbers[:cut].reshape(cut // N if N else 1, N), numbers[cut:].reshape(B, N))
-        state = one.last if state is None else one(state)  # that of the first process includes what was given to it
+        state = one.last if state is None else one(state)  # the first process's state includes the given state
     return state
 
 
@@ -176,10 +176,10 @@ def split_start(
         dhT = split_end(dh, a, dhT, split=processes)
         da, dx, dh0 = diagonal_scan_backward(dh, a, h, h0, dhT=dhT)
 
-    and the pieces of h and dx are those of the whole scan, up to rounding. The sum of a constant a's gradients over the
+    and the pieces of h and dx equal the whole scan's up to rounding. The sum of a constant a's gradients over the
     processes is the gradient of the whole.
 
-    Sends one message to each of the others: 128 bytes, and in double precision B N numbers and the power of a, N
+    Sends one message to each other process: 128 bytes, and in double precision B N numbers and the power of a, N
     numbers, or B N if `lengths` are given or a varies in time.
 
     Parameters
@@ -192,7 +192,7 @@ def split_start(
         `reverse`).
     split : Ranks
         The processes in the order of their pieces, such as ``rotrnn.training.parallel.world()``. All must make the same
-        call. If one may fail before, call within ``with world.together()``, by which the others learn of it.
+        call. If a process may fail before the call, use ``with world.together()``, which tells the other processes.
 
     Returns
     -------
@@ -226,8 +226,8 @@ def split_end(
 ) -> Array | None:
     """Gradient of the final state of this process's piece, for `diagonal_scan_backward`; see `split_start`.
 
-    It is what reaches this piece from the pieces after it: with ``k_t = conj(a_t) (dh_t + k_{t+1})``, the k at the
-    first step of the next piece. Sends one message of the size of that of `split_start`.
+    It is the gradient that reaches this piece from later pieces: with ``k_t = conj(a_t) (dh_t + k_{t+1})``, the k at
+    the first step of the next piece. Sends one message, as large as in `split_start`.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def split_rotation_start(
     Parameters
     ----------
     theta, gamma, x, h0
-        As in `rotation_scan`, for this piece; h0 only for the first one.
+        As in `rotation_scan`, for this piece; h0 only for the first piece.
     split, reverse, lengths
         As in `split_start`.
 

@@ -17,7 +17,7 @@ SSD = Declared("ssd_forward", "ssd_backward", batch="B", chunk="SSD_CHUNK")
 
 
 class SsdScanGrads(NamedTuple):
-    """Gradients of `ssd_scan`, each in the shape of its argument; None where an optional one was not given."""
+    """Gradients of `ssd_scan`, each in the shape of its argument; None for optional arguments that were not given."""
 
     dx: Array
     ddelta: Array
@@ -92,7 +92,7 @@ def ssd_scan(
     ``i // (H / G)``. This is the SSM of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 7), computed in the
     chunked form of its section 6: in chunks of 64 steps ``y = (C B^T * decays) (delta x)`` as products of matrices, and
     from chunk to chunk by the states. The states of single steps are not stored. A value that is not finite may reach
-    earlier steps of its chunk, too: what is above the diagonal is multiplied by zero. With ``reverse``, time runs
+    earlier steps of its chunk, too: entries above the diagonal are multiplied by zero. With ``reverse``, time runs
     backward, and `h0` enters at the last valid step. With ``negative``, the transition is ``2 exp(delta_t A) - 1``
     instead, which for delta A < 0 lies in (-1, 1) (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through
     Negative Eigenvalues").
@@ -113,7 +113,7 @@ def ssd_scan(
     h0 : (B, H, P, N), optional
         Initial state.
     log_a : (B, T, H), optional
-        In place of ``delta_t A``: logarithms of the transitions.
+        Logarithms of the transitions, in place of ``delta_t A``.
     reverse : bool
         Run backward in time, without copying the input.
     negative : bool
@@ -224,7 +224,7 @@ def ssd_scan_backward(
 
 
 def check_groups(args: Boundary) -> None:
-    """Raises ValueError unless the number of heads, H, is a multiple of that of groups, G."""
+    """Raises ValueError unless the number of heads, H, is a multiple of the number of groups, G."""
     H, G = args.size["H"], args.size["G"]
     if not G or H % G:
         raise ValueError(f"{args.op}: B has {G} groups, expected a divisor of the {H} heads of x")
@@ -232,7 +232,7 @@ def check_groups(args: Boundary) -> None:
 
 class _Signs(NamedTuple):
     """The product of the signs of the transitions up to each step (B, T, H, 1), in the order of the scan, and up to the
-    last (B, H, 1, 1). With x, y, and the state multiplied by it, transitions have their sizes alone: the kernels' form.
+    last (B, H, 1, 1). With x, y, and the state multiplied by it, all transitions are positive: the kernels' form.
     """
 
     steps: Array

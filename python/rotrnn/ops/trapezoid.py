@@ -23,7 +23,7 @@ MOST_RANKS = SSD_CHUNK
 
 
 class TrapezoidScan(NamedTuple):
-    """What `trapezoid_scan` returns: y (B, T, H, P), the state (hT (B, H, P, N), BT (B, G, N), xT (B, H, P)), and
+    """Result of `trapezoid_scan`: y (B, T, H, P), the state (hT (B, H, P, N), BT (B, G, N), xT (B, H, P)), and
     `carries` for backward. With `gain` y is (B, T, R, H, P), and BT (B, R, G, N)."""
 
     y: Array
@@ -34,7 +34,8 @@ class TrapezoidScan(NamedTuple):
 
 
 class TrapezoidScanGrads(NamedTuple):
-    """Gradients of `trapezoid_scan`, each in the shape of its argument; dskip, dgain are None without theirs."""
+    """Gradients of `trapezoid_scan`, each in the shape of its argument; dskip and dgain are None without skip and
+    gain."""
 
     dx: Array
     ddelta: Array
@@ -69,17 +70,17 @@ def trapezoid_scan(
     ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t x_{t-1} B_{t-1}^T + lam_t delta_t x_t B_t^T``,
     ``y_t = h_t C_t + skip x_t``, with ``a_t = exp(log_a_t)``, for each head, t = 0..T-1. Before the first step are h0,
     B0 and x0 (default zero). This is the exponential-trapezoidal rule of Mamba-3 (2026, arXiv 2603.15569): ``lam = 1``
-    is the rule of Mamba-2, one half the trapezoid. The old tap decays as the state does, so both taps are one input of
-    the scan of `rotrnn.ops.ssd_scan`: with the step size ``lam_t delta_t`` for y_t, and ``lam_t delta_t + (1 -
-    lam_{t+1}) delta_{t+1}`` for later steps.
+    is the rule of Mamba-2, ``lam = 1/2`` the trapezoidal rule. The old tap decays as the state does, so both taps are
+    one input of the scan of `rotrnn.ops.ssd_scan`: with the step size ``lam_t delta_t`` for y_t, and ``lam_t delta_t +
+    (1 - lam_{t+1}) delta_{t+1}`` for later steps.
 
     With `gain`, the form of several inputs and outputs (MIMO) of R ranks, whose state has the same size: a head's
-    inputs are ``x^r = gain_r x``, each has B^r and C^r of its own, and
+    inputs are ``x^r = gain_r x``, each with its own B^r and C^r, and
 
     ``h_t = a_t h_{t-1} + (1 - lam_t) delta_t a_t sum_r x^r_{t-1} (B^r_{t-1})^T + lam_t delta_t sum_r x^r_t (B^r_t)^T``,
     ``y^r_t = h_t C^r_t + skip x^r_t``.
 
-    Ranks are R steps of that scan, of which the first one decays, and which read each other's inputs.
+    Ranks are R steps of that scan; only the first decays, and each reads the inputs of all R.
 
     Parameters
     ----------
@@ -96,14 +97,14 @@ def trapezoid_scan(
         Initial state: of the heads, and B and x of the step before the first, both or neither. With `gain` B0 is
         (B, R, G, N).
     gain : (H, R, P), optional
-        What x is multiplied by to be the input of each rank, of at most 64.
+        Factors of x for the input of each rank, at most 64 ranks.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `y`.
 
     Returns
     -------
     TrapezoidScan
-        ``(y, hT, BT, xT, carries)``: the state after the last valid step, and what backward needs.
+        ``(y, hT, BT, xT, carries)``: the state after the last valid step, and arrays for backward.
 
     Raises
     ------
@@ -149,7 +150,7 @@ def trapezoid_scan_backward(
     The scan has the step sizes ``w_t = lam_t delta_t``, which y_t reads, and ``v_{t+1} = (1 - lam_{t+1}) delta_{t+1}``
     besides for later steps. With their gradients dw_t and dv_{t+1}, ``ddelta_t = lam_t dw_t + (1 - lam_t) dv_t``,
     ``dlam_t = delta_t (dw_t - dv_t)``. Before the first step the tap is ``v_0 x0 B0^T``, a part of h0. With `gain`,
-    step sizes have the sums of their gradients by ranks.
+    gradients of step sizes are summed over ranks.
 
     Parameters
     ----------
@@ -251,7 +252,7 @@ def _taps(own: dict[str, Any]) -> _Taps:
 
 
 def _scan(args: Boundary, taps: _Taps, **more: Any) -> tuple[Boundary, dict[str, Any]]:
-    """Returns the scan of `rotrnn.ops.ssd_scan` that two taps are, and how it runs: R steps of it for R ranks."""
+    """Returns the scan of `rotrnn.ops.ssd_scan` for two taps, and how it runs: R steps of it for R ranks."""
     own, scan, R = args.given, Boundary(args.op), args.size.get("R", 1)
     x, B, C, delta, later, log_a = own["x"], own["B"], own["C"], taps.newer, taps.later, own["log_a"]
     if own["gain"] is not None:
@@ -333,7 +334,7 @@ def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
 
 
 def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
-    """Adds the gradient of the last step to d (B, T, ...), and returns that of the array before the first."""
+    """Adds the gradient of the last step to d (B, T, ...), and returns the gradient of the array before the first."""
     lengths, (size, T, *shape) = args.given["lengths"], d.shape
     dbefore = args.zeros((size, *shape), d.dtype)
     if dlast is None:

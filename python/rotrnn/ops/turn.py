@@ -16,7 +16,7 @@ TURN = Declared("turn_forward", "turn_backward", vectors="L", others="M", angles
 
 
 class Turned(NamedTuple):
-    """What `turn` returns: y (B, T, L, H, N), x turned; w (B, T, M, H, N), z turned, or None; and the state cT
+    """Result of `turn`: y (B, T, L, H, N), x turned; w (B, T, M, H, N), z turned, or None; and the state cT
     (B, 2, H, A)."""
 
     y: Array
@@ -47,12 +47,12 @@ def turn(
 
     ``c_t = c_{t-1} + theta_t``, ``y_t = R(c_t) x_t`` for each of the L vectors x of a head, and of the M vectors z,
     t = 0..T-1, with ``c_{-1} = c0`` (default zero). R(c) turns pair i < A counter-clockwise by c_i radians, and leaves
-    other lanes as they are. The product of two turned vectors depends on the angles between their steps alone: keys and
-    queries, or B and C of a state space model, that are turned so give the state a rotation in each step, ``h_t = a_t
-    h_{t-1} R(theta_t) + x_t B_t^T``, wherever a pair has one decay (Mamba-3; Selective RoPE).
+    other lanes unchanged. The product of two turned vectors depends only on the angles between their steps. So turned
+    keys and queries, or B and C of a state space model, give the state a rotation in each step, ``h_t = a_t h_{t-1}
+    R(theta_t) + x_t B_t^T``, wherever a pair has one decay (Mamba-3; Selective RoPE).
 
     Angles add up in double and modulo 2 pi, float32 included: after T steps of at most a >= 1 radians, c is off by less
-    than T a 2^-46, so that float32 does not drift. Angles theta beyond 2^50 radians are not resolved.
+    than T a 2^-46, so float32 does not drift. Angles theta beyond 2^50 radians are not resolved.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def turn(
     x : (B, T, L, H, N)
         N >= 2 A.
     z : (B, T, M, H, N), optional
-        More vectors, as an array of their own.
+        More vectors, in a separate array.
     c0 : (B, 2, H, A), optional
         Initial state: the sum of both numbers is the angle.
     pairs : "adjacent" or "halves"
@@ -75,8 +75,8 @@ def turn(
     Returns
     -------
     Turned
-        ``(y, w, cT)``: x and z turned, and the state after the last valid step in scan order. That is the angle
-        from -pi to pi, and what its rounding has left, so that float32 loses nothing from call to call.
+        ``(y, w, cT)``: x and z turned, and the state after the last valid step in scan order. The state is the angle
+        from -pi to pi and its rounding error, so float32 loses nothing from call to call.
 
     Raises
     ------
@@ -105,9 +105,10 @@ def turn_backward(
 ) -> TurnGrads:
     """Adjoint of `turn`.
 
-    Of a turned pair y, ``R(-c_t) dy_t`` is the gradient of what was turned, and ``gc_t = y_0 dy_1 - y_1 dy_0``, summed
-    over a head's vectors, that of the angle by this step; ``dtheta_t = gc_t + dtheta_{t+1}``, with `dcT` after the last
-    step; ``dc0 = dtheta_0`` for both of its numbers. If a sequence has no steps, ``dc0 = dcT``.
+    For a turned pair y, ``R(-c_t) dy_t`` is the gradient of the pair before the turn, and ``gc_t = y_0 dy_1 - y_1
+    dy_0``, summed over a head's vectors, the gradient of the angle from this step; ``dtheta_t = gc_t + dtheta_{t+1}``,
+    with `dcT` after the last step; ``dc0 = dtheta_0`` for both of its numbers. If a sequence has no steps, ``dc0 =
+    dcT``.
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def turn_backward(
     dw : (B, T, M, H, N), optional
         Gradient of the turned z; required with z.
     dcT : (B, 2, H, A), optional
-        Gradient of the final state, of which the second number, a rounding, counts as a constant.
+        Gradient of the final state; its second number, a rounding error, counts as a constant.
 
     Returns
     -------

@@ -41,8 +41,8 @@ def tiir_scan(
     """Windowed scan with a constant transition, in a few operations per step for any window.
 
     ``h_t = a h_{t-1} + x_t - a^L x_{t-L}``, which equals ``sum_{k<L} a^k x_{t-k}``: an integrator minus a delayed
-    integrator (J. O. Smith, "Rotational memory", slides "TIIR sliding window" and "TIIR resets"). Its gradients are
-    those of `diagonal_scan` with the same window, which does not subtract and is preferable for many steps at once.
+    integrator (J. O. Smith, "Rotational memory", slides "TIIR sliding window" and "TIIR resets"). For gradients use
+    `diagonal_scan` with the same window, which does not subtract and is preferable for many steps at once.
 
     With |a| = 1 the rounding errors of this recurrence do not decay. With `resets`, two copies alternate every L steps:
     one is cleared and only accumulates, while the other, which accumulated during the previous L steps, gives the
@@ -117,7 +117,8 @@ def checked_state(args: Boundary, state: Any, window: int) -> WindowState:
 
 
 def checked_gradient(args: Boundary, dstate: Any, window: int, like: Array) -> tuple[Array, Array]:
-    """Like `checked_state`, for the gradient of a state, whose parts may be None. That of its positions is ignored."""
+    """Like `checked_state`, for the gradient of a state, whose parts may be None. The gradient of its positions is
+    ignored."""
     parts = _parts(args, "dstate", dstate)
     B, N = args.size["B"], args.size["N"]
     given = [
@@ -239,5 +240,5 @@ def window_state_backward(ddelay: Array, dsums: Array, a: Array, recent: Array, 
 
 
 def since_reset(position: Array, L: int) -> Array:
-    """Returns a mask (B, L, 1) of those of the last L inputs that came after the last multiple of L."""
+    """Returns a mask (B, L, 1) over the last L inputs: those after the last multiple of L."""
     return (np.arange(L) >= L - position[:, None] % L)[..., None]

@@ -51,7 +51,7 @@ def save_arrays(
     x : (n, T) or (n, T, F) numbers, or a list of n arrays (T_i,) or (T_i, F)
         Sequences of one length, or of different ones.
     y : array or list
-        Labels of each sequence, (n,) or (n, K); with `per_step` those of each step, (n, T) or (n, T, K), or a list of
+        Labels of each sequence, (n,) or (n, K); with `per_step` labels of each step, (n, T) or (n, T, K), or a list of
         arrays (T_i,) or (T_i, K).
 
     Raises
@@ -119,7 +119,8 @@ def _given(name: str, value: Any) -> Any:
 
 
 def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:
-    """Returns labels of steps, one sequence after the other. TypeError or ValueError if they are not one for each."""
+    """Returns labels of steps, one sequence after the other. TypeError or ValueError if their number differs from the
+    steps."""
     if len(y) != len(lengths):
         raise ValueError(f"save_arrays: y has {len(y)} rows, expected {len(lengths)}, one for each sequence")
     parts = [on_host("save_arrays", f"y[{i}]", one) for i, one in enumerate(y)]

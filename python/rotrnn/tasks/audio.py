@@ -14,7 +14,7 @@ from rotrnn._support.files import open_file
 
 
 class Recording(NamedTuple):
-    """What a WAV file says of itself, and its first frames as bytes."""
+    """The header of a WAV file, and its first frames as bytes."""
 
     channels: int
     bits: int

@@ -14,7 +14,7 @@ from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 OPERATORS = ("+-", "+-*")
 SYMBOLS = ("+", "-", "*", "(", ")", "=", "PAD")
-"""Symbols; their ids follow those of the digits."""
+"""Symbols; their ids follow the digits."""
 
 MAX_LENGTH = 4096
 
@@ -62,7 +62,7 @@ class Brackets:
     After ``=`` comes the digit 0 as a placeholder for the value. A sample has t tokens: t - 3 of the expression, ``=``,
     the 0, and one of padding, which does not count towards its length. t is uniform between the limits below, but at
     least 5. All choices are uniform: digits, operators, and the size of the left side among those that leave room for
-    the right side. The scaled accuracy is that of expressions longer than any in training, as in both publications.
+    the right side. The scaled accuracy is measured on expressions longer than any in training, as in both publications.
 
     Parameters
     ----------

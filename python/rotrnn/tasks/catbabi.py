@@ -1,4 +1,4 @@
-"""catbAbI: the stories of bAbI, one after the other, as a text to be read on and on."""
+"""catbAbI: the stories of bAbI, one after the other, as one long text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CatBabi:
     language modelling on the stories of bAbI, whose 20 kinds of questions ask for facts in the story so far.
 
     Stories follow each other without end, each behind a sign. Of training all words count, or answers alone, of
-    validation and test the words right behind "?", which are the answers: accuracy is that of answers. As in the
+    validation and test the words right behind "?", which are the answers: accuracy counts answers. As in the
     released code, supporting facts and the last story of each file are left out. The stories of a split are in an order
     drawn by `seed`, which is another for each epoch there; rows read on with `carry`, where they always do there.
 

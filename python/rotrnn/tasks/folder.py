@@ -27,7 +27,7 @@ MOST_PIXELS = 2**20
 
 @dataclass(frozen=True)
 class Folder(OwnData):
-    """Files in folders, of which each has the name of a class: ``path/CLASS/FILE``; see `rotrnn.tasks.own.OwnData`.
+    """Files in folders, each with the name of a class: ``path/CLASS/FILE``; see `rotrnn.tasks.own.OwnData`.
 
     Recordings (.wav, of 8, 16, 24 or 32 bits) are sequences of samples from -1 to 1, one feature per channel. Images
     (.png, .jpg and others, read by Pillow) are sequences of pixels in raster order from 0 to 1, one feature per channel
@@ -37,9 +37,9 @@ class Folder(OwnData):
     Parameters
     ----------
     rate : int
-        Sampling rate in Hz that recordings must have; 0: that of the first file.
+        Sampling rate in Hz that recordings must have; 0: the rate of the first file.
     grey : bool
-        Read images in grey. Without it, in grey or in colour as the first one is.
+        Read images in grey. Otherwise in grey or in colour, like the first image.
     """
 
     rate: int = 0

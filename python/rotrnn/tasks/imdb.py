@@ -142,7 +142,7 @@ def _hub_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns the reviews in a folder, ordered by id. ValueError if a file name is not that of a review."""
+    """Returns the reviews in a folder, ordered by id. ValueError for a file name that is not a review's."""
     found = []
     for path in folder.iterdir():
         if path.name.startswith("."):

@@ -37,7 +37,7 @@ class LanguageSplit(Split):
         return self._from(np.asarray(index) * self.length)
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """As `Split.continued`: what a continuation has to know is the place where it begins. At the end of the text it
+        """As `Split.continued`: a continuation needs the place where it begins. At the end of the text it
         is the beginning of the text."""
         starts = np.where(before < 0, np.asarray(index) * self.length, before)
         after = starts + self.length

@@ -61,8 +61,8 @@ class MNIST(Released):
     permutation : str
         "random", the order of the pixels' Philox numbers, or "bit_reversal", as in S4 and S5: the numbers below 784
         among those from 0 to 1023 with their ten bits reversed; or "numpy",
-        ``numpy.random.RandomState(permutation_seed).permutation(784)``, with the seed 92916 that of scoRNN (Helfrich,
-        Willmott and Ye 2018), projUNN (Kiani et al. 2022) and much code for recurrent networks.
+        ``numpy.random.RandomState(permutation_seed).permutation(784)``, with the seed 92916 the permutation of scoRNN
+        (Helfrich, Willmott and Ye 2018), projUNN (Kiani et al. 2022) and much code for recurrent networks.
     permutation_seed : int
         Seed of the random order; of "numpy", below 2**32.
     val_fraction : float

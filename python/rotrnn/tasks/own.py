@@ -1,6 +1,7 @@
-"""What tasks of your own data share: sequences in memory, their split into three parts, and the scale of their numbers.
+"""The base of tasks of your own data: sequences in memory, their split into three parts, and the scale of their
+numbers.
 
-`rotrnn.tasks.arrays`, `table` and `folder` read files; what they return is a `Sequences`, and the rest is here.
+`rotrnn.tasks.arrays`, `table` and `folder` read files; they return `Sequences`, and the rest is here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HEADS = {
 
 
 def as_number(cell: Any) -> float:
-    """Returns the number that a cell is. ValueError or TypeError if it is none; `float` would read 1_0 as 10."""
+    """Returns a cell as a number. ValueError or TypeError if it is not a number; `float` would read 1_0 as 10."""
     if isinstance(cell, str) and "_" in cell:
         raise ValueError(f"could not convert string to float: {cell!r}")
     return float(cell)
@@ -52,7 +53,7 @@ class Sequences:
     lengths : (n,) int64
     labels : array
         A row for each sequence, or for each step if `per_step`: class numbers (...,) int64, bits (..., K) int64, or
-        targets (..., K) float64, of which those that are NaN do not count.
+        targets (..., K) float64, where NaN does not count.
     classes : tuple of str, optional
         Names of the classes.
     """
@@ -72,7 +73,7 @@ class Sequences:
         return len(self.lengths)
 
     def steps(self, rows: Index) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Returns the places (B, T) of the steps of some sequences, up to the longest, and which of them are there."""
+        """Returns the places (B, T) of the steps of some sequences, up to the longest, and which of them exist."""
         sizes = self.lengths[rows]
         t = np.arange(int(sizes.max(initial=0)))
         there = t < sizes[:, None]
@@ -88,17 +89,17 @@ class Sequences:
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation (F,) of each feature; the latter is 0 for a feature that is constant, which is
-    divided by 1 (`divisor`)."""
+    """Mean and standard deviation (F,) of each feature; the deviation is 0 for a constant feature, which is divided by
+    1 (`divisor`)."""
 
     mean: Numbers
     std: Numbers
 
     @classmethod
     def of(cls, array: Numbers, *, marks: bool = False) -> Scale:
-        """Returns that of the rows of an array (n, F), where NaN does not count. With `marks`, features with two of the
-        values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the steps
-        without one no longer 0."""
+        """Returns the scale of the rows of an array (n, F), where NaN does not count. With `marks`, features with two
+        of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the
+        steps without one no longer 0."""
         counted = ~np.isnan(array)
         n = np.maximum(counted.sum(0), 1)
         mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
@@ -114,12 +115,12 @@ class Scale(NamedTuple):
 
     @classmethod
     def none(cls, features: int) -> Scale:
-        """Returns the scale that changes nothing."""
+        """Returns the identity scale."""
         return cls(np.zeros(features), np.ones(features))
 
     @property
     def divisor(self) -> Numbers:
-        """What numbers are divided by."""
+        """The divisors of numbers."""
         return np.where(self.std > 0, self.std, 1.0)
 
     def __call__(self, array: Numbers) -> Numbers:
@@ -171,7 +172,7 @@ class OwnData:
     path : str
         The file or folder. In a recipe's file, it is relative to that file; else to the working directory.
     kind : str
-        What is to be predicted: "classification" (a class), "multilabel" (several bits) or "regression" (numbers).
+        The kind of labels: "classification" (a class), "multilabel" (several bits) or "regression" (numbers).
     per_step : bool
         Whether there is a label for each step, not for each sequence.
     val_fraction, test_fraction : float
@@ -179,12 +180,13 @@ class OwnData:
         for the test, it is the validation split; without both, the training split serves for all.
     scale : bool
         Shift and scale features, and targets of a regression, to mean 0 and standard deviation 1 in training. Features
-        that have but two of the values -1, 0 and 1 stay as they are.
+        with only two of the values -1, 0 and 1 stay unchanged.
     causal : bool
-        With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
+        With `per_step`: the label of a step is to follow from the steps up to it alone, as in a forecast. A
         layer that sees later steps is refused.
     stratified : bool
-        Of a classification without `per_step`: draw the parts so that each class has its share of each, to a sequence.
+        For a classification without `per_step`: draw the parts so that each has the same shares of classes, to a
+        sequence.
     """
 
     path: str = ""
@@ -199,7 +201,7 @@ class OwnData:
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction", "seed", "stratified")
     files: ClassVar[str]
-    """What `path` is, in words."""
+    """The kind of `path`, in words."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -232,7 +234,7 @@ class OwnData:
         return Shape(task.n_classes, None, task.n_features, task.head)
 
     def load(self) -> Task:
-        """Returns the task. ValueError, with file, row and column, if the data are not as the settings say."""
+        """Returns the task. ValueError, with file, row and column, if the data do not fit the settings."""
         data = self.checked()
         n = len(data)
         test, val = round(self.test_fraction * n), round(self.val_fraction * n)
@@ -353,7 +355,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
 
 
 def _fractions(classes: Numbers) -> Numbers:
-    """Returns which classes, numbers or texts of numbers, are no integers; none if one of them is no number."""
+    """Returns which classes, numbers or texts of numbers, are not integers; none if a class is not a number."""
     try:
         values = classes.astype(np.float64)
     except ValueError:
@@ -365,7 +367,8 @@ def joined(arrays: Sequence[npt.ArrayLike], call: str, name: str) -> tuple[Numbe
     """Returns ragged sequences (T_i, F) or (T_i,), the argument `name` of `call`, one after the other, (sum of T, F),
     and their lengths.
 
-    TypeError or ValueError if there are none, one is no array, or has another number of features or of dimensions.
+    TypeError or ValueError if there are no sequences, a sequence is not an array, or numbers of features or dimensions
+    differ.
     """
     parts = [on_host(call, f"{name}[{i}]", one) for i, one in enumerate(arrays)]
     if not parts:

@@ -43,7 +43,7 @@ GEOMETRIES = {
     128: Geometry(1, 5, 1.5, (2, 3), 3, 20, 1.8, 0.9, 0.9, 35),
     256: Geometry(22, 5, 2, (3,), 5, 27, 1.8, 1.0, 1.0, 30),
 }
-"""Geometries by resolution: those of Long Range Arena, and an unpublished one of 16 pixels for small experiments."""
+"""Geometries by resolution: Long Range Arena's, and an unpublished geometry of 16 pixels for small experiments."""
 
 SHADES = 20  # contrasts are multiples of 1/20
 EASY = 6  # paddles per contour of the level that the number of distractors is computed from
@@ -117,7 +117,7 @@ class Pathfinder:
     center : bool
         Scale pixels to [-1, 1], as in S5 and minimal-LRU; otherwise to [0, 1], as in S4.
     data_dir : str
-        Folder of a released level, with the folders imgs and metadata, or a folder above: that of the resolution, or of
+        Folder of a released level, with the folders imgs and metadata, or a folder above: of the resolution, or of
         the whole release. A level is called curv_contour_length_14, or curv_baseline for 6. If it is set, no image is
         generated.
     download : bool

@@ -46,7 +46,7 @@ class RecallSplit(GeneratedSplit):
         return made._replace(inputs=made.inputs.astype(dtype))
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
-        """Returns the ages that are asked for; in training the largest possible one."""
+        """Returns the ages that are asked for; in training the largest possible age."""
         if self.ages is None:
             return np.full(len(index), self.settings.max_age)
         return self.ages.at(np.asarray(index))
@@ -59,18 +59,18 @@ class FreshRecallSplit(RecallSplit):
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall of what a sequence had some steps ago: by age, by content, or by content at an age.
+    """Recall of earlier values of a sequence: by age, by content, or by content at an age.
 
-    Each step brings a key and a value, and asks for a key and an age: what value came with that key, when it last did
-    at least `age` steps ago? The label is that value; steps that ask for what has not been are not labelled. Keys,
-    values and what is asked are random, uniform and independent. The features of a step are one-hot codes of its key,
-    its value, the key and the age (0 to `max_age`) that it asks for.
+    Each step brings a key and a value, and asks for a key and an age: which value came with that key, when it last came
+    at least `age` steps ago? The label is that value; steps that ask for a pair that never came are not labelled. Keys,
+    values and questions are random, uniform and independent. The features of a step are one-hot codes of its key, its
+    value, the key and the age (0 to `max_age`) that it asks for.
 
-    - ``keys=1``: recall by age, what came exactly `age` steps ago;
+    - ``keys=1``: recall by age: the value exactly `age` steps ago;
     - ``max_age=0``: recall by content, the latest value of a key;
     - else: recall by content at an age, for which neither is enough.
 
-    In validation and test all steps of a sequence ask for the same age, so that the curve of accuracy is one over ages.
+    In validation and test all steps of a sequence ask for the same age, so the curve shows accuracy against age.
     Test sequences have `test_length` steps.
 
     Parameters

@@ -58,7 +58,7 @@ class FreshRegularSplit(RegularSplit):
         return self.settings._carry
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """As `Split.continued`: what a continuation has to know is the class so far, or for "even_pairs" the first
+        """As `Split.continued`: a continuation needs the class so far, or for "even_pairs" the first
         bit."""
         batch = self.batch(index, dtype)
         assert batch.lengths is not None
@@ -85,7 +85,7 @@ class Regular:
       is the final place
     - "arithmetic": expressions such as ``2 + 4 * 3 - 1`` with digits below `modulus`, in which ``*`` binds first; the
       class is the value modulo `modulus`. Ids are the digits, then ``+ - *``. Lengths are odd: an even length is
-      replaced by the odd one below it
+      replaced by the odd length below it
 
     Training uses short strings whose lengths are uniform and independent (the publication draws one length for a whole
     batch). The test uses longer strings. Accuracy on the test split is the publication's score, a mean over all these

@@ -228,7 +228,7 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def compare(name: str, folder: Path, found: dict[str, int], published: dict[str, int]) -> bool:
-    """Returns whether the counts in a folder are those of the published data set, and warns if they are not.
+    """Returns whether the counts in a folder equal the published data set's, and warns if not.
 
     A part of the data set is allowed, so this is not an error. ValueError if a count is zero.
     """

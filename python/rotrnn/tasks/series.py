@@ -18,12 +18,12 @@ from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 MOST_WINDOW = 256
-"""Number of steps of a window, if the setting does not say."""
+"""Largest default number of steps of a window."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a model of forecasts reads and predicts at each step t of a series y (n, V).
+    """The inputs and targets of a forecasting model at each step t of a series y (n, V).
 
     It reads ``y_t - y_(t - period)`` (zero in the first `period` steps) and, with `levels`, ``y_t``, as (n, V) or
     (n, 2 V). It predicts what is to be added to `base` for h = 1..horizon, as (n, horizon V): to the forecast of `line`
@@ -39,11 +39,11 @@ class Form:
 
     @property
     def first(self) -> int:
-        """The first step at which there is all that the forecasts are made of."""
+        """The first step with all inputs of the forecasts."""
         return max(self.period, self.line.size - 1 if self.line is not None else 0)
 
     def inputs(self, y: Numbers) -> Numbers:
-        """Returns what the model reads."""
+        """Returns the model's inputs."""
         if not self.period:
             return y
         change = np.zeros_like(y)
@@ -51,7 +51,7 @@ class Form:
         return np.concatenate([change, y], 1) if self.levels else change
 
     def naive(self, y: Numbers, origins: Index, steps: int) -> Numbers:
-        """Returns the forecasts (origins, steps, V) that repeat the last `period` steps; zeros for a period of 0. Where
+        """Returns the forecasts (origins, steps, V) that repeat the last `period` steps; zeros for a period of 0. If
         there are fewer steps, the last number is repeated."""
         h = np.arange(1, steps + 1)
         if not self.period:
@@ -60,8 +60,8 @@ class Form:
         return np.asarray(y[np.where(at < 0, origins[:, None], at)])
 
     def base(self, y: Numbers, origins: Index) -> Numbers:
-        """Returns the forecasts (origins, horizon, V) that the model corrects: those of `line`, and naive ones where
-        there are fewer steps than it reads, or no line."""
+        """Returns the forecasts (origins, horizon, V) that the model corrects: forecasts of `line`, and naive forecasts
+        where there are fewer steps than it reads, or no line."""
         found = self.naive(y, origins, self.horizon)
         if self.line is not None:
             there = origins >= self.line.size - 1
@@ -69,7 +69,7 @@ class Form:
         return found
 
     def targets(self, y: Numbers) -> Numbers:
-        """Returns what the model is to predict, (n, horizon V); NaN where the series has ended."""
+        """Returns the model's targets, (n, horizon V); NaN where the series has ended."""
         n, V = y.shape
         t = np.arange(n)
         at = t[:, None] + np.arange(1, self.horizon + 1)
@@ -110,7 +110,7 @@ class Series:
     """Forecasts of the next `horizon` steps of a series, at every step, from windows of it; see `Form`.
 
     The first part of the series is for training, the next one for validation and the last one for the test: where a
-    target stands in time decides. What is read before it may be of an earlier part.
+    target stands in time decides. Inputs before it may belong to an earlier part.
 
     Parameters
     ----------
@@ -125,11 +125,11 @@ class Series:
         Differences to so many steps ago are read, and the forecast that repeats these steps is corrected. 1: to the
         last step; 12: of monthly numbers with seasons; 0: none, for a series that stays around its mean.
     levels : bool
-        Read the numbers beside their differences. Without them a trend that goes on does not lead to inputs that were
-        never seen.
+        Read the numbers beside their differences. Without levels, a continuing trend does not lead to unseen inputs.
     linear : bool
         Correct a linear forecast, ridge regression on the last steps that is fitted to the training part
-        (`rotrnn.tasks.lags`), instead of the naive one; of a series that is too short for it, the naive one as well.
+        (`rotrnn.tasks.lags`), instead of the naive forecast; if the series is too short for it, still the naive
+        forecast.
     window : int
         Number of steps of a window; 0: half of the training part, at most 256.
     val_fraction, test_fraction : float
@@ -169,7 +169,7 @@ class Series:
 
     @property
     def form(self) -> Form:
-        """What the model reads and predicts, before a linear forecast is fitted."""
+        """The model's inputs and targets, before a linear forecast is fitted."""
         return Form(self.horizon, self.period, self.levels)
 
     @property
@@ -179,7 +179,7 @@ class Series:
         return Shape(task.n_classes, None, task.n_features, task.head)
 
     def read(self) -> npt.NDArray[np.float64]:
-        """Returns the series (n, V). ValueError, with file, row and column, if a cell is no finite number."""
+        """Returns the series (n, V). ValueError, with file, row and column, if a cell is not a finite number."""
         if not self.path:
             raise ValueError(f"Series: path is '', expected {self.files}")
         if not Path(self.path).exists():

@@ -1,4 +1,4 @@
-"""The copy task: copy a string, or look up what follows a given part of it."""
+"""The copy task: copy a string, or look up the text after a given part of it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Copy:
     """The copy task (Jelassi, Brandfonbrener, Kakade, Malach: "Repeat after me", 2024): a string of random letters,
     followed by its copy. It is set up as language modelling: the label of a token is the next token.
 
-    Ids are the letters, then ``$``, ``|`` and ``.``. Published code has one more id for padding in evaluation, or pads
+    Ids are the letters, then ``$``, ``|`` and ``.``. Published code has another id for padding in evaluation, or pads
     with ``.``; neither ever counts. `variant` is the form of an example for a string s:
 
     - "copy": ``$s|s.``
@@ -100,7 +100,7 @@ class Copy:
     - "duplicate" (only in tests of models trained on "copy"): as "copy", with a part of s replaced by another part of s
 
     Training rows are packed with examples, one after the other. The rest of a row is filled with the beginning of one
-    more example. Only answers, including their ``.``, are labelled, and only those of complete examples. The recurrent
+    more example. Only answers, including their ``.``, are labelled, and only in complete examples. The recurrent
     state is carried from one example to the next. Validation and test have one example per row, and the last ``.`` is
     not labelled. So accuracy is the share of right letters given the right previous ones (which are in the input), and
     a sequence is right if every letter of its answer is. (Published character accuracies are means over strings, which
@@ -120,7 +120,7 @@ class Copy:
         Limits of the string length in training, both included; lengths are uniform. Validation has `val_each` examples
         of each length.
     context : int
-        Number of tokens of a training row, at least that of the longest example.
+        Number of tokens of a training row, at least the length of the longest example.
     test_min_length, test_max_length, test_each : int
         Limits of the string length in the test, both included (the published evaluation excludes the upper one), and
         the number of examples of each length.

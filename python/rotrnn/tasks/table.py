@@ -23,11 +23,11 @@ from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels
 from rotrnn.tasks.task import Index
 
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-"""Names of a column without one: of CSV, and those that pandas gives to such a column of CSV and Parquet."""
+"""Names of a column without a name: in CSV, and the names that pandas gives in CSV and Parquet."""
 CELL = 32
 """Number of bytes of a number in a list."""
 SHEETS = (".xls", ".xlsx", ".ods")
-"""What people have instead of text, and would be read as such."""
+"""Types of cells that are not text but would be read as text."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,15 @@ class Table(OwnData):
     Parameters
     ----------
     target : tuple of str
-        Column, or columns, with the labels. All rows of a sequence have the same one, unless `per_step`. For a
+        Column, or columns, with the labels. All rows of a sequence have the same label, unless `per_step`. For a
         regression, an empty cell is a target that does not count.
     sequence : str
         Column that says which sequence a row belongs to.
     features : tuple of str
-        Columns with the features, no targets; if empty, all others but those without a name, which are left out with a
-        warning. A column that numbers the rows from 0 or 1, or is equal to a target or to `sequence`, is an error then:
-        name those that are features.
+        Columns with the features, no targets; if empty, all other columns with a name (a warning names the rest). A
+        column that numbers the rows from 0 or 1, or equals a target or `sequence`, is then an error: name the features.
     delimiter : str
-        What separates cells of a CSV file: a comma if empty, of a file .tsv a tab.
+        Separator of cells of a CSV file: a comma if empty, for a file .tsv a tab.
     """
 
     target: tuple[str, ...] = ("label",)
@@ -74,7 +73,7 @@ class Table(OwnData):
         table = read_table(self.path, self.delimiter)
         keys = (*self.target, *((self.sequence,) if self.sequence else ()))
         for name in (*keys, *self.features):
-            table.column(name)  # a name that is wrong is told before a column that is taken for a feature
+            table.column(name)  # report a wrong name before a column that is taken for a feature
         features = self.features or table.others(keys, "features")
         if not features:
             raise ValueError(f"{self.path}: has no named column besides {', '.join(keys)}, expected one with features")
@@ -99,7 +98,8 @@ class Table(OwnData):
         return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes)
 
     def _check_same(self, table: Columns, given: npt.NDArray[Any], rows: Index, of: Index) -> None:
-        """Checks that each of the rows has the labels of the row in `of`. ValueError, with the cell, if one has not."""
+        """Checks that each of the rows has the labels of the row in `of`. ValueError, with the cell, if labels
+        differ."""
         columns = given[:, None] if given.ndim == 1 else given
         mine, others = columns[rows], columns[of]
         wrong = mine != others
@@ -119,7 +119,7 @@ class Columns:
     columns: dict[str, Sequence[Any]]
     rows: Sequence[int]
     row: str = "row"
-    """What a row is called, "line" of a CSV file."""
+    """The name of a row: "line" for a CSV file."""
 
     @property
     def names(self) -> list[str]:
@@ -133,10 +133,10 @@ class Columns:
         return self.columns[name]
 
     def others(self, keys: Sequence[str], setting: str) -> tuple[str, ...]:
-        """Returns the columns besides `keys` that are data though no `setting` names them. A warning says that columns
-        without a name, which are an index that was written with the table, are left out. ValueError if a column numbers
-        the rows or is equal to one of `keys`: with another file it would be another column, so that one has to say what
-        is read. The only column of a table is what is meant."""
+        """Returns the columns besides `keys` that are data without being named in `setting`. Columns without a name,
+        such as an index written with the table, are left out with a warning. ValueError if a column numbers the rows or
+        equals one of `keys`: it may not be data, so the columns must be named. The only column of a table is always
+        data."""
         if len(self.columns) == 1 and not keys:
             return tuple(self.columns)
         left = [name for name in self.names if name not in keys and INDEX.fullmatch(name)]
@@ -169,7 +169,7 @@ class Columns:
 
     def numbers(self, name: str, *, missing: bool = False) -> npt.NDArray[np.float64]:
         """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
-        is no finite number."""
+        is not a finite number."""
         cells = self.column(name)
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):
@@ -193,13 +193,13 @@ class Columns:
 
 
 def _equal(cells: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Returns whether two columns have the same cells, as numbers or as they are; False for fewer than three rows,
-    where this is no more than chance."""
+    """Returns whether two columns have the same cells, as numbers or as texts; False for fewer than three rows, where
+    this may be chance."""
     return len(cells) > 2 and all(a == b or _number(a) == _number(b) for a, b in zip(cells, others, strict=True))
 
 
 def _number(cell: Any) -> float:
-    """Returns the number that a cell is, NaN for any other."""
+    """Returns a cell as a number, NaN if it is not a number."""
     try:
         return as_number(cell)
     except (TypeError, ValueError):
@@ -263,8 +263,8 @@ def _read_csv(path: str, delimiter: str) -> Columns:
 
 
 def _delimiter(head: list[str], row: str, by: str) -> str:
-    """Returns what seems to separate the columns, where it is not `by`: the header is one name, and it occurs there as
-    often as in the first row. Empty if nothing does."""
+    """Returns the likely separator of the columns if it is not `by`: the header is a single name, and the separator
+    occurs in it as often as in the first row. Empty if there is none."""
     counts = {other: head[0].count(other) for other in ";\t|," if other != by} if len(head) == 1 else {}
     return next((other for other, count in counts.items() if count and count == row.count(other)), "")
 
@@ -284,7 +284,7 @@ def _read_parquet(path: str) -> Columns:
             if pyarrow.types.is_nested(field.type):
                 raise ValueError(f"{path}: column {field.name!r} holds {field.type}, expected a number or text a cell")
         check_bytes(path, CELL * rows * len(schema))
-        table = pyarrow.parquet.read_table(path, read_dictionary=schema.names)  # a text is there once
+        table = pyarrow.parquet.read_table(path, read_dictionary=schema.names)  # each text is stored once
         check_bytes(path, sum(map(_widest, table.columns)) * rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: is not a Parquet file, or is damaged ({error})") from error

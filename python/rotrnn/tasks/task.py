@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     `lengths` (B,) int64 are the valid steps of each sequence, or None if all T steps are valid. For a tagger, labels
     are (B, T), with -1 where they do not count, padding included. For bits, labels are (B, T, bits) with values 0, 1
     and -1; for several labels of a sequence, (B, bits). For pairs, inputs are (B, 2, T, ...) and lengths (B, 2). For a
-    regression, labels are numbers (B, targets), or (B, T, targets) for each step; those that are NaN do not count.
+    regression, labels are numbers (B, targets), or (B, T, targets) for each step; NaN does not count.
     """
 
     inputs: npt.NDArray[Any]
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     lengths: Index | None
 
     def packed(self, stepwise: bool) -> PackedBatch:
-        """Returns the batch as one packed row, labels too if they are `stepwise`, one for each step; as it is if it is
+        """Returns the batch as one packed row, labels too if they are `stepwise`, one for each step; unchanged if it is
         not ragged."""
         if self.lengths is None:
             return PackedBatch(*self)
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class PackedBatch(NamedTuple):
-    """A batch as one row (1, T, ...) of its sequences without padding, pair after pair if it is one of pairs.
+    """A batch as one row (1, T, ...) of its sequences without padding, in successive pairs for a model of pairs.
 
     `cu_seqlens` (S + 1,) says where they begin and end, as in `rotrnn.Context`, and labels of steps are (1, T, ...).
     Where `cu_seqlens` is None, it is a `Batch`.
@@ -119,7 +119,7 @@ class Split(ABC):
 
     fresh: ClassVar[bool] = False
     carry: Carry = WHOLE
-    """Which rows of a training batch go on in the next one. A split with a chance implements `continued`."""
+    """Which rows of a training batch go on in the next batch. A split with a chance implements `continued`."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -129,10 +129,10 @@ class Split(ABC):
         """Returns the sequences at `index`, with features in `dtype`. Thread-safe."""
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """Returns the sequences at `index` as continuations, and what their own continuations have to know.
+        """Returns the sequences at `index` as continuations, and the data for their own continuations.
 
-        `before` (n,) is what an earlier call returned for the sequences that are continued, at least 0; -1 where a new
-        sequence begins. Labels are those of the whole sequence from its beginning.
+        `before` (n,) is the result of an earlier call for the continued sequences, at least 0; -1 where a new sequence
+        begins. Labels follow the whole sequence from its beginning.
         """
         raise NotImplementedError
 
@@ -171,8 +171,8 @@ class Task:
         Kind of model (a key of `rotrnn.models.build.HEADS`) that the labels are for.
     metric : str
         The metric that selects parameters and that tables show: "accuracy", the share of right labels, or
-        "sequence_accuracy", the share of sequences of which every label that counts is right. Of a regression it is
-        "skill", 1 - loss / (loss of predicting zero for every target): targets are to be centred by their mean.
+        "sequence_accuracy", the share of sequences whose counted labels are all right. For a regression it is "skill",
+        1 - loss / (loss of predicting zero for every target): targets are to be centred by their mean.
     curve : str, optional
         If set, evaluation also reports accuracies by length. "length": of the sequences of each length
         (`Split.curve_lengths`). "prefix", for taggers that run forward in time only: of the first t labels of every
@@ -182,8 +182,8 @@ class Task:
     chance : float, optional
         Accuracy of guessing. If set, evaluation also reports (accuracy - chance) / (1 - chance) as "scaled_accuracy".
     scaled_above : int, optional
-        The longest length in training, as a curve over "length" counts. If set, "scaled_accuracy" is that of longer
-        sequences alone.
+        The longest length in training, counted as in a curve over "length". If set, "scaled_accuracy" covers only
+        longer sequences.
     labels : tuple of str, optional
         Names of the classes; for bits, names of the two values.
     symbols : (vocab - 3,) integers, optional
@@ -209,7 +209,7 @@ class Task:
 
     @property
     def n_values(self) -> int:
-        """The number of values that a label that counts can have."""
+        """The number of values of a label that counts."""
         return 2 if self.head in BITS else self.n_classes
 
     @property
@@ -224,7 +224,7 @@ class Task:
 
 
 class Shape(NamedTuple):
-    """The properties of a task that a model is built from; the fields are those of `Task`."""
+    """The properties of a task that a model is built from; fields as in `Task`."""
 
     n_classes: int
     vocab: int | None
@@ -245,8 +245,8 @@ class Settings(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """The shape of the task, known without loading its data. If the vocabulary depends on the data, it is that of
-        the published data."""
+        """The shape of the task, known without loading its data. If the vocabulary depends on the data, it is the
+        published data's."""
         ...
 
     def load(self) -> Task:
@@ -270,7 +270,7 @@ class FeatureSplit(Split):
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-MAX_COUNTED = 2**17  # statistics of a split use at most so many examples, evenly spaced
+MAX_COUNTED = 2**17  # most examples for statistics of a split, evenly spaced
 MAX_COUNTED_FRESH = 2**12  # the same for a fresh split, whose examples have to be generated
 MAX_LABELS_SHOWN = 16
 ROWS = 256
@@ -281,7 +281,7 @@ def describe(task: Task) -> str:
     """Returns a readable summary of each split: size, quantiles of length, label frequencies and majority baseline.
 
     The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
-    TypeError if `task` is no `Task`.
+    TypeError if `task` is not a `Task`.
     """
     if not isinstance(task, Task):
         raise TypeError(f"describe: task is {an(type(task).__name__)}, expected a Task, as load() of settings returns")
@@ -327,14 +327,14 @@ def describe(task: Task) -> str:
 
 def majority_baseline(task: Task, split: Split, above: int | None = None) -> float:
     """Returns the accuracy on a split of always predicting the most frequent label of the training split; with `above`,
-    that on its sequences longer than this."""
+    only on its longer sequences."""
     return _share_of_majority(_labels_and_lengths(task.train)[0], _labels_and_lengths(split, above)[0])
 
 
 def balanced_weights(task: Task) -> tuple[float, ...]:
-    """Returns n / (C n_c) for each class c of which n_c of n training labels are, where C classes occur; for each of
-    several bits, the number of zeros by that of ones. A class or bit that does not occur has the weight 1, the mean
-    weight of a label."""
+    """Returns n / (C n_c) for each class c, where n_c of n training labels are of class c, and C classes occur; for
+    each of several bits, the number of zeros divided by the number of ones. A class or bit that does not occur has the
+    weight 1, the mean weight of a label."""
     if task.is_regression:
         raise ValueError(f"class_weights: {task.name} is a regression, expected a task with classes")
     index = _counted_examples(task.train)

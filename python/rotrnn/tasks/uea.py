@@ -30,7 +30,7 @@ PUBLISHED = {
 
 @dataclass
 class Header:
-    """What the lines before ``@data`` say; None of what they leave open."""
+    """The contents of the lines before ``@data``; None for missing entries."""
 
     dimensions: int | None = None
     steps: int | None = None

@@ -14,7 +14,7 @@ SPECIALS = 3
 
 
 def ids_of(symbols: Index, size: int) -> Index:
-    """Returns the id of each of `size` symbols. `symbols` are those of the vocabulary in the order of their ids."""
+    """Returns the id of each of `size` symbols. `symbols` are the vocabulary's symbols in the order of their ids."""
     ids = np.full(size, UNKNOWN, np.int64)
     ids[symbols] = SPECIALS + np.arange(len(symbols))
     return ids
@@ -41,7 +41,7 @@ class Translated(Split):
 
 
 def read_as(task: Task, other: Task) -> Task:
-    """Returns `task` with the ids of the vocabulary of `other`, that of the run; symbols that are not in both become
+    """Returns `task` with the ids of the vocabulary of `other`, the run's task; symbols that are not in both become
     ``<unk>``. ValueError if only one of them has a vocabulary of its training split."""
     if task.symbols is None or other.symbols is None:
         tasks = f"task is set to {task.name}, and the run was trained on {other.name}"

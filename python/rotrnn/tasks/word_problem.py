@@ -23,7 +23,7 @@ from rotrnn.tasks.released import prepare
 from rotrnn.tasks.task import WHOLE, Batch, Carry, Index, Shape, Split, Task, shuffled
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
-"""Special tokens; their ids follow those of the elements."""
+"""Special tokens; their ids follow the elements."""
 
 IDENTITY = 0  # element of every group
 LARGEST = 2**31 - 1  # largest order of a group
@@ -242,7 +242,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
 @dataclass(frozen=True)
 class WordProblemSplit(Split):
     """Rows of several lengths: of each part ``(sequences, rows)`` the given rows, or all if `rows` is None. Every row
-    begins with BOS, but for continued ones."""
+    begins with BOS, except continued rows."""
 
     group: Group
     parts: tuple[tuple[Sequences, Index | None], ...]
@@ -272,7 +272,7 @@ class WordProblemSplit(Split):
         return Batch(inputs, labels, None if self.count_padding or len(self.parts) == 1 else sizes + 1)
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
-        """As `Split.continued`: what a continuation has to know is the product so far. Only new sequences begin with
+        """As `Split.continued`: a continuation needs the product so far. Only new sequences begin with
         BOS, and padding never counts."""
         elements, sizes = self._elements(np.asarray(index))
         new = before < 0
@@ -287,7 +287,7 @@ class WordProblemSplit(Split):
         return trimmed(inputs, labels, sizes), states[:, -1]
 
     def _elements(self, index: Index) -> tuple[Index, Index]:
-        """Returns the elements of the rows, with the identity behind those of shorter rows, and their numbers."""
+        """Returns the elements of the rows, padded with the identity, and their numbers."""
         ends = np.cumsum(self._sizes())
         which = np.searchsorted(ends, index, side="right")
         sizes = np.array([sequences.length for sequences, _ in self.parts])[which]
@@ -305,7 +305,7 @@ class WordProblem:
     """Word problems (Merrill, Petty, Sabharwal: "The illusion of state in state-space models", 2024): the label of each
     element is the product of all elements up to it.
 
-    Ids are those of the elements (see `group`), then PAD, BOS and five more that never occur. Inputs and labels begin
+    Ids are the elements (see `group`), then PAD, BOS and five more that never occur. Inputs and labels begin
     with BOS. A sequence counts as right only if every label is right, BOS included, as published. The model is trained
     at one length and tested at a larger one, where accuracy is also reported for each shorter length.
 
@@ -320,9 +320,8 @@ class WordProblem:
     val_fraction : float
         Share of these sequences that is used for validation.
     shorter : str
-        Additional shorter sequences for training: "none"; "two", those of length 2 (`strict_len` of the first
-        publication); or "all", those of length 2 to `length` - 1, padded in a batch (the default of the Fixed-Point
-        RNNs' code).
+        Additional shorter sequences for training: "none"; "two", of length 2 (`strict_len` of the first publication);
+        or "all", of length 2 to `length` - 1, padded in a batch (the default of the Fixed-Point RNNs' code).
     count_padding : bool
         Where sequences are padded, count PAD as a label, as published; if False, mask it.
     carry : float

@@ -42,7 +42,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of half precision in float32, in which the kernels compute, and any other as it is."""
+    """Returns a tensor of half precision in float32, in which the kernels compute, and any other unchanged."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
@@ -51,7 +51,7 @@ def _kind(x: Any) -> str:
 
 
 class _Tree(torch.nn.Module):
-    """Nested parameters: a module for each dict, so that names in state dicts are those of `rotrnn.flatten`."""
+    """Nested parameters: a module for each dict, so that names in state dicts equal the names of `rotrnn.flatten`."""
 
     def __init__(self, params: Params) -> None:
         super().__init__()
@@ -83,23 +83,24 @@ class Module(_Tree):
         Its parameters, nested, as NumPy arrays, which are copied. By default they are drawn as `init` does, in float32,
         by the global generator of PyTorch (`torch.manual_seed`).
     precision : str
-        "float32", "tf32" or "bf16": how products of float32 matrices round, as `rotrnn.precision` says. A module does
-        not heed the ``with rotrnn.precision(...)`` around its calls, because backward may come after it.
+        "float32", "tf32" or "bf16": rounding of products of float32 matrices, as in `rotrnn.precision`. A module
+        ignores ``with rotrnn.precision(...)`` around its calls, because backward may come after it.
 
     Raises
     ------
     TypeError, ValueError
-        `core` is none, or a part of it is unknown; a parameter is missing or of another shape; or for the precision.
+        `core` is not a core, or a part of it is unknown; a parameter is missing or of another shape; or for the
+        precision.
 
     Notes
     -----
     Parameters and buffers are the module's own, are made on PyTorch's default device, and have the names of
     `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
-    the dtype of x: float32, float64, bfloat16 or float16. Of half precision, x, parameters and states are read in
-    float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded to half
-    precision at the end, and states are returned in float32. Within autocast, x may be of half precision beside
-    parameters that are not, and y has the dtype of x. In training mode, a new key of dropout is drawn in every call
-    from PyTorch's global generator.
+    the dtype of x: float32, float64, bfloat16 or float16. Half precision is converted: x, parameters and states are
+    read in float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded
+    to half precision at the end, and states are returned in float32. Within autocast, x may be of half precision beside
+    float32 parameters, and y has the dtype of x. In training mode, a new key of dropout is drawn in every call from
+    PyTorch's global generator.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
@@ -146,13 +147,13 @@ class Module(_Tree):
 
         Parameters
         ----------
-        x : (B, T, D), or what else the core takes
-            Or B sequences as a `PackedSequence`, or as a nested tensor of the layout `torch.jagged`: y is then one,
-            too, if it has steps.
+        x : (B, T, D), or another input of the core
+            Or B sequences as a `PackedSequence`, or as a nested tensor of the layout `torch.jagged`: y then has the
+            same type, if it has steps.
         lengths : (B,) integers, optional
             Number of valid steps of each sequence; padding is not read, and zero in y.
         state : tensor or tuple of tensors, optional
-            The state before x, as an earlier call returned it; it is differentiable.
+            The state before x, as returned by an earlier call; differentiable.
         cu_seqlens : (S + 1,) integers, optional
             Where the S sequences of a packed row x (1, T, ...) begin and end, as in `rotrnn.Context`: the states are
             (S, ...). The row runs as a padded batch, as long as its longest sequence. Not with `lengths`.
@@ -183,7 +184,7 @@ class Module(_Tree):
         key = torch.randint(2**32, (2,), device="cpu") if self.training else None
         given = list(params)
         for i in self._buffered:
-            given[i] = params[i].clone()  # autograd would take their next update for a change of what was saved
+            given[i] = params[i].clone()  # autograd would see their next update as a change of saved tensors
         given, before = ([_widened(one) for one in many] for many in (given, before))
         outputs = ops.forward(_widened(x), given, before, lengths, key, return_state, False, self._text)
         last = len(outputs) - len(self._buffered) * self.training
@@ -312,12 +313,12 @@ class Module(_Tree):
 
 
 def load(path: str | os.PathLike[str]) -> Module:
-    """Reads a model that `Module.save` or `SequenceModel.save` wrote. Errors are those of `rotrnn.load`."""
+    """Reads a model that `Module.save` or `SequenceModel.save` wrote. Errors as in `rotrnn.load`."""
     return Module(*files.load(path))
 
 
 def __getattr__(name: str) -> Callable[..., Module]:
-    """Returns the function that makes the `Module` of a class of settings."""
+    """Returns the function that creates the `Module` of a class of settings."""
     kind = files.kinds().get(name)
     if kind is None:
         raise AttributeError(f"module 'rotrnn.torch' has no attribute {name!r}")

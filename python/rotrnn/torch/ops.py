@@ -1,12 +1,11 @@
-"""The two custom ops under every module: forward and backward of a core, which a text describes.
+"""The two custom ops under every module: forward and backward of a core, described by a text.
 
     outputs = forward(x, params, state, lengths, key, after, keep, text)
     grads = backward(dy, dstate, x, params, state, lengths, key, after, kept, text)
 
-Arguments and outputs are those of `rotrnn.models.call.Call`, as tensors that share the memory of its arrays; the
-outputs that backward needs are there with `keep`, which autograd asks for by itself. There is
-one pair for all cores, so that torch.compile needs to know no more than this pair: what it is told of shapes (the fake
-implementations) comes from a forward on zeros, once for each shape.
+Arguments and outputs are as in `rotrnn.models.call.Call`, as tensors that share the memory of its arrays; with `keep`,
+which autograd sets, the outputs that backward needs are included. A single pair serves all cores, so torch.compile
+needs to know only this pair: its shapes (the fake implementations) come from a forward on zeros, once for each shape.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ DTYPES: dict[Any, np.dtype[Any]] = {
 TORCH = {there: here for here, there in DTYPES.items()}
 
 Given = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None, Tensor | None, bool]
-"""x, params, state, lengths, key, and whether the state after x is asked for."""
+"""x, params, state, lengths, key, and whether to return the state after x."""
 
 _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
 
-_library: Any = None  # where the module is loaded again: its ops of before go first
+_library: Any = None  # if the module is loaded again, its old ops are removed first
 _library = torch.library.Library("rotrnn", "DEF")
 _library.define(f"forward({_GIVEN}, bool keep, str text) -> Tensor[]")
 _library.define(f"backward(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]")
@@ -136,7 +135,7 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
         buffers = len(call.names) - len(call.trained) if key is not None else 0
         last = len(grads) - buffers
         dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
-        # there is no gradient of these gradients, so nothing is to be recorded unless that is to be refused
+        # no second derivatives: record nothing, except to refuse them
         with contextlib.nullcontext() if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd():
             found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
         wanted = _differentiable(x, params, state, ctx.text)
@@ -148,7 +147,7 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
 
 
 def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
-    """Calls an op below autograd; of torch.func's transforms, below that of this level, for the others record, too."""
+    """Calls an op below autograd; of torch.func's transforms, only below this level's, since the others record, too."""
     with contextlib.ExitStack() as inside:
         if not _plain():
             inside.enter_context(torch.enable_grad())
@@ -168,7 +167,7 @@ def _autograd(
     ):
         raise RuntimeError(
             "rotrnn.torch: forward-mode derivatives (jvp, jacfwd, hessian) were asked for, which rotrnn does not have, "
-            "expected those of reverse mode: torch.autograd.grad, torch.func.vjp"
+            "expected reverse mode: torch.autograd.grad, torch.func.vjp"
         )
     if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
         return _below_autograd(forward, keyset, x, params, state, lengths, key, after, keep, text)
@@ -178,7 +177,7 @@ def _autograd(
 
 
 class _Backward(torch.autograd.function._SingleLevelFunction):
-    """The op `backward` where its gradient may be asked for, which there is not."""
+    """The op `backward` where its gradient, which is not supported, may be requested."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[[], list[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -220,7 +219,7 @@ def _by_loop(op: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[list[Te
 
 
 def _part(value: Any, dim: Any, i: int) -> Any:
-    """Returns part i of arguments of which some have a mapped axis."""
+    """Returns part i of arguments, some with a mapped axis."""
     if dim is None:
         return value
     if isinstance(value, Tensor):
@@ -238,7 +237,7 @@ torch.library.register_vmap("rotrnn::backward", partial(_by_loop, backward), lib
 
 
 def _given_out(outputs: Sequence[Any], given: Given, text: str) -> list[Any]:
-    """Returns y, the state after x and the buffers, of all outputs of a forward."""
+    """Returns y, the state after x and the buffers from all outputs of a forward."""
     call = parse(text)
     *_, key, after = given
     rest = len(call.leaves) * after + (len(call.names) - len(call.trained)) * (key is not None)

@@ -1,7 +1,7 @@
 """Sweeps on the processes of MPI: process 0 hands out the runs, and each process trains its own, one after the other.
 
-A run is a program of its own wherever it is trained (`sweep.Worker`), so one that crashes takes no process of MPI with
-it. Process 0 alone answers to Ctrl-C, and tells the others. All must see the folder of the sweep.
+Every run is a separate program (`sweep.Worker`), so a crash does not end a process of MPI. Only process 0 answers to
+Ctrl-C, and tells the others. All must see the folder of the sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rotrnn.training.sweep import POLL, Place, Worker, here
 
 Outcome = tuple[str, list[str]]
 LOST = "lost"
-"""The outcome of a run of which nothing could be written, as on a full disk; instead of warnings, the error."""
+"""The outcome of a run that could write nothing, as on a full disk; with the error in place of warnings."""
 
 
 class Crew:
@@ -48,7 +48,7 @@ class Crew:
         return range(1, 1 if self.comm is None else self.comm.Get_size())
 
     def places(self, jobs: int, device: str) -> list[Place]:
-        """Returns the places for runs, `jobs` in each process, in the order in which they are to be filled."""
+        """Returns the places for runs, `jobs` in each process, in the order of filling."""
         own = here(jobs * self.beside, device)
         return [own, *(partial(Remote, self, rank, jobs, device) for rank in self.ranks)] * jobs
 
@@ -89,7 +89,7 @@ class Remote:
 
 
 def serve(among: MPIWorld) -> None:
-    """Trains the runs that process 0 hands out, until it says that there are no more."""
+    """Trains the runs that process 0 hands out, until process 0 ends the loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     comm, beside = among.comm, _beside(among)
     working: dict[str, Worker] = {}

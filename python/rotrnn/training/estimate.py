@@ -111,7 +111,7 @@ def estimate(
         times, held = [], []
         for _ in range(min(steps, recipe.training.steps)):
             times.append(timed(lambda: trainer.stepper.advance(state))[1])
-            held.append(trainer.stepper.held())  # the next graph gives back what was kept for later arrays
+            held.append(trainer.stepper.held())  # the next graph frees memory kept for later arrays
         trainer.stepper.settle(state)
         val = First(trainer.task.val, EVALUATED * recipe.training.batch)
         _, evaluating = timed(lambda: trainer.look(state.params, val))
@@ -133,8 +133,8 @@ def estimate(
 
 @contextmanager
 def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> Iterator[tuple[Trainer, State]]:
-    """Within the block, there are a trainer of the recipe, in its precision, and the state before its first step.
-    Arguments as of `estimate`."""
+    """Within the block, yields a trainer of the recipe, in its precision, and the state before its first step.
+    Arguments as in `estimate`."""
     place = named("estimate", device)
     with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:

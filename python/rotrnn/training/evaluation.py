@@ -46,7 +46,7 @@ def scaled(accuracy: float, chance: float) -> float:
 @dataclass
 class Tally:
     """Sums over sequences. The sums over the parts of a split add up to those over the whole split. `metric`, `curve`,
-    `bos`, `chance` and `scaled_above` are those of the task."""
+    `bos`, `chance` and `scaled_above` are the task's."""
 
     metric: str = "accuracy"
 
@@ -114,7 +114,7 @@ class Tally:
         with a chance also "scaled_accuracy", of the sequences longer than "scaled_above" if that is set and there are
         any; with a curve also "curve", the lists "length", "n", "accuracy" and "sequence_accuracy".
 
-        Of a regression, it is "loss" (per target), "skill" and "n": the skill is 1 - loss / (loss of predicting zero
+        For a regression, "loss" (per target), "skill" and "n": the skill is 1 - loss / (loss of predicting zero
         for every target), at most 1, and the lowest number if the loss is not finite.
         """
         if self.metric == "skill":
@@ -214,7 +214,7 @@ def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
 
 def logits_of(model: Model, params: Params, batch: Batch, packed: bool = False) -> Array:
     """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are. If it runs as
-    one `packed` row, those of padding are zero, too."""
+    one `packed` row, logits of padding are zero, too."""
     device = device_of(next((array for _, array in flatten(params)), None))
     row = batch.packed(model.stepwise) if packed else PackedBatch(*batch)
     ctx = Context(row.lengths, cu_seqlens=row.cu_seqlens)

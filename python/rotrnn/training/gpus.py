@@ -1,12 +1,12 @@
 """Training on several GPUs: a process for each, started by MPI, whose arrays NCCL gathers and adds up.
 
-What the host has goes by MPI, as on the CPU. NCCL's work is done on the current stream, within a recorded step too, and
+Host data goes by MPI, as on the CPU. NCCL's work is done on the current stream, within a recorded step too, and
 ends when every process has launched it. So no process waits for the GPU's part of a recorded step before all have told
-each other that they launched theirs (`World.tell`): if one fails before, the others learn of it and do not wait.
+each other that they launched theirs (`World.tell`): if a process fails before, the others learn of it and do not wait.
 
-Three waits come without that: when a step is recorded, for the steps that try it; within a recorded step, for a loop of
-which the host decides how long it runs; and in steps that run operation by operation. If a process fails before it
-launches what another waits for there, only the launcher can end that one.
+Three waits lack this protection: when a step is recorded, for the steps that try it; within a recorded step, for a loop
+whose length the host decides; and in steps that run operation by operation. If a process fails there before it launches
+its part, only the launcher can end the waiting processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABORT = 2.0
 
 
 class GPUs(World):
-    """The processes of a world, each of which computes on a GPU of its own.
+    """The processes of a world, each on its own GPU.
 
     In the order of processes, those on a machine take its GPUs 0, 1, ..., or as many as they may see. Within a `with`
     block; at its end, the others are no longer waited for. All graphs in which NCCL has a part must be gone by then.
@@ -96,7 +96,7 @@ class GPUs(World):
     # ---- on GPUs ----
 
     def gather(self, x: Array) -> list[Array]:
-        """As that of `World`. Arrays on GPUs must have one shape in all processes, and nothing waits for them."""
+        """As `World.gather`. Arrays on GPUs must have the same shape in all processes, and nothing waits for them."""
         if device_of(x) is HOST:
             return super().gather(x)
         every = empty((self.size, *x.shape), x.dtype, like=x)
@@ -104,7 +104,7 @@ class GPUs(World):
         return [every[rank] for rank in range(self.size)]
 
     def add(self, x: Array) -> None:
-        """As that of `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
+        """As in `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
         if device_of(x) is HOST:
             super().add(x)
             return

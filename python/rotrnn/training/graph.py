@@ -1,14 +1,14 @@
 """A step of training on a GPU as one CUDA graph: forward, loss, backward, norm of the gradients and update.
 
 Parameters, gradients and moments lie in one vector each, group after group, which the optimiser updates by one kernel.
-What changes from step to step (the batch, its lengths, learning rates, the step's number) is copied to arrays of the
-graph before it runs, and loss, accuracy and norms come back as one small array (transfer.py). The host reads them when
-it has launched the next step, so the GPU never waits for it. If the loss, the gradients or what an update left are not
-finite, further steps leave everything as it is until the host has seen it.
+Inputs that change from step to step (the batch, its lengths, learning rates, the step's number) are copied to arrays of
+the graph before it runs, and loss, accuracy and norms come back as one small array (transfer.py). The host reads them
+when it has launched the next step, so the GPU never waits for it. If the loss, the gradients or updated numbers are not
+finite, further steps change nothing until the host has seen it.
 
 There is a graph for each shape of a batch; ragged ones are padded to a few lengths. A model that iterates to a fixed
-point has several: the host looks how far the iteration is, and repeats the graph of a few iterations. A step that waits
-for numbers in another place is not recorded, and runs operation by operation.
+point has several: the host checks the progress of the iteration, and repeats the graph of a few iterations. A step that
+waits for numbers elsewhere is not recorded, and runs operation by operation.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from rotrnn.training.state import State
 from rotrnn.training.transfer import Feed, Results
 
 MOST_SHAPES = 8
-"""Shapes of batches that have a graph of their own, and keep its memory; others run operation by operation."""
+"""Most shapes of batches with their own graph, which keeps its memory; others run operation by operation."""
 
 METRICS = ("loss", "right", "grad_norm")
-"""What a step returns, before two norms for each group: of its parameters and of their second moments."""
+"""Results of a step, before two norms for each group: of its parameters and of their second moments."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Vectors:
 
 
 def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
-    """Moves the parameters and moments of a state to vectors, of which its arrays are then views."""
+    """Moves the parameters and moments of a state to vectors; the state's arrays become views of these."""
     flat = dict(flatten(state.params))
     groups: dict[str, list[str]] = {}
     for name in filter(is_parameter, flat):
@@ -82,7 +82,7 @@ def vectors_of(state: State, group_of: GroupOf, device: Device) -> Vectors:
 
 
 class Work:
-    """What a step computes on a device: forward, loss, backward and update, with metrics in one small array."""
+    """The computation of a step on a device: forward, loss, backward and update, with metrics in one small array."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class Work:
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
 
     def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
-        """Returns what changes from step to step, as `run` reads it; this process has a `share` of all labels."""
+        """Returns the inputs of `run` that change from step to step; this process has a `share` of all labels."""
         values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
         if batch.lengths is not None:
             values["lengths"] = np.asarray(batch.lengths, np.int64)
         return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
-        """Returns what AdamW needs at a step, for each group: rate, corrections of the moments, and decay."""
+        """Returns AdamW's numbers at a step, for each group: rate, corrections of the moments, and decay."""
         optimiser, steps = self.recipe.optimiser, self.recipe.training.total(step)
         beta1, beta2 = optimiser.betas
         corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
@@ -122,7 +122,7 @@ class Work:
         return Context(lengths, train=True, seed=seed, places=places, gather=gather, memory=self.memory)
 
     def run(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Any:
-        """Takes a step, and writes its metrics. Returns what forward saved."""
+        """Takes a step, and writes its metrics. Returns forward's `saved`."""
         logits, saved = self.model.forward(params, inputs["inputs"], ctx)
         found = self.model.loss(logits, inputs["labels"], ctx.lengths)
         dlogits, loss = found.dlogits, found.mean
@@ -151,8 +151,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Launched:
-    """A step that was launched: its number from 0, of how many labels, when, the number of its results, and what layers
-    report of it."""
+    """A launched step: its number from 0, the number of labels, the time, the number of its results, and the layers'
+    reports."""
 
     step: int
     labels: int
@@ -163,8 +163,8 @@ class Launched:
 
 @dataclass
 class Step:
-    """The step of batches of one shape: its graph, the inputs, and what forward saved when it was recorded, whose
-    reports are of the step that was launched last."""
+    """The step for batches of one shape: its graph, the inputs, and forward's `saved` from the recording, whose reports
+    belong to the step launched last."""
 
     feed: Feed
     saved: Any = None
@@ -205,7 +205,7 @@ class Recorder:
         own = self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)
         counts = self.world.tell(own)
         if not all(map(all, counts)):
-            return False  # a process has nothing to learn from
+            return False  # no other process to tell
         batch = padded(batch, self.model.time_axis, self.model.stepwise, self.world)
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
@@ -240,7 +240,7 @@ class Recorder:
             step.graph.close()
 
     def reports(self, saved: Any, share: float) -> dict[str, float]:
-        """Returns what layers report of a step: means over all labels, of which this process has a `share`."""
+        """Returns the layers' reports of a step: means over all labels; this process has a `share` of them."""
         total: dict[str, float] = {}
         for one in self.world.tell({name: share * value for name, value in self.model.report(saved).items()}):
             for name, value in one.items():
@@ -264,7 +264,7 @@ class Recorder:
         ctx = work.context(inputs, places)
 
         def run() -> Array:
-            one.saved = None  # otherwise the memory of the run before is kept while this run takes its own
+            one.saved = None  # otherwise the memory of the earlier run is kept as well
             one.saved = work.run(state.params, inputs, ctx)
             return work.metrics
 

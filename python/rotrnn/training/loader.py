@@ -49,7 +49,7 @@ class Loader:
     that depends on `training.seed`. While a step is computed, a thread loads the next batch.
 
     If the split carries states on (`Split.carry`), row r of a batch continues the sequence of row r of the last batch,
-    with the examples that it would have else, or begins anew; both follow from the seed, the step and r.
+    with the example that it would have otherwise, or begins anew; both follow from the seed, the step and r.
     """
 
     def __init__(self, split: Split, training: Training, world: World = ALONE) -> None:
@@ -120,7 +120,7 @@ class Loader:
         return np.asarray(philox(counter, self.training.seed)[:, 0] >= chance * 2.0**32)
 
     def _before(self, step: int) -> Index:
-        """Returns what the rows of a step have to know of their sequences so far, -1 where they begin anew."""
+        """Returns the data of the rows of a step about their sequences so far, -1 where they begin anew."""
         new = self.new_rows(step)
         if self._known is None or self._known[0] != step:
             waiting, first = ~new, step  # the first call: as far back as the oldest of the sequences begins

@@ -1,4 +1,4 @@
-"""The log of a run while it is written, and what its records hold besides numbers of the model."""
+"""The log of a run while it is written, and the contents of its records besides numbers of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 Records = Callable[[dict[str, Any]], object]
-"""What a caller of `rotrnn.train` does with each record."""
+"""A caller's function for each record of `rotrnn.train`."""
 
 
 class Hook:
@@ -49,7 +49,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class Log:
-    """The file log.jsonl, one JSON object a line, what TensorBoard shows of it, and a caller's function."""
+    """The file log.jsonl, one JSON object a line, its copy for TensorBoard, and a caller's function."""
 
     file: BinaryIO
     board: Board
@@ -82,6 +82,6 @@ def opened(
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What `work` returns, and the seconds it took."""
+    """The result of `work`, and the seconds it took."""
     began = time.monotonic()
     return work(), round(time.monotonic() - began, 6)

@@ -6,7 +6,7 @@ Everything random has a key: the order of the data (seed, epoch), initial values
 place in the batch). Epoch and place in it follow from the step, which counts finished updates.
 
 Several processes (`rotrnn.training.parallel`) hold the same parameters and take the same steps, each from its share of
-the batch: what they make of it is that of one process, to rounding. The first of them alone reads and writes files.
+the batch. Results equal a single process up to rounding. Only the first process reads and writes files.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def train(
     device: str = "cpu",
     log: Records | None = None,
 ) -> dict[str, Any]:
-    """Trains a recipe in a folder of its own, and evaluates it on the test split.
+    """Trains a recipe in its own folder, and evaluates it on the test split.
 
-    Writes what `Run` lists: at each evaluation "last" and, when validation accuracy is as high as ever, "best". The
-    first Ctrl-C, SIGTERM or SIGHUP (a closed terminal; not under nohup) finishes the step, saves and raises; a second
-    one aborts at once. Two minutes after its start a run has a checkpoint, and another one five minutes after each,
-    however far its next evaluation is: a kill, or a power failure, loses no more.
+    Writes the files listed in `Run`: at each evaluation "last" and, when validation accuracy is as high as ever,
+    "best". The first Ctrl-C, SIGTERM or SIGHUP (a closed terminal; not under nohup) finishes the step, saves and
+    raises; a second one aborts at once. A run has a checkpoint two minutes after its start, and another five minutes
+    after each, however far its next evaluation is: a kill, or a power failure, loses no more.
 
     Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
     and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
@@ -86,34 +86,34 @@ def train(
     recipe : Recipe, or dict
         As `load_recipe` returns it or, a dict, takes it.
     resume : bool
-        Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, where it has none,
-        from the start. It ends on the same bytes as a run that was never stopped, if the machine is of the same kind,
-        with the same instruction set, NumPy version and number of processes (a warning tells where these are others;
-        on another number of processes it goes on as before, to rounding); one that had
-        ended is only evaluated again. Without it, the folder must hold no run, but for one that has ended and whose
-        recipe differs in nothing but fewer `training.steps`: it goes on from its last step, with its optimiser's state.
-        Each update up to there had the learning rate of a schedule over the old number of steps, and from there on it
-        has that of one over the new number, which is higher at first where the old one had come to its floor.
+        Continue the run in `folder`, which must have the same recipe, from its last checkpoint or, without a
+        checkpoint, from the start. It ends on the same bytes as an uninterrupted run on a machine of the same kind,
+        with the same instruction set, NumPy version and number of processes. A warning names differences; with a
+        different number of processes results agree up to rounding. A run that had ended is only evaluated again.
+        Without `resume`, the folder must hold no run, except a finished run whose recipe differs only in fewer
+        `training.steps`: it continues from its last step, with its optimiser's state. Updates up to there had the
+        learning rate of a schedule over the old number of steps; later updates follow a schedule over the new number,
+        whose rate is higher at first if the old schedule had reached its floor.
     progress : bool
-        Print evaluations, and a progress bar if standard error is a terminal; else, a line each minute with the time to
-        go, the first after ten seconds. Where they cannot be printed there is a warning.
+        Print evaluations, and a progress bar if standard error is a terminal; else a line each minute with the
+        remaining time, the first after ten seconds. If they cannot be printed there is a warning.
     among : World, optional
-        The processes that train together; those that this one was started with if not given.
+        The processes that train together. Default: the processes that this one was started with.
     device : str
-        "cpu", or "cuda" for a GPU (`rotrnn.cuda`). A run may go on on another device than it began on: there is a
-        warning, and it ends as it would have to rounding.
+        "cpu", or "cuda" for a GPU (`rotrnn.cuda`). A run may continue on a different device than it began on, with a
+        warning; results then agree up to rounding.
     log : callable, optional
         ``log(record)`` is called with each record, a dict, when it is written to log.jsonl. A run that was killed
-        repeats the steps behind its last checkpoint; records of steps that an earlier start had logged are not handed
-        over again. After an Exception of it there is a warning, and it is not called again. Of several processes the
-        first one calls it.
+        repeats the steps after its last checkpoint; records that an earlier start had logged are not passed again. If
+        the function raises an Exception there is a warning, and it is not called again. With several processes only the
+        first calls it.
 
     Returns
     -------
     dict
-        What result.json holds: "steps"; the task's "metric", the split it "selected_on" ("test" where the data set has
-        no validation part), "best_step" and its "best_score" there; "test" with what `evaluate` found for the "last"
-        parameters and for the "best"; and the number of "parameters".
+        The contents of result.json: "steps"; the task's "metric", the split it "selected_on" ("test" if the data set
+        has no validation part), "best_step" and its "best_score" there; "test" with the results of `evaluate` for the
+        "last" and for the "best" parameters; and the number of "parameters".
 
     Raises
     ------
@@ -125,7 +125,7 @@ def train(
         less memory than `training.memory` says.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
-        error names the step and, where one is to blame, the parameter and its group. The last checkpoint stays.
+        error names the step and, if known, the parameter and its group. The last checkpoint stays.
     Interrupted
         After Ctrl-C, SIGTERM or SIGHUP.
     Fallen
@@ -136,7 +136,7 @@ def train(
         `device` is "cuda", and no GPU can be used, or it failed, or there are several processes and no NCCL; the error
         says why. The last checkpoint stays.
     MemoryError
-        So does it where the GPU has too little memory.
+        The GPU has too little memory. The last checkpoint stays.
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
@@ -155,7 +155,7 @@ def train(
             clean(run.folder)
         if ends := among.tell(recipe.training.extended)[0]:
             recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, extended=tuple(ends)))
-        run = Run(run.folder.absolute())  # wherever the process, or a function that `log` is, goes from here
+        run = Run(run.folder.absolute())  # even if the process, or the function `log`, changes directory
         among.agree("the recipe", recipe.digest())
         among.agree("arithmetic", arithmetic(recipe))
         with precision(recipe.training.precision), ExitStack() as stack:
@@ -179,14 +179,14 @@ SOON, MINUTE = 10.0, 60.0
 
 
 class Remaining:
-    """What a log says instead of a bar: the time to go, the first time after `SOON`, and then every `MINUTE`."""
+    """The remaining time in place of a bar: first after `SOON`, and then every `MINUTE`."""
 
     def __init__(self, step: int, steps: int) -> None:
         self.first, self.steps, self.began = step, steps, time.monotonic()
         self.due = self.began + SOON
 
     def after(self, step: int) -> str | None:
-        """Returns the time to go in words, by the steps so far with their evaluations, if it is to be said again."""
+        """Returns the remaining time in words, from the steps so far with their evaluations, if it is due."""
         now = time.monotonic()
         if now < self.due or step == self.steps:
             return None
@@ -195,7 +195,7 @@ class Remaining:
 
 
 class Trainer:
-    """One call of `train`: what stays the same while a state moves on."""
+    """One call of `train`: everything that stays the same while the state changes."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class Trainer:
                     if saving:
                         seen += self.stepper.settle(state)
                 except Fallen as error:  # the state is that of the last finished step
-                    if self.device is not HOST:  # of which the GPU's may wait for that process
+                    if self.device is not HOST:  # the GPU's part may wait for that process
                         raise
                     self.save(state, log)
                     raise Fallen(f"{error}; the state after step {state.step} is saved") from error
@@ -355,7 +355,7 @@ class Trainer:
 
     @property
     def kept(self) -> str:
-        """What is left of a run that failed, in words."""
+        """The files left by a failed run, in words."""
         last = self.run.checkpoint("last")
         return f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
 
@@ -382,8 +382,8 @@ class Trainer:
             say(text)
 
     def no_better(self, state: State) -> bool:
-        """Returns whether so many evaluations as `training.patience` brought nothing better. It follows from the state
-        alone, so that a run that is resumed ends at the same step."""
+        """Returns whether `training.patience` evaluations brought no improvement. It follows from the state alone, so a
+        resumed run ends at the same step."""
         patience, every = self.training.patience, self.training.eval_every
         return patience is not None and state.step - state.best_step >= patience * every
 
@@ -409,7 +409,7 @@ class Trainer:
             raise self.without_log(state, records, error) from error
 
     def without_log(self, state: State, records: list[dict[str, Any]], error: OSError) -> OSError:
-        """What to raise when the log cannot be written: the state is saved, and with it what the log lacks."""
+        """The error when the log cannot be written: the state is saved, with the records that the log lacks."""
         records = [*records, *self.stepper.settle(state)]
         try:
             self.checkpoints.write("last", state, unlogged=records)
@@ -447,14 +447,14 @@ class Trainer:
     # ---- an evaluation ----
 
     def look(self, params: Params, split: Split) -> Found:
-        """What `evaluate` finds on a split."""
+        """The results of `evaluate` on a split."""
         how: Any = {key: getattr(self.training, key) for key in ("batch", "dtype", "packed")}
         return evaluate(self.model, params, self.task, split, world=self.world, **how)
 
     def evaluate(self, state: State) -> dict[str, Any]:
         """Validation of a state; the record of it. Keeps the parameters if they are the best so far.
 
-        A loss that is not finite is no end while the parameters are: answers that are NaN are wrong ones.
+        Training goes on if the loss is not finite but the parameters are: answers that are NaN count as wrong.
         """
         val = self.task.val
         if self.world.size > 1:
@@ -486,7 +486,7 @@ class Trainer:
 
 
 FIRST, OFTEN = 120, 300
-"""Seconds until the first checkpoint of a start, and from one to the next, however far the next evaluation is."""
+"""Seconds until the first checkpoint of a start, and between checkpoints, however far the next evaluation is."""
 
 
 def _due(step: int, every: int) -> bool:
@@ -494,7 +494,7 @@ def _due(step: int, every: int) -> bool:
 
 
 FREE = ("training", "memory")
-"""The setting that changes no result, and so may be another where a run goes on."""
+"""The setting that changes no result, so it may change when a run continues."""
 
 
 def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Recipe]:
@@ -530,7 +530,7 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
 
 
 def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
-    """Raises ValueError, with the settings that differ, where a run would not be that of its recipe."""
+    """Raises ValueError, with the settings that differ, if a run would not follow its recipe."""
     if there.digest() == recipe.digest():
         return
     others = []
@@ -542,7 +542,7 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
                 others.append(f"{section}.{key} is {got}, expected {expected}")
     if others:
         raise ValueError(f"{run.folder}: {'; '.join(others)} as in the run's recipe, which it keeps")
-    raise ValueError(f"{run.folder}: the task's data are made here and read from files there, or the other way round")
+    raise ValueError(f"{run.folder}: the task's data are generated here and read from files there, or vice versa")
 
 
 class _Interrupt:

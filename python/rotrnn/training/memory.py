@@ -1,4 +1,4 @@
-"""How much memory the blocks of a model may take to keep what backward would make again (`training.memory`)."""
+"""The memory that the blocks of a model may take to keep arrays for backward (`training.memory`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rotrnn.devices.device import HOST, Device
 from rotrnn.training.parallel import ALONE, World
 
 SHARE = 4
-""" "auto" takes one part in so many of the memory that is available, since other runs may begin beside this one."""
+""" "auto" takes the available memory divided by this number, since other runs may begin beside this one."""
 
 
 def budget(setting: str | int, device: Device = HOST, among: World = ALONE, before: int | None = None) -> int | None:
@@ -15,7 +15,7 @@ def budget(setting: str | int, device: Device = HOST, among: World = ALONE, befo
 
     "least" is 0. A number of bytes is itself. "auto" is a share of the memory available now, less on several processes,
     which may be on one machine; or what the run took by "auto" `before`, when it is resumed, if there is as much. On a
-    GPU, and where the system does not tell what is available, "auto" is None, the context's default.
+    GPU, and where the system does not report the available memory, "auto" is None, the context's default.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ADVICE = "; expected --trust"
-"""What begins the part of an error of `Untrusted` that says what can be done."""
+"""Prefix of the advice in an error of `Untrusted`."""
 
 
 class Untrusted(ValueError):

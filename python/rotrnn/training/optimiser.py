@@ -69,8 +69,9 @@ class AdamW:
     floor : float
         Learning rate at the start and at the end of the schedule.
     recurrent : tuple of str, optional
-        Parameters with the recurrent learning rate. The default is those that the layer names. An entry matches a part
-        of a parameter's name (of "blocks.0.layer.B_re": "B_re" or "layer"); ``*`` matches anything ("B_*").
+        Parameters with the recurrent learning rate. The default is the parameters that the layer names. An entry
+        matches a part of a parameter's name (of "blocks.0.layer.B_re": "B_re" or "layer"); ``*`` matches anything
+        ("B_*").
     no_decay : tuple of str
         Parameters without weight decay, matched in the same way; "recurrent" stands for all recurrent parameters.
     """
@@ -121,7 +122,7 @@ class AdamW:
         return self.weight_decay if decays else 0.0
 
     def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
-        """Returns the function that maps a parameter's name to its group. `is_recurrent` is that of the model.
+        """Returns the function that maps a parameter's name to its group. `is_recurrent` is the model's.
 
         TypeError if it is not a function.
         """
@@ -155,10 +156,10 @@ class AdamW:
         Raises
         ------
         ValueError
-            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns another
-            name than those of the four groups, or `step` is not in [0, `steps`). Nothing is updated.
+            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns a name
+            other than the four groups, or `step` is not in [0, `steps`). Nothing is updated.
         TypeError
-            An array has another dtype, or not that of its parameter. Nothing is updated.
+            An array has another dtype, or not its parameter's. Nothing is updated.
         NonFinite
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.

@@ -2,8 +2,8 @@
 
 Each process has its own part of every batch. Gradients, and the sums that batch norm needs, are gathered and added in
 the order of the processes, so all processes have the same bits, and so does every run. Every collective call first
-exchanges the status of each process: if one has failed, all others learn of it in their next call and do not wait for
-it.
+exchanges the status of each process: if a process has failed, all others learn of it in their next call and do not
+wait.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
         return x
 
     def _copy(self, x: Array) -> None:
-        """Broadcast: overwrites x with that of process 0."""
+        """Broadcast: overwrites x with x of process 0."""
 
     def _part(self, group: int) -> World:
         """Returns the world of the processes that give the same `group`, in their order."""
@@ -138,7 +138,7 @@ class World:
         return Grid(self, Row(self, self._part(self.rank // time)))
 
     def share(self, arrays: Mapping[str, Array]) -> None:
-        """Broadcast: overwrites the arrays with those of process 0."""
+        """Broadcast: overwrites the arrays with the arrays of process 0."""
         self._meet(_SHARE, str(sum(array.size for array in arrays.values())).encode())
         for name in sorted(arrays):
             self._copy(arrays[name])
@@ -186,15 +186,15 @@ ALONE = World()
 class Row:
     """The processes that share sequences, in the order of their pieces (`rotrnn.ops.Ranks`).
 
-    Each of their calls first exchanges the status of all processes, also of those in other rows: where one failed, all
-    learn of it.
+    Each of their calls first exchanges the status of all processes, also in other rows: if a process failed, all learn
+    of it.
     """
 
     def __init__(self, everyone: World, own: World) -> None:
         self._everyone, self._own, self.rank, self.size = everyone, own, own.rank, own.size
 
     def gather(self, x: Array) -> list[Array]:
-        """As that of `World`, of the processes in this row."""
+        """As in `World`, for the processes in this row."""
         self._everyone._meet(_ROW)
         return self._own.gather(x)
 
@@ -217,7 +217,7 @@ class Grid:
 
     @property
     def row(self) -> int:
-        """The share of the batch that is this process's."""
+        """The index of this process's share of the batch."""
         return self.everyone.rank // self.time.size
 
     def __call__(self, x: Array) -> list[Array]:

@@ -63,16 +63,16 @@ class Training:
         How products of float32 matrices round their operands (`rotrnn.precision`): "float32" (not at all), "tf32" or
         "bf16".
     memory : str or int
-        How much memory the blocks may take to keep what backward would make again: a number of bytes, "least" for none,
-        or "auto" for a share of what is available when the run begins (`rotrnn.training.memory`). It changes no result,
-        and so a run may go on with another.
+        Memory that the blocks may take to keep arrays instead of recomputing them in backward: a number of bytes,
+        "least" for none, or "auto" for a share of the memory available when the run begins (`rotrnn.training.memory`).
+        It changes no result, so a run may continue with another value.
     patience : int, optional
-        Number of evaluations in a row that bring nothing better, after which training stops. The schedule of the
-        learning rate stays that of all `steps`. Without it, all steps are taken.
+        Number of successive evaluations without improvement after which training stops. The schedule of the learning
+        rate still spans all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
         Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
-        each. "balanced" takes n / (C n_c) for the n_c of n training labels that are of class c, where C classes occur,
-        and for bits the number of zeros by that of ones.
+        each. "balanced" takes n / (C n_c), where n_c of n training labels are of class c, and C classes occur; for bits
+        the number of zeros divided by the number of ones.
     label_smoothing : float
         The share, in [0, 1), of each label that the loss spreads evenly over all classes (`rotrnn.ops.cross_entropy`,
         PyTorch's setting of that name), in evaluations too. For labels that are classes.
@@ -81,13 +81,13 @@ class Training:
         and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
         with several processes nor with `task.carry`.
     init : str, optional
-        The folder of a run, or a model's file or folder, with whose parameters the run begins: those whose name and
-        shape the model has too. The others, as those of a head for another number of classes, are drawn; the
-        optimiser's state is new. What was taken is printed, and written to sessions.json. A path in a recipe's file is
-        relative to it.
+        The folder of a run, or a model's file or folder, with whose parameters the run begins, as far as the model has
+        the same names and shapes. Other parameters, for example a head for another number of classes, are drawn; the
+        optimiser's state is new. The taken names are printed, and written to sessions.json. A path in a recipe's file
+        is relative to it.
     extended : list of int, optional
-        Earlier values of `steps`, of a run that ended there and then went on to more (`rotrnn train` with more `steps`
-        writes it). Up to each the learning rate is that of a schedule over so many steps.
+        Earlier values of `steps`, of a run that ended there and then continued (`rotrnn train` with more `steps` writes
+        it). Up to each value, the learning rate follows a schedule over that number of steps.
     """
 
     batch: int
@@ -155,8 +155,8 @@ class Source:
     """The [source] section: where the settings come from. It has no influence on the run and is shown in tables.
 
     `accuracy` is the published figure for exactly the recipe's layer and task. `small` marks a small variant, or a
-    recipe based on one: its published figure is that of the full recipe. `recipe` and `configuration` are set by a
-    sweep: the recipe that it runs, and the name of this configuration.
+    recipe based on a small variant: its published figure belongs to the full recipe. A sweep sets `recipe` and
+    `configuration`: the recipe that it runs, and the name of this configuration.
     """
 
     paper: str = ""
@@ -186,7 +186,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_causal("", self.task, self.layer)
-        task: Any = self.task  # a relative `path` would be another one where a run is read: its recipe's folder
+        task: Any = self.task  # a relative `path` would mean another file where a run is read
         if (path := getattr(task, "path", "")) and isinstance(path, str) and not os.path.isabs(path):
             object.__setattr__(self, "task", dataclasses.replace(task, path=os.path.abspath(path)))
         init = self.training.init
@@ -194,7 +194,7 @@ class Recipe:
             object.__setattr__(self, "training", dataclasses.replace(self.training, init=os.path.abspath(init)))
 
     def build(self, task: Task | Shape) -> SequenceModel:
-        """Returns the model for a loaded task, or for the shape of a task, of which no weights are counted."""
+        """Returns the model for a loaded task, or for the shape of a task, without class weights."""
         model = build_model(
             self.model,
             self.layer,
@@ -221,8 +221,9 @@ class Recipe:
         }
 
     def moved(self, other: Recipe | None = None) -> Recipe:
-        """Returns this recipe with what a run may go on with of `other` (or its own): `training.memory`, more steps,
-        and data paths, made absolute so that a run finds its files from any working directory."""
+        """Returns this recipe with the settings of `other` (or its own) that a continued run may change:
+        `training.memory`, more steps, and data paths, made absolute so that a run finds its files from any working
+        directory."""
         training = (self if other is None else other).training
         task: Any = self.task if other is None else other.task
         places = {key: getattr(task, key) for key in HERE if hasattr(self.task, key)}
@@ -241,7 +242,7 @@ class Recipe:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, extended=ends))
 
     def before(self) -> list[Recipe]:
-        """Returns the recipes that a run had before it went on to more steps, the first one first."""
+        """Returns the recipes that a run had before it went on to more steps, in order."""
         ends = self.training.extended or ()
         pasts = [dataclasses.replace(self.training, steps=n, extended=ends[:i] or None) for i, n in enumerate(ends)]
         return [dataclasses.replace(self, training=one) for one in pasts]
@@ -259,14 +260,14 @@ class Recipe:
         """Returns a SHA-256 of all settings that influence its result. Of data paths it only includes whether there are
         any.
 
-        With `stated`, the sections of a run's file, of the settings that are there alone: of a run from before a
-        setting existed, that is the digest it was written with.
+        With `stated`, the sections of a run's file, only of the settings there: for a run from before a setting
+        existed, this is the digest that it was written with.
         """
         tables = {name: table for name, table in self._stated(stated).items() if name != "source"}
         task = tables["task"]
         files = "somewhere" if task.get("data_dir") or task.get("download") else ""
         tables["task"] = task | {key: {**HERE, "data_dir": files}[key] for key in HERE if key in task}
-        if tables["task"].get("carry") == 0:  # nor of this one
+        if tables["task"].get("carry") == 0:  # nor of this section
             tables["task"] = {key: value for key, value in tables["task"].items() if key not in CARRY}
         before = {
             "precision": "float32",
@@ -280,8 +281,8 @@ class Recipe:
 
 
 def check_causal(call: str, task: Any, layer: Recurrent) -> None:
-    """Raises ValueError, which begins with `call`, if a task is causal and a layer sees later steps: its score would be
-    of answers that were read. (A batch norm sees them in training alone, through the mean and variance of a batch.)"""
+    """Raises ValueError, which begins with `call`, if a task is causal and a layer sees later steps: it could read the
+    answers. (A batch norm sees later steps only in training, through the mean and variance of a batch.)"""
     if getattr(task, "causal", False) and getattr(layer, "bidirectional", False):
         name = next((name for name, kind in TASKS.items() if type(task) is kind), type(task).__name__)
         why = f"the task '{name}' is causal, and the layer would read the steps after the one it answers"
@@ -298,10 +299,10 @@ def _common(table: Table, stated: Table) -> Table:
 
 
 HERE = {"data_dir": "", "download": False, "cache_dir": ""}
-"""Settings of tasks that say where their files lie, which may be elsewhere tomorrow."""
+"""Settings of tasks that locate their files, which may move."""
 
 CARRY = ("carry", "carry_after", "carry_rise")
-"""Settings of tasks that say nothing where `carry` is 0."""
+"""Settings of tasks without effect if `carry` is 0."""
 
 
 @cache
@@ -314,7 +315,7 @@ def shipped() -> dict[str, str]:
 
 @cache
 def recipe_names() -> list[str]:
-    """What `load_recipe` takes by name: the recipes of the package, and "NAME-small" of those that have it."""
+    """Names for `load_recipe`: the recipes of the package, and their variants "NAME-small"."""
     return [name for one in shipped() for name in (one, one + SMALL) if name == one or "small" in recipe_tables(one)]
 
 
@@ -329,18 +330,18 @@ do not apply to another."""
 
 
 Origin = str | os.PathLike[str] | dict[str, Any]
-"""Name or path of a recipe, or what its file would hold."""
+"""Name or path of a recipe, or the contents of its file."""
 
 
 def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *, trust: bool = True) -> Recipe:
     """Loads the recipe of that name from the package, or the TOML file at that path (it ends in .toml or has a slash).
 
-    A dict stands for what such a file in the working directory would hold, as
-    ``{"base": "digits-lru", "training": {"steps": 100}}``.
+    A dict stands for the contents of such a file in the working directory, such as ``{"base": "digits-lru", "training":
+    {"steps": 100}}``.
 
-    A recipe may begin with ``base = "another"``. Its sections then change those of the base, key by key. Another layer
-    or task resets its section, and the published accuracy. The section [small] lists the settings that the variant
-    "NAME-small" (of a file, "NAME-small.toml") changes, such as ``"model.d_model" = 64``.
+    A recipe may begin with ``base = "another"``. Its sections then change the base's sections, key by key. Another
+    layer or task resets its section, and the published accuracy. The section [small] lists the settings that the
+    variant "NAME-small" (of a file, "NAME-small.toml") changes, such as ``"model.d_model" = 64``.
 
     A recipe may also begin with ``import = ["my_layers"]``. These modules are imported before the sections are read and
     register layers and tasks (`rotrnn.LAYERS`, `rotrnn.tasks.TASKS`) under the names that the recipe uses. A module is
@@ -351,12 +352,12 @@ def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *,
     Parameters
     ----------
     overrides : sequence of "section.key=value", or dict of "section.key" to values
-        Replace what the file says; a value in a text is TOML, or a text without quotes. Another ``model.layer`` or
-        ``task.name`` starts its section anew too: what the new one has as well must be set again, and a warning names
+        Replace values of the file; a value in a text is TOML, or a text without quotes. Another ``model.layer`` or
+        ``task.name`` resets its section too: keys that the new section also has must be set again, and a warning names
         the rest.
     trust : bool
-        Import the modules that the recipe names. Without it no code of theirs runs: modules that this process has
-        imported already serve, and others are an error. So are the recipes of runs read, by `rotrnn.plots` too.
+        Import the modules that the recipe names. Otherwise none of their code runs: modules that this process has
+        already imported are used, others are an error. Recipes of runs are read in this way, by `rotrnn.plots` too.
 
     Raises
     ------
@@ -391,8 +392,8 @@ def load_recipe(name: Origin, overrides: Sequence[str] | dict[str, Any] = (), *,
 
 
 def check_dropped(recipe: Recipe, dropped: dict[str, list[str]], again: Collection[str] = ()) -> None:
-    """Raises ValueError if a change of layer or task dropped a setting (`change`) that the new one has as well, and
-    that is not set `again`: it would have its default, and the result would be taken for one of the recipe's size."""
+    """Raises ValueError if a change of layer or task dropped a setting (`change`) that the new layer or task also has
+    and that is not set `again`: with its default, the size would differ from the recipe's."""
     known = {"model.layer": layer_keys(LAYERS[recipe.model.layer]), "task.name": list(hints_of(type(recipe.task)))}
     for place, keys in dropped.items():
         _check_lost(place, [one for one in keys if one not in again], known[place])
@@ -405,12 +406,12 @@ def _check_lost(place: str, dropped: Sequence[str], known: Collection[str]) -> N
 
 
 NAMING = {"task.name": "task", "model.layer": "layer"}
-"""The settings that say what runs, and what they are called in the name of a result."""
+"""The settings that select layer and task, and their names in the name of a result."""
 
 
 def replaced(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list[str]:
-    """Returns "layer=mamba2" for a change of layer or task that gives it another value: a result is named by what ran,
-    and not by what its recipe or variant would have been."""
+    """Returns "layer=mamba2" for a change of layer or task to another value: a result is named by the layer and task
+    that ran."""
     found = {}
     for place, value in changes:
         section, _, key = place.partition(".")
@@ -420,7 +421,7 @@ def replaced(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list
 
 
 def _title(name: Origin) -> str | os.PathLike[str]:
-    """Returns what messages call a recipe."""
+    """Returns the name of a recipe in messages."""
     return "recipe" if isinstance(name, dict) else name
 
 
@@ -431,7 +432,7 @@ def warn_of_dropped(
     for place in dict.fromkeys(place for one in dropped for place in one):
         keys = dict.fromkeys(key for one in dropped for key in one.get(place, ()) if key not in again)
         if keys:
-            what = f"another {place} drops what was set for the old one"
+            what = f"another {place} drops settings of the old one"
             warnings.warn(f"{name}: {what}: {', '.join(keys)}", stacklevel=3)
 
 
@@ -510,7 +511,7 @@ def _merged(
                 _merge(tables, section, _placed(table, "init", near) if section == "training" else table)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    # a recipe that describes its layer in the same section drops what it means to
+    # a recipe that sets its layer in the same section drops keys on purpose
     described = ["layer."] if "layer" in own else []
     if tables.get("source", {}).get("small") or any(one.startswith("layer.") for one in own.get("small", {})):
         described.append("small.layer.")
@@ -526,7 +527,7 @@ def _placed(table: Any, key: str, near: Path | None) -> Any:
 
 
 def _whole(name: str | os.PathLike[str]) -> str | Path | None:
-    """Returns the recipe that `name` is the small variant of; None if `name` is itself a recipe, or no variant."""
+    """Returns the recipe whose small variant is `name`; None if `name` is itself a recipe, or not a variant."""
     path = Path(name)
     if _is_file(name):
         plain = path.with_stem(path.stem.removesuffix(SMALL))
@@ -670,7 +671,7 @@ def recipe_of(call: str, recipe: Any) -> Recipe:
 
 def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
     """Returns a recipe from its sections. "import" lists the modules to import first, in the form that `locate`
-    returns; `trust` is that of `load_recipe`.
+    returns; `trust` is as in `load_recipe`.
 
     Raises
     ------
@@ -769,7 +770,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def parse_value(text: str) -> Any:
-    """The value that `text` is in TOML; `text` itself where it is none."""
+    """The value of `text` in TOML; `text` itself if it is not TOML."""
     try:
         values = from_toml(f"value = {text}")
     except ValueError:
@@ -805,7 +806,7 @@ def _plain(settings: Any) -> Table:
 
 
 def pick(what: str, name: Any, known: dict[str, Any]) -> Any:
-    """What goes by `name`; a ValueError that lists what there is, and the nearest, if nothing does."""
+    """The entry called `name`; otherwise a ValueError that lists the known names, and the nearest."""
     if not isinstance(name, str) or name not in known:
         raise ValueError(f"{what} is {name!r}, expected one of {', '.join(known)}{alike(str(name), known)}")
     return known[name]

@@ -40,14 +40,13 @@ def reevaluate(
     checkpoint : str
         "init", "last" or "best".
     overrides : sequence of "section.key=value"
-        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from those of
-        the training.
+        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from training.
     grid : sequence of ("section.key", values)
         Likewise with several values; each combination is evaluated.
     device : str
         "cpu", or "cuda" for a GPU.
 
-    If the token ids depend on the training split, those of the run are used, whatever is set here.
+    If the token ids depend on the training split, the run's ids are used, whatever is set here.
 
     Returns
     -------
@@ -113,8 +112,8 @@ def reevaluate(
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
             warnings.warn(
-                f"{place} only changes initial values: the parameters that are evaluated are those of the run for "
-                "every value of it; to compare its values, train with each of them (rotrnn sweep)",
+                f"{place} only changes initial values: the run's parameters are evaluated for every value; "
+                "to compare values, train with each of them (rotrnn sweep)",
                 stacklevel=2,
             )
     return found

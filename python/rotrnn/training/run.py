@@ -94,8 +94,7 @@ class Run:
         return arrays, facts
 
     def read_last(self, recipe: Recipe, like: Mapping[str, Array]) -> tuple[dict[str, Array], Facts]:
-        """Reads arrays and facts of the checkpoint last. ValueError if it lacks what a run is resumed from, or as in
-        `read`."""
+        """Reads arrays and facts of the checkpoint last. ValueError if it lacks facts for resuming, or as in `read`."""
         arrays, facts = self.read("last", recipe, like)
         path, steps = self.checkpoint("last"), recipe.training.steps
         history, unlogged = facts.get("arithmetic"), facts.get("unlogged", [])
@@ -108,8 +107,8 @@ class Run:
         return arrays, facts
 
     def load_params(self, name: str, like: Params | None = None) -> Params:
-        """Reads the parameters of a checkpoint, nested. ValueError if their names, shapes or dtypes differ from those
-        of `like`, or as in `read`."""
+        """Reads the parameters of a checkpoint, nested. ValueError if their names, shapes or dtypes differ from `like`,
+        or as in `read`."""
         arrays, _ = self.read(name, self.load_recipe())
         params = {key.removeprefix(PARAMS): array for key, array in arrays.items() if key.startswith(PARAMS)}
         if like is not None:
@@ -242,7 +241,7 @@ class Run:
         return records
 
     def cut_log(self, step: int, unlogged: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Removes the records after `step`, adds those of `unlogged` that are missing, and returns the result."""
+        """Removes the records after `step`, adds the missing records of `unlogged`, and returns the result."""
         records = [record for record in self.records() if record["step"] <= step]
         # compared as texts, since NaN does not equal itself, with sorted keys, as checkpoints have them
         kept = {to_json(record, sort_keys=True): record for record in records}
@@ -283,7 +282,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _expected_of_result(value: Any) -> str:
-    """Returns what a JSON value lacks to be the result of a run; an empty string if nothing."""
+    """Returns the flaw of a JSON value as the result of a run; an empty string if there is none."""
     keys = "an object with " + ", ".join(f'"{key}"' for key in RESULT)
     if not (isinstance(value, dict) and _has(value, RESULT)):
         return keys

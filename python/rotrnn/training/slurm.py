@@ -121,7 +121,7 @@ def _submit(folder: Path) -> str:
             ["sbatch", "--parsable", SCRIPT], cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
         )
     except FileNotFoundError as error:
-        raise ValueError(f"{where} there is no sbatch on the PATH, expected that of Slurm") from error
+        raise ValueError(f"{where} there is no sbatch on the PATH, expected Slurm's") from error
     if done.returncode:
         said = done.stderr.strip() or "no message"
         raise ValueError(f"{where} sbatch failed with exit code {done.returncode}: {said}")

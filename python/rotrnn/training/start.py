@@ -1,4 +1,4 @@
-"""What a run begins with: parameters of another run, or of a saved model (`training.init`)."""
+"""Initial parameters of a run from another run, or from a saved model (`training.init`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SHOWN = 4
 
 
 class Start(NamedTuple):
-    """What a run takes of the arrays at `path`: those with the name and shape of one of its own. `new` are its others,
-    which keep their initial values, `left` the others of `path`; both with their shapes."""
+    """The arrays at `path` that a run takes, because it has a parameter of the same name and shape. `new` are its other
+    parameters, which keep their initial values, `left` the other arrays of `path`; both with their shapes."""
 
     path: str
     taken: dict[str, Array]
@@ -42,8 +42,8 @@ class Start(NamedTuple):
 
 
 def read_start(path: str, own: Params) -> Start:
-    """Returns what a run with parameters `own` takes of a file of `SequenceModel.save`, of a folder that
-    `rotrnn.from_pretrained` reads, or of a run: its best parameters or, before its first evaluation, its last.
+    """Returns the arrays that a run with parameters `own` takes from a file of `SequenceModel.save`, from a folder that
+    `rotrnn.from_pretrained` reads, or from a run: its best parameters or, before its first evaluation, its last.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The state of a run: what training changes, and the checkpoints that hold it."""
+"""The state of a run: everything that training changes, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rotrnn.training.run import PARAMS, Run
 
 
 class Model(Protocol):
-    """What training needs of a model."""
+    """The interface that training needs from a model."""
 
     @property
     def stepwise(self) -> bool: ...
@@ -64,7 +64,7 @@ CARRIED = "carried"
 
 @dataclass
 class State:
-    """All that training changes: what a checkpoint holds."""
+    """Everything that training changes: the contents of a checkpoint."""
 
     step: int
     params: Params
@@ -128,8 +128,8 @@ def checksum(state: State) -> int:
 
 
 def arithmetic(recipe: Recipe, processes: int = 1, device: Device = HOST) -> str:
-    """Instruction set, NumPy version and, if several, number of processes, or the GPU: what the bits of a run depend
-    on besides its recipe."""
+    """The facts on which the bits of a run depend besides its recipe: instruction set, NumPy version and, if several,
+    number of processes, or the GPU."""
     simd, by = _cpu.simd(), _cpu.bf16_by()
     if recipe.training.precision == "bf16" and by != "float32":
         simd = by
@@ -147,7 +147,7 @@ class Checkpoints:
     device: Device = HOST
 
     def load(self, initial: State) -> State:
-        """The state of the last checkpoint, or `initial` where there is none; the first process's, in all."""
+        """The state of the last checkpoint, or `initial` if there is none; read by the first process, for all."""
         state = self.read(initial) if self.world.first else initial
         facts = self.world.tell([state.step, state.best_step, state.best_score, state.arithmetic])
         state.step, state.best_step, state.best_score, state.arithmetic = facts[0]
@@ -170,7 +170,7 @@ class Checkpoints:
             return state
         arrays, facts = self.run.read_last(self.recipe, state.arrays())
         if facts["best_step"]:
-            self.run.read("best", self.recipe)  # that it is missed at the end alone would be a pity
+            self.run.read("best", self.recipe)  # better now than at the end
         records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))
         logged = sum("loss" in record for record in records)
         if logged < facts["step"]:

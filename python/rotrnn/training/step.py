@@ -35,8 +35,8 @@ from rotrnn.training.state import Model, State
 
 @dataclass(frozen=True)
 class Stepper:
-    """Takes steps: what they need that does not change. `group_of` gives a parameter's group by its name; parameters
-    are on `device`, and batches are moved there. `memory` is that of each context (`rotrnn.nn.Context`)."""
+    """Takes steps, with the data that does not change. `group_of` gives a parameter's group by its name; parameters are
+    on `device`, and batches are moved there. `memory` is the memory of each context (`rotrnn.nn.Context`)."""
 
     recipe: Recipe
     model: Model
@@ -48,8 +48,8 @@ class Stepper:
     recorder: Recorder | None = None
 
     def advance(self, state: State) -> list[dict[str, Any]]:
-        """One update in place. Returns the records of the steps that have ended since the last call: this one's, or,
-        where it was launched as a CUDA graph, those before it. `settle` returns the rest."""
+        """One update in place. Returns the records of the steps that have ended since the last call: this step, or, if
+        it was launched as a CUDA graph, earlier steps. `settle` returns the rest."""
         if self.launched(state):
             state.step += 1
             return self.settle(state, 1)
@@ -89,7 +89,7 @@ class Stepper:
         records: list[dict[str, Any]] = []
         recorder = self.recorder
         if not but and recorder is not None and recorder.launched:
-            self.world.tell(None)  # every process has launched what it waits for
+            self.world.tell(None)  # every process has launched its part
         while recorder is not None and len(recorder.launched) > but:
             one, now = recorder.launched.popleft(), state.step
             state.step = one.step
@@ -107,7 +107,7 @@ class Stepper:
         return records
 
     def check(self, state: State, found: dict[str, float]) -> None:
-        """Raises NonFinite, with what is to blame, if a recorded step found or left numbers that are not finite."""
+        """Raises NonFinite, with the cause, if a recorded step found or left numbers that are not finite."""
         if not math.isfinite(found["loss"]) or not math.isfinite(found["grad_norm"]):
             self.gradients(state)
             raise NonFinite(f"the loss is {found['loss']} and the norm of the gradients {found['grad_norm']}")
@@ -119,7 +119,7 @@ class Stepper:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels; and
         the state to carry on, through which no gradient goes.
 
-        Each part has dropout of its own: the key counts parts.
+        Each part has its own dropout: the key counts parts.
         """
         training = self.recipe.training
         parts = self.loader.parts(state.step)
@@ -190,12 +190,12 @@ class Stepper:
 
 
 def scores(loss: float, accuracy: float) -> dict[str, Any]:
-    """Returns what a record says of a batch; a regression has no accuracy, which is NaN then."""
+    """Returns the record's numbers of a batch; for a regression accuracy is NaN."""
     return {"loss": loss} if math.isnan(accuracy) else {"loss": loss, "accuracy": accuracy}
 
 
 def begun(carried: Carried, rows: Index, new: npt.NDArray[np.bool_]) -> Carried:
-    """Returns the state of these rows, where those that begin anew have that before the first step, zero."""
+    """Returns the state of these rows, zeroed for rows that begin anew."""
 
     def leaf(one: Array) -> Array:
         own = one[beside(rows, one)]
@@ -220,7 +220,7 @@ def blaming(state: State, step: int, group_of: Callable[[str], str]) -> Iterator
 
 @contextmanager
 def _kept(params: Params) -> Iterator[None]:
-    """Puts buffers, which forward moves, back to where they were if another process fails within."""
+    """Restores buffers, which forward updates, if another process fails within the block."""
     buffers = [(array, array.copy()) for name, array in flatten(params) if not is_parameter(name)]
     try:
         yield

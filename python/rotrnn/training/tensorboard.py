@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from rotrnn.training.run import Run
 
 PER_EVALUATION = 20
-"""Number of steps that are written between two evaluations, because writing one takes up to a millisecond."""
+"""Number of steps written between two evaluations, because writing a step takes up to a millisecond."""
 
 
 class Board:
@@ -43,7 +43,7 @@ class Board:
         self.add(records)
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Writes the records of evaluations, and those of some steps."""
+        """Writes the records of evaluations, and of some steps."""
         if self.file is None:
             return
         with self.warn_on_error():
@@ -73,8 +73,8 @@ class Board:
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields the numbers of a record with their TensorBoard tags: those of a step are "training/...", and of an
-    evaluation "validation/..."."""
+    """Yields the numbers of a record with their TensorBoard tags: "training/..." for a step, "validation/..." for an
+    evaluation."""
     part = "training" if "loss" in record else "validation"
     for key, value in record.items():
         if isinstance(value, dict):

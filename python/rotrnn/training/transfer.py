@@ -18,7 +18,7 @@ BUFFERS = 2
 """Steps whose inputs or results are on the way: the one that runs, and the next."""
 
 ALIGNED = 256
-"""Arrays begin at multiples of this many bytes in their buffer, as those of a GPU's allocator do."""
+"""Arrays begin at multiples of this many bytes in their buffer, as in a GPU's allocator."""
 
 
 class _Buffer:
@@ -39,9 +39,9 @@ class Feed:
     Parameters
     ----------
     values : mapping of arrays
-        Inputs by name, whose shapes and dtypes those of all steps have. They are sent.
+        Inputs by name, with the shapes and dtypes of all steps. They are sent.
     stream : stream
-        That of the graph.
+        The graph's stream.
     """
 
     def __init__(self, values: Mapping[str, npt.NDArray[Any]], stream: Any) -> None:
@@ -56,7 +56,7 @@ class Feed:
         self.block = cupy.empty((size,), np.uint8)
         self.arrays = self._views(self.block)
         self._buffers = [_Buffer(size) for _ in range(BUFFERS)]
-        cupy.cuda.get_current_stream().synchronize()  # what had this memory before may be at work there
+        cupy.cuda.get_current_stream().synchronize()  # earlier users of this memory may still run
         self.send(values)
 
     def _views(self, block: Any) -> dict[str, Array]:

@@ -1,9 +1,9 @@
-"""Checkpoints of S5 and of minimal-LRU, the published Flax code of S5 and the one that LRU is known by.
+"""Checkpoints of S5 (the published Flax code) and of minimal-LRU (a Flax implementation of LRU).
 
 Their classifiers are ``encoder`` (a dense map ``encoder/encoder``, the blocks ``encoder/layers_0``, ...) and
 ``decoder``. A checkpoint has the arrays under these names in "params", and the running statistics of batch norms in
-"batch_stats". What it does not say, because the published classes get it as arguments, are arguments here. The
-published models return log_softmax of the logits of these.
+"batch_stats". Settings that it lacks, because the published classes take them as arguments, are arguments here. The
+published models return log_softmax of the logits here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rotrnn.ops.boundary import Boundary
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 EPSILON = {"batch": 1e-5, "layer": 1e-6}
-"""What Flax adds to variances."""
+"""Added to variances by Flax."""
 ACTIVATIONS = {"full_glu": "full", "half_glu1": "half1", "half_glu2": "half2", "gelu": "gelu"}
 """The ends of a block in S5's code, and their names in `ModelSettings`."""
 OUTPUTS: dict[str, tuple[str, ...]] = {"full": ("out1", "out2"), "half1": ("out2",), "half2": ("out2",), "gelu": ()}
-"""The dense maps of these."""
+"""Dense maps of each end of a block."""
 
 
 def import_lru(source: Source, *, prenorm: bool, pool: str = "mean", tokens: bool = False) -> Loaded:
@@ -138,12 +138,12 @@ def import_s5(
 
 
 TRAINING = ("opt_state/", "step", "rng", "key")
-"""What a checkpoint has of training besides the model."""
+"""Training data in a checkpoint besides the model."""
 
 
 class _Tree:
-    """The arrays of a checkpoint by their names, "encoder/encoder/kernel", and those of our model that were made of
-    them."""
+    """The arrays of a checkpoint by their names, such as "encoder/encoder/kernel", and the arrays of our model made
+    from them."""
 
     def __init__(self, where: str, tree: Mapping[str, Any]) -> None:
         whole = dict(_flat(tree))
@@ -235,7 +235,7 @@ def _loaded(
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
-    """Returns the arrays of a nested dict by their names; what is no array is left out."""
+    """Returns the arrays of a nested dict by their names; other values are left out."""
     found: list[tuple[str, Array]] = []
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """Models in Hugging Face's format: the folders of MambaForCausalLM, Mamba2ForCausalLM, FalconMambaForCausalLM and
 RecurrentGemmaForCausalLM of transformers, and Mamba and Mamba-2 with the settings of the package mamba_ssm.
 
-A folder has config.json with the settings, and model.safetensors with the arrays, or several such files and an index of
-them. All become a `LanguageModel` with RMS norms: of plain blocks, or of Griffin's. Its embedding and head have a bias,
-which the published ones do not: it is zero.
+A folder has config.json with the settings, and model.safetensors with the arrays, or several such files and an index.
+All become a `LanguageModel` with RMS norms, of plain blocks or Griffin's. Its embedding and head have a bias, zero,
+which the published models lack.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rotrnn.nn.layers.rg_lru import RGLRU
 INDEX = "model.safetensors.index.json"
 
 FOREVER = ([0, float("inf")], [0, None], [0, {"__float__": "Infinity"}])
-"""What config.json says of step sizes that are not cut off."""
+"""Values in config.json for unlimited step sizes."""
 
 
 def _same(array: Array) -> Array:
@@ -40,7 +40,7 @@ def _same(array: Array) -> Array:
 
 
 class Named(NamedTuple):
-    """A parameter, its name in a checkpoint, its shape there, and what it becomes here."""
+    """A parameter, its name in a checkpoint, its shape there, and its conversion."""
 
     name: str
     there: str
@@ -49,12 +49,12 @@ class Named(NamedTuple):
 
 
 class MambaFamily:
-    """What the two families of Mamba have in common: plain blocks, and names."""
+    """The base of the two families of Mamba: plain blocks, and names."""
 
     layer_name: ClassVar[str]
     arrays: ClassVar[dict[str, str]]
     table: ClassVar[tuple[str, ...]] = ("backbone.embeddings.weight", "backbone.embedding.weight")
-    """Names of the embedding: today's, and that of the first checkpoints."""
+    """Names of the embedding: the current name, and the name in the first checkpoints."""
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
@@ -102,7 +102,7 @@ def _taps(array: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaConfig(MambaFamily):
-    """What a config.json says that a Mamba depends on. Names and defaults are those of transformers."""
+    """The settings of a Mamba in config.json. Names and defaults are those of transformers."""
 
     vocab_size: int = 50280
     hidden_size: int = 768
@@ -159,7 +159,7 @@ class MambaConfig(MambaFamily):
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Config(MambaFamily):
-    """What a config.json says that a Mamba-2 depends on. Names and defaults are those of transformers."""
+    """The settings of a Mamba-2 in config.json. Names and defaults are those of transformers."""
 
     vocab_size: int = 32768
     hidden_size: int = 4096
@@ -207,7 +207,7 @@ class Mamba2Config(MambaFamily):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentGemmaConfig:
-    """What a config.json says that a RecurrentGemma depends on. Names and defaults are those of transformers; its
+    """The settings of a RecurrentGemma in config.json. Names and defaults are those of transformers; its
     `intermediate_size` is twice the width of the feed-forward net."""
 
     vocab_size: int = 256000
@@ -231,7 +231,7 @@ class RecurrentGemmaConfig:
         "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "conv1d_width": 4, "rope_theta": 10_000,
         "partial_rotary_factor": 0.5, "rope_type": "default",
     }  # fmt: skip
-    """Settings that have one value here, whichever are in the file."""
+    """Settings with a single supported value here."""
 
     def check(self, settings: dict[str, Any]) -> None:
         """Raises ValueError if a setting has a value that no model here has."""
@@ -273,8 +273,8 @@ class RecurrentGemmaConfig:
         )
 
     def names(self, model: SequenceModel) -> Iterator[Named]:
-        """Yields the parameters. The norms' weights are less by one than scales, the gates' matrices multiply from the
-        right, and the pairs of channels that turn are halves of what turns."""
+        """Yields the parameters. The norms' weights are scales minus one, the gates' matrices multiply from the right,
+        and pairs of turning channels are i and i + half of their number."""
         V, D, H = self.vocab_size, self.hidden_size, self.num_attention_heads
         yield Named("encoder.table", self.table[0], (V, D))
         for i, block in enumerate(model.stack.blocks):
@@ -315,7 +315,8 @@ def _from_the_left(array: Array) -> Array:
 
 
 def _pairs(width: int) -> Callable[[Array], Array]:
-    """Returns what orders the rows of heads so that those of a pair are neighbours: channels i and i + width / 4."""
+    """Returns a function that orders the rows of heads so that the rows of a pair, i and i + width / 4, are
+    adjacent."""
     turning = width // 2
     order = np.concatenate([np.arange(turning).reshape(2, -1).T.ravel(), np.arange(turning, width)])
     return lambda array: array.reshape(-1, width, array.shape[-1])[:, order].reshape(array.shape)
@@ -364,7 +365,7 @@ def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaSsmConfig:
-    """What a config.json of the package mamba_ssm says. Names and defaults are those of its MambaConfig."""
+    """The settings of the package mamba_ssm in config.json. Names and defaults are those of its MambaConfig."""
 
     d_model: int
     n_layer: int
@@ -411,7 +412,7 @@ class MambaSsmConfig:
 
 
 NOT_OF_MODELS = {"model_type", "architectures", "transformers_version", "torch_dtype", "initializer_cfg"}
-"""What a config.json may have beside, on which results do not depend."""
+"""Other keys of config.json, on which results do not depend."""
 NOT_OF_LAYERS = {"use_fast_path", "use_mem_eff_path", "chunk_size", "A_init_range", "dt_init", "layer_idx"}
 ONE_VALUE: dict[str, tuple[Any, ...]] = {
     "dt_limit": ([0.0, float("inf")], [0.0, None]),
@@ -420,7 +421,7 @@ ONE_VALUE: dict[str, tuple[Any, ...]] = {
     "D_has_hdim": (False,),
     "d_ssm": (None,),
 }
-"""Settings of layers that have one value here."""
+"""Settings of layers with a single supported value here."""
 
 
 _SSM_NAMES = {
@@ -480,7 +481,7 @@ def _params_of(folder: Path, model: SequenceModel, config: Config) -> Params:
     head = arrays.pop("lm_head.weight", None) if config.tie_word_embeddings else None
     if head is not None and not np.array_equal(head, arrays.get(table, head), equal_nan=True):
         expected = f"{table} once more, or tie_word_embeddings=false in config.json"
-        raise ValueError(f"{where}: lm_head.weight has numbers of its own, expected {expected}")
+        raise ValueError(f"{where}: lm_head.weight differs from the embedding, expected {expected}")
     named = list(config.names(model))
     if not config.tie_word_embeddings:
         named.append(Named("head.w", "lm_head.weight", (config.vocab_size, config.hidden_size)))
@@ -534,8 +535,8 @@ CONVERT = (
     "s.save_file({k: v.clone() for k, v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
     "'model.safetensors')\""
 )
-"""A command that converts a file of PyTorch, in its folder. Arrays that share memory are copied, which safetensors asks
-for."""
+"""A command that converts a file of PyTorch, in its folder. Arrays that share memory are copied, as safetensors
+requires."""
 
 
 def check_weights(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 `SequenceModel.save_pretrained` writes such a folder. Its config.json has the model_type "rotrnn", and its
 model.safetensors is the file of `SequenceModel.save`, which `rotrnn.load` and the C library read. `from_pretrained`
-reads these folders and those of the published models in `READERS`.
+reads these folders and the folders of published models in `READERS`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rotrnn.models.io.huggingface import (
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
     """Reads a model and its parameters from a folder: ``model, params = rotrnn.from_pretrained("folder")``.
 
-    The folder is one that `SequenceModel.save_pretrained` wrote, or one of MambaForCausalLM, Mamba2ForCausalLM,
-    FalconMambaForCausalLM or RecurrentGemmaForCausalLM of transformers, such as "state-spaces/mamba-130m-hf", or of a
-    Mamba or Mamba-2 of the package mamba_ssm. Parameters are float32, or float64 if the file has any.
-    No code is run that a folder has in it.
+    The folder was written by `SequenceModel.save_pretrained`, by MambaForCausalLM, Mamba2ForCausalLM,
+    FalconMambaForCausalLM or RecurrentGemmaForCausalLM of transformers, such as "state-spaces/mamba-130m-hf", or holds
+    a Mamba or Mamba-2 of the package mamba_ssm. Parameters are float32, or float64 if the file has any. Code in a
+    folder is never run.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     check_weights(folder)
     loaded = load(folder / WEIGHTS)
     if settings.get("model") != from_json(to_json(described(loaded.model))):
-        raise ValueError(f"{path}: model is not that of {WEIGHTS}, expected the two files that were written together")
+        raise ValueError(f"{path}: model differs from {WEIGHTS}, expected the two files that were written together")
     return loaded
 
 
@@ -97,7 +97,7 @@ READERS = {
     "falcon_mamba": read_falcon_mamba,
     "recurrent_gemma": read_recurrent_gemma,
 }
-"""What reads a folder, by the model_type of its config.json."""
+"""Readers of folders, by the model_type of their config.json."""
 
 
 def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Path:

@@ -34,7 +34,7 @@ from rotrnn.ops.pointwise import mask_padding
 
 
 class PartsSaved(NamedTuple):
-    """Saved by an unfused block: what each part saved, and lengths."""
+    """Saved by an unfused block: the saved arrays of each part, and lengths."""
 
     norm: Any
     layer: Any
@@ -92,7 +92,7 @@ class Block(Protocol):
 
 
 def check_parts(owner: Any, d_model: int | None, parts: dict[str, Layer]) -> None:
-    """Checks that parts act on each step on its own, and that those with a width have that of the recurrent layer."""
+    """Checks that parts act on each step separately, and that parts with a width have the recurrent layer's width."""
     for name, part in parts.items():
         form = "B T D"
         if not all(form in getattr(part, forms, (form,)) for forms in ("input_forms", "output_forms")):
@@ -110,7 +110,7 @@ def check_parts(owner: Any, d_model: int | None, parts: dict[str, Layer]) -> Non
 class ResidualBlock(Module):
     """``y = x + gate(layer(norm(x)))`` (LRU, fig. 1; RotRNN, fig. 1), or ``norm(x + gate(layer(x)))`` if not `prenorm`.
 
-    The gate is any layer that acts on each step on its own. `Gate` is GELU, dropout, GLU, dropout; with `Dropout` the
+    The gate is any layer that acts on each step separately. `Gate` is GELU, dropout, GLU, dropout; with `Dropout` the
     gating is left to the recurrent layer, as in Mamba's block. Params: the params of the parts as "norm", "layer" and,
     if the gate has params, "gate".
     """
@@ -171,7 +171,7 @@ class ResidualBlock(Module):
         dstate: State = None,
         gather: Gather | None = None,
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, dstate0). `gather` must be that of forward's context."""
+        """Returns (dx, dparams, dstate0). `gather` must be the same as in forward's context."""
         dx, dparams, dstate0, later = self.backward_in_stack(params, saved, dy, dstate, None, gather)
         return settle(dx, later, lengths=saved.lengths), dparams, dstate0
 
@@ -186,8 +186,8 @@ class ResidualBlock(Module):
         keep: tuple[str, ...] = (),
     ) -> tuple[Array, PartsSaved | FusedSaved, Moments | None]:
         """Returns (y, saved, moments). The moments of y are computed only with `gather`, and only if they come at no
-        cost; `moments`, if given, are those of x. `keep` names what a fused block keeps so that backward need not make
-        it again (`rotrnn.ops.block.KEEPABLE`).
+        cost; `moments`, if given, are the moments of x. `keep` names the arrays that a fused block keeps so that
+        backward need not recompute them (`rotrnn.ops.block.KEEPABLE`).
         """
         parts = self.fusible(ctx)
         if parts is not None:
@@ -213,7 +213,7 @@ class ResidualBlock(Module):
         gather: Gather | None = None,
     ) -> tuple[Array, Params, State, Later | None]:
         """Returns (dx, dparams, dstate0, later), where the last is a term that has yet to be added to dx. The argument
-        `later` has yet to be added to dy; `gather` is that of forward's context."""
+        `later` has yet to be added to dy; `gather` is the same as in forward's context."""
         if isinstance(saved, FusedSaved):
             return fused.backward(params, saved, dy, dstate, later, gather)
         dy = settle(dy, later, lengths=saved.lengths)
@@ -252,7 +252,7 @@ class ResidualBlock(Module):
 
 
 class FeedForwardSaved(NamedTuple):
-    """What the recurrent half and the parts of the feed-forward half saved."""
+    """The saved arrays of the recurrent half and of the parts of the feed-forward half."""
 
     mixing: PartsSaved | FusedSaved
     norm: Any
@@ -271,7 +271,7 @@ class FeedForwardSaved(NamedTuple):
 class FeedForwardBlock(Module):
     """``z = x + dropout(layer(norm(x)))``, then ``y = z + feed_forward(norm2(z))``: the block of a Transformer.
 
-    Its first half is a `ResidualBlock`. Params: those of the `ResidualBlock`, "norm2" and "feed_forward".
+    Its first half is a `ResidualBlock`. Params: as in `ResidualBlock`, and "norm2" and "feed_forward".
     """
 
     mixing: ResidualBlock
@@ -367,7 +367,7 @@ class FeedForwardBlock(Module):
 
 
 class StackSaved(NamedTuple):
-    """What each block saved."""
+    """The saved arrays of each block."""
 
     blocks: tuple[Any, ...]
 
@@ -440,7 +440,7 @@ class ResidualStack(Module):
     def backward(
         self, params: Params, saved: StackSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, dstate0). `gather` must be that of forward's context."""
+        """Returns (dx, dparams, dstate0). `gather` must be the same as in forward's context."""
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None

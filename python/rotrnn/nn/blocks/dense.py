@@ -73,7 +73,7 @@ class Dense(Module):
 
 @dataclass(frozen=True)
 class TiedDense(Dense):
-    """A `Dense` without a matrix of its own: the head of a `Tagger` or `LanguageModel` whose matrix is the table of its
+    """A `Dense` without its own matrix: the head of a `Tagger` or `LanguageModel` that uses the table of its
     `Embedding` (Press and Wolf 2017). The model passes it as "w". Params: "bias" (D_out,), zero."""
 
     @property

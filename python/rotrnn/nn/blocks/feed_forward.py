@@ -15,7 +15,7 @@ from rotrnn.nn.listing import Listing
 
 
 class ExpansionSaved(NamedTuple):
-    """What each part saved; of a gated net also what the linear branch did, and the two factors of the product."""
+    """The saved arrays of each part; of a gated net also of the linear branch, and the two factors of the product."""
 
     up: DenseSaved
     gelu: GeluSaved
@@ -29,7 +29,7 @@ class FeedForward(Module):
     """``dropout(W_2 GELU(W_1 x + b_1) + b_2)`` with inner width ``expand * d_model``.
 
     With `gated`, ``dropout(W_2 (GELU(W_1 x + b_1) * (W_v x + b_v)) + b_2)`` (GeGLU; Shazeer 2020, "GLU Variants Improve
-    Transformer", eq. 6, with biases as in Griffin). Params: "up" (1), "down" (2) and, if gated, "value" (v), those of
+    Transformer", eq. 6, with biases as in Griffin). Params: "up" (1), "down" (2) and, if gated, "value" (v), each as in
     `Dense`.
     """
 

@@ -1,5 +1,5 @@
-"""Fused residual blocks (`rotrnn.ops.block`): which blocks can run fused, what they keep for backward, and their parts
-as arguments of this op."""
+"""Fused residual blocks (`rotrnn.ops.block`): which blocks can run fused, which arrays they keep for backward, and
+their parts as arguments of this op."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Parts(NamedTuple):
 
 
 class FusedSaved(NamedTuple):
-    """Saved for backward: the parts, the op's arguments (with seed and step of the gating separately, as `key`) and
-    what the op saved; the moments of a batch norm, whether they are those of the batch (`train`) and whether the batch
-    is distributed over processes (`spread`); the state after x."""
+    """Saved for backward: the parts, the op's arguments (with seed and step of the gating separately, as `key`) and its
+    saved arrays; the moments of a batch norm, whether they are from the batch (`train`) and whether the batch is
+    distributed over processes (`spread`); the state after x."""
 
     parts: Parts
     norm: ChannelNorm | RowNorm
@@ -81,14 +81,14 @@ def parts_of(norm: Layer, layer: Recurrent, gate: Layer, ctx: Context) -> Parts 
 
 
 TRAFFIC = 10.0
-"""Multiply-adds of float32 that take as long as writing a byte that is kept and reading it again. What saves fewer is
+"""Multiply-adds of float32 that take as long as writing a kept byte and reading it again. An array that saves fewer is
 not kept. Two cores of Zen 4 do 116 multiply-adds in a nanosecond and move 35 bytes (`python -m benchmarks.machine`),
 which gives 7 for a write and a read; the rest is margin, since kept bytes also displace others from the caches."""
 
 
 class Choice(NamedTuple):
-    """What a block can keep: the block's index, the name in `rotrnn.ops.block.KEEPABLE`, its size in bytes, and how
-    many multiply-adds of float32 it saves for each byte."""
+    """An array that a block can keep: the block's index, the name in `rotrnn.ops.block.KEEPABLE`, its size in bytes,
+    and how many multiply-adds of float32 it saves for each byte."""
 
     block: int
     name: str
@@ -97,8 +97,8 @@ class Choice(NamedTuple):
 
 
 def choices(block: int, parts: Parts, x: Array) -> list[Choice]:
-    """Returns what a block with input x can keep. Multiply-adds of rounded operands count half: they take no longer
-    than that where a processor has instructions for them."""
+    """Returns the arrays that a block with input x can keep. Multiply-adds of rounded operands count half: they take at
+    most half the time where a processor has instructions for them."""
     B, T, D = x.shape
     K, L = 1 + parts.layer.bidirectional, 2 * parts.layer.planes
     gates = 1 + (parts.gate.form == "full")
@@ -110,9 +110,9 @@ def choices(block: int, parts: Parts, x: Array) -> list[Choice]:
 
 
 def kept_by(blocks: Sequence[Parts | None], x: Array, ctx: Context) -> list[tuple[str, ...]]:
-    """Returns what each block of a stack keeps of an input like x, None for blocks that do not run fused: what saves
-    most for its bytes first, as much as `Context.memory` holds; the last blocks before others, whose memory is free
-    again first.
+    """Returns the names that each block of a stack keeps for an input like x, None for blocks that do not run fused.
+    Arrays that save most per byte come first, up to `Context.memory`; among equals the last blocks, whose memory is
+    free again first.
 
     Where a device saves every state anyway, layers' outputs are kept unless a limit is set, as they are smaller.
     """

@@ -105,7 +105,7 @@ class Dropout(Module):
         return self._with(dropout_backward, dy, seed, step, saved), {}
 
     def _with(self, function: Callable[..., Array], x: Array, seed: int, step: int, mask: Mask) -> Array:
-        """Applies `dropout` or its adjoint. The sequences of a packed row have the masks that they have in a batch."""
+        """Applies `dropout` or its adjoint. The sequences of a packed row have the same masks as in a batch."""
         applied = functools.partial(function, over_time=self.over_time, seed=seed, step=step, site=self.site)
         if mask.segments is None:
             return applied(x, self.rate, lengths=mask.lengths, places=mask.places)
@@ -116,7 +116,7 @@ class Dropout(Module):
 
 
 class ActivationSaved(NamedTuple):
-    """What each part saved."""
+    """The saved arrays of each part."""
 
     gelu: GeluSaved
     dropout: Mask | None
@@ -154,7 +154,7 @@ FORMS = tuple(GATE_KINDS)
 
 
 class GateSaved(NamedTuple):
-    """What each part saved, and the two factors of the GLU."""
+    """The saved arrays of each part, and the two factors of the GLU."""
 
     gelu: GeluSaved
     dense: tuple[DenseSaved, DenseSaved | None]

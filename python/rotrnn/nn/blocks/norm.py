@@ -37,8 +37,8 @@ def _check_eps(norm: BatchNorm | LayerNorm | RMSNorm) -> None:
 
 
 class BatchNormSaved(NamedTuple):
-    """Saved for backward: input, the statistics used, whether they are those of the batch (`train`) and whether the
-    batch is distributed over processes, and lengths."""
+    """Saved for backward: input, the statistics used, whether they are from the batch (`train`) and whether the batch
+    is distributed over processes, and lengths."""
 
     x: Array
     mean: Array
@@ -52,11 +52,10 @@ class BatchNormSaved(NamedTuple):
 class BatchNorm(Module):
     """``y = scale (x - mean) / sqrt(var + eps) + bias`` for each channel, with statistics over valid steps only.
 
-    In training, mean and biased variance are those of the whole batch, also if it is distributed over processes
-    (`Context.gather`), and the running statistics are updated in place:
-    ``running = momentum running + (1 - momentum) batch``. The running variance is biased, too, as in Flax, which the
-    published models use. (PyTorch's running variance is unbiased, and its momentum is one minus ours.) In evaluation
-    the running statistics are used.
+    In training, mean and biased variance are taken over the whole batch, also if it is distributed over processes
+    (`Context.gather`), and the running statistics are updated in place: ``running = momentum running + (1 - momentum)
+    batch``. The running variance is biased, too, as in Flax, which the published models use. (PyTorch's running
+    variance is unbiased, and its momentum is one minus ours.) In evaluation the running statistics are used.
 
     Params: "scale", "bias", and the buffers "running_mean", "running_var"; all (D,).
     """
@@ -81,8 +80,8 @@ class BatchNorm(Module):
         return {"scale": ones, "bias": zeros, "running_mean": zeros.copy(), "running_var": ones.copy()}
 
     def statistics(self, params: Params, x: Array, ctx: Context, batch: Moments | None = None) -> Moments:
-        """Returns the mean and variance to normalise with. In training they are those of the batch, and the running
-        statistics are updated. `batch` are the statistics of x, if already known."""
+        """Returns the mean and variance to normalise with. In training they are the batch's, and the running statistics
+        are updated. `batch` are the statistics of x, if already known."""
         running = params["running_mean"], params["running_var"]
         if not ctx.train:
             # copies, because training updates the running statistics in place before this call's backward
@@ -112,7 +111,7 @@ class BatchNorm(Module):
     def backward(
         self, params: Params, saved: BatchNormSaved, dy: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
-        """Returns (dx, dparams). `gather` must be that of forward's context."""
+        """Returns (dx, dparams). `gather` must be the same as in forward's context."""
         x, mean, var, train, spread, lengths = saved
         adjoint = batch_norm_backward if train and not spread else batch_norm_inference_backward
         dx, dscale, dbias = adjoint(dy, x, params["scale"], mean, var, eps=self.eps, lengths=lengths)
@@ -154,7 +153,7 @@ def spread_by(gather: Gather | None) -> Gather:
     """Returns the `gather` given to the backward of a distributed batch; raises ValueError if it is None."""
     if gather is None:
         raise ValueError(
-            "BatchNorm.backward: gather is None, expected that of forward, whose batch is distributed over processes"
+            "BatchNorm.backward: gather is None, expected forward's gather: the batch is distributed over processes"
         )
     return gather
 

@@ -17,7 +17,7 @@ from rotrnn.ops.split import Ranks
 
 
 class PoolSaved(NamedTuple):
-    """T, lengths, of a split sequence the share (B, 1) of its valid steps that are in this piece, and the segments of a
+    """T, lengths, the share (B, 1) of a split sequence's valid steps that are in this piece, and the segments of a
     packed row."""
 
     seq_len: int
@@ -49,8 +49,8 @@ def _sum_of(split: Ranks, x: Array) -> Array:
 class MeanPool(Module):
     """Mean over valid steps; zero for a sequence without steps. No params.
 
-    Of sequences that are split over processes, every process returns the mean over the whole. The loss is then the sum
-    of what each process makes of it: let each weigh its own by 1 / (number of processes).
+    If sequences are split over processes, every process returns the mean over the whole sequence. The total loss is the
+    sum over processes, so each must weight its loss by 1 / (number of processes).
     """
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
@@ -72,12 +72,12 @@ class MeanPool(Module):
     def backward(
         self, params: Params, saved: PoolSaved, dy: Array, gather: Gather | None = None
     ) -> tuple[Array, Params]:
-        """Returns (dx, {}). `gather` must be that of forward's context."""
+        """Returns (dx, {}). `gather` must be the same as in forward's context."""
         if saved.segments is not None:
             return _of_segments_backward(mean_pool_backward, saved.segments, dy), {}
         if saved.share is not None:
             if (split := split_by(gather)) is None:
-                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected that of forward")
+                raise ValueError(f"MeanPool.backward: gather is {gather!r}, expected forward's gather")
             dy = _sum_of(split, dy) * saved.share
         return mean_pool_backward(dy, saved.seq_len, lengths=saved.lengths), {}
 

@@ -1,4 +1,4 @@
-"""Base class of layers that are made around another one: Griffin and StoredHistory."""
+"""Base class of layers around another layer: Griffin and StoredHistory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rotrnn.nn.packing import inside
 
 
 class Around(Recurrent):
-    """A layer whose recurrence is that of `layer`. The parameters and the state are those of `layer` and its own."""
+    """A layer whose recurrence is `layer`. It adds its own parameters and state to those of `layer`."""
 
     layer: Recurrent
 
@@ -38,7 +38,7 @@ class Around(Recurrent):
         return self.layer.state_norms(self.saved_inside(saved))
 
     def saved_inside(self, saved: Any) -> Any:
-        """Returns what the forward of the layer saved."""
+        """Returns the saved arrays of the layer's forward."""
         return inside(saved, "layer")
 
     @property
@@ -54,9 +54,9 @@ class Around(Recurrent):
     def eigenvalues(
         self, params: Params, x: Array | None = None, ctx: Context = EVALUATION, state: State = None
     ) -> Array:
-        """Returns those of the layer; along sequences, if its transitions depend on its input. `x`, `ctx` and `state`
-        are then as in `forward`. AttributeError if the layer has no `eigenvalues`; TypeError if it takes x and none is
-        given, or the other way round."""
+        """Returns the eigenvalues of the layer; along sequences, if its transitions depend on its input. `x`, `ctx` and
+        `state` are then as in `forward`. AttributeError if the layer has no `eigenvalues`; TypeError if it takes x and
+        none is given, or vice versa."""
         if x is None:
             self.check_params(params)
         inner, own = self.layer.eigenvalues, self._inner(params)  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ Counts = npt.NDArray[np.int64]
 class AttentionSaved(NamedTuple):
     """Saved for backward: input with zeroed padding; queries, keys and values (cached and new ones, K wide), and the
     results of the op; the numbers (B,) of earlier positions, of cached keys and of valid steps; lengths, and the
-    layer's window; and what `TurnedKeys` saved."""
+    layer's window; and the saved arrays of `TurnedKeys`."""
 
     x: Array
     q: Array
@@ -64,8 +64,8 @@ class AttentionSaved(NamedTuple):
 
 @dataclass(frozen=True)
 class TurnedKeys(Programmed):
-    """The queries, y, and the keys, the vectors h, of attention with Selective RoPE: both turned by angles of the
-    input that add up, each head by its own. Its parameters are those of `Attention` for them."""
+    """The queries, y, and the keys, the vectors h, of attention with Selective RoPE: both turned by angles of the input
+    that add up, separately for each head. Its parameters are the corresponding ones of `Attention`."""
 
     heads: int
     bias: bool
@@ -89,7 +89,7 @@ class TurnedKeys(Programmed):
 
     def program(self) -> Program:
         """The state is the last 3 inputs of the convolution of angles (B, 3, D/2), and c (B, 2, heads, D/(2 heads)),
-        the angles and what their rounding has left."""
+        the angles and their rounding errors."""
         p, D, heads = Builder(self), self.d_model, (self.heads, self.d_state)
         q, k = (p(Reshape(heads), p(Dense(), p.x, f"w_{map}", f"b_{map}")) for map in "qk")
         q, k = p(Turn(PAIRS), rope_angles(p, self, self.heads), q, k)
@@ -101,20 +101,20 @@ class Attention(Recurrent):
     """Causal multi-head self-attention, ``y = W_out attention(W_q u, W_k u, W_v u)`` (`rotrnn.ops.attention`).
 
     Queries have `heads` heads, keys and values `kv_heads`: a divisor of `heads`, by default as many. Head h of the
-    queries reads head ``h kv_heads // heads`` of keys and values, so that heads in a row share one. With
+    queries reads head ``h kv_heads // heads`` of keys and values, so successive heads share one. With
     ``kv_heads=1``, it is multi-query attention (Shazeer 2019), with a number between, grouped-query attention (Ainslie
     et al. 2023): the state is smaller by that factor, ``K = d_model kv_heads / heads``.
 
     With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
     through the causal mask. With ``rotary="half"`` the first half of each head's channels turns, as in Griffin (De et
     al. 2024; google-deepmind/recurrentgemma). With `window`, a step attends to this number of steps, including itself.
-    `bias` adds a bias to each of the four maps, ``bias="out"`` to the last one alone, as in Griffin.
+    `bias` adds a bias to each of the four maps, ``bias="out"`` only to the last map, as in Griffin.
 
     With `rope_base`, a number from 1, there is Selective RoPE in place of positions (2025, arXiv 2511.17388; `rotary`
     is False): q and k turn, in pairs of lanes i and i + P/2 of a head of width P, by angles that add up over time,
     ``c_t = c_{t-1} + theta_t``, ``theta_t = (conv(W_2 W_1 u) + e^b) rope_base^{-2i/P}`` with W_2 W_1 of rank
-    `rope_rank`, a convolution of 4 taps, e^b only with `rope_bias`, and u the input, of which each head's P channels
-    have unit length. A score depends on the sum of the angles of the tokens between both. `kv_heads` is then not set.
+    `rope_rank`, a convolution of 4 taps, e^b only with `rope_bias`, and u the input with each head's P channels at unit
+    length. A score depends on the sum of the angles of the tokens between both. `kv_heads` is then not set.
 
     Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,),
     b_k, b_v (K,), zero; with `rope_base` rope_down (rank, D), rope_up (D/2, rank), rope_conv (D/2, 4), uniform on
@@ -123,9 +123,8 @@ class Attention(Recurrent):
     Its state is (keys (B, S, K), values (B, S, K), places (B,) int64), where places is the number of steps so far. For
     sequence b, the first places[b] rows are used, and the others are zero. With `window` there are ``S = window - 1``
     rows, of the last steps: with its own key, a step reads `window`. Without it the state grows by one row per step,
-    and so does the time of a step. With `rope_base` keys are stored as they are turned, and the state also has the last
-    3 inputs of the convolution of angles (B, 3, D/2), and c (B, 2, heads, P/2), the angles and what their rounding has
-    left.
+    and so does the time of a step. With `rope_base` keys are stored turned, and the state also has the last 3 inputs of
+    the convolution of angles (B, 3, D/2), and c (B, 2, heads, P/2), the angles and their rounding errors.
     """
 
     about: ClassVar[str] = "causal multi-head attention, with rotary positions"
@@ -176,7 +175,7 @@ class Attention(Recurrent):
 
     @cached_property
     def turned(self) -> TurnedKeys | None:
-        """What makes queries and keys with `rope_base`."""
+        """The layer that computes queries and keys with `rope_base`."""
         if self.rope_base is None:
             return None
         return TurnedKeys(self.d_model, self.heads, self.bias is True, self.rope_base, self.rope_rank, self.rope_bias)
@@ -274,7 +273,7 @@ class Attention(Recurrent):
     def backward(
         self, params: Params, saved: AttentionSaved, dy: Array, dstate: State = None
     ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of that before the first step if it was None)."""
+        """Returns (dx, dparams, gradient of forward's `state`, or of the zero state if it was None)."""
         lengths, past, steps = saved.lengths, saved.past, saved.steps
         dy = mask_padding(dy, lengths)
         dmixed, dw_out, db_out = dense_backward(dy, saved.mixed, params["w_out"])
@@ -328,7 +327,7 @@ class Attention(Recurrent):
         return halves.reshape(x.shape)
 
     def _spread(self, rows: Array) -> Array:
-        """Returns (B, S, D) of keys or values (B, S, K): their heads, each as often as heads of queries read it."""
+        """Returns (B, S, D) of keys or values (B, S, K): each head repeated for the heads of queries that read it."""
         if self.groups == self.heads:
             return rows
         B, S, K = rows.shape

@@ -38,7 +38,7 @@ class AUSSM(Programmed):
     dt_bias)``, ``B_j = softplus(B_re_j) exp(i B_im_j)`` and C alike.
 
     Every transition has modulus 1, so nothing is forgotten: the authors interleave such layers with Mamba's. Delta
-    scales the input alone. Angles add up in double and modulo 2 pi, and what was turned is added up without a factor
+    scales the input alone. Angles add up in double and modulo 2 pi, and turned inputs are added without a factor
     (`rotrnn.ops.turn`), so |exp(i theta)| = 1 is exact in float32 too.
 
     Parameters
@@ -51,10 +51,9 @@ class AUSSM(Programmed):
         R, the rank of the map to Delta; "auto" means N.
 
     Parameters (dict of float32): in_proj (2 D, D), conv_w (D, d_conv), conv_bias (D,), x_proj (R, D), dt_proj (D, R),
-    dt_bias (D,), X (D N, D) and X_bias (D N,), whose rows are those of channel 0, then of channel 1, B_re, B_im, C_re,
-    C_im (N,), D (D,), out_proj (D, D). There are D^2 N weights of angles. The state is the last d_conv - 1 inputs of
-    the convolution, c (B, 2, D, N), the angles and what their rounding has left, and q (B, D, N, 2), sums of turned
-    inputs.
+    dt_bias (D,), X (D N, D) and X_bias (D N,), with the rows of channel 0, then of channel 1, and so on, B_re, B_im,
+    C_re, C_im (N,), D (D,), out_proj (D, D). There are D^2 N weights of angles. The state is the last d_conv - 1 inputs
+    of the convolution, c (B, 2, D, N), the angles and their rounding errors, and q (B, D, N, 2), sums of turned inputs.
 
     Initial values, as in the authors' code: maps and convolution uniform on +-1/sqrt(fan-in), dt_bias on twice that
     (the code adds it twice), X_bias on +-pi, parts of B and C ~ N(0, 1/2), D one.
@@ -115,7 +114,7 @@ class AUSSM(Programmed):
         theta = p(Reshape((D, N)), angles)
         delta = p(Softplus(), p(Dense(), p(Dense(), s, "x_proj"), "dt_proj", "dt_bias"))
         size = p(Product(), p(Softplus(), "B_re"), p(Softplus(), "C_re"))
-        w = p(Polar(), size, p(Sum(), "B_im", "C_im"))  # what does not turn commutes with what does: C_j B_j is enough
+        w = p(Polar(), size, p(Sum(), "B_im", "C_im"))  # B_j does not turn: C_j B_j is enough
         v = p(SiLU(), s)
         y = p(Sum(), p(UnitScan(), p(Product(), delta, v), theta, w), p(Skip(), v, "D"))
         y = p(SwiGLU(), y, p(Dense(), p.x, w_gate))
@@ -123,6 +122,6 @@ class AUSSM(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(i theta) (B, T, D, N), complex128, along sequences. Zero beyond the lengths.
-        Arguments are those of `forward`."""
+        Arguments as in `forward`."""
         theta = self.registers(params, x, ctx, state)["theta"].astype(np.float64)
         return mask_steps(np.exp(1j * theta), ctx.lengths)

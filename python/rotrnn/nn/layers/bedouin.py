@@ -62,7 +62,7 @@ class Bedouin(MatrixFixedPoint):
         The parts of the mixer are functions of ``x_t + y_{t-1}``: V_p = W_p. Needs "mixer" in `feedback`.
     negative : bool
         ``lam_t = 2 exp(-8 softplus(omega) delta_t) - 1``, from -1 to 1 (Grazzi et al. 2024). The system of a token,
-        given its past, does not contain lam_t, so that the iteration converges as well as before.
+        given its past, does not contain lam_t, so the iteration converges as well as before.
     mixer_silu : bool
         The vectors u of the mixer pass through SiLU before they are normalised, as in the authors' code.
     unit_eps : float
@@ -70,16 +70,16 @@ class Bedouin(MatrixFixedPoint):
         of any length have length 1, and a zero vector stays zero.
     spectral : bool
         Spectral normalisation of a "kronecker" mixer (`rotrnn.nn.fixed_points.mixer.Kronecker`), which the authors'
-        code has for the vector state alone.
+        code has only for the vector state.
     gradient : "one_step" or "implicit"
     solver : "iteration" or "direct"
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
-        and y_t is a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder", "dplr"
-        and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then concern the gradient
-        "implicit" alone, whose adjoint is iterated.
+        and y_t solves a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder",
+        "dplr" and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then only affect the
+        gradient "implicit", whose adjoint is iterated.
     tile : int, optional
-        Number of time steps that are iterated together, each tile to the tolerance, after the fixed point of those
-        before: the number of iterations then does not grow with the sequence. By default the whole sequence. The
+        Number of time steps that are iterated together, each tile to the tolerance, after the fixed point of earlier
+        tiles: the number of iterations then does not grow with the sequence. By default the whole sequence. The
         gradient "implicit" is iterated over the whole sequence either way.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
@@ -144,7 +144,7 @@ class Bedouin(MatrixFixedPoint):
 
     @property
     def _shared(self) -> dict[str, str]:
-        """Returns the weights of the previous output that are those of x, with a symmetric mixer."""
+        """Returns the weights of the previous output that equal the weights of x, with a symmetric mixer."""
         return {f"V_{name}": f"W_{name}" for name in self.mixer_maps} if self.symmetric else {}
 
     def init(self, rng: np.random.Generator) -> Params:

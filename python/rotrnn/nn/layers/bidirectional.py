@@ -16,7 +16,7 @@ REVERSE = "_reverse"
 
 
 class BidirectionalSaved(NamedTuple):
-    """What each direction saved, and lengths. A bidirectional layer has no state."""
+    """The saved arrays of each direction, and lengths. A bidirectional layer has no state."""
 
     forward: Any
     reverse: Any
@@ -29,8 +29,8 @@ class Bidirectional(Recurrent):
     """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer with separate parameters.
 
     A sequence is reversed within its length, and padding stays in place. The parameter names of the second copy end in
-    "_reverse". A `LinearRecurrence` does not need this wrapper: it has a setting `bidirectional`, with which the
-    directions share the parameters that they share in the papers.
+    "_reverse". A `LinearRecurrence` does not need this wrapper: it has a setting `bidirectional`, and the directions
+    then share parameters as in the papers.
     """
 
     about: ClassVar[str] = "two copies of a layer, one for each direction of time"

@@ -1,4 +1,4 @@
-"""Comba: a delta rule with feedback of its own strength, which the query corrects."""
+"""Comba: a delta rule with a separate feedback strength and a corrected query."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comba(DeltaHeads):
     ``alpha = exp(-exp(A_log) softplus(w_decay x + b_dt))``, for each head.
 
     A transition, ``alpha I - beta s(d) k k^T``, has the eigenvalues alpha and ``alpha - beta s(d)``, from -1 to 1. The
-    code of the authors normalises p too, so that its d has no effect on p; this layer follows the equation.
+    authors' code normalises p too, so d has no effect on p there; this layer follows the equation.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Comba(DeltaHeads):
     Initial values: weights uniform on +-1/sqrt(fan-in); exp(A_log) on (0, 16]; d = 1; norm = 1.
     """
 
-    about: ClassVar[str] = "Comba: a delta rule that reads before the decay, with feedback of its own strength"
+    about: ClassVar[str] = "Comba: a delta rule that reads before the decay, with a separate feedback strength"
     paper: ClassVar[str] = 'Hu et al. 2025, "Comba: Improving Bilinear RNNs with Closed-loop Control"'
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias", "correction"})  # as in the released code
     slowest: ClassVar[float] = 0.0

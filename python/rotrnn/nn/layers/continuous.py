@@ -36,7 +36,7 @@ def phi(z: Array) -> Array:
 
 def phi_slope(z: Array) -> Array:
     """Returns the derivative of `phi`, ``(e^z - phi(z)) / z``. Near zero, where this formula suffers from cancellation,
-    uses the series."""
+    the series is used."""
     small = np.abs(z) < 0.5
     near, away = np.where(small, z, 0), np.where(small, 1, z)
     series = np.zeros_like(z)
@@ -136,7 +136,7 @@ def hippo_dplr(n: int) -> tuple[Array, Array, Array]:
 
 
 def complex_of(params: Params, name: str, suffix: str = "") -> Array:
-    """Returns a complex parameter, of which the real and the imaginary part are parameters."""
+    """Returns a complex parameter from its real and imaginary parts, which are the parameters."""
     value: Array = params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
     return value
 
@@ -147,7 +147,7 @@ def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int
 
 
 def check_steps(layer: str, dt_min: float, dt_max: float, step_scale: float) -> None:
-    """Checks the range of the steps Delta at the start, and the factor of all of them."""
+    """Checks the range of the initial steps Delta, and their common factor."""
     if not 0 < dt_min <= dt_max < np.inf:
         raise ValueError(f"{layer}: dt_min={dt_min}, dt_max={dt_max}, expected 0 < dt_min <= dt_max")
     if not 0 < step_scale < np.inf:

@@ -1,4 +1,4 @@
-"""What layers of delta rules share: heads of queries, keys and values behind a convolution, and initial values."""
+"""The common parts of delta-rule layers: queries, keys and values behind a convolution, and initial values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rotrnn.nn.program import Builder, Programmed, Register
 
 @dataclass(frozen=True)
 class DeltaHeads(Programmed):
-    """The base of `rotrnn.KDA` and others. A subclass has the shapes, the program, and the transition of a step."""
+    """The base of `rotrnn.KDA` and others. A subclass defines the shapes, the program, and the transition of a step."""
 
     lanes: ClassVar[str] = "expand d_model d_state + (d_conv - 1) (2 heads d_state + expand d_model)"
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "dt_bias"})  # without weight decay in the released code
@@ -96,17 +96,16 @@ class DeltaHeads(Programmed):
 
     @abstractmethod
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
-        """Returns A_t (B, T, H, K, K) from what the program shows, with k (B, T, H, K, 1)."""
+        """Returns A_t (B, T, H, K, K) from the program's registers, with k (B, T, H, K, 1)."""
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head. Zero
-        beyond the lengths. Arguments and errors are those of `forward`."""
+        beyond the lengths. Arguments and errors as in `forward`."""
         found = self.registers(params, x, ctx, state)
         k = found["k"][:, :, 0]
         identity = np.eye(self.d_state, dtype=k.dtype, like=k)
         return mask_steps(self.transition(found, identity, k[..., None]), ctx.lengths)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
-        `transitions`."""
+        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments as in `transitions`."""
         return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))

@@ -49,22 +49,22 @@ class DeltaNet(Programmed):
     The transition of a token, ``alpha prod_i (I - beta_i k_i k_i^T)``, is a product of n matrices with the eigenvalues
     1 and 1 - beta_i.
 
-    - As it is: DeltaNet (Yang, Wang, Zhang, Shen and Kim 2024), the delta rule with SiLU, unit queries and keys, short
-      convolutions, and RMSNorm of what is read.
+    - By default: DeltaNet (Yang, Wang, Zhang, Shen and Kim 2024), the delta rule with SiLU, unit queries and keys,
+      short convolutions, and RMSNorm of the output.
     - ``negative=True``: eigenvalues from -1 to 1 (Grazzi, Siems, Zela, Franke, Hutter and Pontil 2024).
     - ``gate=True, output_gate=True``: Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024, eq. 10), with Mamba-2's decay.
     - ``rope_base=500_000, gate=True, output_gate=True``: Gated DeltaNet with Selective RoPE (2025, arXiv 2511.17388): q
       and all k_i of a head turn by angles that depend on the input and add up over time (`rotrnn.ops.turn`, pairs i and
-      i + K/2), ``theta_i = base^{-2i/K} (conv(W_up W_down u) + exp(b))_i``. The conv has 4 taps, exp(b) is there with
-      `rope_bias`, and u is the input, of which each head's D / H channels have unit length. For tracking a state the
-      paper has ``rope_base=1, rope_bias=True``.
+      i + K/2), ``theta_i = base^{-2i/K} (conv(W_up W_down u) + exp(b))_i``. The conv has 4 taps, exp(b) is added with
+      `rope_bias`, and u is the input with each head's D / H channels at unit length. For tracking a state the paper has
+      ``rope_base=1, rope_bias=True``.
     - ``steps=n, negative=True``: DeltaProduct (Siems, Carstensen, Zela, Hutter, Pontil and Grazzi 2025); with both
       gates Gated DeltaProduct, where a token decays once.
 
-    Where papers leave it open, this is the code of the first authors (flash-linear-attention): 1e-6 in `unit`, no
-    biases, RMSNorm by heads with one scale (V,) for all, the initial values. That code also divides q by sqrt(K), which
-    the papers do not have: with ``norm_eps = 1e-5 * d_state`` the layer computes what that code does with 1e-5. It
-    matters where o is small beside sqrt(norm_eps), as for wide layers at their initial values.
+    Where papers leave it open, the layer follows the code of the first authors (flash-linear-attention): 1e-6 in
+    `unit`, no biases, RMSNorm by heads with one scale (V,) for all, the initial values. That code also divides q by
+    sqrt(K), unlike the papers: with ``norm_eps = 1e-5 * d_state`` the layer equals that code with 1e-5. This matters
+    where o is small beside sqrt(norm_eps), as for wide layers at their initial values.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class DeltaNet(Programmed):
     def program(self) -> Program:
         """The state is (the last d_conv-1 inputs of the convolution (B, d_conv-1, C), h (B, H, K, V)). With `rope_base`
         there are, before h, the last 3 inputs of the convolution of angles (B, 3, H K/2), and c (B, 2, H, K/2), the
-        angles and what their rounding has left."""
+        angles and their rounding errors."""
         p = Builder(self)
         H, K, V, n, shown = self.heads, self.d_state, self.width, self.steps, {}
         if self.gate:
@@ -222,8 +222,8 @@ class DeltaNet(Programmed):
         """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:
         ``A_t = alpha_t (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T)``, alpha_t = 1 without `gate`.
 
-        The papers' S is multiplied by its transpose, from the right. With `rope_base`, keys are those that are turned.
-        Zero beyond the lengths. Arguments and errors are those of `forward`.
+        The papers' S is multiplied by its transpose, from the right. With `rope_base`, keys are the turned keys.
+        Zero beyond the lengths. Arguments and errors as in `forward`.
         """
         found = self.registers(params, x, ctx, state)
         keys, betas = found["k"][..., None], found["beta"][..., None, None]
@@ -236,6 +236,5 @@ class DeltaNet(Programmed):
         return mask_steps(A, ctx.lengths)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
-        `transitions`."""
+        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments as in `transitions`."""
         return spectrum("DeltaNet.eigenvalues", self.transitions(params, x, ctx, state))

@@ -1,4 +1,4 @@
-"""Engine 1 in complex form: a diagonal recurrence of N complex states, with complex B and C."""
+"""The base of LRU and S5: a diagonal recurrence of N complex states, with complex B and C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rotrnn.ops.linear_layer import System
 
 
 class DiagonalFolding(NamedTuple):
-    """Transition and input gain, both (N,), and what else `transition_backward` needs, such as exponentials."""
+    """Transition and input gain, both (N,), and further arrays for `transition_backward`, such as exponentials."""
 
     a: Array
     gain: Array

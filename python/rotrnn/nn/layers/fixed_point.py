@@ -65,10 +65,10 @@ SOLVERS = ("iteration", "direct")
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
 SCALED = ("low_rank", "dense")
-"""Mixers that are solved directly in the scaled form alone. Without it the system is Q_t, which has no inverse, or for
-"dense" at its initial values none to rounding: its condition number is the square of that of a triangle."""
+"""Mixers that are solved directly only in the scaled form. Without it the system is Q_t, which has no inverse, or for
+"dense" at its initial values none to rounding: its condition number is the square of a triangle's."""
 MOST_IN_MATRICES = 1 << 24
-"""Numbers in the matrices of tokens that are formed at once."""
+"""Most numbers in the matrices of tokens formed at once."""
 
 
 class DepthGrads(NamedTuple):
@@ -88,8 +88,8 @@ class Depth:
 
     `lam` is (N,) or (B, T, N); gain is ``1 - |lam|`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
-    eq. 7). The mixer is that of `parts` and their `operands`; or, if they are None, of the maps `driven` of y_{t-1}.
-    `solver` and `tile` are those of the layer.
+    eq. 7). The mixer is made of `parts` and their `operands`; or, if they are None, of the maps `driven` of y_{t-1}.
+    `solver` and `tile` are the layer's.
     """
 
     lam: Array
@@ -116,7 +116,7 @@ class Depth:
         grads = self.mixer.mix_backward(operands, self._scaled(w), self.v, y, lengths)
         pulled: Array = dh + grads.dorigin
         if self.driven is None or late is None:
-            return pulled  # no step reads the one before
+            return pulled  # no step reads its predecessor
         dparts = self.mixer.operands_backward(parts, operands, grads.operands)
         dlate = self.driven.backward(dparts, late, lengths).dlate
         assert dlate is not None
@@ -211,7 +211,7 @@ class Depth:
         self, y: Array, x: Array, lengths: Steps, operands: Operands, *, adjoint: bool, **how: Any
     ) -> DepthSolution:
         """`depth_solve` with the mixer's matrices, of MOST_IN_MATRICES numbers at most: in pieces of time, each with
-        what the one before, or for the adjoint the one behind it, hands on."""
+        the state of the piece before, or for the adjoint of the piece after it."""
         if not isinstance(y, np.ndarray):
             settings = f"solver='direct' with mixer='{self.mixer.name}'"
             raise NotImplementedError(f"FixedPointRNN: {settings}, expected another solver on a GPU")
@@ -292,10 +292,10 @@ class OutputSaved(NamedTuple):
 
 
 class FixedPointSaved(NamedTuple):
-    """Saved for backward: x with zeroed padding and those of its parts (if there are convolutions, what they return),
-    the convolutions by part, intermediate values, the mixer's maps if some are not linear (with feedback, those of the
-    step), the step in depth, the iterate before its last application, the fixed point h as `iterate` (B, T, N), the map
-    of the output, and the report of the iteration."""
+    """Saved for backward: x with zeroed padding and the inputs of its parts (outputs of the convolutions, if any), the
+    convolutions by part, intermediate values, the mixer's maps if some are not linear (with feedback, the step's maps),
+    the step in depth, the iterate before its last application, the fixed point h as `iterate` (B, T, N), the map of the
+    output, and the report of the iteration."""
 
     inputs: dict[str, Array]
     convolved: dict[str, Convolved]
@@ -313,7 +313,7 @@ class FixedPointSaved(NamedTuple):
 
     @property
     def x(self) -> Array:
-        """What the input is multiplied by, and what the skip adds."""
+        """The weights of the input and of the skip."""
         return self.inputs[""]
 
     @property
@@ -328,7 +328,7 @@ class FixedPointSaved(NamedTuple):
 
 
 class _Collected:
-    """What backward adds up: gradients of the inputs of parts, by the part's name, and of parameters."""
+    """Gradients that backward adds up: of the inputs of parts, by the part's name, and of parameters."""
 
     def __init__(self, params: Params, saved: FixedPointSaved) -> None:
         self.params, self.saved = params, saved
@@ -353,7 +353,7 @@ class FixedPointRNN(Recurrent):
 
         h^l_t = lam_t * h^l_{t-1} + Q_t v_t + (I - Q_t) h^{l-1}_t,     v_t = B_t x_t,     y_t = C h_t + D * x_t
 
-    which is ``h_t = Q_t^-1 (lam_t * h_{t-1}) + v_t``; or, if `scaled`, of the form of Theorem 3.2
+    which is ``h_t = Q_t^-1 (lam_t * h_{t-1}) + v_t``; or, if `scaled`, in the form of Theorem 3.2
 
         h^l_t = lam_t * h^l_{t-1} + (1 - lam_t) * [Q_t v_t + (I - Q_t) h^{l-1}_t]
 
@@ -384,31 +384,31 @@ class FixedPointRNN(Recurrent):
     contractive : bool
         Restrict the mixer to ``|I - Q_t| <= 0.95``, so that with `scaled` there is a unique fixed point, reached from
         any start. With a constant lam, each iteration is a contraction (its operator norm is below 1). With lam_t the
-        iteration still converges, because no step depends on later ones in time. If the fixed point is not reached,
-        this is an error instead of a warning.
+        iteration still converges, because no step depends on later steps. A fixed point that is not reached is an error
+        instead of a warning.
     accelerated : bool
         Run each iteration through time (eq. 7). If false, use h^{l-1}_{t-1} (eq. 4), which may need T iterations.
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
     solver : "iteration" or "direct"
-        "direct" computes the fixed point of each token exactly, from that of the token before, by a linear system
-        (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
-        iteration would converge. "low_rank" and "dense" need `scaled`: without, the system is Q_t, which is
-        singular, or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the
-        system has R equations. Those of the other mixers are solved on the CPU alone: with "monarch" R equations for
-        each block, else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled,
-        where ``Q^-1 = Q^T``. The settings of the iteration are then without meaning, and so is `start`. The residual is
-        still computed, but it is relative to F(y), and does not show that a system is singular or nearly so. Then the
-        states are huge and wrong, with a small residual and no warning, or not finite, which is reported as a fixed
-        point that was not reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in
-        blocks of one channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If
-        not `scaled`, `transitions` raises for most of these systems.
+        "direct" computes the fixed point of each token exactly, from the fixed point of the token before, by a linear
+        system (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
+        iteration would converge. "low_rank" and "dense" need `scaled`: without, the system is Q_t, which is singular,
+        or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the system has R
+        equations. Systems of the other mixers are solved only on the CPU: with "monarch" R equations for each block,
+        else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled, where ``Q^-1
+        = Q^T``. The settings of the iteration and `start` then have no effect. The residual is still computed, but it
+        is relative to F(y), and does not show that a system is singular or nearly so. Then the states are huge and
+        wrong, with a small residual and no warning, or not finite, which is reported as a fixed point that was not
+        reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in blocks of one
+        channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If not `scaled`,
+        `transitions` raises for most of these systems.
     tile : int, optional
-        Number of time steps that are iterated together, each tile to its own tolerance with the converged state of the
-        one before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
+        Number of time steps that are iterated together, each tile to its own tolerance from the converged state of the
+        tile before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
         the whole sequence, which is None, the default. The fixed point is the same. Needs `accelerated`, "sequence" as
-        `stop`, and another mixer than "orthogonal" and "mixture".
+        `stop`, and a mixer other than "orthogonal" and "mixture".
     site : int
         Makes the random draws of `train_iterations` different between a model's layers.
     negative : bool
@@ -418,20 +418,20 @@ class FixedPointRNN(Recurrent):
         Taps of a short causal convolution, with which ``SiLU(conv(x))`` takes the place of x in all of the above; 0 for
         none. The state is then (h, the last d_conv - 1 inputs).
     separate_convs : bool
-        A convolution of its own for each part in `selective`, as in the authors' code, and one for the x that B and D
-        multiply. Needs d_conv. A constant mixer has none.
+        A separate convolution for each part in `selective`, as in the authors' code, and for the x that B and D
+        multiply. Needs d_conv. A constant mixer has no convolution.
     feedback : sequence of str
         Parts that read h_{t-1} beside x_t; none by default. "mixer": the parts of Q_t are ``W_p x_t + V_p h_{t-1}``,
-        in each iteration of the last iterate; the mixer must be in `selective`. "output": ``y_t = C (c_t * h_t) + D *
-        x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a token is as before, so that
-        what is said of `contractive` holds. Feedback to the mixer needs "iteration" as solver and no `tile`.
+        in each iteration from the last iterate; the mixer must be in `selective`. "output": ``y_t = C (c_t * h_t) + D *
+        x_t`` with ``c_t = SiLU(W_c x_t + V_c h_{t-1})``. Given the past, the system of a token is as before, so the
+        guarantee of `contractive` holds. Feedback to the mixer needs "iteration" as solver and no `tile`.
     unit_eps : float
         The mixer's vectors u are divided by ``max(|u|, unit_eps)``, as in the authors' code, where it is 1e-5 (with
         the mixer "dense", 0 is nearer to that code). With 0, vectors of any length have length 1, and a zero vector
         stays zero.
     spectral : bool
-        Spectral normalisation of a "kronecker" mixer, or of those of a "mixture", as in the authors' code of this layer
-        (`rotrnn.nn.fixed_points.mixer.Kronecker`).
+        Spectral normalisation of a "kronecker" mixer, or of the "kronecker" mixers of a "mixture", as in the authors'
+        code of this layer (`rotrnn.nn.fixed_points.mixer.Kronecker`).
     mixer_silu : bool
         The mixer's vectors pass through SiLU before they are normalised: ``u_t = SiLU(W_u x_t)``, or with feedback
         ``SiLU(W_u x_t + V_u h_{t-1})``. The mixer must be in `selective`.
@@ -447,8 +447,8 @@ class FixedPointRNN(Recurrent):
     Parameters (dict of float32): b_lambda (N,), B (N, D), C (D, N), D (D,); W_lambda (N, D); W_B (N, D), b_B (N,); for
     each part p of the mixer, "p" if it is constant, e.g. u (R, N) and alpha (R,), or M (N, N); else "W_p", with an
     additional last axis D, and with feedback "V_p", with an additional last axis N, unless it is symmetric; W_c (N, D),
-    V_c (N, N); conv_w (D, d_conv) and conv_bias (D,) of the convolution, those of part p with the suffix "_p",
-    initially uniform on +-1/sqrt(d_conv).
+    V_c (N, N); conv_w (D, d_conv) and conv_bias (D,) of the convolution, for part p with the suffix "_p", initially
+    uniform on +-1/sqrt(d_conv).
 
     Initial values: lam uniform on `lambda_init` and W_lambda = 0 (section 4.5); B, W_B and the mixer's W ~ N(0, 1/D),
     b_B = 0, constant parts ~ N(0, 1), M ~ N(0, 1/32N) for angles up to about 1/2, C ~ N(0, 1/N), D ~ N(0, 1), W_c ~
@@ -549,7 +549,7 @@ class FixedPointRNN(Recurrent):
 
     @property
     def _convs(self) -> tuple[str, ...]:
-        """Parts with a convolution of their own, and "" for x; none without one."""
+        """Parts with a separate convolution, and "" for x; none without convolutions."""
         own = [part for part in SELECTIVE if self.separate_convs and self._varies(part)]
         return ("", *own) if self.d_conv else ()
 
@@ -706,7 +706,7 @@ class FixedPointRNN(Recurrent):
     def _inputs(
         self, params: Params, x: Array, tail: Array | None, lengths: Steps
     ) -> tuple[dict[str, Array], dict[str, Convolved]]:
-        """Returns the x of each selective part, and under "" that of the rest; and their convolutions."""
+        """Returns the x of each selective part, and under "" the x of the rest; and their convolutions."""
         convolved = {}
         for part in self._convs:
             one = convolve(x, params, tail, lengths, part)
@@ -823,7 +823,8 @@ class FixedPointRNN(Recurrent):
         return dh, dfirst
 
     def _step_backward(self, found: _Collected, through: DepthGrads) -> None:
-        """Through what one application of the step reads: lambda, the driven inputs with their gate, and the mixer."""
+        """Through the inputs of one application of the step: lambda, the driven inputs with their gate, and the
+        mixer."""
         params, saved, lam = found.params, found.saved, found.saved.depth.lam
         dz = through.dlam * (1 + lam) * (1 - lam) / 2 if self.negative else through.dlam * lam * (1 - lam)
         if self._varies("lambda"):
@@ -878,7 +879,7 @@ class FixedPointRNN(Recurrent):
 
         That is ``K_t diag(lam_t)`` if `scaled`, else ``Q_t^-1 diag(lam_t)``. Nothing is iterated: A_t depends on x_t
         alone, and exists where the iteration does not converge, too. With feedback to the mixer, A_t also depends on
-        h_{t-1}, which is that of `forward`, held constant. Zero beyond the lengths. `state` is that before x, which
+        h_{t-1}, taken from `forward` and held constant. Zero beyond the lengths. `state` is the state before x, which
         feedback and a convolution read.
 
         Raises
@@ -902,8 +903,7 @@ class FixedPointRNN(Recurrent):
         return depth.transitions(name, depth.v, lengths)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments are those of
-        `transitions`."""
+        """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments as in `transitions`."""
         return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx, state))
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:

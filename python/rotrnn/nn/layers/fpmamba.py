@@ -18,9 +18,9 @@ from rotrnn.nn.scaling import bounded_exp, exponents, times_power
 from rotrnn.ops.dense import matmul
 
 A_RANGE, DT_FLOOR = (1.0, 16.0), 1e-4
-"""Initial values in the form of Mamba-2: of -A, and the least of delta."""
+"""Initial values in the form of Mamba-2: range of -A, and the smallest delta."""
 HEADS = {"b_dt": "b_delta", "D": "D", "A_log": "A"}
-"""Parameters of which each head has one, and the weights whose gradients theirs are sums of."""
+"""Parameters with one number for each head, and the weights whose gradients they sum."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class FPMamba(MatrixFixedPoint):
         F(y)_t = RMSNorm((h_t C_t + D * x~_t) * SiLU(z_t))
         B_t = W_B in_t + V_B y_{t-1}, C likewise, L2-normalised
 
-    and the rest as above: `out` is gated once more. A convolution is then one over x, W_B in and W_C in, with SiLU. In
-    the authors' code groups of heads may have B and C of their own; here all heads share them, as in its default.
+    and the rest as above: `out` is gated once more. A convolution then covers x, W_B in and W_C in, with SiLU. In the
+    authors' code groups of heads may have separate B and C; here all heads share them, as in its default.
 
-    The loop is that of the authors' code. It starts from y = 0. The residual of a sequence is the largest residual of
+    The loop follows the authors' code. It starts from y = 0. The residual of a sequence is the largest residual of
     its time steps. The step size is 0.99, multiplied by 0.9 whenever the lowest residual of a sequence is 15 iterations
     old. In training the loop ends when the 75 % quantile of the lowest residuals over the batch is below 0.1, in
     evaluation when all are, or after 1000 iterations. Then follows one undamped application, through which the gradient
@@ -61,8 +61,8 @@ class FPMamba(MatrixFixedPoint):
     Parameters
     ----------
     d_state, expand, mixer, rank, feedback, normalise, gradient, site, d_conv, symmetric, negative, unit_eps, spectral
-        As in Bedouin, but without feedback to lambda. The "kronecker" mixer is that of the authors' code, where d_conv
-        is 4. The negative transition is ``lam_t = 2 exp(-exp(A_log) delta_t) - 1``.
+        As in Bedouin, but without feedback to lambda. The "kronecker" mixer is as in the authors' code, where d_conv is
+        4. The negative transition is ``lam_t = 2 exp(-exp(A_log) delta_t) - 1``.
     mixer_silu : bool
         Whether u passes through SiLU before it is normalised.
     gate_in_loop : bool
@@ -77,7 +77,7 @@ class FPMamba(MatrixFixedPoint):
     dt_min, dt_max : float
         Range of the initial delta, which is log-uniform.
     tile
-        As in Bedouin. A fixed point by tiles is one of the whole sequence, but not always the same.
+        As in Bedouin. A fixed point by tiles is also a fixed point of the whole sequence, but not always the same.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
@@ -208,13 +208,13 @@ class FPMamba(MatrixFixedPoint):
         return Folded(weights)
 
     def _fold_channels(self, params: Params) -> Params:
-        """Returns the weights that the two forms have differently, in the form of Mamba."""
+        """Returns the weights that differ between the two forms, for the form of Mamba."""
         weights = {name: params[name] for name in ("W_in", "W_B", "W_C", "D", "bias")}
         weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
         return weights | {"A": -bounded_exp(params["A_log"])}
 
     def _fold_heads(self, params: Params) -> Params:
-        """Returns the same in the form of Mamba-2: W_in also has the rows of W_B, W_C and W_dt, and the maps B, C and
+        """Returns the same for the form of Mamba-2: W_in also has the rows of W_B, W_C and W_dt, and the maps B, C and
         delta take their values from these, a head's for each of its channels."""
         E, S, W_in = self.width, self.d_state, params["W_in"]
         rows = np.concatenate([W_in[:E], params["W_B"], params["W_C"], params["W_dt"], W_in[E:]])

@@ -13,7 +13,7 @@ from rotrnn.nn.layers.around import Around
 from rotrnn.nn.program import Builder, Program, Programmed, ProgramSaved
 
 OWN = "griffin_"
-"""What the names of its own parameters begin with, beside those of the layer."""
+"""Prefix of the names of its own parameters."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Griffin(Around, Programmed):
     """``y_t = W_out (GELU(W_gate u_t + b_gate) * layer(conv(W_value u + b_value))_t) + b_out``.
 
     This is the recurrent block of Griffin and Hawk (De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with
-    Local Attention for Efficient Language Models", section 2.3) over any recurrent layer; theirs is the RG-LRU
-    (`rotrnn.RGLRU`). ``conv(v)_t = b_conv + sum_k w_conv[:, k] * v_{t-d_conv+1+k}`` is causal and depthwise, without
-    an activation, * is the product of channels, and GELU has its tanh form. Biases are those of the authors' code
+    Local Attention for Efficient Language Models", section 2.3) over any recurrent layer; the paper's layer is the
+    RG-LRU (`rotrnn.RGLRU`). ``conv(v)_t = b_conv + sum_k w_conv[:, k] * v_{t-d_conv+1+k}`` is causal and depthwise,
+    without an activation, * is the product of channels, and GELU has its tanh form. Biases are as in the authors' code
     (google-deepmind/recurrentgemma). Both branches have the width E of `layer`: in the paper about 4 D / 3.
 
     ``ModelSettings(block="griffin")`` adds norms, residuals and a gated feed-forward net, and `attention_every` the
-    local attention of Griffin; without attention the blocks are those of Hawk.
+    local attention of Griffin; without attention the blocks are Hawk's.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ class Griffin(Around, Programmed):
     d_conv : int
         Number of taps of the convolution.
 
-    Parameters (dict of float32): those of `layer`, and griffin_gate_w, griffin_value_w (E, D), griffin_gate_bias,
-    griffin_value_bias (E,), griffin_conv_w (E, d_conv), griffin_conv_bias (E,), griffin_out_w (D, E), griffin_out_bias
-    (D,): 3 D E + (d_conv + 3) E + D numbers beside those of the layer. The state is the last inputs of
+    Parameters (dict of float32): the parameters of `layer`, and griffin_gate_w, griffin_value_w (E, D),
+    griffin_gate_bias, griffin_value_bias (E,), griffin_conv_w (E, d_conv), griffin_conv_bias (E,), griffin_out_w (D,
+    E), griffin_out_bias (D,): 3 D E + (d_conv + 3) E + D numbers besides the layer's. The state is the last inputs of
     the convolution (B, d_conv - 1, E), oldest first, and the state of the layer.
 
-    Initial values, as in the authors' code: those of the layer; the three maps ~ N(0, 1 / number of inputs), taps ~
-    N(0, 0.01 / d_conv), biases zero. That code gives W_out the variance ``2 / (L E)`` in a model of L blocks, which a
-    layer does not know: here it is that of L = 2.
+    Initial values, as in the authors' code: the layer's own; the three maps ~ N(0, 1 / number of inputs), taps ~ N(0,
+    0.01 / d_conv), biases zero. That code gives W_out the variance ``2 / (L E)`` in a model of L blocks. A layer does
+    not know L and takes L = 2.
     """
 
     about: ClassVar[str] = "the recurrent block of Griffin: a layer behind a short convolution, multiplied by a gate"
@@ -75,7 +75,8 @@ class Griffin(Around, Programmed):
 
     @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
-        """Those of the layer; with its input, what this input is made of, the convolution's last inputs among it."""
+        """Estimated gradients of the layer; if its input is among them, also the arguments from which this input is
+        computed, such as the convolution's last inputs."""
         if "x" not in self.layer.estimated:
             return self.layer.estimated
         own = (f"{OWN}{name}" for name in ("value_w", "value_bias", "conv_w", "conv_bias"))

@@ -16,7 +16,7 @@ from rotrnn.nn.program import Builder, Program, Programmed
 class GRU(Programmed):
     """Gated recurrent unit with `d_state` states, ``y_t = C h_t`` (for the equations see `rotrnn.ops.gru`).
 
-    The reset gate is behind the product of the states, as in PyTorch and cuDNN; in the paper it is in front of it.
+    The reset gate multiplies after the product with U_n, as in PyTorch and cuDNN; in the paper before it.
     Without `projection`, y is h, and `d_state` must equal `d_model`.
 
     Parameters (dict of float32), in PyTorch's names and order of gates, r, z, n: weight_ih (3N, D), weight_hh (3N, N),

@@ -41,15 +41,15 @@ class KDA(DeltaHeads):
 
     ``q = unit(SiLU(conv(W_q x)))``, ``k = unit(SiLU(conv(W_k x)))``, ``v = SiLU(conv(W_v x))``,
     ``unit(z) = z / sqrt(|z|^2 + 1e-6)``, ``beta = s(w_beta x)``, or twice this if `negative`, for each head;
-    ``d = exp(-exp(A_log) softplus(W_d2 W_d1 x + b_dt))``, of each head and key, with one A_log for a head.
+    ``d = exp(-exp(A_log) softplus(W_d2 W_d1 x + b_dt))``, for each head and key, with one A_log for a head.
 
-    With `key_heads` there are fewer heads of queries and keys, each for heads of values in a row, which have their own
-    beta and d. With `lower_bound` the logarithm of d has this bound: ``d = exp(lower_bound s(exp(A_log) (W_d2 W_d1 x +
-    b_dt)))``.
+    With `key_heads` there are fewer heads of queries and keys, each for several successive heads of values with their
+    own beta and d. With `lower_bound` the logarithm of d has this bound: ``d = exp(lower_bound s(exp(A_log) (W_d2 W_d1
+    x + b_dt)))``.
 
     The two maps W_d1 and W_g1 have V rows. All transitions have a norm of at most 1, also with `negative`. The code of
-    the authors (flash-linear-attention) divides q by sqrt(K): with ``norm_eps = 1e-5 * d_state`` the layer computes
-    what that code does with 1e-5.
+    the authors (flash-linear-attention) divides q by sqrt(K): with ``norm_eps = 1e-5 * d_state`` the layer equals that
+    code with 1e-5.
 
     Parameters
     ----------
@@ -143,7 +143,8 @@ class KDA(DeltaHeads):
         return p(Reshape((1, *each.shape)), each)  # type: ignore[no-any-return]
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """Writes what a step writes, its beta, and the key that it reads; returns these, and what is shown."""
+        """Appends lines for the written value, its beta, and the key that is read; returns these, and the shown
+        registers."""
         beta = p(Reshape((1, self.heads)), p(Sigmoid(), p(Dense(), p.x, "beta_proj")))
         beta = p(Affine(2), beta) if self.negative else beta
         return v, beta, None, {"beta": beta}
@@ -160,16 +161,16 @@ class GatedDeltaNet2(KDA):
     """KDA with an erase gate b for each key and a write gate w for each value, in place of one beta for both.
 
     ``h <- (I - k (b * k)^T) diag(d) h + k (w * v)^T``, ``b = s(W_b x)``, or twice this if `negative`, and
-    ``w = s(W_w x)``. At b = w = beta it is `rotrnn.KDA`, which has the rest: equations, settings, initial values.
+    ``w = s(W_w x)``. At b = w = beta it is `rotrnn.KDA`; see there for equations, settings and initial values.
 
     The matrix ``I - k (b * k)^T`` has the eigenvalues 1 and ``1 - sum b k^2``, in (0, 1] (in (-1, 1] if `negative`).
-    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1. With `key_heads`, b and d are of each head
-    of values, as those of KDA.
+    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1. With `key_heads`, each head of values has
+    its own b and d, as in KDA.
 
-    Parameters (dict of float32): those of KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
+    Parameters (dict of float32): as in KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
     """
 
-    about: ClassVar[str] = "Gated DeltaNet-2: KDA with gates for what is erased and for what is written"
+    about: ClassVar[str] = "Gated DeltaNet-2: KDA with an erase gate and a write gate"
     paper: ClassVar[str] = 'NVIDIA, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"'
 
     @property

@@ -47,7 +47,7 @@ from rotrnn.ops.window import (
 
 
 class LinearSaved(NamedTuple):
-    """Saved for backward: the folded system, what the op saved, and the state after x.
+    """Saved for backward: the folded system, the op's saved arrays, and the state after x.
 
     With a window also the inputs of the scan in the state, (B, L+1, N), and the number of inputs before x.
     """
@@ -66,9 +66,9 @@ class LinearRecurrence(Recurrent):
     A subclass implements `shapes`, `init`, `fold` and `fold_backward`, which do not depend on B or T.
 
     The state is h (B, N), complex. With ``window=L`` the scan sums only the last L inputs (`diagonal_scan`), and a step
-    of streaming inference uses `tiir_scan` with resets. The state is then that of `tiir_scan`, a tuple (delay, sums,
-    position). `step` writes the next input into the given delay line if called with `prepared`, and into a copy if not.
-    `forward` only uses the delay line, from which the sums can be computed.
+    of streaming inference uses `tiir_scan` with resets. The state is then the state of `tiir_scan`, a tuple (delay,
+    sums, position). `step` writes the next input into the given delay line if called with `prepared`, and into a copy
+    if not. `forward` only uses the delay line, from which the sums can be computed.
     """
 
     d_state: int
@@ -101,7 +101,7 @@ class LinearRecurrence(Recurrent):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if nearer(cls, "fold", "emit") and cls.emit is not Module.emit:
-            cls.emit = LinearRecurrence.emit  # type: ignore[method-assign]  # that of a base may not read its fold
+            cls.emit = LinearRecurrence.emit  # type: ignore[method-assign]  # the base's method may not read its fold
 
     @property
     def state_form(self) -> StateForm:
@@ -170,8 +170,8 @@ class LinearRecurrence(Recurrent):
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None).
 
-        `gather` must be that of forward's context. `dh` (B, T, N), if given by another module, is a further gradient of
-        `hidden_states`.
+        `gather` must be the same as in forward's context. `dh` (B, T, N), if given by another module, is a further
+        gradient of `hidden_states`.
         """
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate, dh)

@@ -27,7 +27,7 @@ class LinOSS(Programmed):
     - "damped" (D-LinOSS): ``[[1, -s a], [s, S - s^2 a]] / S``, ``S = 1 + s g``; modulus ``1 / sqrt(S)``.
 
     ``s = sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues are complex,
-    ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. The real recurrence is computed as it is, and never diagonalised
+    ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. The real recurrence is computed directly, never diagonalised
     (`rotrnn.ops.oscillator_scan`): at the ends of that range, and at a = 0, M has only one eigenvector. With "imex" and
     ``s^2 a > 4``, which nothing prevents, states grow exponentially.
 
@@ -42,8 +42,8 @@ class LinOSS(Programmed):
     state is two arrays (B, 2, N), the real and the imaginary parts of (z, x).
 
     Initial values, as in that code: A, dt ~ U[0, 1], B ~ U(-1, 1) / sqrt(D), C ~ U(-1, 1) / sqrt(N), both parts, D ~
-    N(0, 1). Of "damped", dt ~ N(0, 1/4), and A and G are such that eigenvalues are uniform in area on the ring from 0.9
-    to 1, with angles uniform from 0 to pi.
+    N(0, 1). With "damped", dt ~ N(0, 1/4), and A and G are such that eigenvalues are uniform in area on the ring from
+    0.9 to 1, with angles uniform from 0 to pi.
     """
 
     about: ClassVar[str] = "forced harmonic oscillators: a real 2 x 2 recurrence for each, undamped or damped"
@@ -87,8 +87,8 @@ class LinOSS(Programmed):
         return p.returns(y)
 
     def eigenvalues(self, params: Params) -> Array:
-        """Returns those of M (N, 2), complex128. ValueError if a parameter is missing, has another shape, or is not
-        finite."""
+        """Returns the eigenvalues of M (N, 2), complex128. ValueError if a parameter is missing, has another shape, or
+        is not finite."""
         self.check_params(params)
         program, values = self.begun(astype(params, np.float64))
         m = values[program.fixed_outputs[0]]

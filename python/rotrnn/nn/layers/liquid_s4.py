@@ -20,8 +20,8 @@ KERNELS = "pb", "kb"
 
 
 class OneWay(NamedTuple):
-    """Saved for backward by one direction: inputs and those before them, in its order of time, the products of 1, 2,
-    ... successive inputs (B, T, D), and what the op saved, once for each product that drives the states."""
+    """Saved for backward by one direction: inputs with the inputs before them, in its order of time, the products of 1,
+    2, ... successive inputs (B, T, D), and the op's saved arrays, once for each product that drives the states."""
 
     before: Array
     products: tuple[Array, ...]
@@ -42,9 +42,9 @@ class LiquidS4(S4):
     """S4 with a further term for each product of 2 to `degree` successive inputs.
 
     The paper's system is ``x_k = (A + B u_k) x_{k-1} + B u_k``, ``y_k = C x_k + D u_k``, with A, B and C of S4 after
-    its discretisation (eq. 9; B u_k is added to the diagonal). What it adds to S4 are products of inputs with weights
-    ``C A^i B^m``, where B^m is taken element by element in S4's basis (eqs. 10-13). Of these, the terms with ``v_{m,k}
-    = u_k u_{k-1} ... u_{k-m+1}`` are kept, m = 2 ... `degree`:
+    its discretisation (eq. 9; B u_k is added to the diagonal). It adds to S4 products of inputs with weights ``C A^i
+    B^m``, where B^m is taken element by element in S4's basis (eqs. 10-13). Of these, the terms with ``v_{m,k} = u_k
+    u_{k-1} ... u_{k-m+1}`` are kept, m = 2 ... `degree`:
 
         kb:  h_k = A h_{k-1} + sum_{m>=1} B^m v_{m,k},    y_k = 2 Re(C h_k) + D u_k
         pb:  h_k = A h_{k-1} + B u_k,    y_k = 2 Re(C h_k) + D u_k + sum_{m>=2} 2 Re(C B^m) v_{m,k}
@@ -52,20 +52,20 @@ class LiquidS4(S4):
     (Algorithm 1; "KB" is S4's kernel times B, "PB" has the powers of B alone, as if A were the identity.) Everything is
     causal.
 
-    The authors' code (raminmh/liquid-s4, commit d3a72bd) is another function:
+    The authors' code (raminmh/liquid-s4, commit d3a72bd) computes a different function:
 
-    - Products are added in reverse order of time, so its outputs depend on later inputs. By default they are those of
-      the inputs nearest the end of the sequence, any m of them. With ``allcombs=False`` they are of successive inputs;
-      the product itself is shifted, so that of degree 3 is ``u_k u_{k-1}^2 u_{k-2}``.
+    - Products are added in reverse order of time, so its outputs depend on later inputs. By default they are products
+      of the inputs nearest the end of the sequence, any m of these. With ``allcombs=False`` they are products of
+      successive inputs; the product itself is shifted, so the product of degree 3 is ``u_k u_{k-1}^2 u_{k-2}``.
     - B is without the rank-one part. B^m is not taken element by element: with the number S, the sum of B over all
       states, "pb" has ``B S`` for degree 2, ``B S^3`` for 3 and ``B S^7`` for 4.
-    - "kb" has the kernel of S4 itself, times ``S^{m-1}``. It multiplies the kernel's Fourier transform of length T + 1
-      by that of the products, of length 2 T; this is not their convolution.
-    - These terms read A, B, C and Delta as they were when the model was built. They give them no gradient, and on a GPU
-      they keep their initial values.
+    - "kb" has the kernel of S4 itself, times ``S^{m-1}``. It multiplies the Fourier transform of the kernel, of length
+      T + 1, by the transform of the products, of length 2 T; this is not their convolution.
+    - These terms read A, B, C and Delta as they were when the model was built. The parameters get no gradient from
+      these terms, and on a GPU the terms keep the initial values.
     - An option, ``lcontract``, sends the products through a tanh. It is off by default.
 
-    Settings are those of S4, and `degree`, at least 2, and `kernel`. "kb" runs the recurrence once for each degree.
+    Settings: the settings of S4, `degree`, at least 2, and `kernel`. "kb" runs the recurrence once for each degree.
     The state is (the last degree - 1 inputs (B, degree - 1, D), h (B, D, N) complex). Parameters and initial values are
     S4's.
     """
@@ -141,8 +141,8 @@ class LiquidS4(S4):
     def _one_way(
         self, system: DplrSystem, x: Array, before: Array, h0: Array | None, lengths: npt.NDArray[np.int64] | None
     ) -> tuple[Array, Array, OneWay]:
-        """Returns (y, hT, saved) of the recurrence forward in time. Of the states, the parts that products drive add
-        up, because their recurrences differ in the gain alone."""
+        """Returns (y, hT, saved) of the recurrence forward in time. The parts of the states that each product drives
+        are added, because their recurrences differ only in the gain."""
         products = self._products(x, before)
         y, hT, first = dplr_bank(system, x, h0, lengths=lengths)
         banks = [first]

@@ -168,7 +168,7 @@ class Mamba(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, I, S), real, along
-        sequences: each state's factor per step. Zero beyond the lengths. Arguments are those of `forward`."""
+        sequences: each state's factor per step. Zero beyond the lengths. Arguments as in `forward`."""
         found = self.registers(params, x, ctx, state)
         decay = np.exp(found["delta"][..., None] * found["A"])
         return mask_steps(2 * decay - 1 if self.negative else decay, ctx.lengths)

@@ -74,9 +74,9 @@ class Mamba2(Programmed):
 
     Parameters (dict of float32): in_proj (I + K + H, D), conv_w (K, d_conv), conv_bias (K,), dt_bias (H,), A_log (H,),
     D (H,), norm (I,), out_proj (D, I); with `bias`, in_bias (I + K + H,) and out_bias (D,); with `rope_base` rope_down
-    (rank, D), rope_up (G N/2, rank), rope_conv (G N/2, 4), with `rope_bias` rope_bias (G N/2,). But for the latter they
-    are those of the released code (state-spaces/mamba, modules/mamba2.py), rows of in_proj in its order:
-    in_proj.weight, conv1d.weight, conv1d.bias, dt_bias, A_log, D, norm.weight, out_proj.weight.
+    (rank, D), rope_up (G N/2, rank), rope_conv (G N/2, 4), with `rope_bias` rope_bias (G N/2,). Without the rope
+    parameters they are the parameters of the released code (state-spaces/mamba, modules/mamba2.py), rows of in_proj in
+    its order: in_proj.weight, conv1d.weight, conv1d.bias, dt_bias, A_log, D, norm.weight, out_proj.weight.
 
     Initial values, as in the released code: weights and biases of projections and convolution uniform on
     +-1/sqrt(fan-in), ``A_log = log U[1, 16]``, D = 1, norm = 1; of Selective RoPE uniform on +-1/sqrt(fan-in), b = 0.
@@ -146,7 +146,7 @@ class Mamba2(Programmed):
 
     @property
     def convolved(self) -> int:
-        """K, the number of channels of the convolution: those of x, B and C."""
+        """K, the number of channels of the convolution: the channels of x, B and C."""
         return self.inner + 2 * self.groups * self.d_state
 
     @property
@@ -186,7 +186,7 @@ class Mamba2(Programmed):
     def program(self) -> Program:
         """The state is (the last d_conv - 1 inputs of the convolution (B, d_conv - 1, K), h (B, H, P, N)). With
         `rope_base` there are, before h, the last 3 inputs of the convolution of angles (B, 3, G N/2), and c (B, 2, G,
-        N/2), the angles and what their rounding has left."""
+        N/2), the angles and their rounding errors."""
         p = Builder(self)
         inner, H, shared = self.inner, self.heads, (self.groups, self.d_state)
         parts = inner, self.convolved, H
@@ -209,7 +209,7 @@ class Mamba2(Programmed):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions exp(Delta_t A), or 2 exp(Delta_t A) - 1 if `negative`, (B, T, H), real, along
         sequences: one factor for all states of a head. With `rope_base` they are (B, T, H, N), complex128, and have the
-        factors ``exp(+-i theta_t)``, + for the first half of the lanes. Zero beyond the lengths. Arguments are those of
+        factors ``exp(+-i theta_t)``, + for the first half of the lanes. Zero beyond the lengths. Arguments as in
         `forward`."""
         found = self.registers(params, x, ctx, state)
         decay = np.exp(found["delta"] * found["A"])

@@ -36,12 +36,12 @@ RATES = ("softplus", "rational")
 
 @dataclass(frozen=True)
 class Mamba3(Programmed):
-    """``y = W_out (scan(x, B, C) * SiLU(z))``, where x, B, C, z and all that the scan takes come from one projection.
+    """``y = W_out (scan(x, B, C) * SiLU(z))``, where all inputs of the scan and z come from one projection.
 
     ``[z, x, B, C, d, r, l, w] = W_in u``. Of each of H heads and each token: the step size ``Delta = softplus(d +
     b_Delta)``, the rate ``A = -max(f(r), A_floor)``, the transition ``a = exp(Delta A)`` and the share ``lambda =
     s(l)``. B and C have an RMS norm over N with a scale (N,) and then a bias for each head, and turn by angles that add
-    up over time, ``theta = pi tanh(w) Delta``, of which the heads share w: ``B_t = R(c_t) B'_t``, ``c_t = c_{t-1} +
+    up over time, ``theta = pi tanh(w) Delta``, where the heads share w: ``B_t = R(c_t) B'_t``, ``c_t = c_{t-1} +
     theta_t`` (`rotrnn.ops.turn`, pairs of adjacent lanes). The scan is `rotrnn.ops.trapezoid_scan` with the skip D,
 
     ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t x_{t-1} B_{t-1}^T + lambda_t Delta_t x_t B_t^T``,
@@ -51,15 +51,15 @@ class Mamba3(Programmed):
     `d_model` channels in heads of P = `d_head` each, G = `groups` groups of heads that share B and C before the bias,
     and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn.
 
-    As it is, a channel has one input and one output (SISO). With R = `rank` above 1 this is the form of several (MIMO):
-    B^r and C^r of each rank r = 1..R, and
+    By default a channel has one input and one output (SISO). With R = `rank` above 1 it has several (MIMO): B^r and C^r
+    for each rank r = 1..R, and
 
     ``h_t = a_t h_{t-1} + (1 - lambda_t) Delta_t a_t sum_r x^r_{t-1} (B^r_{t-1})^T + lambda_t Delta_t sum_r x^r_t
     (B^r_t)^T``,
     ``y^r_t = h_t C^r_t + D x^r_t``, ``y = W_out sum_r U_o^r * y^r * SiLU(U_z^r * z)``, ``x^r = U_x^r * x``,
 
-    with U_x, U_z, U_o for each channel and rank. The state h has the same size, and what turns are the pairs of lanes i
-    and i + N/2, i < A.
+    with U_x, U_z, U_o for each channel and rank. The state h has the same size, and the pairs of lanes i and i + N/2, i
+    < A, turn.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Mamba3(Programmed):
         The share of the lanes that turn: 0.5 or 1, at least two lanes.
     rate : "softplus" or "rational"
         f: softplus, as in the released code and flash-linear-attention; or 1 + r for r >= 0 and 1 / (1 - r) below, as
-        in later versions of the former.
+        in later versions of the released code.
     A_floor : float
         The smallest -A.
     dt_min, dt_max, dt_init_floor : float
@@ -87,9 +87,9 @@ class Mamba3(Programmed):
         Added to the mean of squares in norms.
 
     Parameters (dict of float32): in_proj (2 I + 2 G N + 3 H + A, D), dt_bias (H,), B_norm, C_norm (N,), B_bias, C_bias
-    (H, N), D (H,), with `norm` norm (I,), out_proj (D, I). With R above 1 in_proj has R rows for each one of B and C,
-    in the order (R, G, N), biases are (H, R, N), and U_x, U_z, U_o (H, R, P). They are those of the released code
-    (state-spaces/mamba, modules/mamba3.py), rows of in_proj in its order: in_proj.weight, dt_bias, B_norm.weight,
+    (H, N), D (H,), with `norm` norm (I,), out_proj (D, I). With R above 1 in_proj has R rows for each row of B and C,
+    in the order (R, G, N), biases are (H, R, N), and U_x, U_z, U_o (H, R, P). They are the parameters of the released
+    code (state-spaces/mamba, modules/mamba3.py), rows of in_proj in its order: in_proj.weight, dt_bias, B_norm.weight,
     C_norm.weight, B_bias and C_bias (for R = 1 without their axis of rank), D, norm.weight, mimo_x, mimo_z, mimo_o,
     out_proj.weight.
 
@@ -167,7 +167,7 @@ class Mamba3(Programmed):
 
     @property
     def pairs(self) -> str:
-        """Which lanes turn together: those of the released kernels of each form (`rotrnn.ops.turn`)."""
+        """Which lanes turn together, as in the released kernels of each form (`rotrnn.ops.turn`)."""
         return "adjacent" if self.rank == 1 else "halves"
 
     @property
@@ -202,7 +202,7 @@ class Mamba3(Programmed):
         return astype(params, np.float32)
 
     def program(self) -> Program:
-        """The state is c (B, 2, H, A), the angles and what their rounding has left; h (B, H, P, N); the last B, turned,
+        """The state is c (B, 2, H, A), the angles and their rounding errors; h (B, H, P, N); the last B, turned,
         (B, H, N), or (B, R, H, N) with R above 1; and the last x (B, H, P)."""
         p = Builder(self)
         R, inner, H, N, rows = self.rank, self.inner, self.heads, self.d_state, self.rank * self.groups
@@ -230,7 +230,7 @@ class Mamba3(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions (B, T, H, N), complex128, along sequences: ``exp(Delta_t A_t)`` times ``exp(+-i
-        theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments are those of
+        theta_t)`` for the pairs that turn, and 1 for the others. Zero beyond the lengths. Arguments as in
         `forward`."""
         found = self.registers(params, x, ctx, state)
         A, N = self.angles, self.d_state

@@ -65,10 +65,10 @@ class RopeMemory(LinearRecurrence):
     With a `window`, older inputs are forgotten exactly (slides on TIIR); with ``window=length`` all ages in the memory
     have different angles at any time.
 
-    Nothing decays, so rounding errors would not either: in float32, states are carried from tile to tile of a sequence,
-    and from call to call, in double precision. The state is complex128, and its error does not grow with the age of
-    what it holds: after any number of steps it is at most ``1152 u`` of the sum of ``|B u_t|``, u = 2^-24, besides the
-    rounding of B u_t itself. (A tile has 96 steps. Each rounds by at most 6 u, when an input is added and when the
+    Nothing decays, and rounding errors would not decay either: in float32, states are carried from tile to tile of a
+    sequence, and from call to call, in double precision. The state is complex128, and its error does not grow with the
+    age of its inputs: after any number of steps it is at most ``1152 u`` of the sum of ``|B u_t|``, u = 2^-24, besides
+    the rounding of B u_t itself. (A tile has 96 steps. Each rounds by at most 6 u, when an input is added and when the
     state is read.) With ``Context(fused=False)``, which is for comparison, T replaces 96. With a window, resets bound
     the error.
 

@@ -1,4 +1,4 @@
-"""minGRU: a gated recurrent unit whose gates do not depend on the state, so that it is a linear scan."""
+"""minGRU: a gated recurrent unit whose gates do not depend on the state, so it is a linear scan."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ class MinGRU(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions (B, T, N), real, along sequences: each state's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)

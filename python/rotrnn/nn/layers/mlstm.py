@@ -26,10 +26,10 @@ class MLSTM(Programmed):
 
     The norm is a layer norm of each head with a scale for each channel, as in the paper's blocks; the cell's equations
     have none. Norm, output gate and projection are in the order of the authors' later model (xLSTM 7B). The paper's
-    block around the cell, with a convolution before q and k, is not built here.
+    block around the cell, with a convolution before q and k, is not implemented here.
 
     The released code adds 1e-6 to the scaled denominator, ``max(|n . q|, e^{-m}) + 1e-6``; the paper and this layer do
-    not. In that of the paper's blocks, the gates read q, k and v in place of u.
+    not. In the released code of the paper's blocks, the gates read q, k and v in place of u.
 
     Parameters
     ----------
@@ -130,5 +130,5 @@ class MLSTM(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions f_t (B, T, H), real, along sequences: each head's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(np.exp(self.registers(params, x, ctx, state)["log_f"]), ctx.lengths)

@@ -17,7 +17,7 @@ class PDSSM(Programmed):
     """``h_t = P_t D_t h_{t-1} + B u_t``, ``y_t = Re(C h_t) + D * u_t``: a one-hot matrix P times a complex diagonal.
 
     PD-SSM (Terzic, Menet, Hersche, Hofmann, Rahimi 2025, "Structured Sparse Transition Matrices to Enable State
-    Tracking in State-Space Models"). Of each token, with the sigmoid s,
+    Tracking in State-Space Models"). For each token, with the sigmoid s,
 
     ``M_t = sum_k softmax(S u_t)_k M[k]``, ``P_t[i, j] = 1`` for ``i = argmax_i M_t[i, j]`` and else 0,
     ``D_t = diag(s(W_size u_t + b_size) exp(2 pi i s(W_phase u_t + b_phase)))``.
@@ -26,9 +26,9 @@ class PDSSM(Programmed):
     transitions are of that form again, so any finite automaton of N states is a choice of parameters
     (`rotrnn.ops.permuted_scan`).
 
-    The derivative by what P_t is chosen from, M, S and so a part of u, is zero almost everywhere. As its authors' code,
-    the gradient goes straight through the choice, as if P_t were the softmax of each column of M_t
-    (`rotrnn.ops.permuted_scan_backward` has the formula). It is an estimate, and no central difference.
+    The exact derivative through the choice of P_t, by M, S and a part of u, is zero almost everywhere. As in the
+    authors' code, the gradient goes straight through the choice, as if P_t were the softmax of each column of M_t
+    (`rotrnn.ops.permuted_scan_backward` has the formula). It is an estimate, which central differences do not confirm.
 
     Parameters
     ----------

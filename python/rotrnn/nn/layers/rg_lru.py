@@ -20,14 +20,14 @@ class RGLRU(Programmed):
     """``h_t = a_t * h_{t-1} + sqrt(1 - a_t^2) * i_t * u_t``, ``a_t = exp(-8 softplus(a_param) * r_t)``, ``y_t = h_t``.
 
     The gates ``r_t = s(W_a u_t + b_a)`` and ``i_t = s(W_x u_t + b_x)``, s the sigmoid, have block-diagonal matrices of
-    `heads` blocks, as the authors' code has them (De et al. 2024, "Griffin", section 2.4; google-deepmind/
+    `heads` blocks, as in the authors' code (De et al. 2024, "Griffin", section 2.4; google-deepmind/
     recurrentgemma). * is the product of channels.
 
-    At the first step of a sequence the factor ``sqrt(1 - a_t^2)`` is 1, so that ``h_1 = i_1 * u_1``. A sequence begins
-    where no state is given, or a state whose number of steps is 0; chunks and streams therefore equal one forward. The
-    factor is computed from log a_t, so that it is exact for a_t near 1 in float32. In backward its square root has the
-    slope ``1 / sqrt(max(4 v, 1e-6))`` of ``v = 1 - a_t^2``, at most 1000, as in that code: beyond, for 1 - a_t <
-    1.25e-7, gradients are smaller than the derivative.
+    At the first step of a sequence the factor ``sqrt(1 - a_t^2)`` is 1: ``h_1 = i_1 * u_1``. A sequence begins where no
+    state is given, or a state whose number of steps is 0; chunks and streams therefore equal one forward. The factor is
+    computed from log a_t, so it is exact for a_t near 1 in float32. In backward its square root has the slope ``1 /
+    sqrt(max(4 v, 1e-6))`` of ``v = 1 - a_t^2``, at most 1000, as in that code: beyond, for 1 - a_t < 1.25e-7, gradients
+    are smaller than the derivative.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class RGLRU(Programmed):
         Initial ``exp(-softplus(a_param))``, uniform in area on the ring between these radii.
 
     Parameters (dict of float32): a_param, a_gate_bias, input_gate_bias (D,), a_gate_w, input_gate_w (H, D/H, D/H). They
-    are those of that code; its matrices multiply from the right (``x @ w``), those here from the left. Its state is
-    (places (B,) int64, the number of steps so far, h (B, D)).
+    are the parameters of that code, but its matrices multiply from the right (``x @ w``), here from the left. Its state
+    is (places (B,) int64, the number of steps so far, h (B, D)).
 
-    Initial values, as in that code: matrices ~ N(0, H/D), biases 0, the ring of `r_min` and `r_max`. The power of 8 is
-    on top: the transition at r_t = 1 begins between 0.43 and 0.992.
+    Initial values, as in that code: matrices ~ N(0, H/D), biases 0, the ring of `r_min` and `r_max`. With the power of
+    8 the transition at r_t = 1 begins between 0.43 and 0.992.
     """
 
     about: ClassVar[str] = "real-gated linear recurrent unit: a scan with gated decay that keeps the variance"
@@ -86,5 +86,5 @@ class RGLRU(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions a_t (B, T, D), real, along sequences: each state's factor per step. Zero beyond the
-        lengths. Arguments are those of `forward`."""
+        lengths. Arguments as in `forward`."""
         return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)

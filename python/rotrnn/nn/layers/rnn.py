@@ -21,8 +21,8 @@ def glorot(rng: np.random.Generator, n: int) -> Array:
 def orthogonal(rng: np.random.Generator, n: int) -> Array:
     """A uniformly distributed orthogonal matrix; all eigenvalues are on the unit circle.
 
-    A product of reflections, of one dimension more each time, that map the first unit vector to the direction of a
-    Gaussian vector (Stewart 1980; Mezzadri 2007, section 6). Unlike a QR routine's, its bits do not depend on threads.
+    A product of reflections, each in one more dimension, that map the first unit vector to the direction of a Gaussian
+    vector (Stewart 1980; Mezzadri 2007, section 6). Unlike a QR routine, its bits do not depend on threads.
     """
     Q = np.eye(n)
     for k in reversed(range(n)):
@@ -49,8 +49,7 @@ ReLU)."""
 class RNN(Programmed):
     """``h_t = f(A h_{t-1} + B u_t)``, ``y_t = C h_t + D * u_t``: the dense models of the LRU paper (table 1).
 
-    `activation` is f: "identity" (the linear RNN), "tanh" or "relu". `initialisation` is that of A, one of
-    INITIALISATIONS.
+    `activation` is f: "identity" (the linear RNN), "tanh" or "relu". `initialisation` sets A: one of INITIALISATIONS.
 
     Parameters (dict of float32): A (N, N), B (N, D), C (D, N), D (D,). A bidirectional layer also has C_reverse (D, N);
     the directions share the other parameters. The state is h (B, N), with N = `d_state` real lanes.

@@ -21,13 +21,13 @@ from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
 
 NORMALISATIONS = ("input", "alpha", "spectrum", "bounded")
 MOMENTUM = 0.9
-"""Of the running spectrum, as that of batch norm's statistics."""
+"""Momentum of the running spectrum, as for the statistics of batch norm."""
 
 
 class Folding(NamedTuple):
     """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), the
     energy V, and the exponent e of B = 2^e B'. With "bounded" also the bound of |B'|. If gradients pass through the
-    spectrum of a batch, what was measured."""
+    spectrum of a batch, also the measurement."""
 
     P: Array
     PtB: Array
@@ -52,15 +52,15 @@ class RotRNN(LinearRecurrence):
     with numerator 1 instead of c (Lemma 3), and therefore xi^2 with numerator ``1 - c gamma^2`` (eq. 11). Both formulas
     preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper.
 
-    White input is not what models see: for other inputs E|x_t|^2 is off by any factor up to (1 + gamma) / (1 - gamma).
+    The input of a layer in a model is rarely white: then E|x_t|^2 is off by any factor up to (1 + gamma) / (1 - gamma).
     Two more choices of `normalise` hold for real inputs:
 
     - "spectrum": ``xi = sqrt(c (1 - gamma^2) / V)``, where V is measured (`rotrnn.nn.spectrum`): E|x_t|^2 = c per head
-      for every stationary input with the spectrum that was measured, after 1 / (1 - gamma) steps. In training the ratio
-      V / tr(B^T B) is measured from each batch, for which v_t = P^T B u_t is scanned once more. The first batch sets
-      `running_spectrum`, later ones update it with a momentum of 0.9, and it is used in training and evaluation as a
+      for every stationary input with the measured spectrum, after 1 / (1 - gamma) steps. In training the ratio V /
+      tr(B^T B) is measured from each batch by one more scan, of v_t = P^T B u_t. The first batch sets
+      `running_spectrum`, later batches update it with a momentum of 0.9, and it is used in training and evaluation as a
       constant, without a gradient. With `through_spectrum`, training uses V of the batch itself, as batch norm does,
-      with its exact gradient; then a step depends on later ones of its batch. A distributed batch is then refused.
+      with its exact gradient; a step then depends on later steps of its batch, and a distributed batch is refused.
     - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: |x_t| is never above sqrt(c) times
       the largest |u_s|, whatever the input. |B| is the Schatten norm of order 2^13, above it by at most 0.1 %.
 
@@ -167,8 +167,8 @@ class RotRNN(LinearRecurrence):
             return folded
         if self.through_spectrum:
             kind = type(self).__name__
-            raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has a fold of its own")
-        return self.fold(params)  # by the spectrum that has just been updated
+            raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has its own fold")
+        return self.fold(params)  # by the updated spectrum
 
     def _fold(self, params: Params, x: Array | None = None, ctx: Context = EVALUATION) -> Folded[System]:
         """With x, the spectrum is measured from it, and the running one updated."""
@@ -210,8 +210,8 @@ class RotRNN(LinearRecurrence):
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
     def _update(self, params: Params, batch: Array) -> None:
-        """Updates the running spectrum by the one of a batch, which replaces it where nothing was measured before. A
-        batch whose squares overflow or vanish is left out: an infinite average would never be finite again."""
+        """Updates the running spectrum by a batch's spectrum; the first batch sets it. A batch whose squares overflow
+        or vanish is left out: an infinite average would never be finite again."""
         running = params["running_spectrum"]
         if not is_writeable(running):
             raise ValueError("RotRNN: parameter running_spectrum is read-only, but training updates it")

@@ -1,4 +1,4 @@
-"""RWKV-7: the time mix of RWKV, whose matrix state erases at one key and writes at another."""
+"""RWKV-7: the time mix of RWKV, whose matrix state erases at a key and writes at a different key."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ class RWKV7(Programmed):
 
     ``h <- diag(w) h - (a * kappa) (h^T kappa)^T + k v^T``, ``o = h^T r``.
 
-    Each of the letters c = r, w, k, v, a, g has an input of its own, ``x_c = x_t + mu_c (x_{t-1} - x_t)``. With s the
+    Each of the letters c = r, w, k, v, a, g has a separate input, ``x_c = x_t + mu_c (x_{t-1} - x_t)``. With s the
     sigmoid and | | the length of a head's vector:
 
     ``r = W_r x_r``, ``k' = W_k x_k``, ``v = W_v x_v``, ``w = exp(-e^(-1/2) s(w_0 + W_w2 tanh(W_w1 x_w)))``,
     ``a = s(a_0 + W_a2 W_a1 x_a)``, ``g = W_g2 s(W_g1 x_g)``,
     ``kappa = k' k_k / |k' k_k|``, ``k = k' (1 + (a - 1) k_a)``.
 
-    GroupNorm is over a head's values, with scale and offset of each channel. The first block of the published model
-    has no more than this; its other blocks move v towards the first block's, which this layer does not.
+    GroupNorm is over a head's values, with scale and offset of each channel. This is the first block of the published
+    model. Its other blocks move v towards the first block's v; this layer does not.
 
     Parameters
     ----------
     heads : int
         H, a divisor of `d_model`; the published models have heads of width 64.
     rank, gate_rank : int
-        The rows of W_w1 and W_a1, and those of W_g1.
+        The number of rows of W_w1 and W_a1, and of W_g1.
     norm_eps : float
-        Added to the variance in GroupNorm is `norm_eps` K.
+        `norm_eps` K is added to the variance in GroupNorm.
 
     Parameters (dict of float32): mu_r, mu_w, mu_k, mu_v, mu_a, mu_g (D,); W_r, W_k, W_v (D, D); w_in, a_in (rank, D),
     w_out, a_out (D, rank), w_bias, a_bias (D,); g_in (gate_rank, D), g_out (D, gate_rank); k_k, k_a (D,), r_k (D,);
     norm, norm_bias (D,); W_o (D, D). Its state is (x_{t-1} (B, 1, D), h (B, H, K, K)).
 
-    Initial values, those of a single block of the released code, with n / D from 0 to 1 along channels:
+    Initial values, as for a single block of the released code, with n / D from 0 to 1 along channels:
     mu = 1 - (n/D)^p with p = 0.2 (r, g), 0.7 (k, v), 0.9 (w, a); W_r, W_v orthogonal, W_k 0.1 times that, W_o = 0;
     w_in, a_in, g_in zero, w_out, a_out, g_out 0.1 times orthogonal columns; k_k falls from 0.76 to 0.66, k_a = 1.02,
     r_k = -0.04; w_bias rises from -5.5 to 0.5 and a_bias from -0.39 to 0.01, both with a zigzag in each head; norm = 1;
@@ -155,13 +155,12 @@ class RWKV7(Programmed):
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the A_t (B, T, H, K, K) of ``h_t = A_t h_{t-1} + ...`` along sequences, one for each head:
-        ``A_t = diag(w_t) - (a_t * kappa_t) kappa_t^T``. Zero beyond the lengths. Arguments and errors are those of
+        ``A_t = diag(w_t) - (a_t * kappa_t) kappa_t^T``. Zero beyond the lengths. Arguments and errors as in
         `forward`."""
         found = self.registers(params, x, ctx, state)
         diagonal = np.eye(self.width, dtype=x.dtype, like=x) * found["decay"][..., None, :]
         return mask_steps(diagonal - found["erase"][..., None] * found["kappa"][..., None, :], ctx.lengths)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments are those of
-        `transitions`."""
+        """Returns the eigenvalues of A_t (B, T, H, K), complex128, along sequences. Arguments as in `transitions`."""
         return spectrum("RWKV7.eigenvalues", self.transitions(params, x, ctx, state))

@@ -26,11 +26,11 @@ from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.dplr_bank import DplrBankSaved, DplrSystem, dplr_bank, dplr_bank_backward, dplr_bank_step
 
 METHOD = "bilinear"
-"""The discretisation under which diagonal plus rank one stays so."""
+"""The discretisation that keeps a matrix diagonal plus rank one."""
 
 
 class S4Saved(NamedTuple):
-    """Saved for backward: the systems, what the op saved for each direction, and the state after x."""
+    """Saved for backward: the systems, the op's saved arrays for each direction, and the state after x."""
 
     folded: Folded[tuple[DplrSystem, ...]]
     directions: tuple[DplrBankSaved, ...]
@@ -62,8 +62,8 @@ class S4(Recurrent):
     Parameters (dict of float32): log_A_re, A_im, P_re, P_im, B_re, B_im, C_re, C_im (D, N), log_step (D,), D (D,). A
     bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters. C is
     the readout itself, where the authors' code trains ``C (1 - transition^L)`` for a length L. Each channel trains its
-    own A, P and B. In that code's configurations all channels mostly share one (``n_ssm = 1``); for Pathfinder and
-    Path-X they do not.
+    own A, P and B. In most configurations of that code all channels share one set (``n_ssm = 1``), but not for
+    Pathfinder and Path-X.
 
     Initial values: A and B of HiPPO-LegS in the eigenvectors of its normal part (the paper's NPLR form), the same in
     every channel; log Delta uniform from log dt_min to log dt_max, C ~ N(0, 1/2) per part, D ~ N(0, 1).
@@ -149,8 +149,8 @@ class S4(Recurrent):
         return self._emit_bank(to, params, x, inputs=1, drives=1)
 
     def _emit_bank(self, to: Listing, params: Params, x: int, inputs: int, drives: int) -> int:
-        """Appends the bank of `inputs` products of the input, of which the first ones `drive` the states. The others
-        have a direct path, their response at once."""
+        """Appends the bank of `inputs` products of the input. The first `drives` products enter the states, the others
+        only the output of their step."""
         if self.bidirectional:
             raise Unlisted(f"the model has {an(type(self).__name__)} that runs in both directions")
         a, p, q, gain, c, skip = self.fold(to.exact(params)).weights[0]
@@ -181,8 +181,8 @@ class S4(Recurrent):
     ) -> Params:
         """Adjoint of `fold`: returns the gradients of the parameters.
 
-        The gradient of a complex number is that of its real part plus i times that of its imaginary part, so that
-        ``z = x y`` has ``dx = dz conj(y)``.
+        The gradient of a complex number is the gradient of its real part plus i times the gradient of its imaginary
+        part, so ``z = x y`` has ``dx = dz conj(y)``.
         """
         A, step = self._continuous(params)
         P, B = complex_of(params, "P"), complex_of(params, "B")
@@ -247,5 +247,5 @@ def _real_sum(terms: Array) -> Array:
 
 def _woodbury(P: Array, G: Array, B: Array) -> tuple[Array, Array]:
     """Returns ``w = 1 / (1 + P^H G P / 2)`` and ``P^H G B / 2``, (D, 1) each, with inner products over all states: half
-    of them is the real part of that over those kept."""
+    of each is the real part of the inner product over the kept states."""
     return 1 / (1 + _real_sum(P.conj() * G * P)), _real_sum(P.conj() * G * B)

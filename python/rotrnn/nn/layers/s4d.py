@@ -37,7 +37,7 @@ class Bank(NamedTuple):
 
 
 class S4DSaved(NamedTuple):
-    """Saved for backward: the bank, what the op saved for each direction, and the state after x."""
+    """Saved for backward: the bank, the op's saved arrays for each direction, and the state after x."""
 
     folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
@@ -80,7 +80,7 @@ class S4D(Recurrent):
     C_re, C_im (D, N), D (D,). A bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share
     the other parameters.
 
-    Initial values: ``Re A = -1/2``; Im A depends on `frequencies`: "legs" those of HiPPO-N, "lin" ``pi n``, "inv"
+    Initial values: ``Re A = -1/2``; Im A depends on `frequencies`: "legs" as in HiPPO-N, "lin" ``pi n``, "inv"
     ``(d_state / pi) (d_state / (2n + 1) - 1)``, and "inv_lru" with ``n + 1`` instead of ``2n + 1``, as printed in the
     LRU paper. Here n starts at 0 as in S4D (in the LRU paper at 1, also for "lin"). log Delta is uniform from
     log dt_min to log dt_max, B = 1 (for "legs" the authors' code takes HiPPO's B instead), C ~ N(0, 1/2) per part,
@@ -238,12 +238,12 @@ class S4D(Recurrent):
         return dparams
 
     def eigenvalues(self, params: Params) -> Array:
-        """Returns the transition a (D, N), complex: the eigenvalues of each channel's states, of which with `conjugate`
-        each also stands for its conjugate."""
+        """Returns the transition a (D, N), complex: the eigenvalues of each channel's states. With `conjugate` each
+        also stands for its conjugate."""
         self.check_params(params)
         return self.fold(params).weights.a
 
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
-        """Returns A (D, N), and the steps (D, 1): one for both A and B, or one for A and one for B."""
+        """Returns A (D, N), and the steps (D, 1): the same for A and B, or a separate step for each."""
         A = -bounded_exp(params["log_A_re"]) + 1j * params["A_im"]
         return A, [self.step_scale * np.exp(params[name])[:, None] for name in self._steps]

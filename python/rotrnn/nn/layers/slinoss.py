@@ -78,8 +78,8 @@ class SLinOSS(Programmed):
         Added to the mean of squares before `out_proj`.
 
     Parameters (dict of float32): in_proj (2 I + 3 H + 4 H N, D), whose rows are gate, value, dt, alpha, phi, sizes and
-    angles of B, and those of C; conv_w (I, d_conv), conv_bias (I,), dt_bias, alpha_bias, theta_mod_bias, theta_bias
-    (H,), D (I,), norm (I,), out_proj (D, I).
+    angles of B, then of C; conv_w (I, d_conv), conv_bias (I,), dt_bias, alpha_bias, theta_mod_bias, theta_bias (H,), D
+    (I,), norm (I,), out_proj (D, I).
 
     Initial values, as in the released code: projections and convolution uniform on +-1/sqrt(fan-in); delta and theta of
     the heads on a grid of floor(sqrt H) and the needed number of values, both evenly spaced in their logarithms; log r
@@ -171,8 +171,8 @@ class SLinOSS(Programmed):
         return astype({name: params[name] for name in self.shapes}, np.float32)
 
     def _grid(self) -> tuple[Array, Array]:
-        """Returns the initial delta and theta of each head: a row of the grid for each theta, each second one from its
-        end."""
+        """Returns the initial delta and theta of each head: a row of the grid for each theta, every second row
+        reversed."""
         steps = math.isqrt(self.heads)
         rows = -(-self.heads // steps)
         dt, theta = np.geomspace(self.dt_min, self.dt_max, steps), np.geomspace(self.theta_min, self.theta_max, rows)
@@ -181,8 +181,8 @@ class SLinOSS(Programmed):
 
     def program(self) -> Program:
         """The state is the last d_conv - 1 inputs of the convolution (B, d_conv - 1, I); c (B, 2, H), the angles and
-        what their rounding has left; h (B, H, P, 2 N), turned back by c; the last B, turned back too, (B, H, 2 N); and
-        the last v (B, H, P)."""
+        their rounding errors; h (B, H, P, 2 N), turned back by c; the last B, turned back too, (B, H, 2 N); and the
+        last v (B, H, P)."""
         p = Builder(self)
         inner, H, N = self.inner, self.heads, self.d_state
         w_gate, w_value, w_step, w_radius, w_angle, w_states = p(Split(self.parts, axis=-2), "in_proj")
@@ -207,7 +207,7 @@ class SLinOSS(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions r e^{i theta} (B, T, H), complex128, along sequences: one for all states of a head.
-        Zero beyond the lengths. Arguments are those of `forward`."""
+        Zero beyond the lengths. Arguments as in `forward`."""
         found = self.registers(params, x, ctx, state)
         log_a, theta = (found[one].astype(np.float64) for one in ("log_a", "theta"))
         return mask_steps(np.exp(log_a + 1j * theta), ctx.lengths)

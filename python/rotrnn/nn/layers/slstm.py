@@ -24,7 +24,7 @@ class SLSTM(Programmed):
     (equations 8 to 14), kept scaled so that no gate overflows (15 to 17).
 
     The norm is a layer norm of each head with a scale for each channel, as in the paper's blocks; the cell's equations
-    have none. The convolution that the paper's block may have before i and f is not built here.
+    have none. The convolution that the paper's block may have before i and f is not implemented here.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class SLSTM(Programmed):
     (H, 4P, P), the blocks of R, with rows in the same order; norm (N,); out_proj (D, N). The state is (h, c, n, m),
     each (B, H, P), where c and n are scaled by e^{-m}, and n is 0 before the first step.
 
-    Initial values, as in the released code: in_proj N(0, 2 / (5 D)), recurrent zero, and biases zero, but those of the
-    forget gate, 5 - 12 x^0.3 with x evenly from 0 to 1 over the channels of a head (of which the log-sigmoid is taken
-    with ``forget="exp"``); norm = 1. out_proj ~ N(0, 1/N).
+    Initial values, as in the released code: in_proj N(0, 2 / (5 D)), recurrent zero, and biases zero, except of the
+    forget gate: 5 - 12 x^0.3 with x evenly from 0 to 1 over the channels of a head (their log-sigmoid with
+    ``forget="exp"``); norm = 1. out_proj ~ N(0, 1/N).
     """
 
     about: ClassVar[str] = "long short-term memory with exponential gates, a normaliser and heads"
