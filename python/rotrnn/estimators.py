@@ -307,11 +307,23 @@ class Estimator:
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
 
-    def _begin(self, x: X) -> tuple[Numbers, Index]:
-        """Checks the settings, and returns `sequences`: what is wrong with them is said before what is with y."""
+    def _begin(
+        self, x: X, y: Any, sample_weight: Any, *, numbers: bool
+    ) -> tuple[Numbers, Index, Numbers, Numbers | None]:
+        """Checks the settings, and returns `sequences`, the targets (`_targets`) and the weights, without the sequences
+        of weight 0; weights that are all the same are None. What is wrong with x is said before what is with y."""
         args = Boundary(f"{type(self).__name__}.fit")
         self._check(args)
-        return sequences(args.op, x)
+        values, lengths = sequences(args.op, x)
+        labels = _targets(args.op, y, numbers=numbers)
+        if len(labels) != len(lengths):
+            raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
+        weights = _shares(args.op, sample_weight, len(lengths))
+        if weights is not None:
+            there = weights > 0
+            values, lengths = values[np.repeat(there, lengths)], lengths[there]
+            labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
+        return values, lengths, labels, weights
 
     def _fit(
         self,
@@ -320,18 +332,16 @@ class Estimator:
         labels: Numbers,
         kind: str,
         scale: bool,
+        weights: Numbers | None,
         class_weights: Any = None,
         **model: Any,
     ) -> None:
-        """Fits sequences and labels that are checked."""
-        if len(labels) != len(lengths):
-            got = f"y has {len(labels)} labels"
-            raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
+        """Fits sequences and labels that are checked, with positive weights."""
         self.n_features_in_ = values.shape[1]
         held = self._share(len(lengths))
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
-            save_arrays(path, np.split(values, starts), labels)
+            save_arrays(path, np.split(values, starts), labels, weights=weights)
             task = Arrays(
                 str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
                 stratified=kind == "classification",
@@ -475,16 +485,17 @@ def _truth(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:
     return array.reshape(found.shape)
 
 
-def _shares(call: str, given: Any, found: Numbers) -> Numbers | None:
-    """Returns weights of the sequences that were predicted, checked; None without any."""
+def _shares(call: str, given: Any, n: int) -> Numbers | None:
+    """Returns weights of n sequences, checked; None without any."""
     if given is None:
         return None
     weights = _targets(call, given, numbers=True, name="sample_weight")
-    if weights.shape != found.shape[:1]:
-        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({len(found)},)")
-    if weights.min() < 0 or not weights.any():
-        expected = "numbers of at least 0, one of them positive"
-        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected {expected}")
+    if weights.shape != (n,):
+        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({n},)")
+    if weights.min() < 0:
+        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected at least 0")
+    if not weights.any():
+        raise ValueError(f"{call}: sample_weight is zero for every sequence, expected a positive number for one")
     return weights
 
 
@@ -530,11 +541,15 @@ class SequenceClassifier(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike) -> Self:
-        """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone."""
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+        """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone.
+
+        `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales, a "balanced"
+        `class_weight` and the scores on what is held out: weight 2 counts as two sequences, and a sequence of weight 0
+        is left out. Only ratios matter.
+        """
         call = f"{type(self).__name__}.fit"
-        steps = self._begin(x)
-        labels = _targets(call, y, numbers=False)
+        values, lengths, labels, weights = self._begin(x, y, sample_weight, numbers=False)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         self._several = labels.ndim == 2
@@ -552,7 +567,8 @@ class SequenceClassifier(Estimator):
             if len(self.classes_) < 2:
                 raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
-        self._fit(*steps, labels.astype(np.int64), kind, self.scale, self._weights(call, labels))
+        of_classes = self._weights(call, labels)
+        self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, of_classes)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -608,7 +624,9 @@ class SequenceClassifier(Estimator):
         """Returns the share of sequences of which every label is right, by the weights (n,) of sequences if given."""
         call, found = f"{type(self).__name__}.score", self._predict("score", x)
         right = found == _truth(call, y, found, numbers=False)
-        return float(np.average(right.all(1) if self._several else right, weights=_shares(call, sample_weight, found)))
+        return float(
+            np.average(right.all(1) if self._several else right, weights=_shares(call, sample_weight, len(found)))
+        )
 
 
 class SequenceRegressor(Estimator):
@@ -659,12 +677,16 @@ class SequenceRegressor(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike) -> Self:
-        """Fits to sequences and their targets. ValueError if they are of another form."""
-        steps = self._begin(x)
-        targets = _targets(f"{type(self).__name__}.fit", y, numbers=True)
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+        """Fits to sequences and their targets. ValueError if they are of another form.
+
+        `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales and the skill on what
+        is held out: weight 2 counts as two sequences, and a sequence of weight 0 is left out. Only ratios matter.
+        """
+        values, lengths, targets, weights = self._begin(x, y, sample_weight, numbers=True)
         self._flat = targets.ndim == 1
-        self._fit(*steps, targets, "regression", self.scale, objective=self.objective, quantiles=self.quantiles)
+        objective = {"objective": self.objective, "quantiles": self.quantiles}
+        self._fit(values, lengths, targets, "regression", self.scale, weights, **objective)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -698,7 +720,7 @@ class SequenceRegressor(Estimator):
         given. Of a target that is constant it is 1 if all predictions are right, else 0, as in scikit-learn."""
         call, found = f"{type(self).__name__}.score", self._predict("score", x)
         targets = _truth(call, y, found, numbers=True)
-        weights = _shares(call, sample_weight, found)
+        weights = _shares(call, sample_weight, len(found))
         error = np.average((targets - found) ** 2, 0, weights)
         spread = np.average((targets - np.average(targets, 0, weights)) ** 2, 0, weights)
         return float(np.mean(np.where(spread > 0, 1 - error / np.where(spread > 0, spread, 1), error == 0)))

@@ -36,6 +36,8 @@ EXCLUDED = {
     "check_n_features_in_after_fitting": COLUMNS,
     "check_classifiers_train": COLUMNS + " (the rest of it is test_classes_that_are_far_apart)",
     "check_regressors_train": COLUMNS + " (the rest of it is test_sums_are_learnt)",
+    "check_sample_weight_equivalence_on_dense_data": "batches are of sequences, weighted or not, and training is in "
+    "float32: test_a_weight_counts_as_so_many_sequences has whole batches in float64",
     "check_do_not_raise_errors_in_init_or_set_params": "it takes **settings, which all estimators share, for a setting",
 }
 """Checks of scikit-learn that are left out, with the reason. They are expected to fail: one that no longer does is
@@ -175,6 +177,36 @@ def test_scores_by_weights_are_scikit_learns(fitted: Any) -> None:
         rows = np.repeat(np.arange(40), weights)
         assert abs(found - one.score(x[rows], y[rows])) < 1e-12
         assert one.score(x, y, sample_weight=np.full(40, 3)) == pytest.approx(one.score(x, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor])
+def test_weights_that_are_equal_or_zero_in_a_fit(kind: Any) -> None:
+    """Equal weights change no bit, nor do sequences of weight 0, whatever is in them; other weights do."""
+    x, y = noise(40), np.arange(40) % 3
+    plain = kind(**SMALL).fit(x[:30], y[:30]).predict(x)
+    weights = np.r_[np.full(30, 0.3), np.zeros(10)]
+    spoilt = np.where(weights[:, None, None] > 0, x, 1e6)
+    more = np.where(weights > 0, y, 7)  # a class, or target, of the sequences that are left out alone
+    one = kind(**SMALL).fit(spoilt, more, sample_weight=weights)
+    np.testing.assert_array_equal(one.predict(x), plain)
+    other = kind(**SMALL).fit(x[:30], y[:30], sample_weight=1 + np.arange(30) % 2)
+    outputs = [one._outputs("predict", x) for one in (one, other)]
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+    with pytest.raises(ValueError, match=r"fit: sample_weight is zero for every sequence, expected a positive number"):
+        kind().fit(x, y, sample_weight=np.zeros(40))
+    with pytest.raises(ValueError, match=r"fit: sample_weight has shape \(3,\), expected \(40,\)"):
+        kind().fit(x, y, sample_weight=[1, 2, 3])
+
+
+def test_what_is_held_out_is_scored_by_weights(tmp_path: Path) -> None:
+    """The best score is the weighted one of the predictions on the sequences that were held out."""
+    x, y, weights = noise(60), np.arange(60) % 2, 1.0 + np.arange(60) % 5
+    one = SequenceClassifier(**QUICK, validation_fraction=0.3, folder=tmp_path / "run").fit(x, y, weights)
+    recipe = rotrnn.load_recipe(tmp_path / "run" / "recipe.toml")
+    rows = recipe.task.load().val.rows  # type: ignore[attr-defined]
+    assert len(rows) == 18
+    assert one.result_["best_score"] == pytest.approx(one.score(x[rows], y[rows], weights[rows]), rel=1e-12)
+    assert one.result_["best_score"] != one.score(x[rows], y[rows])
 
 
 def test_the_held_out_part_has_every_class(tmp_path: Path) -> None:
@@ -633,7 +665,7 @@ def fitted() -> dict[str, Any]:
             "c",
             "score",
             {"y": STEPS % 2, "sample_weight": 0 * STEPS},
-            "sample_weight has 0 as its least number",
+            "sample_weight is zero for every sequence, expected a positive number for one",
         ),
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),

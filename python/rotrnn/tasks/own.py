@@ -55,6 +55,8 @@ class Sequences:
         targets (..., K) float64, of which those that are NaN do not count.
     classes : tuple of str, optional
         Names of the classes.
+    weights : (n,) float64, optional
+        Positive weights of the sequences in losses and scores.
     """
 
     values: Numbers
@@ -62,6 +64,7 @@ class Sequences:
     labels: Numbers
     per_step: bool = False
     classes: tuple[str, ...] | None = None
+    weights: Numbers | None = None
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -79,12 +82,15 @@ class Sequences:
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
     def scale_of(self, array: Numbers, rows: Index, *, marks: bool = False) -> Scale:
-        """Returns the scale of an array with a row for each step, or for each sequence, over some sequences."""
+        """Returns the scale of an array with a row for each step, or for each sequence, over some sequences, by their
+        weights."""
         if len(array) != len(self):
             of_row = np.zeros(len(self), bool)
             of_row[rows] = True
-            return Scale.of(array[np.repeat(of_row, self.lengths)], marks=marks)
-        return Scale.of(array[rows], marks=marks)
+            there = np.repeat(of_row, self.lengths)
+            weights = None if self.weights is None else np.repeat(self.weights, self.lengths)[there]
+            return Scale.of(array[there], marks=marks, weights=weights)
+        return Scale.of(array[rows], marks=marks, weights=None if self.weights is None else self.weights[rows])
 
 
 class Scale(NamedTuple):
@@ -95,16 +101,20 @@ class Scale(NamedTuple):
     std: Numbers
 
     @classmethod
-    def of(cls, array: Numbers, *, marks: bool = False) -> Scale:
-        """Returns that of the rows of an array (n, F), where NaN does not count. With `marks`, features with two of the
-        values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the steps
-        without one no longer 0."""
+    def of(cls, array: Numbers, *, marks: bool = False, weights: Numbers | None = None) -> Scale:
+        """Returns the scale of the rows of an array (n, F), by positive weights (n,) of the rows if given; NaN does not
+        count. With `marks`, features with two of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many
+        steps would be far from 0, and the steps without one no longer 0."""
+
+        def total(rows: Numbers) -> Numbers:
+            return np.asarray((rows if weights is None else rows * weights[:, None]).sum(0, dtype=np.float64))
+
         counted = ~np.isnan(array)
-        n = np.maximum(counted.sum(0), 1)
-        mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
+        n = np.where(counted.any(0), total(counted), 1)
+        mean = total(np.where(counted, array, 0)) / n
         first = np.take_along_axis(array, counted.argmax(0)[None], 0)[0]
         mean = np.where(counted.any(0) & ~(counted & (array != first)).any(0), first, mean)  # of equal numbers, exactly
-        std = np.sqrt((np.where(counted, array - mean, 0) ** 2).sum(0) / n)
+        std = np.sqrt(total(np.where(counted, array - mean, 0) ** 2) / n)
         std = np.where(std > 1e-12 * np.abs(mean), std, 0.0)
         if marks:
             found = np.stack([array == mark for mark in (-1, 0, 1)])
@@ -137,6 +147,11 @@ class SequenceSplit(Split):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def weights(self, index: Index) -> Numbers | None:
+        """Returns the weights of the sequences at `index`, divided by their mean over the split."""
+        every = self.data.weights
+        return None if every is None else every[self.rows[index]] / every[self.rows].mean()
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the sequences at `index`, with features, and targets of a regression, in `dtype`."""
@@ -286,7 +301,8 @@ class OwnData:
         labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
         path = Path(folder, f"{type(self).__name__.lower()}.npz")
         with atomic_file(path) as file:
-            np.savez(file, x=data.values, y=labels, lengths=data.lengths)
+            weights = {} if data.weights is None else {"weights": data.weights}
+            np.savez(file, x=data.values, y=labels, lengths=data.lengths, **weights)  # type: ignore[arg-type]  # as there
         return self.load()
 
 
