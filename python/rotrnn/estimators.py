@@ -24,21 +24,23 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, check_folder
+from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkpoint
+from rotrnn._support.files import atomic_file, check_file, check_folder
 from rotrnn._support.settings import Unfit, fit
 from rotrnn._support.text import an
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
+from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
-from rotrnn.models.regressor import LOSSES, Regression, check_objective
-from rotrnn.nn.layer import Params, Recurrent, astype
+from rotrnn.models.regressor import LOSSES, Regression, StepRegressor, check_objective
+from rotrnn.nn.layer import Params, Recurrent, astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task, frames
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.lags import Lags, chosen
-from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
+from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, check_span, joined
 from rotrnn.tasks.series import Form, Series
 from rotrnn.tasks.task import Index
 from rotrnn.training.evaluation import logits_of
@@ -56,6 +58,8 @@ BATCH = 256
 """Sequences of a prediction at a time."""
 OUTSIDE = 8
 """Number of the errors that are to lie outside an interval: more are of another time, with fewer it is by chance."""
+FORMAT = 1
+"""Version of the files of `Forecaster.save`."""
 MOST_STEPS = 2**31
 """Largest number of updates, and of evaluations to wait for."""
 
@@ -318,6 +322,9 @@ class Estimator:
         labels = _targets(args.op, y, numbers=numbers)
         if len(labels) != len(lengths):
             raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
+        check_span(f"{args.op}: X", values)
+        if numbers:
+            check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
         weights = _shares(args.op, sample_weight, len(lengths))
         if weights is not None:
             there = weights > 0
@@ -352,6 +359,13 @@ class Estimator:
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe(task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting in the form of JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value.item() if isinstance(value, np.generic) else described(value)
 
 
 def _number(value: Any) -> float:
@@ -783,7 +797,8 @@ class Forecaster(Estimator):
     objective, quantiles
         As of `SequenceRegressor`.
     layer, ...
-        As of `Estimator`; `validation_fraction` is the last part of the series, a fifth if it is not given.
+        As of `Estimator`; `validation_fraction` is the last part of the series, a fifth if it is not given. `save` and
+        `load` keep the whole; ``model_.save`` writes the corrections alone.
 
     Attributes
     ----------
@@ -838,6 +853,7 @@ class Forecaster(Estimator):
             )  # fmt: skip
             loaded = task.load()
             own: Any = loaded.train
+            check_span(f"{type(self).__name__}.fit: what is read of y", own.read)
             recipe = self._recipe(task, loaded, objective=self.objective, quantiles=self.quantiles)
             self._train(recipe, path.parent, loaded, own.inputs, own.targets)
         self.form_, self.series_ = own.form, series
@@ -988,7 +1004,96 @@ class Forecaster(Estimator):
         shaped, whole = self._shaped(forecasts, quantiles), self._given if after is None else after
         if not frames.is_frame(whole) or quantiles:
             return shaped
-        return frames.like(frames.ordered("Forecaster.predict", "after", whole, self._given), shaped)
+        return frames.like(frames.ordered("Forecaster.predict", "after", whole, self._given), shaped, self._given)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole forecaster to one file, which `load` reads: settings, model, linear forecast, series and
+        errors, in float64, so that it forecasts the same bits. It is a safetensors file with a checksum, and has no
+        code. Dates are not in it: a loaded forecaster returns arrays, unless `after` is a frame.
+
+        Raises
+        ------
+        ValueError
+            It is not fitted, a layer is of your own and not in `rotrnn.LAYERS`, or columns have names that are neither
+            texts nor integers.
+        OSError
+            The file cannot be written.
+        """
+        self._check_fitted("save")
+        call = f"{type(self).__name__}.save"
+        check_file(call, path)
+        columns = frames.names(self._given)
+        if wrong := [name for name in columns or () if not isinstance(name, str | int)]:
+            raise ValueError(f"{call}: the series has the column {wrong[0]!r:.80}, expected a text or an integer")
+        known, line = ~np.isnan(self.errors_), self.form_.line
+        arrays = {"series": self.series_, "errors": np.where(known, self.errors_, 0), "known": known}
+        arrays |= {f"params.{name}": one for name, one in flatten(self._params)}
+        if line is not None:
+            arrays |= {"line.mean": line.inputs.mean, "line.std": line.inputs.std}
+            arrays |= {"line.weights": line.weights, "line.means": line.means}
+        facts = {
+            "settings": {name: _plain(value) for name, value in self.get_params().items() if name != "folder"},
+            "model": described(self.model_),
+            "line": None if line is None else {"size": line.size, "penalty": line.penalty},
+            "fitted": {"flat": self._flat, "share": self.share_, "columns": columns, "result": self.result_},
+        }
+        write_checkpoint(path, arrays, {"forecaster_format": FORMAT, "forecaster": facts})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a forecaster that `save` wrote. FileNotFoundError if there is no such file, ValueError if it is damaged
+        or of another kind; the error names it."""
+        check_file(f"{cls.__name__}.load", path)
+        arrays, facts = read_checkpoint(path)
+        if facts.get("forecaster_format") != FORMAT:
+            raise ValueError(f"{path}: is not a forecaster, expected a file that Forecaster.save wrote")
+        try:
+            one = cls._read(arrays, facts["forecaster"])
+            like = one._like()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+        check_like(path, arrays, like)
+        return one
+
+    @classmethod
+    def _read(cls, arrays: dict[str, Numbers], facts: dict[str, Any]) -> Self:
+        """Returns the forecaster of a file."""
+        settings, fitted, line = facts["settings"], facts["fitted"], facts["line"]
+        quantiles, layer = settings["quantiles"], settings["layer"]
+        settings["quantiles"] = None if quantiles is None else tuple(quantiles)
+        settings["layer"] = layer if isinstance(layer, str) else made(layer, "layer")
+        one = cls(**settings)
+        one._check(Boundary(f"{cls.__name__}.load"))
+        one.model_ = made(facts["model"], "model")
+        if type(one.model_) is not StepRegressor:
+            raise ValueError(f"model is {an(type(one.model_).__name__)}, expected a StepRegressor")
+        prefix = "params."
+        one._params = unflatten({name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)})
+        one.model_.check_params(one._params)
+        one.params_ = astype(one._params, np.float32)
+        one.form_ = Form(one.horizon, one.period, one.levels)
+        if line is not None:
+            inputs = Scale(arrays["line.mean"], arrays["line.std"])
+            of_line = line["size"], one.horizon, line["penalty"], inputs, arrays["line.weights"], arrays["line.means"]
+            one.form_ = replace(one.form_, line=Lags(*of_line))
+        one.series_, one.share_, one._flat = arrays["series"], float(fitted["share"]), bool(fitted["flat"])
+        one.errors_ = np.where(arrays["known"], arrays["errors"], np.nan)
+        one._given = one.series_ if fitted["columns"] is None else frames.Named(fitted["columns"])
+        one.result_ = fitted["result"]
+        one.n_iter_ = one.result_["steps"]
+        return one
+
+    def _like(self) -> dict[str, Numbers]:
+        """Returns arrays of the shapes and dtypes that those of a file have."""
+        n, V = self.series_.shape
+        H, line = self.horizon, self.form_.line
+        shapes: dict[str, tuple[int, ...]] = {"series": (n, V), "errors": (n, H, V)}
+        if line is not None:
+            L = line.size * V
+            shapes |= {"line.mean": (L,), "line.std": (L,), "line.weights": (L, H * V), "line.means": (H * V,)}
+        like = {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
+        like["known"] = np.broadcast_to(False, (n, H, V))
+        return like | {f"params.{name}": one for name, one in flatten(self._params)}
 
     def _check_interval(self, call: str, interval: float | None, quantiles: bool) -> None:
         where = f"{type(self).__name__}.{call}: interval is {interval!r}"

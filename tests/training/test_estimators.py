@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
@@ -18,8 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
 from rotrnn import LRU
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle, share_of
-from rotrnn.nn.layer import astype
+from rotrnn.nn.layer import astype, flatten
 from rotrnn.tasks.lags import chosen
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
@@ -765,3 +767,98 @@ def test_too_few_errors_have_no_interval() -> None:
         ValueError, match=r"predict: interval is 0\.99, expected at most 0\.\d+: \d+ errors are known 1"
     ):
         fitted.predict(interval=0.99)
+
+
+# ---- what was wrong ----
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize(("period", "window"), [(12, 4), (12, 12), (5, 1), (30, 2)])
+def test_periods_longer_than_the_window(period: int, window: int, linear: bool) -> None:
+    """Windows without a target, in the first period, are left out; each of the others has one."""
+    one = Forecaster(period=period, window=window, linear=linear, batch_size=1, **QUICK).fit(noisy_wave(100))
+    assert np.isfinite(one.predict()).all()
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.6, 0.7])
+def test_no_class_is_held_out_whole(tmp_path: Path, fraction: float) -> None:
+    """A class of one sequence, and one of two, have one in training; the number that is held out stays."""
+    y = np.array([*[0] * 14, 1, 2, 2, *[0] * 13])
+    for seed in range(3):
+        one = SequenceClassifier(**QUICK, validation_fraction=fraction, random_state=seed, folder=tmp_path / str(seed))
+        one.fit(noise(30), y)
+        parts: Any = rotrnn.load_recipe(tmp_path / str(seed) / "recipe.toml").task.load()
+        assert set(y[parts.train.rows]) == {0, 1, 2}
+        assert len(parts.val.rows) == round(fraction * 30)
+        assert sorted([*parts.train.rows, *parts.val.rows]) == list(range(30))
+
+
+@pytest.mark.parametrize("size", [1e-41, 1e-200])
+def test_numbers_that_are_too_close_together_are_refused(size: float) -> None:
+    x, y = noise(20), np.arange(20.0)
+    for kind, data, name in (
+        (SequenceClassifier, (size * x, np.arange(20) % 2), "X"),
+        (SequenceRegressor, (size * x, y), "X"),
+        (SequenceRegressor, (x, size * y), "y"),
+        (Forecaster, (size * STEPS,), "what is read of y"),
+    ):
+        with pytest.raises(ValueError, match=f"fit: {name}: column 0 spans .*e-.*, expected at least 1e-34"):
+            kind(**QUICK).fit(*data)
+    same = np.concatenate([x, np.full_like(x, size)], 2)  # columns without a span
+    least = SequenceRegressor(**QUICK).fit(same * [1e-34, 1e-30, 1, 1], y)
+    assert all(np.isfinite(one).all() for _, one in flatten(least.params_))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"linear": False, "period": 6},
+        {"objective": "quantile", "quantiles": (0.1, 0.5), "layer_settings": {"d_state": np.int64(3)}},
+        {"layer": LRU(4, 6), "validation_fraction": 0.0},
+    ],
+)
+def test_a_saved_forecaster_forecasts_the_same_bits(tmp_path: Path, settings: dict[str, Any]) -> None:
+    y = np.stack([noisy_wave(130), chaos(130)], 1)
+    one = Forecaster(**{**QUICK, "horizon": 3, **settings}, folder=tmp_path / "run").fit(y[:120])
+    one.save(tmp_path / "one.safetensors")
+    joblib.dump(one, tmp_path / "one.joblib")
+    kept = {name: value for name, value in one.get_params().items() if name != "folder"}
+    for again in (Forecaster.load(tmp_path / "one.safetensors"), joblib.load(tmp_path / "one.joblib")):
+        assert {name: again.get_params()[name] for name in kept} == kept
+        np.testing.assert_array_equal(again.predict(8), one.predict(8))
+        np.testing.assert_array_equal(again.predict(after=y[:123]), one.predict(after=y[:123]))
+        for ours, theirs in zip(again.backtest(y[120:]), one.backtest(y[120:]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        if not np.isnan(one.errors_).all():
+            np.testing.assert_array_equal(again.predict(interval=0.5), one.predict(interval=0.5))
+        assert (again.score(y[120:]), again.share_, again.n_iter_) == (one.score(y[120:]), one.share_, one.n_iter_)
+        for name, array in flatten(one.params_):
+            np.testing.assert_array_equal(dict(flatten(again.params_))[name], array)
+    Forecaster.load(tmp_path / "one.safetensors").fit(y[:120])
+
+
+def test_files_of_forecasters_that_are_refused(tmp_path: Path) -> None:
+    one, path = Forecaster(**QUICK).fit(noisy_wave(60)), tmp_path / "one.safetensors"
+    with pytest.raises(NotFittedError, match=r"Forecaster.save: is not fitted yet"):
+        Forecaster().save(path)
+    one.model_.save(path, one.params_)
+    with pytest.raises(ValueError, match=r"is not a forecaster, expected a file that Forecaster.save wrote"):
+        Forecaster.load(path)
+    one.save(path)
+    with pytest.raises(ValueError, match="is not a model, expected a file that a model's save wrote"):
+        rotrnn.load(path)
+    arrays, facts = read_checkpoint(path)
+    for change, message in (
+        ({"series": arrays["series"][1:]}, r"errors has shape \(60, 1, 1\).*, expected \(59, 1, 1\)"),
+        ({"more": arrays["series"]}, "has more, which is not expected"),
+        ({"line.mean": None}, "line.mean"),
+    ):
+        changed = {name: array for name, array in {**arrays, **change}.items() if array is not None}
+        write_checkpoint(path, changed, {name: value for name, value in facts.items() if name != "format"})
+        with pytest.raises(ValueError, match=f"one.safetensors: .*{message}"):
+            Forecaster.load(path)
+    settings = {**facts["forecaster"]["settings"], "horizon": 0}
+    write_checkpoint(path, arrays, {**facts, "forecaster": {**facts["forecaster"], "settings": settings}})
+    with pytest.raises(ValueError, match=r"Forecaster.load: horizon is 0, expected a positive integer"):
+        Forecaster.load(path)

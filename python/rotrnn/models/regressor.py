@@ -105,8 +105,8 @@ class Regression(SequenceModel):
         value, slope = LOSSES[self.objective](error, levels)
         zeros, _ = LOSSES[self.objective](-wanted, levels)
         if weights is not None:
-            share = loss_weights(args, "weights", weights, targets.shape[:1], predictions)
-            share = share.reshape(-1, *[1] * (error.ndim - 1))
+            given: Any = loss_weights(args, "weights", weights, targets.shape[:1], predictions)
+            share = given.reshape(-1, *[1] * (error.ndim - 1))
             value, slope, zeros = share * value, share * slope, share * zeros
         mean, reference = (one.sum(dtype=np.float64) / (total * self.levels) for one in (value, zeros))
         dlogits = (slope / (total * self.levels).astype(predictions.dtype)).reshape(predictions.shape)

@@ -118,9 +118,9 @@ def _sequences(where: str, kind: str, arrays: Mapping[str, Numbers], per_step: b
             got = f"weights has shape {weights.shape} and dtype {weights.dtype}"
             raise ValueError(f"{where}: {got}, expected numbers ({rows},), one for each sequence")
         weights = weights.astype(np.float64)
-        if (wrong := np.flatnonzero(~((weights > 0) & (weights <= FLOAT32_MOST)))).size:
+        if (bad := np.flatnonzero(~((weights > 0) & (weights <= FLOAT32_MOST)))).size:
             expected = f"a positive number, of at most {FLOAT32_MOST:.2g}"
-            raise ValueError(f"{where}: weights, sequence {wrong[0]}: got {weights[wrong[0]]}, expected {expected}")
+            raise ValueError(f"{where}: weights, sequence {bad[0]}: got {weights[bad[0]]}, expected {expected}")
     return Sequences(x, lengths.astype(np.int64), labels, per_step, classes, weights)
 
 

@@ -27,6 +27,10 @@ Numbers = npt.NDArray[Any]
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 """Largest number of a task's data."""
 
+LEAST_SPAN = 1e-34
+"""Least difference of the largest and the smallest number of a column. A column of n numbers has a deviation of at
+least this by sqrt(2 n), of which float32 holds the inverse, with weights of some tens, for up to 10^4 numbers or so."""
+
 HEADS = {
     "classification": ("classifier", "tagger"),
     "multilabel": ("multilabel", "bits"),
@@ -199,7 +203,8 @@ class OwnData:
         With `per_step`: the label of a step is to follow from the steps up to it alone, as that of a forecast does. A
         layer that sees later steps is refused.
     stratified : bool
-        Of a classification without `per_step`: draw the parts so that each class has its share of each, to a sequence.
+        Of a classification without `per_step`: draw the parts so that each class has its share of each, to a sequence,
+        and at least one sequence for training.
     """
 
     path: str = ""
@@ -256,7 +261,7 @@ class OwnData:
             raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
         order = shuffled(n, self.seed, 0)
         if self.stratified:
-            order = order[evenly(data.labels[order])]
+            order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
         numbers = self.kind == "regression"
         inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
@@ -306,13 +311,19 @@ class OwnData:
         return self.load()
 
 
-def evenly(labels: Numbers) -> Index:
-    """Returns the places of labels (n,) in an order in which every class is spread evenly, and keeps its order."""
+def evenly(labels: Numbers, first: int) -> Index:
+    """Returns the places of labels (n,) in an order in which every class is spread evenly, and keeps its order; but the
+    `first` places do not have the last of a class, unless there are more of them than others."""
     _, of_class, counts = np.unique(labels, return_inverse=True, return_counts=True)
     together = np.argsort(of_class, kind="stable")
     rank = np.empty(len(labels))
     rank[together] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.argsort((rank + 0.5) / counts[of_class], kind="stable")
+    order = np.argsort((rank + 0.5) / counts[of_class], kind="stable")
+    last = (rank == counts[of_class] - 1)[order]
+    if not last[:first].any():
+        return order
+    others = np.flatnonzero(~last)[:first]
+    return order[np.r_[others, np.setdiff1d(np.arange(len(order)), others)]]
 
 
 def check_sequences(where: str, data: Sequences) -> None:
@@ -335,6 +346,15 @@ def check_range(where: str, array: Numbers) -> None:
             raise ValueError(
                 f"{where} has the number {value:g}, expected at most {FLOAT32_MOST:.2g} in size, as float32 holds"
             )
+
+
+def check_span(where: str, array: Numbers) -> None:
+    """Raises ValueError, which begins with `where`, if the numbers of a column (n, F) are so close together that
+    float32 cannot hold what they are scaled by, though they are not all the same."""
+    span = array.max(0) - array.min(0)
+    if (small := np.flatnonzero((span > 0) & (span < LEAST_SPAN))).size:
+        expected = f"at least {LEAST_SPAN:g}, as float32 needs, or numbers that are all the same"
+        raise ValueError(f"{where}: column {small[0]} spans {span[small[0]]:g}, expected {expected}")
 
 
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:

@@ -128,6 +128,8 @@ class Stepper:
         counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
+        if not labels:
+            raise ValueError("no label of the batch counts, expected one that does")
         total: dict[str, Array] = {}
         own_loss = own_right = 0.0
         own_reports: dict[str, float] = {}
