@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from rotrnn.estimators import SequenceClassifier
+from rotrnn.tasks import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 N, T = 60, 12
@@ -75,3 +76,17 @@ def test_a_pipeline_of_rows_that_are_sequences() -> None:
     assert cross_val_score(whole, x, y, cv=3).mean() > 0.6  # chance is a half
     with pytest.raises(ValueError, match=r"X has dtype object, expected numbers: could not convert string to float"):
         SequenceClassifier().fit(x, y)
+
+
+def test_a_table_of_parquet_has_the_features_of_csv(tmp_path: Path) -> None:
+    """Dates, missing numbers and texts come as other types from there."""
+    rows, found = log().iloc[: 40 * T], []
+    rows.to_csv(tmp_path / "log.csv", index=False)
+    rows.to_parquet(tmp_path / "log.parquet")
+    for name in ("log.csv", "log.parquet"):
+        settings: dict[str, Any] = {"categories": ("mode",), "times": ("at",), "missing": "mean"}
+        task: Any = Table(str(tmp_path / name), sequence="machine", target=("fault",), **settings).load()
+        found.append(task.train.data)
+    assert found[0].names == found[1].names
+    assert {"at_week_sin", "temperature_missing", "mode_fast"} < set(found[0].names)
+    np.testing.assert_array_equal(found[0].values, found[1].values)

@@ -61,6 +61,8 @@ class Sequences:
         Names of the classes.
     weights : (n,) float64, optional
         Positive weights of the sequences in losses and scores.
+    names : tuple of str, optional
+        Names of the features.
     """
 
     values: Numbers
@@ -69,6 +71,7 @@ class Sequences:
     per_step: bool = False
     classes: tuple[str, ...] | None = None
     weights: Numbers | None = None
+    names: tuple[str, ...] | None = None
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -263,6 +266,7 @@ class OwnData:
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
+        data = self.featured(data, train)
         numbers = self.kind == "regression"
         inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
         if self.scale:
@@ -288,6 +292,10 @@ class OwnData:
             labels=data.classes,
         )
 
+    def featured(self, data: Sequences, train: Index) -> Sequences:
+        """Returns what `read` returned with the features of a model, by what the sequences `train` have."""
+        return data
+
     def checked(self) -> Sequences:
         """Returns what `read` does. ValueError without a path, and as `check_sequences`."""
         name = type(self).__name__
@@ -302,13 +310,14 @@ class OwnData:
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes all sequences as one file of arrays, which the task "arrays" reads, and returns the task."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        data = self.checked()
+        task: Any = self.load()
+        data: Sequences = task.train.data
         labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
         path = Path(folder, f"{type(self).__name__.lower()}.npz")
         with atomic_file(path) as file:
             weights = {} if data.weights is None else {"weights": data.weights}
             np.savez(file, x=data.values, y=labels, lengths=data.lengths, **weights)  # type: ignore[arg-type]  # as there
-        return self.load()
+        return task  # type: ignore[no-any-return]
 
 
 def evenly(labels: Numbers, first: int) -> Index:
