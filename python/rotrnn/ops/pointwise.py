@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, LIST, MOST_NUMBERS
-from rotrnn.devices.device import HOST, beside, empty_like, full
+from rotrnn.devices.device import HOST, beside, device_of, empty_like, full
 from rotrnn.devices.recording import RecordedLengths, recording
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
 from rotrnn.ops.declared import Declared
@@ -939,7 +939,7 @@ def loss_weights(
     kept = _as(given, logits)
     if recording() is None and not (fits := np.isfinite(kept) & (kept >= 0)).all():
         raise ValueError(f"{args.op}: {name} has {given[~fits][0]}, expected finite numbers of at least 0")
-    return beside(kept, logits)
+    return kept if device_of(kept) is device_of(logits) else beside(kept, logits)
 
 
 def _as(values: Array, logits: Array) -> Array:
