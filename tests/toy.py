@@ -94,8 +94,8 @@ class ToyModel:
         dhead = {"weight": dlogits.T @ (scale * mean), "bias": dlogits.sum(0)}
         return {"blocks": {"0": {"layer": {"scale": dscale}, "norm": {}}}, "head": dhead}
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss:
-        mean, dlogits = cross_entropy(logits, labels)
+    def loss(self, logits: Array, labels: Array, lengths: Array | None, weights: Array | None) -> Loss:
+        mean, dlogits = cross_entropy(logits, labels, sample_weights=weights)
         right = (logits.argmax(1) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
 

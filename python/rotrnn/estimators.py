@@ -24,21 +24,23 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, check_folder
+from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkpoint
+from rotrnn._support.files import atomic_file, check_file, check_folder
 from rotrnn._support.settings import Unfit, fit
 from rotrnn._support.text import an
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
+from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
-from rotrnn.models.regressor import LOSSES, Regression, check_objective
-from rotrnn.nn.layer import Params, Recurrent, astype
+from rotrnn.models.regressor import LOSSES, Regression, StepRegressor, check_objective
+from rotrnn.nn.layer import Params, Recurrent, astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task, frames
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.lags import Lags, chosen
-from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, joined
+from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, check_span, joined
 from rotrnn.tasks.series import Form, Series
 from rotrnn.tasks.task import Index
 from rotrnn.training.evaluation import logits_of
@@ -56,6 +58,8 @@ BATCH = 256
 """Sequences of a prediction at a time."""
 OUTSIDE = 8
 """Number of the errors that are to lie outside an interval: more are of another time, with fewer it is by chance."""
+FORMAT = 1
+"""Version of the files of `Forecaster.save`."""
 MOST_STEPS = 2**31
 """Largest number of updates, and of evaluations to wait for."""
 
@@ -307,11 +311,26 @@ class Estimator:
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
 
-    def _begin(self, x: X) -> tuple[Numbers, Index]:
-        """Checks the settings, and returns `sequences`: what is wrong with them is said before what is with y."""
+    def _begin(
+        self, x: X, y: Any, sample_weight: Any, *, numbers: bool
+    ) -> tuple[Numbers, Index, Numbers, Numbers | None]:
+        """Checks the settings, and returns `sequences`, the targets (`_targets`) and the weights, without the sequences
+        of weight 0; weights that are all the same are None. What is wrong with x is said before what is with y."""
         args = Boundary(f"{type(self).__name__}.fit")
         self._check(args)
-        return sequences(args.op, x)
+        values, lengths = sequences(args.op, x)
+        labels = _targets(args.op, y, numbers=numbers)
+        if len(labels) != len(lengths):
+            raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
+        check_span(f"{args.op}: X", values)
+        if numbers:
+            check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
+        weights = _shares(args.op, sample_weight, len(lengths))
+        if weights is not None:
+            there = weights > 0
+            values, lengths = values[np.repeat(there, lengths)], lengths[there]
+            labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
+        return values, lengths, labels, weights
 
     def _fit(
         self,
@@ -320,18 +339,16 @@ class Estimator:
         labels: Numbers,
         kind: str,
         scale: bool,
+        weights: Numbers | None,
         class_weights: Any = None,
         **model: Any,
     ) -> None:
-        """Fits sequences and labels that are checked."""
-        if len(labels) != len(lengths):
-            got = f"y has {len(labels)} labels"
-            raise ValueError(f"{type(self).__name__}.fit: {got}, expected {len(lengths)}, one for each sequence")
+        """Fits sequences and labels that are checked, with positive weights."""
         self.n_features_in_ = values.shape[1]
         held = self._share(len(lengths))
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
-            save_arrays(path, np.split(values, starts), labels)
+            save_arrays(path, np.split(values, starts), labels, weights=weights)
             task = Arrays(
                 str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
                 stratified=kind == "classification",
@@ -342,6 +359,13 @@ class Estimator:
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe(task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting in the form of JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value.item() if isinstance(value, np.generic) else described(value)
 
 
 def _number(value: Any) -> float:
@@ -475,16 +499,17 @@ def _truth(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:
     return array.reshape(found.shape)
 
 
-def _shares(call: str, given: Any, found: Numbers) -> Numbers | None:
-    """Returns weights of the sequences that were predicted, checked; None without any."""
+def _shares(call: str, given: Any, n: int) -> Numbers | None:
+    """Returns weights of n sequences, checked; None without any."""
     if given is None:
         return None
     weights = _targets(call, given, numbers=True, name="sample_weight")
-    if weights.shape != found.shape[:1]:
-        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({len(found)},)")
-    if weights.min() < 0 or not weights.any():
-        expected = "numbers of at least 0, one of them positive"
-        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected {expected}")
+    if weights.shape != (n,):
+        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({n},)")
+    if weights.min() < 0:
+        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected at least 0")
+    if not weights.any():
+        raise ValueError(f"{call}: sample_weight is zero for every sequence, expected a positive number for one")
     return weights
 
 
@@ -530,11 +555,15 @@ class SequenceClassifier(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike) -> Self:
-        """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone."""
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+        """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone.
+
+        `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales, a "balanced"
+        `class_weight` and the scores on what is held out: weight 2 counts as two sequences, and a sequence of weight 0
+        is left out. Only ratios matter.
+        """
         call = f"{type(self).__name__}.fit"
-        steps = self._begin(x)
-        labels = _targets(call, y, numbers=False)
+        values, lengths, labels, weights = self._begin(x, y, sample_weight, numbers=False)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         self._several = labels.ndim == 2
@@ -552,7 +581,8 @@ class SequenceClassifier(Estimator):
             if len(self.classes_) < 2:
                 raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
-        self._fit(*steps, labels.astype(np.int64), kind, self.scale, self._weights(call, labels))
+        of_classes = self._weights(call, labels)
+        self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, of_classes)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -608,7 +638,9 @@ class SequenceClassifier(Estimator):
         """Returns the share of sequences of which every label is right, by the weights (n,) of sequences if given."""
         call, found = f"{type(self).__name__}.score", self._predict("score", x)
         right = found == _truth(call, y, found, numbers=False)
-        return float(np.average(right.all(1) if self._several else right, weights=_shares(call, sample_weight, found)))
+        return float(
+            np.average(right.all(1) if self._several else right, weights=_shares(call, sample_weight, len(found)))
+        )
 
 
 class SequenceRegressor(Estimator):
@@ -659,12 +691,16 @@ class SequenceRegressor(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike) -> Self:
-        """Fits to sequences and their targets. ValueError if they are of another form."""
-        steps = self._begin(x)
-        targets = _targets(f"{type(self).__name__}.fit", y, numbers=True)
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+        """Fits to sequences and their targets. ValueError if they are of another form.
+
+        `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales and the skill on what
+        is held out: weight 2 counts as two sequences, and a sequence of weight 0 is left out. Only ratios matter.
+        """
+        values, lengths, targets, weights = self._begin(x, y, sample_weight, numbers=True)
         self._flat = targets.ndim == 1
-        self._fit(*steps, targets, "regression", self.scale, objective=self.objective, quantiles=self.quantiles)
+        objective = {"objective": self.objective, "quantiles": self.quantiles}
+        self._fit(values, lengths, targets, "regression", self.scale, weights, **objective)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -698,7 +734,7 @@ class SequenceRegressor(Estimator):
         given. Of a target that is constant it is 1 if all predictions are right, else 0, as in scikit-learn."""
         call, found = f"{type(self).__name__}.score", self._predict("score", x)
         targets = _truth(call, y, found, numbers=True)
-        weights = _shares(call, sample_weight, found)
+        weights = _shares(call, sample_weight, len(found))
         error = np.average((targets - found) ** 2, 0, weights)
         spread = np.average((targets - np.average(targets, 0, weights)) ** 2, 0, weights)
         return float(np.mean(np.where(spread > 0, 1 - error / np.where(spread > 0, spread, 1), error == 0)))
@@ -761,7 +797,8 @@ class Forecaster(Estimator):
     objective, quantiles
         As of `SequenceRegressor`.
     layer, ...
-        As of `Estimator`; `validation_fraction` is the last part of the series, a fifth if it is not given.
+        As of `Estimator`; `validation_fraction` is the last part of the series, a fifth if it is not given. `save` and
+        `load` keep the whole; ``model_.save`` writes the corrections alone.
 
     Attributes
     ----------
@@ -816,6 +853,7 @@ class Forecaster(Estimator):
             )  # fmt: skip
             loaded = task.load()
             own: Any = loaded.train
+            check_span(f"{type(self).__name__}.fit: what is read of y", own.read)
             recipe = self._recipe(task, loaded, objective=self.objective, quantiles=self.quantiles)
             self._train(recipe, path.parent, loaded, own.inputs, own.targets)
         self.form_, self.series_ = own.form, series
@@ -966,7 +1004,96 @@ class Forecaster(Estimator):
         shaped, whole = self._shaped(forecasts, quantiles), self._given if after is None else after
         if not frames.is_frame(whole) or quantiles:
             return shaped
-        return frames.like(frames.ordered("Forecaster.predict", "after", whole, self._given), shaped)
+        return frames.like(frames.ordered("Forecaster.predict", "after", whole, self._given), shaped, self._given)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the whole forecaster to one file, which `load` reads: settings, model, linear forecast, series and
+        errors, in float64, so that it forecasts the same bits. It is a safetensors file with a checksum, and has no
+        code. Dates are not in it: a loaded forecaster returns arrays, unless `after` is a frame.
+
+        Raises
+        ------
+        ValueError
+            It is not fitted, a layer is of your own and not in `rotrnn.LAYERS`, or columns have names that are neither
+            texts nor integers.
+        OSError
+            The file cannot be written.
+        """
+        self._check_fitted("save")
+        call = f"{type(self).__name__}.save"
+        check_file(call, path)
+        columns = frames.names(self._given)
+        if wrong := [name for name in columns or () if not isinstance(name, str | int)]:
+            raise ValueError(f"{call}: the series has the column {wrong[0]!r:.80}, expected a text or an integer")
+        known, line = ~np.isnan(self.errors_), self.form_.line
+        arrays = {"series": self.series_, "errors": np.where(known, self.errors_, 0), "known": known}
+        arrays |= {f"params.{name}": one for name, one in flatten(self._params)}
+        if line is not None:
+            arrays |= {"line.mean": line.inputs.mean, "line.std": line.inputs.std}
+            arrays |= {"line.weights": line.weights, "line.means": line.means}
+        facts = {
+            "settings": {name: _plain(value) for name, value in self.get_params().items() if name != "folder"},
+            "model": described(self.model_),
+            "line": None if line is None else {"size": line.size, "penalty": line.penalty},
+            "fitted": {"flat": self._flat, "share": self.share_, "columns": columns, "result": self.result_},
+        }
+        write_checkpoint(path, arrays, {"forecaster_format": FORMAT, "forecaster": facts})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a forecaster that `save` wrote. FileNotFoundError if there is no such file, ValueError if it is damaged
+        or of another kind; the error names it."""
+        check_file(f"{cls.__name__}.load", path)
+        arrays, facts = read_checkpoint(path)
+        if facts.get("forecaster_format") != FORMAT:
+            raise ValueError(f"{path}: is not a forecaster, expected a file that Forecaster.save wrote")
+        try:
+            one = cls._read(arrays, facts["forecaster"])
+            like = one._like()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+        check_like(path, arrays, like)
+        return one
+
+    @classmethod
+    def _read(cls, arrays: dict[str, Numbers], facts: dict[str, Any]) -> Self:
+        """Returns the forecaster of a file."""
+        settings, fitted, line = facts["settings"], facts["fitted"], facts["line"]
+        quantiles, layer = settings["quantiles"], settings["layer"]
+        settings["quantiles"] = None if quantiles is None else tuple(quantiles)
+        settings["layer"] = layer if isinstance(layer, str) else made(layer, "layer")
+        one = cls(**settings)
+        one._check(Boundary(f"{cls.__name__}.load"))
+        one.model_ = made(facts["model"], "model")
+        if type(one.model_) is not StepRegressor:
+            raise ValueError(f"model is {an(type(one.model_).__name__)}, expected a StepRegressor")
+        prefix = "params."
+        one._params = unflatten({name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)})
+        one.model_.check_params(one._params)
+        one.params_ = astype(one._params, np.float32)
+        one.form_ = Form(one.horizon, one.period, one.levels)
+        if line is not None:
+            inputs = Scale(arrays["line.mean"], arrays["line.std"])
+            of_line = line["size"], one.horizon, line["penalty"], inputs, arrays["line.weights"], arrays["line.means"]
+            one.form_ = replace(one.form_, line=Lags(*of_line))
+        one.series_, one.share_, one._flat = arrays["series"], float(fitted["share"]), bool(fitted["flat"])
+        one.errors_ = np.where(arrays["known"], arrays["errors"], np.nan)
+        one._given = one.series_ if fitted["columns"] is None else frames.Named(fitted["columns"])
+        one.result_ = fitted["result"]
+        one.n_iter_ = one.result_["steps"]
+        return one
+
+    def _like(self) -> dict[str, Numbers]:
+        """Returns arrays of the shapes and dtypes that those of a file have."""
+        n, V = self.series_.shape
+        H, line = self.horizon, self.form_.line
+        shapes: dict[str, tuple[int, ...]] = {"series": (n, V), "errors": (n, H, V)}
+        if line is not None:
+            L = line.size * V
+            shapes |= {"line.mean": (L,), "line.std": (L,), "line.weights": (L, H * V), "line.means": (H * V,)}
+        like = {name: np.broadcast_to(0.0, shape) for name, shape in shapes.items()}
+        like["known"] = np.broadcast_to(False, (n, H, V))
+        return like | {f"params.{name}": one for name, one in flatten(self._params)}
 
     def _check_interval(self, call: str, interval: float | None, quantiles: bool) -> None:
         where = f"{type(self).__name__}.{call}: interval is {interval!r}"

@@ -37,6 +37,7 @@ from safetensors.numpy import save
 
 import toy
 from rotrnn._support.checkpoint import KEY, _digest, write_checkpoint
+from rotrnn.estimators import Forecaster
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import load as load_model
 from rotrnn.models.io.flax_checkpoints import import_lru, import_s5
@@ -554,6 +555,15 @@ def _(folder: Path) -> Any:
     for layer, own in {**STREAMS, "bedouin": {"d_state": 2}, "min_gru": {"d_state": 2, "bidirectional": True}}.items():
         model = _model(layer, **own)
         model.save(path, model.init(np.random.default_rng(0)))
+        contents.append(path.read_bytes())
+    return path, contents
+
+
+@_format("forecaster", load=Forecaster.load, open=_same, close=_sealed, words=SAFE)
+def _(folder: Path) -> Any:
+    path, contents = folder / "forecaster.safetensors", []
+    for linear in (True, False):
+        Forecaster(linear=linear, width=2, depth=1, epochs=1).fit(np.sin(np.arange(50.0))).save(path)
         contents.append(path.read_bytes())
     return path, contents
 

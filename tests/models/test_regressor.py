@@ -203,3 +203,34 @@ def test_bad_settings_and_targets() -> None:
         type(one := model_of("regressor"))(one.encoder, one.stack, one.pool, one.head, class_weights=(1.0,) * 3)  # type: ignore[attr-defined,call-arg]
     with pytest.raises(ValueError, match=r"SequenceClassifier: class_weights has 2 numbers, expected 3, one for each"):
         type(one := model_of("classifier"))(one.encoder, one.stack, one.pool, one.head, class_weights=(1.0,) * 2)  # type: ignore[attr-defined,call-arg]
+
+
+@pytest.mark.parametrize("head", ["classifier", "multilabel", "tagger", "bits", "regressor", "step_regressor"])
+def test_weights_of_sequences_weigh_their_terms(head: str) -> None:
+    """The sums of loss and gradient are those of the sequences one at a time, each times its weight: some hundred terms
+    of order one, each rounded a few times."""
+    rng, weights = np.random.default_rng(6), np.array([0.5, 3.0, 1.0, 0.25])
+    model, per_step = model_of(head), head in ("tagger", "bits", "step_regressor")
+    shape = (B, *[T] * per_step)
+    logits = rng.standard_normal((*shape, K))
+    if head in ("classifier", "tagger"):
+        labels = rng.integers(0, K, shape)
+    else:
+        labels = targets_of(head) if "regressor" in head else rng.integers(0, 2, (*shape, K))
+    lengths = LENGTHS if per_step else None
+    found = model.loss(logits, labels, lengths, weights)
+    loss = reference = 0.0
+    for b, weight in enumerate(weights):
+        one = model.loss(logits[b : b + 1], labels[b : b + 1], None if lengths is None else lengths[b : b + 1])
+        part = weight * one.total / found.total
+        loss, reference = loss + part * one.mean, reference + part * one.reference
+        np.testing.assert_allclose(found.dlogits[b], part * one.dlogits[0], rtol=0, atol=32 * EPS)
+    assert abs(found.mean - loss) <= 500 * EPS * max(loss, 1)
+    if model.of_classes or head in ("multilabel", "bits"):
+        assert np.isnan(found.reference)
+    else:
+        assert abs(found.reference - reference) <= 500 * EPS * max(reference, 1)
+    assert found.total == model.count(labels, lengths)
+    for wrong in (weights[:3], -weights):
+        with pytest.raises(ValueError, match=r"eights has (shape \(3|-0\.5, expected finite numbers of at least 0)"):
+            model.loss(logits, labels, lengths, wrong)

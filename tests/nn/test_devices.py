@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from cases import ON_DEVICES
 from cases.device import check_case
 from cases.table import Case
 from rotrnn import Context
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import flatten, unflatten
 from small_models import training_step
@@ -103,3 +105,18 @@ def test_nested_parameters_come_back() -> None:
     again = to_host(to_device(params))
     assert unflatten(dict(flatten(again))).keys() == params.keys()
     np.testing.assert_array_equal(again["a"]["b"], params["a"]["b"])
+
+
+@pytest.mark.parametrize("head", ["classifier", "multilabel", "tagger", "bits", "regressor", "step_regressor"])
+def test_weights_of_sequences_are_taken_on_the_device(head: str) -> None:
+    rng, weights = np.random.default_rng(0), np.array([0.5, 3.0, 1.0, 0.25])
+    model = build_model(ModelSettings("lru", 5, 1), {"d_state": 3}, head=head, n_classes=3, n_features=2)
+    per_step = head in ("tagger", "bits", "step_regressor")
+    lengths, shape = (np.array([9, 4, 1, 6]), (4, 9)) if per_step else (None, (4,))
+    logits = rng.standard_normal((*shape, 3))
+    labels = rng.integers(0, 2, shape if head in ("classifier", "tagger") else (*shape, 3))
+    given: Any = labels.astype(np.float64) if "regressor" in head else labels
+    here = model.loss(logits, given, lengths, weights)
+    there = model.loss(to_device(logits), to_device(given), lengths, to_device(weights))
+    assert abs(there.mean - here.mean) <= 100 * EPS * here.mean
+    np.testing.assert_allclose(to_host(there.dlogits), here.dlogits, rtol=0, atol=16 * EPS)

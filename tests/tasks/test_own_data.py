@@ -628,3 +628,90 @@ def test_paths_are_relative_to_the_recipe_and_the_command_line_describes(
     copy = Arrays("copy/table.npz", **ALL).load()
     assert [x.ravel().tolist() for x, _ in examples(copy)] == [[10, 11], [5, 4], [1, 2, 3]]
     assert copy.labels == ("down", "up")
+
+
+# ---- gaps, categories and times ----
+
+
+def log_of(folder: Path, n: int = 20, T: int = 6) -> tuple[Path, dict[str, list[str]]]:
+    """A log of n machines, T hours apart; the last one is in a mode that no other is in."""
+    rng = np.random.default_rng(0)
+    start = np.datetime64("2026-01-05T00:00")
+    rows: dict[str, list[str]] = {"machine": [], "at": [], "heat": [], "load": [], "mode": [], "label": []}
+    for i in range(n * T):
+        rows["machine"].append(str(i // T))
+        rows["at"].append(str(start + np.timedelta64(i * 60, "m")))
+        rows["heat"].append("" if i % 7 == 3 else f"{rng.standard_normal():.6f}")
+        rows["load"].append(f"{rng.standard_normal():.6f}")
+        rows["mode"].append("new" if i // T == n - 1 else ("slow", "fast")[i // T % 2])
+        rows["label"].append("ab"[i // T % 2])
+    lines = [",".join(rows), *(",".join(cells) for cells in zip(*rows.values(), strict=True))]
+    (folder / "log.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "log.csv", rows
+
+
+MIXED: dict[str, Any] = {"sequence": "machine", "categories": ("mode",), "times": ("at",), "missing": "mean"}
+
+
+def test_gaps_categories_and_times_become_features_of_the_training_rows(tmp_path: Path) -> None:
+    """By a loop over cells. The values that count are those of the sequences for training."""
+    path, rows = log_of(tmp_path)
+    task = Table(str(path), **{**MIXED, "seed": 3, "scale": False})
+    with pytest.warns(UserWarning, match=r"log.csv: column 'mode' has 1 value that training does not: 'new'"):
+        loaded: Any = task.load()
+    train = set(loaded.train.rows.tolist())
+    assert 19 not in train
+    data = loaded.train.data
+    cyclic = ["at_day_sin", "at_day_cos"]  # five days have no whole week
+    assert data.names == ("at_seconds", *cyclic, "heat", "heat_missing", "load", "mode_fast", "mode_slow")
+    own = [i for i in range(120) if i // 6 in train]
+    mean = np.mean([float(rows["heat"][i]) for i in own if rows["heat"][i]])
+    for i in range(120):
+        angle = 2 * np.pi * (i % 24) / 24
+        heat = rows["heat"][i]
+        wanted = [
+            3600.0 * (i - min(own)), np.sin(angle), np.cos(angle), float(heat) if heat else mean, not heat,
+            float(rows["load"][i]), rows["mode"][i] == "fast", rows["mode"][i] == "slow",
+        ]  # fmt: skip
+        np.testing.assert_allclose(data.values[i], wanted, rtol=0, atol=1e-11)  # angles of up to 1e9 seconds, modulo
+    assert loaded.n_features == 8
+
+
+def test_what_a_log_of_features_writes_is_read_again(tmp_path: Path) -> None:
+    path, _ = log_of(tmp_path)
+    with pytest.warns(UserWarning, match="that training does not"):
+        written: Any = Table(str(path), **{**MIXED, "seed": 3}).write(tmp_path / "out")
+    again: Any = Arrays(str(tmp_path / "out" / "table.npz"), seed=3).load()
+    np.testing.assert_array_equal(again.train.data.values, written.train.data.values)
+    np.testing.assert_array_equal(again.train.rows, written.train.rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"missing": ""}, r"log.csv, line 5, column 'heat': got an empty cell, expected a finite number"),
+        ({"missing": "median"}, "Table: missing is 'median', expected 'mean', or '' for an error"),
+        ({"categories": ()}, r"log.csv, line 2, column 'mode': got 'slow', expected a number"),
+        ({"times": ()}, r"log.csv, line 2, column 'at': got '2026-01-05T00:00', expected a number"),
+        (
+            {"times": ("at", "load")},
+            r"log.csv, line 2, column 'load': got .*, expected a time such as 2026-01-31 12:00",
+        ),
+        ({"categories": ("mode", "heat")}, r"log.csv, line 5, column 'heat': got an empty cell, expected a text"),
+        ({"times": ("at", "mode")}, "Table: times has 'mode', which is among categories, expected other columns"),
+        ({"features": ("load",)}, "log.csv: categories has 'mode', expected one of the features load"),
+        ({"categories": ("mood",)}, "log.csv: has no column 'mood', expected one of .*did you mean mode"),
+        ({"sequence": ""}, r"Table: categories is \('mode',\) without sequence, expected rows that are steps"),
+    ],
+)
+def test_cells_of_columns_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    path, _ = log_of(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        Table(str(path), **{**MIXED, **settings}).load()
+
+
+def test_a_column_without_a_number_for_training_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("id,a,b,label\n" + "".join(f"{i},,{i},{i % 2}\n" for i in range(10)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"log.csv: column 'a' has no number in the training rows, expected one"):
+        Table(str(path), sequence="id", features=("a", "b"), missing="mean").load()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
@@ -18,8 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rotrnn
 from rotrnn import LRU
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle, share_of
-from rotrnn.nn.layer import astype
+from rotrnn.nn.layer import astype, flatten
 from rotrnn.tasks.lags import chosen
 from rotrnn.training.loop import Interrupted
 from rotrnn.training.run import Run
@@ -36,6 +38,8 @@ EXCLUDED = {
     "check_n_features_in_after_fitting": COLUMNS,
     "check_classifiers_train": COLUMNS + " (the rest of it is test_classes_that_are_far_apart)",
     "check_regressors_train": COLUMNS + " (the rest of it is test_sums_are_learnt)",
+    "check_sample_weight_equivalence_on_dense_data": "batches are of sequences, weighted or not, and training is in "
+    "float32: test_a_weight_counts_as_so_many_sequences has whole batches in float64",
     "check_do_not_raise_errors_in_init_or_set_params": "it takes **settings, which all estimators share, for a setting",
 }
 """Checks of scikit-learn that are left out, with the reason. They are expected to fail: one that no longer does is
@@ -175,6 +179,36 @@ def test_scores_by_weights_are_scikit_learns(fitted: Any) -> None:
         rows = np.repeat(np.arange(40), weights)
         assert abs(found - one.score(x[rows], y[rows])) < 1e-12
         assert one.score(x, y, sample_weight=np.full(40, 3)) == pytest.approx(one.score(x, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor])
+def test_weights_that_are_equal_or_zero_in_a_fit(kind: Any) -> None:
+    """Equal weights change no bit, nor do sequences of weight 0, whatever is in them; other weights do."""
+    x, y = noise(40), np.arange(40) % 3
+    plain = kind(**SMALL).fit(x[:30], y[:30]).predict(x)
+    weights = np.r_[np.full(30, 0.3), np.zeros(10)]
+    spoilt = np.where(weights[:, None, None] > 0, x, 1e6)
+    more = np.where(weights > 0, y, 7)  # a class, or target, of the sequences that are left out alone
+    one = kind(**SMALL).fit(spoilt, more, sample_weight=weights)
+    np.testing.assert_array_equal(one.predict(x), plain)
+    other = kind(**SMALL).fit(x[:30], y[:30], sample_weight=1 + np.arange(30) % 2)
+    outputs = [one._outputs("predict", x) for one in (one, other)]
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+    with pytest.raises(ValueError, match=r"fit: sample_weight is zero for every sequence, expected a positive number"):
+        kind().fit(x, y, sample_weight=np.zeros(40))
+    with pytest.raises(ValueError, match=r"fit: sample_weight has shape \(3,\), expected \(40,\)"):
+        kind().fit(x, y, sample_weight=[1, 2, 3])
+
+
+def test_what_is_held_out_is_scored_by_weights(tmp_path: Path) -> None:
+    """The best score is the weighted one of the predictions on the sequences that were held out."""
+    x, y, weights = noise(60), np.arange(60) % 2, 1.0 + np.arange(60) % 5
+    one = SequenceClassifier(**QUICK, validation_fraction=0.3, folder=tmp_path / "run").fit(x, y, weights)
+    recipe = rotrnn.load_recipe(tmp_path / "run" / "recipe.toml")
+    rows = recipe.task.load().val.rows  # type: ignore[attr-defined]
+    assert len(rows) == 18
+    assert one.result_["best_score"] == pytest.approx(one.score(x[rows], y[rows], weights[rows]), rel=1e-12)
+    assert one.result_["best_score"] != one.score(x[rows], y[rows])
 
 
 def test_the_held_out_part_has_every_class(tmp_path: Path) -> None:
@@ -633,7 +667,7 @@ def fitted() -> dict[str, Any]:
             "c",
             "score",
             {"y": STEPS % 2, "sample_weight": 0 * STEPS},
-            "sample_weight has 0 as its least number",
+            "sample_weight is zero for every sequence, expected a positive number for one",
         ),
         ("r", "score", {"y": LATER}, "y has shape (5,), expected (40,) as of the predictions"),
         ("r", "predict", {"x": np.zeros((0, 9))}, "Found array with 0 sample(s)"),
@@ -733,3 +767,98 @@ def test_too_few_errors_have_no_interval() -> None:
         ValueError, match=r"predict: interval is 0\.99, expected at most 0\.\d+: \d+ errors are known 1"
     ):
         fitted.predict(interval=0.99)
+
+
+# ---- what was wrong ----
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize(("period", "window"), [(12, 4), (12, 12), (5, 1), (30, 2)])
+def test_periods_longer_than_the_window(period: int, window: int, linear: bool) -> None:
+    """Windows without a target, in the first period, are left out; each of the others has one."""
+    one = Forecaster(period=period, window=window, linear=linear, batch_size=1, **QUICK).fit(noisy_wave(100))
+    assert np.isfinite(one.predict()).all()
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.6, 0.7])
+def test_no_class_is_held_out_whole(tmp_path: Path, fraction: float) -> None:
+    """A class of one sequence, and one of two, have one in training; the number that is held out stays."""
+    y = np.array([*[0] * 14, 1, 2, 2, *[0] * 13])
+    for seed in range(3):
+        one = SequenceClassifier(**QUICK, validation_fraction=fraction, random_state=seed, folder=tmp_path / str(seed))
+        one.fit(noise(30), y)
+        parts: Any = rotrnn.load_recipe(tmp_path / str(seed) / "recipe.toml").task.load()
+        assert set(y[parts.train.rows]) == {0, 1, 2}
+        assert len(parts.val.rows) == round(fraction * 30)
+        assert sorted([*parts.train.rows, *parts.val.rows]) == list(range(30))
+
+
+@pytest.mark.parametrize("size", [1e-41, 1e-200])
+def test_numbers_that_are_too_close_together_are_refused(size: float) -> None:
+    x, y = noise(20), np.arange(20.0)
+    for kind, data, name in (
+        (SequenceClassifier, (size * x, np.arange(20) % 2), "X"),
+        (SequenceRegressor, (size * x, y), "X"),
+        (SequenceRegressor, (x, size * y), "y"),
+        (Forecaster, (size * STEPS,), "what is read of y"),
+    ):
+        with pytest.raises(ValueError, match=f"fit: {name}: column 0 spans .*e-.*, expected at least 1e-34"):
+            kind(**QUICK).fit(*data)
+    same = np.concatenate([x, np.full_like(x, size)], 2)  # columns without a span
+    least = SequenceRegressor(**QUICK).fit(same * [1e-34, 1e-30, 1, 1], y)
+    assert all(np.isfinite(one).all() for _, one in flatten(least.params_))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"linear": False, "period": 6},
+        {"objective": "quantile", "quantiles": (0.1, 0.5), "layer_settings": {"d_state": np.int64(3)}},
+        {"layer": LRU(4, 6), "validation_fraction": 0.0},
+    ],
+)
+def test_a_saved_forecaster_forecasts_the_same_bits(tmp_path: Path, settings: dict[str, Any]) -> None:
+    y = np.stack([noisy_wave(130), chaos(130)], 1)
+    one = Forecaster(**{**QUICK, "horizon": 3, **settings}, folder=tmp_path / "run").fit(y[:120])
+    one.save(tmp_path / "one.safetensors")
+    joblib.dump(one, tmp_path / "one.joblib")
+    kept = {name: value for name, value in one.get_params().items() if name != "folder"}
+    for again in (Forecaster.load(tmp_path / "one.safetensors"), joblib.load(tmp_path / "one.joblib")):
+        assert {name: again.get_params()[name] for name in kept} == kept
+        np.testing.assert_array_equal(again.predict(8), one.predict(8))
+        np.testing.assert_array_equal(again.predict(after=y[:123]), one.predict(after=y[:123]))
+        for ours, theirs in zip(again.backtest(y[120:]), one.backtest(y[120:]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        if not np.isnan(one.errors_).all():
+            np.testing.assert_array_equal(again.predict(interval=0.5), one.predict(interval=0.5))
+        assert (again.score(y[120:]), again.share_, again.n_iter_) == (one.score(y[120:]), one.share_, one.n_iter_)
+        for name, array in flatten(one.params_):
+            np.testing.assert_array_equal(dict(flatten(again.params_))[name], array)
+    Forecaster.load(tmp_path / "one.safetensors").fit(y[:120])
+
+
+def test_files_of_forecasters_that_are_refused(tmp_path: Path) -> None:
+    one, path = Forecaster(**QUICK).fit(noisy_wave(60)), tmp_path / "one.safetensors"
+    with pytest.raises(NotFittedError, match=r"Forecaster.save: is not fitted yet"):
+        Forecaster().save(path)
+    one.model_.save(path, one.params_)
+    with pytest.raises(ValueError, match=r"is not a forecaster, expected a file that Forecaster.save wrote"):
+        Forecaster.load(path)
+    one.save(path)
+    with pytest.raises(ValueError, match="is not a model, expected a file that a model's save wrote"):
+        rotrnn.load(path)
+    arrays, facts = read_checkpoint(path)
+    for change, message in (
+        ({"series": arrays["series"][1:]}, r"errors has shape \(60, 1, 1\).*, expected \(59, 1, 1\)"),
+        ({"more": arrays["series"]}, "has more, which is not expected"),
+        ({"line.mean": None}, "line.mean"),
+    ):
+        changed = {name: array for name, array in {**arrays, **change}.items() if array is not None}
+        write_checkpoint(path, changed, {name: value for name, value in facts.items() if name != "format"})
+        with pytest.raises(ValueError, match=f"one.safetensors: .*{message}"):
+            Forecaster.load(path)
+    settings = {**facts["forecaster"]["settings"], "horizon": 0}
+    write_checkpoint(path, arrays, {**facts, "forecaster": {**facts["forecaster"], "settings": settings}})
+    with pytest.raises(ValueError, match=r"Forecaster.load: horizon is 0, expected a positive integer"):
+        Forecaster.load(path)

@@ -43,7 +43,7 @@ class Echo:
     def forward(self, params, inputs, ctx):
         return inputs, None
 
-    def loss(self, logits, labels, lengths):
+    def loss(self, logits, labels, lengths, weights):
         counted = labels >= 0
         return Loss(float(labels[counted].mean()), np.zeros(0), counted, counted & (logits == labels))
 
@@ -128,8 +128,8 @@ class Sure(Echo):
 
     answers = SequenceModel.answers
 
-    def loss(self, logits, labels, lengths):
-        return super().loss(self.answers(logits), labels, lengths)
+    def loss(self, logits, labels, lengths, weights):
+        return super().loss(self.answers(logits), labels, lengths, weights)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])

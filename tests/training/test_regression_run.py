@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import toy
+from rotrnn.nn.layer import flatten
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import describe, save_arrays
 from rotrnn.tasks.task import balanced_weights
@@ -46,6 +47,7 @@ eval_every = 20
 
 
 def recipe_in(folder: Path, x: Any, y: Any, task: str = "", model: str = "", training: str = "", **more: Any) -> Recipe:
+    folder.mkdir(exist_ok=True)
     save_arrays(folder / "data.npz", x, y, **more)
     (folder / "own.toml").write_text(RECIPE.format(task=task, model=model, training=training), encoding="utf-8")
     return load_recipe(folder / "own.toml")
@@ -182,3 +184,59 @@ def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: 
     before = toy.contents(tmp_path / "run")
     assert train(recipe, tmp_path / "run", resume=True, progress=False) == result
     assert toy.contents(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "training"),
+    [
+        ("", "", 'class_weights = "balanced"'),
+        ('kind = "multilabel"', "", 'class_weights = "balanced"'),
+        ('kind = "regression"', "", ""),
+        ('kind = "regression"', 'objective = "quantile"\nquantiles = [0.25, 0.75]', ""),
+    ],
+)
+def test_a_weight_counts_as_so_many_sequences(tmp_path: Path, task: str, model: str, training: str) -> None:
+    """Weights, of which ratios matter, and repeated sequences make the same scales, weights of classes, scores and
+    parameters. An update of AdamW is g / |g| at first, so where a gradient is 1e-6 of the largest, a sum of a hundred
+    terms, its rounding of 1e-14 is one of 1e-8 in a parameter, for a learning rate of 0.02."""
+    rng, x = np.random.default_rng(7), ragged(20)
+    weights = 1 + np.arange(20) % 4
+    if "regression" in task:
+        y: Any = rng.standard_normal((20, 2))
+    else:
+        y = rng.integers(0, 2, (20, 2)) if task else np.arange(20) % 3
+    rows = np.repeat(np.arange(20), weights)
+    runs, found = [], []
+    for name, given, labels, more in (
+        ("weighted", x, y, {"weights": 0.1 * weights}),
+        ("repeated", [x[i] for i in rows], y[rows], {}),
+    ):
+        task = f"{task}\nval_fraction = 0\ntest_fraction = 0"
+        recipe = recipe_in(tmp_path / name, given, labels, task, model, f'dtype = "float64"\n{training}', **more)
+        recipe = dataclasses.replace(
+            recipe, training=dataclasses.replace(recipe.training, batch=len(given), steps=5, eval_every=5)
+        )
+        found.append(train(recipe, tmp_path / name / "run", progress=False)["test"]["last"])
+        runs.append(dict(flatten(Run(tmp_path / name / "run").load_params("last"))))
+        task = task.partition("\n")[0]
+    for name, one in runs[0].items():
+        np.testing.assert_allclose(one, runs[1][name], rtol=0, atol=1e-8, err_msg=name)
+    assert [found[0].pop("n"), found[1].pop("n")] == [20, len(rows)]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "message"),
+    [
+        ([1.0, 2.0], {}, r"weights has shape \(2,\) and dtype float64, expected numbers \(3,\), one for each sequence"),
+        (["a", "b", "c"], {}, "weights has shape .* dtype <U1, expected numbers"),
+        ([1.0, 0.0, 2.0], {}, "weights, sequence 1: got 0.0, expected a positive number"),
+        ([1.0, 2.0, np.nan], {}, "weights, sequence 2: got nan, expected a positive number"),
+        ([1.0, 2.0, 1.0], {"per_step": True}, "has weights, expected none with per_step"),
+    ],
+)
+def test_weights_that_are_refused(tmp_path: Path, weights: Any, more: Any, message: str) -> None:
+    y = np.zeros((3, 4)) if more else np.zeros(3)
+    with pytest.raises(ValueError, match=f"save_arrays: {message}"):
+        save_arrays(tmp_path / "data.npz", np.zeros((3, 4)), y, weights=weights, **more)
+    assert not (tmp_path / "data.npz").exists()

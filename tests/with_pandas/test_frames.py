@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas
 import polars
@@ -159,3 +161,57 @@ def test_indices_that_would_wrap_or_do_not_go_on() -> None:
     for one in (same, gaps):
         assert isinstance(like(one, np.zeros(3)), np.ndarray)
     assert like(small, np.zeros((3, 1))).shape == (3,)
+
+
+def test_the_first_of_months_of_31_days_go_on_by_months() -> None:
+    """July, August and September begin 31 days apart, and three years without a leap day 365."""
+    for dates, later in (
+        (["2023-07-01", "2023-08-01", "2023-09-01"], ["2023-10-01", "2023-11-01"]),
+        (["2021-03-01", "2022-03-01", "2023-03-01"], ["2024-03-01", "2025-03-01"]),
+        (["2023-01-31", "2023-03-31", "2023-05-31"], ["2023-07-31", "2023-09-30"]),
+        (["2023-01-01", "2023-01-02", "2023-01-03"], ["2023-01-04", "2023-01-05"]),
+    ):
+        found = following(np.array(dates, "M8[ms]"), 2)
+        assert found is not None
+        assert found.astype("M8[D]").astype(str).tolist() == later
+    assert following(np.array(["2023-10-30", "2023-11-30", "2023-12-30"], "M8[D]"), 2) is None  # February has none
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_few_dates_go_on_in_the_steps_of_the_fitted_ones(count: int) -> None:
+    whole = pandas.date_range("2020-01-01", periods=63 + count, freq="MS")
+    dates, numbers = list(whole.date), np.r_[Y, Y[:count]]
+    fitted = Forecaster(**QUICK).fit(polars.DataFrame({"day": dates[:60], "sold": Y}))
+    after = polars.DataFrame({"day": dates[60 : 60 + count], "sold": Y[:count]})
+    assert fitted.predict(after=after)["day"].to_list() == dates[60 + count :]
+    framed = Forecaster(**QUICK).fit(pandas.Series(Y, index=whole[:60]))
+    later = pandas.Series(numbers[60:], index=pandas.DatetimeIndex(list(whole[60 : 60 + count])))
+    assert framed.predict(after=later).index.equals(whole[60 + count :])
+
+
+def test_dates_that_are_missing_are_refused() -> None:
+    days = list(pandas.date_range("2020-01-01", periods=60).date)
+    for row in (0, 17, 59):
+        holes = [None if i == row else day for i, day in enumerate(days)]
+        for y in (polars.DataFrame({"day": holes, "sold": Y}), pandas.Series(Y, index=pandas.DatetimeIndex(holes))):
+            with pytest.raises(ValueError, match=f"Forecaster.fit: y has no date in row {row}, expected dates that"):
+                Forecaster(**QUICK).fit(y)
+
+
+def test_a_forecaster_that_was_saved_takes_the_columns_by_name(tmp_path: Path) -> None:
+    """Without dates of its own it returns arrays; a frame after which it forecasts has its dates."""
+    whole = pandas.date_range("2020-01-01", periods=63, freq="MS")
+    y = pandas.DataFrame({"a": Y, "b": 2 - Y}, index=whole[:60])
+    one = Forecaster(**QUICK).fit(y)
+    one.save(tmp_path / "sold.safetensors")
+    again = Forecaster.load(tmp_path / "sold.safetensors")
+    expected = one.predict()
+    np.testing.assert_array_equal(again.predict(), expected.to_numpy())
+    pandas.testing.assert_frame_equal(again.predict(after=y[["b", "a"]]), expected, check_freq=False)
+    with pytest.raises(ValueError, match=r"after has the columns \['a', 'c'\], expected \['a', 'b'\] as of the fit"):
+        again.predict(after=y.rename(columns={"b": "c"}))
+    joblib.dump(one, tmp_path / "sold.joblib")
+    pandas.testing.assert_frame_equal(joblib.load(tmp_path / "sold.joblib").predict(), expected)
+    named = Forecaster(**QUICK).fit(y.rename(columns={"b": ("b", 1)}))
+    with pytest.raises(ValueError, match=r"save: the series has the column \('b', 1\), expected a text or an integer"):
+        named.save(tmp_path / "other.safetensors")

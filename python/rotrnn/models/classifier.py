@@ -66,15 +66,16 @@ class MultiLabelClassifier(SequenceClassifier):
         """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
         return np.where(np.isnan(logits), IGNORED, logits > 0)
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of logits (B, K) for labels (B, K)."""
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
+        """Returns the `Loss` of logits (B, K) for labels (B, K), by `weights` (B,) of sequences if given."""
         args = Boundary(f"{type(self).__name__}.loss")
         labels = args.integers("labels", labels, "B K")
         logits = args.array("logits", logits, "B K")
         try:
             mean, dlogits = binary_cross_entropy(
-                logits[:, None], labels[:, None], ignored=IGNORED, weights=self.class_weights
-            )
+                logits[:, None], labels[:, None], ignored=IGNORED, weights=self.class_weights,
+                sample_weights=None if weights is None else weights[:, None],
+            )  # fmt: skip
         except ValueError as error:
             rename(error, "binary_cross_entropy:", f"{args.op}:")
             raise

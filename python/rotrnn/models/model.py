@@ -161,10 +161,11 @@ class SequenceModel(Module, ABC):
         smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
         return {"weights": self.class_weights, **smoothing}
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of logits (B, C) for labels (B,)."""
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
+        """Returns the `Loss` of logits (B, C) for labels (B,). The terms of sequence b are multiplied by its weight, of
+        `weights` (B,) if given; the number of labels that the mean is divided by does not change."""
         try:
-            mean, dlogits = cross_entropy(logits, labels, **self.weighted)
+            mean, dlogits = cross_entropy(logits, labels, sample_weights=weights, **self.weighted)
         except (TypeError, ValueError) as error:
             rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
             raise

@@ -16,6 +16,7 @@ from rotrnn.models.model import Loss, SequenceModel
 from rotrnn.models.tagger import Tagger
 from rotrnn.nn.layer import Array
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import loss_weights
 
 
 def squared(error: Array, levels: Array) -> tuple[Array, Array]:
@@ -50,7 +51,8 @@ LOSSES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
 class Regression(SequenceModel):
     """The base of models of K numbers: predictions (..., K), or (..., K Q) with Q quantiles, targets (..., K).
 
-    The loss is the mean over the targets that count and over the quantiles, of ``(p - y)^2`` for "mse", ``|p - y|`` for
+    The loss is the mean over the targets that count and over the quantiles, with the weight of each sequence if there
+    is one, of ``(p - y)^2`` for "mse", ``|p - y|`` for
     "mae", and `pinball` for "quantile", whose prediction of target k and quantile q has the index ``k Q + q``. A target
     that is NaN does not count, nor does padding.
     """
@@ -80,8 +82,9 @@ class Regression(SequenceModel):
     def answers(self, logits: Array) -> Array:
         raise ValueError(f"{type(self).__name__}.answers: predictions are numbers, expected a model of classes")
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of predictions `logits` for the targets `labels`.
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
+        """Returns the `Loss` of predictions `logits` for the targets `labels`, by `weights` (B,) of sequences if given:
+        what the terms of each are multiplied by, with no effect on the number that the mean is divided by.
 
         Targets that are NaN do not count. With a target for each step, steps from `lengths[b]` on in sequence b do not
         count either. Without `lengths` every step counts, also if `forward` was given lengths.
@@ -101,6 +104,10 @@ class Regression(SequenceModel):
             raise ValueError(f"{args.op}: labels has none that counts, expected one that is not NaN")
         value, slope = LOSSES[self.objective](error, levels)
         zeros, _ = LOSSES[self.objective](-wanted, levels)
+        if weights is not None:
+            given: Any = loss_weights(args, "weights", weights, targets.shape[:1], predictions)
+            share = given.reshape(-1, *[1] * (error.ndim - 1))
+            value, slope, zeros = share * value, share * slope, share * zeros
         mean, reference = (one.sum(dtype=np.float64) / (total * self.levels) for one in (value, zeros))
         dlogits = (slope / (total * self.levels).astype(predictions.dtype)).reshape(predictions.shape)
         if recording() is None:

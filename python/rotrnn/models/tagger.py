@@ -95,8 +95,8 @@ class Tagger(SequenceModel):
         """Returns logits (B, T, C) of the tokens of x only."""
         return self.head_forward(params, x, TRUSTED.checked(lengths))[0], None
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None = None) -> Loss:
-        """Returns the `Loss` of logits (B, T, C) for labels (B, T).
+    def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
+        """Returns the `Loss` of logits (B, T, C) for labels (B, T), by `weights` (B,) of sequences if given.
 
         Labels `IGNORED` (-1) do not count, nor do labels from step `lengths[b]` on in sequence b. Without `lengths`
         every step counts, also if `forward` was given lengths.
@@ -106,7 +106,8 @@ class Tagger(SequenceModel):
         logits = args.array("logits", logits, self.logits_form)
         try:
             given = np.where(counted, labels, IGNORED)
-            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, **self.weighted)
+            of_steps = None if weights is None else weights[:, None].repeat(labels.shape[1], 1)
+            mean, dlogits = self.entropy(logits, given, ignored=IGNORED, sample_weights=of_steps, **self.weighted)
         except ValueError as error:
             rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
             raise

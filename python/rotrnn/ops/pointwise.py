@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, LIST, MOST_NUMBERS
-from rotrnn.devices.device import HOST, beside, empty_like, full
+from rotrnn.devices.device import HOST, beside, device_of, empty_like, full
 from rotrnn.devices.recording import RecordedLengths, recording
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
 from rotrnn.ops.declared import Declared
@@ -925,7 +925,7 @@ def _counted(args: Boundary, labels: Array, bound: int, ignored: int | None) -> 
     return counted, count
 
 
-def _weights(
+def loss_weights(
     args: Boundary, name: str, weights: npt.ArrayLike | None, shape: tuple[int, ...] | None, logits: Array
 ) -> Array | None:
     """Returns checked weights of that shape beside the logits, in their dtype; None for a shape that takes none."""
@@ -937,9 +937,9 @@ def _weights(
         expected = "none with logits (n,)" if shape is None else f"{shape}"
         raise ValueError(f"{args.op}: {name} has shape {given.shape}, expected {expected}")
     kept = _as(given, logits)
-    if not (fits := np.isfinite(kept) & (kept >= 0)).all():
+    if recording() is None and not (fits := np.isfinite(kept) & (kept >= 0)).all():
         raise ValueError(f"{args.op}: {name} has {given[~fits][0]}, expected finite numbers of at least 0")
-    return args.layout(beside(kept, logits), logits.dtype)
+    return args.layout(kept if device_of(kept) is device_of(logits) else beside(kept, logits), logits.dtype)
 
 
 def _as(values: Array, logits: Array) -> Array:
@@ -1003,8 +1003,8 @@ def cross_entropy(
     (alogits,) = args.common(args.array("logits", logits, "B C", "B T C"))
     *lead, C = alogits.shape
     form = "B" if len(lead) == 1 else "B T"
-    given: dict[str, Any] = {"weights": _weights(args, "weights", weights, (C,), alogits), "count": None}
-    given |= {"row_weights": _weights(args, "sample_weights", sample_weights, tuple(lead), alogits)}
+    given: dict[str, Any] = {"weights": loss_weights(args, "weights", weights, (C,), alogits), "count": None}
+    given |= {"row_weights": loss_weights(args, "sample_weights", sample_weights, tuple(lead), alogits)}
     given |= {"smoothing": args.number("label_smoothing", label_smoothing), "labels": None, "targets": None}
     if given["smoothing"] > 1:
         raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}, expected a number from 0 to 1")
@@ -1042,6 +1042,7 @@ def binary_cross_entropy(
     *,
     ignored: int | None = None,
     weights: npt.ArrayLike | None = None,
+    sample_weights: npt.ArrayLike | None = None,
 ) -> tuple[float, Array]:
     """Mean cross-entropy loss of independent bits, which are 1 with probability ``s(z)``, and its gradient.
 
@@ -1058,6 +1059,8 @@ def binary_cross_entropy(
     weights : (K,), optional
         With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
         at least 0. n does not change.
+    sample_weights : (n,) or (B, T), optional
+        Factors of all terms of a step, finite and at least 0; n does not change.
 
     Returns
     -------
@@ -1078,9 +1081,13 @@ def binary_cross_entropy(
     x = np.where(one, -z, z)
     on = sigmoid(x)
     losses, dlogits = softplus(x), np.where(one, -on, on)
-    of_ones = _weights(args, "weights", weights, z.shape[-1:] if z.ndim > 1 else None, z)
+    of_ones = loss_weights(args, "weights", weights, z.shape[-1:] if z.ndim > 1 else None, z)
     if of_ones is not None:
         weight = np.where(one, of_ones, z.dtype.type(1))
+        losses, dlogits = losses * weight, dlogits * weight
+    of_steps = loss_weights(args, "sample_weights", sample_weights, z.shape[:2], z)
+    if of_steps is not None:
+        weight = of_steps if z.ndim == 1 else of_steps[..., None]
         losses, dlogits = losses * weight, dlogits * weight
     if counted is not None:
         zero = z.dtype.type(0)

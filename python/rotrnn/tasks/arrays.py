@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, check_file, read_npz
 from rotrnn._support.text import an
 from rotrnn.ops.boundary import on_host
-from rotrnn.tasks.own import Numbers, OwnData, Sequences, check_sequences, joined, labels_of
+from rotrnn.tasks.own import FLOAT32_MOST, Numbers, OwnData, Sequences, check_sequences, joined, labels_of
 from rotrnn.tasks.task import Index
 
 
@@ -24,6 +24,8 @@ class Arrays(OwnData):
     The file has the arrays "x", (n, T, F), or (n, T) with one feature per step, and "y", the labels of each sequence
     (n,) or (n, K), or, with `per_step`, of each step, (n, T) or (n, T, K). For sequences of different lengths, "x" is
     (sum of lengths, F), "lengths" (n,) integers, and labels of steps are (sum of lengths,) or (sum of lengths, K).
+    "weights" (n,), if there, are positive weights of the sequences: in the loss, the scores and the scales a sequence
+    of weight 2 counts as two. `per_step` has none.
     """
 
     files: ClassVar[str] = "a file .npz with arrays x and y"
@@ -34,7 +36,7 @@ class Arrays(OwnData):
         for name in ("x", "y"):
             if name not in arrays:
                 raise ValueError(f"{self.path}: has no array {name}, expected {self.files}")
-        return _sequences(self.path, self.kind, arrays["x"], arrays["y"], arrays.get("lengths"), self.per_step)
+        return _sequences(self.path, self.kind, arrays, self.per_step)
 
 
 def save_arrays(
@@ -43,6 +45,7 @@ def save_arrays(
     y: npt.NDArray[Any] | Sequence[Any],
     *,
     per_step: bool = False,
+    weights: npt.ArrayLike | None = None,
 ) -> None:
     """Writes sequences and labels as the file .npz that the task "arrays" reads.
 
@@ -53,6 +56,8 @@ def save_arrays(
     y : array or list
         Labels of each sequence, (n,) or (n, K); with `per_step` labels of each step, (n, T) or (n, T, K), or a list of
         arrays (T_i,) or (T_i, K).
+    weights : (n,) positive numbers, optional
+        Weights of the sequences; to leave one out, do not write it. Not with `per_step`.
 
     Raises
     ------
@@ -67,15 +72,18 @@ def save_arrays(
     else:
         values, lengths = joined(list(x), call, "x")
         arrays = {"x": values, "y": _of_steps(y, lengths) if per_step else on_host(call, "y", y), "lengths": lengths}
+    if weights is not None:
+        arrays["weights"] = on_host(call, "weights", weights)
     kind = "regression" if arrays["y"].dtype.kind in "biuf" else "classification"  # the one that takes the most
-    check_sequences(call, _sequences(call, kind, arrays["x"], arrays["y"], arrays.get("lengths"), per_step))
+    check_sequences(call, _sequences(call, kind, arrays, per_step))
     with atomic_file(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes allow_pickle for any of them
 
 
-def _sequences(where: str, kind: str, x: Numbers, y: Numbers, lengths: Numbers | None, per_step: bool) -> Sequences:
+def _sequences(where: str, kind: str, arrays: Mapping[str, Numbers], per_step: bool) -> Sequences:
     """Returns the sequences that the arrays of a file are. ValueError, which begins with `where`, if they have another
-    form or dtype, a label is missing, or x is not finite."""
+    form or dtype, a label is missing, x is not finite, or a weight is not positive."""
+    x, y, lengths, weights = arrays["x"], arrays["y"], arrays.get("lengths"), arrays.get("weights")
     if x.dtype.kind not in "iufb":
         raise ValueError(f"{where}: x has dtype {x.dtype}, expected numbers")
     if lengths is None:
@@ -103,7 +111,17 @@ def _sequences(where: str, kind: str, x: Numbers, y: Numbers, lengths: Numbers |
         place = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
         raise ValueError(f"{where}: x, {place}: got {x[step, feature]}, expected a finite number")
     labels, classes = labels_of(kind, y, f"{where}: y")
-    return Sequences(x, lengths.astype(np.int64), labels, per_step, classes)
+    if weights is not None:
+        if per_step:
+            raise ValueError(f"{where}: has weights, expected none with per_step")
+        if weights.shape != (rows,) or weights.dtype.kind not in "iuf":
+            got = f"weights has shape {weights.shape} and dtype {weights.dtype}"
+            raise ValueError(f"{where}: {got}, expected numbers ({rows},), one for each sequence")
+        weights = weights.astype(np.float64)
+        if (bad := np.flatnonzero(~((weights > 0) & (weights <= FLOAT32_MOST)))).size:
+            expected = f"a positive number, of at most {FLOAT32_MOST:.2g}"
+            raise ValueError(f"{where}: weights, sequence {bad[0]}: got {weights[bad[0]]}, expected {expected}")
+    return Sequences(x, lengths.astype(np.int64), labels, per_step, classes, weights)
 
 
 def _given(name: str, value: Any) -> Any:

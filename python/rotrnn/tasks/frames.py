@@ -6,6 +6,7 @@ Neither package is imported: what is there is found by the methods that its obje
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,19 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
     Raises
     ------
     ValueError
-        A column does not hold numbers, dates are not sorted, or there are two columns of dates.
+        A column does not hold numbers, dates are missing or not sorted, or there are two columns of dates.
     """
     if _of_polars(y):
         dated = _dated(call, name, y)
         dates = y[dated].to_numpy() if dated else ()
+        missing = y[dated].is_null().to_numpy() if dated else np.zeros(0, bool)
         columns = [y[one] for one in y.columns if one != dated] if hasattr(y, "columns") else [y]
     else:
         dates = y.index if hasattr(y.index, "asi8") else ()
+        missing = np.asarray(y.index.isna()) if hasattr(y.index, "asi8") else np.zeros(0, bool)
         columns = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
+    if missing.any():
+        raise ValueError(f"{call}: {name} has no date in row {int(missing.argmax())}, expected dates that increase")
     times = np.asarray(getattr(dates, "asi8", dates))
     if (wrong := np.flatnonzero(times[1:] <= times[:-1])).size:
         first, then = dates[wrong[0]], dates[wrong[0] + 1]
@@ -69,14 +74,27 @@ def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
     return y[[*([_dated(call, name, y)] if _of_polars(y) and _dated(call, name, y) else []), *there]]
 
 
+@dataclass(frozen=True)
+class Named:
+    """What is left of a frame that was saved: the names of its columns."""
+
+    columns: list[Any]
+
+
+def names(y: Any) -> list[Any] | None:
+    """Returns the names of the columns of a frame but the one with dates of polars; None of anything else."""
+    return _names(y) if hasattr(y, "columns") else None
+
+
 def _names(y: Any) -> list[Any]:
     dated = _dated("", "", y) if _of_polars(y) else None
     return [one for one in y.columns if dated is None or one != dated]
 
 
-def like(y: Any, forecasts: Numbers) -> Any:
+def like(y: Any, forecasts: Numbers, fitted: Any = None) -> Any:
     """Returns forecasts (steps,) or (steps, V) of what follows a frame as such a frame, with the index or the dates
-    that follow; the array itself if they do not go on in equal steps."""
+    that follow; the array itself if they do not go on in equal steps. Of one or two dates alone, the frame that was
+    `fitted` says the steps."""
     steps = len(forecasts)
     if _of_polars(y):
         if not hasattr(y, "columns"):
@@ -85,15 +103,24 @@ def like(y: Any, forecasts: Numbers) -> Any:
         values = iter(forecasts.T)
         if dated is None:
             return type(y)(dict(zip(y.columns, values, strict=True)))
-        later = _following_dates(y[dated], steps)
+        later = _following_dates(_after(fitted, y[dated]), steps)
         if later is None:
             return forecasts
         return type(y)({one: later if one == dated else next(values) for one in y.columns})
-    index = _following_index(y.index, steps)
+    index = _following_index(y.index, steps, getattr(fitted, "index", None))
     if index is None:
         return forecasts
     forecasts = forecasts[:, 0] if y.ndim < forecasts.ndim else forecasts
     return type(y)(forecasts, index=index, **({"columns": y.columns} if y.ndim == 2 else {"name": y.name}))
+
+
+def _after(fitted: Any, dates: Any) -> Any:
+    """Returns a column of polars with fewer than three dates after the earlier ones of a frame that has such dates;
+    another column as it is."""
+    name = _dated("", "", fitted) if len(dates) < 3 and _of_polars(fitted) else None
+    if name is None or fitted[name].dtype != dates.dtype:
+        return dates
+    return fitted[name].filter(fitted[name] < dates[0]).append(dates)
 
 
 def _following_dates(dates: Any, steps: int) -> Any:
@@ -114,30 +141,36 @@ def _following_dates(dates: Any, steps: int) -> Any:
 
 
 def following(dates: Numbers, steps: int) -> Numbers | None:
-    """Returns the dates, datetime64 (steps,), that follow dates in equal steps of time or of calendar months, on the
-    same day or on the last; None if there are fewer than three or they do not."""
+    """Returns the dates, datetime64 (steps,), that follow dates in equal steps of calendar months, on the same day or
+    on the last, or else of time: of the first of July, August and September, the first of October, not 31 days later.
+    None if there are fewer than three, they do not, or a month does not have the day."""
     if len(dates) < 3 or np.isnat(dates).any():
         return None
     apart = np.diff(dates)
     ahead = np.arange(1, steps + 1)
-    if (apart == apart[0]).all():
-        return np.asarray(dates[-1] + apart[0] * ahead)
     day = np.timedelta64(1, "D")
-    for shift in (0 * day, day):  # the last day of a month is the day before the first of the next
+    for shift in (
+        (day, 0 * day) if dates.dtype.kind == "M" else ()
+    ):  # the last day of a month is the day before the first of the next
         moved = dates + shift
         months = moved.astype("M8[M]")
         within, between = moved - months.astype(moved.dtype), np.diff(months)
-        if (within == within[0]).all() and (between == between[0]).all():
-            return np.asarray((months[-1] + between[0] * ahead).astype(dates.dtype) + within[0] - shift)
-    return None
+        if between[0].astype(int) > 0 and (within == within[0]).all() and (between == between[0]).all():
+            later = months[-1] + between[0] * ahead
+            found = later.astype(dates.dtype) + within[0] - shift
+            return np.asarray(found) if ((found + shift).astype("M8[M]") == later).all() else None
+    return np.asarray(dates[-1] + apart[0] * ahead) if (apart == apart[0]).all() else None
 
 
-def _following_index(index: Any, steps: int) -> Any:
-    """Returns the index that follows one of pandas; None if it does not go on in equal steps."""
+def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
+    """Returns the index that follows one of pandas; None if it does not go on in equal steps. Where it has fewer than
+    three dates and no frequency, it is that of the index that was `fitted`."""
     if hasattr(index, "asi8"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pandas says that it will be an offset instead of its name; both will do
-            freq = index.freq or (index.inferred_freq if len(index) > 2 else None)
+            own = [one for one in (index, fitted) if hasattr(one, "asi8")][: 1 if len(index) > 2 else 2]
+            found = (one.freq or (one.inferred_freq if len(one) > 2 else None) for one in own)
+            freq = next((one for one in found if one), None)
         if freq is None:
             return None
         periods = hasattr(index, "asfreq")

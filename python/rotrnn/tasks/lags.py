@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,16 +42,34 @@ class Lags:
         """Returns the fit to a series, to some origins of it or to all that have `size` steps and a whole horizon."""
         if origins is None:
             origins = np.arange(size - 1, len(y) - horizon)
-        read, changes = _read(y, origins, size), _changes(y, origins, horizon)
+        return next(cls.fits(y, [size], horizon, [penalty], origins))
+
+    @classmethod
+    def fits(
+        cls, y: Numbers, sizes: Sequence[int], horizon: int, penalties: Sequence[float], origins: Index
+    ) -> Iterator[Lags]:
+        """Returns the fits by each size, and by each penalty for it. A size reads some of what a larger one reads, so
+        that the products of the largest serve all."""
+        most, V = max(sizes), y.shape[1]
+        read, changes = _read(y, origins, most), _changes(y, origins, horizon)
         inputs, means = Scale.of(read), Scale.of(changes).mean
         z = inputs(read)
-        gram = z.T @ z / len(z) + penalty * np.eye(z.shape[1])
-        return cls(size, horizon, penalty, inputs, np.linalg.solve(gram, z.T @ (changes - means) / len(z)), means)
+        gram, wanted = z.T @ z / len(z), z.T @ (changes - means) / len(z)
+        for size in sizes:
+            at = _columns(size, most, V)
+            own, of_size = gram[np.ix_(at, at)], Scale(inputs.mean[at], inputs.std[at])
+            for penalty in penalties:
+                weights = np.linalg.solve(own + penalty * np.eye(len(at)), wanted[at])
+                yield cls(size, horizon, penalty, of_size, weights, means)
 
     def __call__(self, y: Numbers, origins: Index) -> Numbers:
         """Returns the forecasts (origins, horizon, V) at origins of at least size - 1."""
-        changes = self.inputs(_read(y, origins, self.size)) @ self.weights + self.means
+        changes = self.changes(_read(y, origins, self.size))
         return np.asarray(y[origins][:, None] + changes.reshape(len(origins), self.horizon, y.shape[1]))
+
+    def changes(self, read: Numbers) -> Numbers:
+        """Returns the changes (n, horizon V) that are forecast from what is read, (n, size V)."""
+        return np.asarray(self.inputs(read) @ self.weights + self.means)
 
 
 def chosen(y: Numbers, horizon: int, period: int) -> Lags | None:
@@ -69,18 +88,16 @@ def chosen(y: Numbers, horizon: int, period: int) -> Lags | None:
     truth = _changes(y, origins, horizon)
     divisor = Scale.of(truth).divisor
 
-    def errors(size: int, penalty: float) -> Numbers:
-        found = np.empty((len(origins), horizon, V))
-        for block in np.array_split(origins, BLOCKS):
-            others = origins[(origins < block[0] - horizon) | (origins > block[-1] + horizon)]
-            fit = Lags.fit(y, size, horizon, penalty, others)
-            found[block - origins[0]] = fit(y, block) - y[block][:, None]
-        return found - truth.reshape(found.shape)
-
-    tried = {(size, penalty): errors(size, penalty) for size in sorted(sizes) for penalty in PENALTIES}
-    best = min(tried, key=lambda one: float(np.abs(tried[one].reshape(truth.shape) / divisor).mean()))
+    tried = {(size, penalty): -truth for size in sorted(sizes) for penalty in PENALTIES}
+    for block in np.array_split(origins, BLOCKS):
+        others = origins[(origins < block[0] - horizon) | (origins > block[-1] + horizon)]
+        read = _read(y, block, max(sizes))
+        for fit in Lags.fits(y, sorted(sizes), horizon, PENALTIES, others):
+            at = _columns(fit.size, max(sizes), V)
+            tried[fit.size, fit.penalty][block - origins[0]] += fit.changes(read[:, at])
+    best = min(tried, key=lambda one: float(np.abs(tried[one] / divisor).mean()))
     made = np.full((n, horizon, V), np.nan)
-    made[origins] = tried[best]
+    made[origins] = tried[best].reshape(len(origins), horizon, V)
     fit = Lags.fit(y, best[0], horizon, best[1])
     return Lags(fit.size, horizon, fit.penalty, fit.inputs, fit.weights, fit.means, made)
 
@@ -89,6 +106,11 @@ def _read(y: Numbers, origins: Index, size: int) -> Numbers:
     """Returns the changes and the level that are read, (origins, size V)."""
     last = y[origins[:, None] - np.arange(size)]
     return np.concatenate([last[:, :-1] - last[:, 1:], last[:, :1]], 1).reshape(len(origins), size * y.shape[1])
+
+
+def _columns(size: int, most: int, V: int) -> Index:
+    """Returns the columns of what `most` steps are read as that `size` steps are read as."""
+    return np.asarray(np.r_[: (size - 1) * V, (most - 1) * V : most * V])
 
 
 def _changes(y: Numbers, origins: Index, horizon: int) -> Numbers:

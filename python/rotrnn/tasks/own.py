@@ -28,6 +28,10 @@ Numbers = npt.NDArray[Any]
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 """Largest number of a task's data."""
 
+LEAST_SPAN = 1e-34
+"""Least difference of the largest and the smallest number of a column. A column of n numbers has a deviation of at
+least this by sqrt(2 n), of which float32 holds the inverse, with weights of some tens, for up to 10^4 numbers or so."""
+
 HEADS = {
     "classification": ("classifier", "tagger"),
     "multilabel": ("multilabel", "bits"),
@@ -56,6 +60,10 @@ class Sequences:
         targets (..., K) float64, where NaN does not count.
     classes : tuple of str, optional
         Names of the classes.
+    weights : (n,) float64, optional
+        Positive weights of the sequences in losses and scores.
+    names : tuple of str, optional
+        Names of the features.
     """
 
     values: Numbers
@@ -63,6 +71,8 @@ class Sequences:
     labels: Numbers
     per_step: bool = False
     classes: tuple[str, ...] | None = None
+    weights: Numbers | None = None
+    names: tuple[str, ...] | None = None
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -80,12 +90,15 @@ class Sequences:
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
     def scale_of(self, array: Numbers, rows: Index, *, marks: bool = False) -> Scale:
-        """Returns the scale of an array with a row for each step, or for each sequence, over some sequences."""
+        """Returns the scale of an array with a row for each step, or for each sequence, over some sequences, by their
+        weights."""
         if len(array) != len(self):
             of_row = np.zeros(len(self), bool)
             of_row[rows] = True
-            return Scale.of(array[np.repeat(of_row, self.lengths)], marks=marks)
-        return Scale.of(array[rows], marks=marks)
+            there = np.repeat(of_row, self.lengths)
+            weights = None if self.weights is None else np.repeat(self.weights, self.lengths)[there]
+            return Scale.of(array[there], marks=marks, weights=weights)
+        return Scale.of(array[rows], marks=marks, weights=None if self.weights is None else self.weights[rows])
 
 
 class Scale(NamedTuple):
@@ -96,16 +109,20 @@ class Scale(NamedTuple):
     std: Numbers
 
     @classmethod
-    def of(cls, array: Numbers, *, marks: bool = False) -> Scale:
-        """Returns the scale of the rows of an array (n, F), where NaN does not count. With `marks`, features with two
-        of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many steps would be far from 0, and the
-        steps without one no longer 0."""
+    def of(cls, array: Numbers, *, marks: bool = False, weights: Numbers | None = None) -> Scale:
+        """Returns the scale of the rows of an array (n, F), by positive weights (n,) of the rows if given; NaN does not
+        count. With `marks`, features with two of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many
+        steps would be far from 0, and the steps without one no longer 0."""
+
+        def total(rows: Numbers) -> Numbers:
+            return np.asarray((rows if weights is None else rows * weights[:, None]).sum(0, dtype=np.float64))
+
         counted = ~np.isnan(array)
-        n = np.maximum(counted.sum(0), 1)
-        mean = np.where(counted, array, 0).sum(0, dtype=np.float64) / n
+        n = np.where(counted.any(0), total(counted), 1)
+        mean = total(np.where(counted, array, 0)) / n
         first = np.take_along_axis(array, counted.argmax(0)[None], 0)[0]
         mean = np.where(counted.any(0) & ~(counted & (array != first)).any(0), first, mean)  # of equal numbers, exactly
-        std = np.sqrt((np.where(counted, array - mean, 0) ** 2).sum(0) / n)
+        std = np.sqrt(total(np.where(counted, array - mean, 0) ** 2) / n)
         std = np.where(std > 1e-12 * np.abs(mean), std, 0.0)
         if marks:
             found = np.stack([array == mark for mark in (-1, 0, 1)])
@@ -138,6 +155,11 @@ class SequenceSplit(Split):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def weights(self, index: Index) -> Numbers | None:
+        """Returns the weights of the sequences at `index`, divided by their mean over the split."""
+        every = self.data.weights
+        return None if every is None else every[self.rows[index]] / every[self.rows].mean()
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the sequences at `index`, with features, and targets of a regression, in `dtype`."""
@@ -186,7 +208,7 @@ class OwnData:
         layer that sees later steps is refused.
     stratified : bool
         For a classification without `per_step`: draw the parts so that each has the same shares of classes, to a
-        sequence.
+        sequence, and each class at least one sequence for training.
     """
 
     path: str = ""
@@ -243,8 +265,9 @@ class OwnData:
             raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
         order = shuffled(n, self.seed, 0)
         if self.stratified:
-            order = order[evenly(data.labels[order])]
+            order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
+        data = self.featured(data, train)
         numbers = self.kind == "regression"
         inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
         if self.scale:
@@ -270,6 +293,10 @@ class OwnData:
             labels=data.classes,
         )
 
+    def featured(self, data: Sequences, train: Index) -> Sequences:
+        """Returns what `read` returned with the features of a model, by what the sequences `train` have."""
+        return data
+
     def checked(self) -> Sequences:
         """Returns what `read` does. ValueError without a path, and as `check_sequences`."""
         name = type(self).__name__
@@ -284,21 +311,29 @@ class OwnData:
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes all sequences as one file of arrays, which the task "arrays" reads, and returns the task."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        data = self.checked()
+        task: Any = self.load()
+        data: Sequences = task.train.data
         labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
         path = Path(folder, f"{type(self).__name__.lower()}.npz")
         with atomic_file(path) as file:
-            np.savez(file, x=data.values, y=labels, lengths=data.lengths)
-        return self.load()
+            weights = {} if data.weights is None else {"weights": data.weights}
+            np.savez(file, x=data.values, y=labels, lengths=data.lengths, **weights)  # type: ignore[arg-type]  # as there
+        return task  # type: ignore[no-any-return]
 
 
-def evenly(labels: Numbers) -> Index:
-    """Returns the places of labels (n,) in an order in which every class is spread evenly, and keeps its order."""
+def evenly(labels: Numbers, first: int) -> Index:
+    """Returns the places of labels (n,) in an order in which every class is spread evenly, and keeps its order; but the
+    `first` places do not have the last of a class, unless there are more of them than others."""
     _, of_class, counts = np.unique(labels, return_inverse=True, return_counts=True)
     together = np.argsort(of_class, kind="stable")
     rank = np.empty(len(labels))
     rank[together] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.argsort((rank + 0.5) / counts[of_class], kind="stable")
+    order = np.argsort((rank + 0.5) / counts[of_class], kind="stable")
+    last = (rank == counts[of_class] - 1)[order]
+    if not last[:first].any():
+        return order
+    others = np.flatnonzero(~last)[:first]
+    return order[np.r_[others, np.setdiff1d(np.arange(len(order)), others)]]
 
 
 def check_sequences(where: str, data: Sequences) -> None:
@@ -321,6 +356,15 @@ def check_range(where: str, array: Numbers) -> None:
             raise ValueError(
                 f"{where} has the number {value:g}, expected at most {FLOAT32_MOST:.2g} in size, as float32 holds"
             )
+
+
+def check_span(where: str, array: Numbers) -> None:
+    """Raises ValueError, which begins with `where`, if the numbers of a column (n, F) are so close together that
+    float32 cannot hold what they are scaled by, though they are not all the same."""
+    span = array.max(0) - array.min(0)
+    if (small := np.flatnonzero((span > 0) & (span < LEAST_SPAN))).size:
+        expected = f"at least {LEAST_SPAN:g}, as float32 needs, or numbers that are all the same"
+        raise ValueError(f"{where}: column {small[0]} spans {span[small[0]]:g}, expected {expected}")
 
 
 def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[str, ...] | None]:

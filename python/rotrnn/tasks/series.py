@@ -223,7 +223,7 @@ class Series:
                 form, train, read, asked, inputs, np.where(counted, targets, np.nan), window, start, first, end
             )
 
-        start = np.arange(train - window + 1)
+        start = np.arange(max(form.first - window + 1, 0), min(train - window, train - 2) + 1)  # each has a target
         training = split(0, train, start, start, start + window)
 
         def part(low: int, high: int) -> WindowSplit:

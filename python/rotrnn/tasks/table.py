@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
+from rotrnn.tasks.columns import Column, featured, seconds
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
 from rotrnn.tasks.task import Index
 
@@ -47,13 +48,27 @@ class Table(OwnData):
     features : tuple of str
         Columns with the features, no targets; if empty, all other columns with a name (a warning names the rest). A
         column that numbers the rows from 0 or 1, or equals a target or `sequence`, is then an error: name the features.
+    categories : tuple of str
+        Features whose cells are texts, with `sequence`: each value of the training rows becomes a feature, 1 in rows
+        with this value.
+    times : tuple of str
+        Features whose cells are times (ISO 8601), with `sequence`: seconds since the first, and the phases of day, week
+        and year that the training rows resolve.
+    missing : str
+        "mean": an empty cell of a feature of numbers becomes the mean of the training rows. If the training rows have
+        empty cells, one more feature marks them. The default: an empty cell is an error. With `sequence`.
     delimiter : str
         Separator of cells of a CSV file: a comma if empty, for a file .tsv a tab.
+
+    `rotrnn.tasks.columns.Column` has the rules.
     """
 
     target: tuple[str, ...] = ("label",)
     sequence: str = ""
     features: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()
+    missing: str = ""
     delimiter: str = ""
 
     files: ClassVar[str] = "a file .csv, .tsv or .parquet"
@@ -66,18 +81,37 @@ class Table(OwnData):
             raise ValueError(f"Table: target is {self.target}, expected the name of a column")
         if both := [name for name in self.features if name in self.target]:
             raise ValueError(f"Table: features has {both[0]!r}, which is a target, expected other columns")
+        if self.missing not in ("", "mean"):
+            raise ValueError(f"Table: missing is {self.missing!r}, expected 'mean', or '' for an error")
+        for key in ("categories", "times", "missing"):
+            if getattr(self, key) and not self.sequence:
+                raise ValueError(
+                    f"Table: {key} is {getattr(self, key)!r} without sequence, expected rows that are steps"
+                )
+        if both := [name for name in self.times if name in self.categories]:
+            raise ValueError(f"Table: times has {both[0]!r}, which is among categories, expected other columns")
         check_delimiter("Table", self.delimiter)
+
+    def featured(self, data: Sequences, train: Index) -> Sequences:
+        """Returns the sequences with the features that columns with gaps, categories and times become."""
+        return featured(data, data.columns, train, self.path) if isinstance(data, Rows) else data
 
     def read(self) -> Sequences:
         """Returns the sequences of the file."""
         table = read_table(self.path, self.delimiter)
         keys = (*self.target, *((self.sequence,) if self.sequence else ()))
-        for name in (*keys, *self.features):
+        for name in (*keys, *self.features, *self.categories, *self.times):
             table.column(name)  # report a wrong name before a column that is taken for a feature
         features = self.features or table.others(keys, "features")
         if not features:
             raise ValueError(f"{self.path}: has no named column besides {', '.join(keys)}, expected one with features")
-        values = np.column_stack([table.numbers(name) for name in features])
+        for key in ("categories", "times"):
+            if other := [name for name in getattr(self, key) if name not in features]:
+                raise ValueError(
+                    f"{self.path}: {key} has {other[0]!r}, expected one of the features {', '.join(features)}"
+                )
+        columns, cells = zip(*(self._cells(table, name) for name in features), strict=True)
+        values = np.column_stack(cells)
         n, T = values.shape
         if self.sequence:
             _, place, of_row = np.unique(table.texts(self.sequence), return_index=True, return_inverse=True)
@@ -95,7 +129,18 @@ class Table(OwnData):
         self._check_same(table, given, order, of_sequence)
         where = f"{self.path}: column {', '.join(map(repr, self.target))}"
         labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
+        if self.categories or self.times or self.missing:
+            return Rows(values, lengths.astype(np.int64), labels, self.per_step, classes, columns=columns)
         return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes)
+
+    def _cells(self, table: Columns, name: str) -> tuple[Column, npt.NDArray[np.float64]]:
+        """Returns a column of features, and its cells as numbers."""
+        if name in self.categories:
+            values, codes = np.unique(table.texts(name), return_inverse=True)
+            return Column(name, "category", tuple(values.tolist())), codes.astype(np.float64)
+        if name in self.times:
+            return Column(name, "time"), table.times(name)
+        return Column(name), table.numbers(name, missing=self.missing == "mean")
 
     def _check_same(self, table: Columns, given: npt.NDArray[Any], rows: Index, of: Index) -> None:
         """Checks that each of the rows has the labels of the row in `of`. ValueError, with the cell, if labels
@@ -109,6 +154,13 @@ class Table(OwnData):
             name, i, first = self.target[column], int(rows[row]), int(of[row])
             expected = f"{others[row, column].item()!r} as in {table.row} {table.rows[first]} of the same sequence"
             raise table.wrong(name, i, f"{expected}, or per_step=true")
+
+
+@dataclass(frozen=True)
+class Rows(Sequences):
+    """Sequences whose values are cells of the columns of a table, before they become features."""
+
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +235,16 @@ class Columns:
         if (wrong := np.flatnonzero(bad)).size:
             raise self.wrong(name, int(wrong[0]), f"a finite number, of at most {FLOAT32_MOST:.2g} in size")
         return numbers
+
+    def times(self, name: str) -> npt.NDArray[np.float64]:
+        """Returns a column of times as seconds since 1970. ValueError, with the row, if a cell is none."""
+        found = np.empty(len(self.column(name)))
+        for i, cell in enumerate(self.texts(name)):
+            try:
+                found[i] = seconds(str(cell))
+            except (ValueError, OverflowError):
+                raise self.wrong(name, i, "a time such as 2026-01-31 12:00") from None
+        return found
 
     def wrong(self, name: str, i: int, expected: str) -> ValueError:
         """Returns the error of the cell of a column in row number i."""

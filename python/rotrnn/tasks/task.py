@@ -136,6 +136,11 @@ class Split(ABC):
         """
         raise NotImplementedError
 
+    def weights(self, index: Index) -> npt.NDArray[np.float64] | None:
+        """Returns the weights (B,) of the sequences at `index` in losses and accuracies, whose mean over the split is
+        1; None if all count the same."""
+        return None
+
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:
         """Returns the labels and lengths at `index` as `batch` does, but lengths are never None.
 
@@ -333,20 +338,24 @@ def majority_baseline(task: Task, split: Split, above: int | None = None) -> flo
 
 def balanced_weights(task: Task) -> tuple[float, ...]:
     """Returns n / (C n_c) for each class c, where n_c of n training labels are of class c, and C classes occur; for
-    each of several bits, the number of zeros divided by the number of ones. A class or bit that does not occur has the
-    weight 1, the mean weight of a label."""
+    each of several bits, the number of zeros divided by the number of ones. Sequences count by their weights (`Split.weights`). A class or
+    bit that does not occur has the weight 1, the mean weight of a label."""
     if task.is_regression:
         raise ValueError(f"class_weights: {task.name} is a regression, expected a task with classes")
     index = _counted_examples(task.train)
     parts = [task.train.labels_and_lengths(index[i : i + ROWS])[0] for i in range(0, len(index), ROWS)]
-    labels = np.concatenate([part.ravel() for part in parts])
+    labels, own = np.concatenate([part.ravel() for part in parts]), task.train.weights(index)
+    each = None if own is None else np.repeat(own, len(labels) // len(own))
     if task.head in BITS:
         bits = labels.reshape(-1, task.n_classes)
-        ones, zeros = (bits == 1).sum(0), (bits == 0).sum(0)
-        weights = np.where(ones * zeros > 0, zeros / np.maximum(ones, 1), 1.0)
+        share: Any = 1 if each is None else each.reshape(bits.shape)
+        ones, zeros = (((bits == value) * share).sum(0) for value in (1, 0))
+        weights = np.where(ones * zeros > 0, zeros / np.where(ones > 0, ones, 1), 1.0)
     else:
-        counts = np.bincount(labels[labels >= 0], minlength=task.n_classes)
-        weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
+        there = labels >= 0
+        counts = np.bincount(labels[there], None if each is None else each[there], task.n_classes)
+        occurs = counts > 0
+        weights = np.where(occurs, counts.sum() / (np.count_nonzero(occurs) * np.where(occurs, counts, 1)), 1.0)
     return tuple(weights.tolist())
 
 

@@ -35,7 +35,7 @@ class Model(Protocol):
 
     def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
 
-    def loss(self, logits: Array, labels: Array, lengths: Array | None) -> Loss: ...
+    def loss(self, logits: Array, labels: Array, lengths: Array | None, weights: Array | None) -> Loss: ...
 
 
 def scaled(accuracy: float, chance: float) -> float:
@@ -56,14 +56,15 @@ class Tally:
     scaled_above: int | None = None
     loss: float = 0.0
     reference: float = 0.0
-    right: int = 0
-    labels: int = 0
-    right_sequences: int = 0
+    right: float = 0
+    labels: float = 0
+    right_sequences: float = 0
     sequences: int = 0
     by_length: dict[int, Counter[str]] = field(default_factory=dict)
 
-    def add(self, found: Loss, lengths: npt.NDArray[np.int64]) -> None:
-        """Adds the results of a batch; `lengths` (B,) are the lengths for a curve over "length"."""
+    def add(self, found: Loss, lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.float64] | None = None) -> None:
+        """Adds the results of a batch; `lengths` (B,) are the lengths for a curve over "length". Accuracies are by the
+        `weights` (B,) of sequences if given, as the loss is; curves count each sequence the same."""
         self.loss += found.mean * found.total
         if found.right is None:
             self.reference += found.reference * found.total
@@ -74,9 +75,10 @@ class Tally:
         counted, right = (array.reshape(*array.shape[:2], -1).sum(2) for array in (found.counted, found.right))
         labels, rights = counted.sum(1), right.sum(1)
         whole = rights == labels
-        self.right += int(rights.sum())
-        self.labels += int(labels.sum())
-        self.right_sequences += int(whole.sum())
+        share = np.ones(len(right), int) if weights is None else weights
+        self.right += (share @ rights).item()
+        self.labels += (share @ labels).item()
+        self.right_sequences += (share @ whole).item()
         self.sequences += len(right)
         if self.curve == "length":
             for length in np.unique(lengths).tolist():
@@ -167,7 +169,8 @@ def evaluate(
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
         logits = logits_of(model, params, one, packed)
-        tally.add(model.loss(logits, one.labels, one.lengths), split.curve_lengths(index, one))
+        weights = split.weights(index)
+        tally.add(model.loss(logits, one.labels, one.lengths, weights), split.curve_lengths(index, one), weights)
     whole = Tally(*of_task)
     for sums in world.tell(tally.sums()):
         whole.add_sums(sums)
@@ -188,7 +191,7 @@ def confusion(
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)
         logits = logits_of(model, params, one)
-        counted = model.loss(logits, one.labels, one.lengths).counted
+        counted = model.loss(logits, one.labels, one.lengths, None).counted
         labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))
         answered = answers != IGNORED
         np.add.at(counts, (labels[answered], answers[answered]), 1)

@@ -98,11 +98,15 @@ class Work:
         self.vectors = vectors_of(state, group_of, device)
         self.metrics = device.asarray(np.zeros(len(METRICS) + 2 * len(self.vectors.groups)))
 
-    def inputs(self, batch: Batch, step: int, share: float) -> dict[str, npt.NDArray[Any]]:
+    def inputs(
+        self, batch: Batch, step: int, share: float, weights: npt.NDArray[np.float64] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
         """Returns the inputs of `run` that change from step to step; this process has a `share` of all labels."""
         values = {"inputs": np.asarray(batch.inputs), "labels": np.asarray(batch.labels)}
         if batch.lengths is not None:
             values["lengths"] = np.asarray(batch.lengths, np.int64)
+        if weights is not None:
+            values["weights"] = weights
         return values | {"step": np.array([step]), "rules": self.rules(step), "share": np.array([share])}
 
     def rules(self, step: int) -> npt.NDArray[np.float64]:
@@ -124,7 +128,7 @@ class Work:
     def run(self, params: Params, inputs: dict[str, Array], ctx: Context) -> Any:
         """Takes a step, and writes its metrics. Returns forward's `saved`."""
         logits, saved = self.model.forward(params, inputs["inputs"], ctx)
-        found = self.model.loss(logits, inputs["labels"], ctx.lengths)
+        found = self.model.loss(logits, inputs["labels"], ctx.lengths, inputs.get("weights"))
         dlogits, loss = found.dlogits, found.mean
         if self.world.size > 1:  # a mean over the labels of all processes
             dlogits, loss = dlogits * inputs["share"].astype(dlogits.dtype), loss * inputs["share"][0]
@@ -195,7 +199,13 @@ class Recorder:
         self.launched: deque[Launched] = deque()
         self.ended = 0.0  # when a step was last found to have ended
 
-    def launch(self, state: State, batch: Batch, places: npt.NDArray[np.int64]) -> bool:
+    def launch(
+        self,
+        state: State,
+        batch: Batch,
+        places: npt.NDArray[np.int64],
+        weights: npt.NDArray[np.float64] | None = None,
+    ) -> bool:
         """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
         import cupy
 
@@ -211,7 +221,7 @@ class Recorder:
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False
         labels = sum(labels for labels, _ in counts)
-        values = self.work.inputs(batch, state.step, own[0] / labels)
+        values = self.work.inputs(batch, state.step, own[0] / labels, weights)
         if key in self.steps:
             self.steps[key].feed.send(values)
         else:

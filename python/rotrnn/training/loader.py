@@ -33,12 +33,13 @@ def batch_order(n: int, seed: int, epoch: int) -> Array:
 
 class Part(NamedTuple):
     """A process's share of a part of a batch, the positions (B,) of its sequences in that part and in the whole batch,
-    and, if the split carries states on, which of them begin anew."""
+    if the split carries states on, which of them begin anew, and the sequences' weights, if they have any."""
 
     batch: Batch
     places: Index
     rows: Index
     new: npt.NDArray[np.bool_] | None = None
+    weights: npt.NDArray[np.float64] | None = None
 
 
 class Loader:
@@ -102,11 +103,12 @@ class Loader:
         for of_part in np.array_split(np.arange(len(index)), self.training.accumulate):
             places = np.array_split(np.arange(len(of_part)), self.world.size)[self.world.rank]
             rows = of_part[places]
+            weights = self.split.weights(index[rows])
             if before is None:
-                parts.append(Part(self.split.batch(index[rows], dtype), places, rows))
+                parts.append(Part(self.split.batch(index[rows], dtype), places, rows, None, weights))
             else:
                 batch, _ = self.split.continued(index[rows], before[rows], dtype)
-                parts.append(Part(batch, places, rows, before[rows] < 0))
+                parts.append(Part(batch, places, rows, before[rows] < 0, weights))
         return parts
 
     def new_rows(self, step: int) -> npt.NDArray[np.bool_]:

@@ -78,7 +78,7 @@ class Stepper:
         if self.recorder is None:
             return False
         one, *others = self.loader.parts(state.step)
-        return not others and self.recorder.launch(state, one.batch, one.places)
+        return not others and self.recorder.launch(state, one.batch, one.places, one.weights)
 
     def settle(self, state: State, but: int = 0) -> list[dict[str, Any]]:
         """Waits for all launched steps but so many, and returns their records.
@@ -128,6 +128,8 @@ class Stepper:
         counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
+        if not labels:
+            raise ValueError("no label of the batch counts, expected one that does")
         total: dict[str, Array] = {}
         own_loss = own_right = 0.0
         own_reports: dict[str, float] = {}
@@ -151,7 +153,8 @@ class Stepper:
                 after.append(saved.blocks.state)
             dlogits, share = np.zeros_like(logits), count / labels
             if count:
-                found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths)
+                weights = None if part.weights is None else self.device.asarray(part.weights)
+                found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths, weights)
                 dlogits = found.dlogits * logits.dtype.type(share)
                 own_loss += found.mean * count
                 own_right += math.nan if found.right is None else int(np.count_nonzero(found.right))
