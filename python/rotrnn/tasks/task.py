@@ -338,8 +338,8 @@ def majority_baseline(task: Task, split: Split, above: int | None = None) -> flo
 
 def balanced_weights(task: Task) -> tuple[float, ...]:
     """Returns n / (C n_c) for each class c, where n_c of n training labels are of class c, and C classes occur; for
-    each of several bits, the number of zeros divided by the number of ones. Sequences count by their weights (`Split.weights`). A class or
-    bit that does not occur has the weight 1, the mean weight of a label."""
+    each of several bits, the number of zeros divided by the number of ones. Sequences count by their weights
+    (`Split.weights`). A class or bit that does not occur has the weight 1, the mean weight of a label."""
     if task.is_regression:
         raise ValueError(f"class_weights: {task.name} is a regression, expected a task with classes")
     index = _counted_examples(task.train)
