@@ -23,7 +23,17 @@ from rotrnn.cli import main
 from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import GRIDS, _write, evaluated, layer_series, lines_of, longest, median_iterations, series_of, spread
+from rotrnn.plots.runs import (
+    GRIDS,
+    _write,
+    evaluated,
+    layer_series,
+    lines_of,
+    longest,
+    median_iterations,
+    series_of,
+    spread,
+)
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, in_parts, looks, same_limits, smooth
 from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
@@ -204,7 +214,9 @@ def test_norms_of_configurations() -> None:
     figure = plots.compare_norms({"lru": deep, "rotrnn": deep[:1]})
     lru, rotrnn = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["lru (2 runs)", "rotrnn"]
-    drawn = [line.get_xydata().tolist() for line in lru.get_lines() if line.get_color() == lru.get_lines()[2].get_color()]
+    drawn = [
+        line.get_xydata().tolist() for line in lru.get_lines() if line.get_color() == lru.get_lines()[2].get_color()
+    ]
     assert drawn == [[[0, 2], [10, 4]], [[0, 4], [10, 6]]]
     np.testing.assert_allclose(lines(rotrnn)["layer 2"], [[0, 2], [10, 4]])
     assert lru.get_ylim() == rotrnn.get_ylim()
