@@ -25,7 +25,6 @@ from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
 from rotrnn.plots.runs import (
     GRIDS,
-    _write,
     evaluated,
     layer_series,
     lines_of,
@@ -33,6 +32,7 @@ from rotrnn.plots.runs import (
     median_iterations,
     series_of,
     spread,
+    write_figures,
 )
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, in_parts, looks, same_limits, smooth
 from rotrnn.tasks import Copy
@@ -401,7 +401,7 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
         assert several == [tmp_path / "new" / f"digits-{name}.{kind}" for name in names]
         assert all(path.read_bytes().startswith(first) for path in several)
     figure = plots.run_figures(tmp_path / "run")["learning"]
-    assert _write({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
+    assert write_figures({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
     assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
 
     figures = plots.run_figures(tmp_path / "run")

@@ -69,7 +69,7 @@ def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     """
     check_folder("plot: run_dir", run_dir)
     place = _place("plot", Path(run_dir, "plots") if out is None else out)
-    return _write(run_figures(run_dir), place)
+    return write_figures(run_figures(run_dir), place)
 
 
 def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
@@ -280,7 +280,7 @@ def carried_steps(task: Task) -> float | None:
 def compare(folders: Folders, out: str | os.PathLike[str]) -> list[Path]:
     """Writes the figures of several runs (`comparison_figures`) into `out`, as `plot` does. Returns their paths."""
     place = _place("compare", out)
-    return _write(comparison_figures(folders), place)
+    return write_figures(comparison_figures(folders), place)
 
 
 def comparison_figures(folders: Folders) -> dict[str, Figure]:
@@ -395,7 +395,7 @@ def _is_picture(path: Path) -> bool:
     return path.suffix[1:].lower() in FigureCanvasBase.filetypes and not path.is_dir()
 
 
-def _write(figures: Mapping[str, Figure], out: Path) -> list[Path]:
+def write_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
     """Each figure as NAME.png in the folder `out`. If `out` ends as a picture does, in .png, .svg or .pdf, the figures
     are such pictures beside each other: one as `out`, several as STEM-NAME.svg."""
     if _is_picture(out):
