@@ -2,10 +2,11 @@
 
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
-The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs together
-that docs/results.md shows (DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the
-numbers alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
+The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into
+benchmarks/results/training/ NAME.json with all numbers (of each seed, at each length, and of each validation too),
+the pictures that docs/results.md shows, of these numbers (benchmarks/curves.py) or of all runs together
+(DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the numbers alone: --pages writes
+it again and trains nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import curves
 from benchmarks.measure import RESULTS, ROOT
-from benchmarks.record import record, reduced
+from benchmarks.record import picture, record, reduced
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
 from rotrnn.training.evaluation import scaled
@@ -177,16 +179,20 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
     runs = find_runs(folders)
     rows = [one.row() for one in collect(runs)]
     FOLDER.mkdir(exist_ok=True)
+    from_record = {f"{one}.png": draw for one, draw in curves.PICTURES.items() if one.rpartition("-")[0] == name}
     recorded = {
         "commands": commands,
         "circumstances": _circumstances(runs, rows, jobs),
         "majority": _majority(runs),
         "remarks": [],
-        "pictures": [path.name for path in _pictures(name, folders, drawn)],
+        "pictures": [*from_record, *(path.name for path in _pictures(name, folders, drawn))],
         "rows": [numbers(row) for row in rows],
         "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
-    return page(name, record(FOLDER / f"{name}.json", recorded))
+    kept = record(FOLDER / f"{name}.json", recorded)
+    for path, draw in from_record.items():
+        picture(draw(), FOLDER / path)
+    return page(name, kept)
 
 
 def numbers(row: Row) -> Row:
@@ -213,7 +219,8 @@ def _pictures(name: str, folders: Sequence[Path], drawn: Path) -> list[Path]:
     """Draws the runs; returns copies of the pictures that docs/results.md shows, named after the training."""
     shown = {FOLDER / f"{name}-{path.name}": path for path in compare(folders, drawn)}
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    return [reduced(Path(shutil.copyfile(shown[path], path))) for path in shown if f"/training/{path.name})" in text]
+    told = [path for path in shown if f"/training/{path.name})" in text and path.stem not in curves.PICTURES]
+    return [reduced(Path(shutil.copyfile(shown[path], path))) for path in told]
 
 
 def _validation(run: Run) -> dict[str, list[Any]]:

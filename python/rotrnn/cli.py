@@ -901,8 +901,8 @@ def _estimate_parser(commands: Any) -> None:
         "estimate time and memory of training a recipe",
         """\
 Runs the first steps of a recipe, evaluates a few batches, and estimates the time of the whole training. Writes nothing.
-With --stand-in, a generated task generates only a few examples, and a task with published files uses random data of
-the same shape instead, so the files are not needed.""",
+With --stand-in, a generated task generates only a few examples if it has a setting for their number, and a task with
+published files uses random data of the same shape instead, so the files are not needed.""",
         """\
 rotrnn estimate listops-rotrnn
 rotrnn estimate image-lru --stand-in --steps 20""",

@@ -30,6 +30,8 @@ from rotrnn.training.results import collect, duration, find_runs, read_runs, ren
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, plan, run_sweep
 
+EXAMPLES = 64
+"""Examples of each split for an estimate."""
 CAPS = GRIDS["caps"].file
 """What an evaluation with the grid of `Figure.evaluate` is written to, in the folder of its run."""
 
@@ -92,13 +94,15 @@ def paper_figures() -> dict[str, PaperFigure]:
 
 def _read(name: str, table: dict[str, Any]) -> PaperFigure:
     def sweeps(key: str) -> tuple[Sweep, ...]:
-        listed = ({k: tuple(v) if isinstance(v, list) else v for k, v in one.items()} for one in table.get(key, ()))
-        return tuple(Sweep(**one) for one in listed)
+        return tuple(Sweep(**_in_tuples(one)) for one in table.get(key, ()))
 
     full = sweeps("full")
     small = sweeps("small") or tuple(sweep.small() for sweep in full)
-    rest = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
-    return PaperFigure(name, **{**rest, "full": full, "small": small})
+    return PaperFigure(name, **{**_in_tuples(table), "full": full, "small": small})
+
+
+def _in_tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
 def finished(places: Sequence[str | os.PathLike[str]]) -> dict[str, Run]:
@@ -141,7 +145,7 @@ def cost(
         for recipe in some.values():
             groups.setdefault(f"{recipe.source.recipe} {recipe.source.configuration}".strip(), []).append(recipe)
         for label, recipes in groups.items():
-            yield label, len(recipes), estimate(recipes[0], steps, stand_in=256).seconds
+            yield label, len(recipes), estimate(recipes[0], steps, stand_in=EXAMPLES).seconds
 
 
 def make(
