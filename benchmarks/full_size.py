@@ -70,10 +70,10 @@ RECORDED = {"listops-rotrnn": "listops-2048", "listops-lru": "listops-2048-lru"}
 CORES = f"""\
 Runs whose data are generated, by `python -m benchmarks.full_size --cores`: processor time of a step of a whole
 batch, the mean of {WHOLE} steps behind the first, in a process of one thread. Hours are these times the published
-steps, without evaluations; two cores train two seeds in that time. Rows measured beside other work are too high, by
-up to a half: the load is in full_size_cores.json. Layers that iterate take longer later in training. "bf16" is
-measured where the processor has products of bfloat16. "Recorded bf16" is the time of trainings in
-benchmarks/results/training, of LRU with half the states.
+steps, without evaluations; two cores train two seeds in that time. The load is the number of processes that wanted
+the two cores: beside other work these times are too high, by half in one comparison. Layers that iterate take
+longer later in training. "bf16" is measured where the processor has products of bfloat16. "Recorded bf16" is the
+time of trainings in benchmarks/results/training, of LRU with half the states.
 """
 
 
@@ -148,14 +148,15 @@ def table_of_cores(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
         "| run | parameters | batch | steps | float32, s a step | core-hours | bf16, s a step | core-hours "
-        "| recorded bf16, s a step | core-hours |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| recorded bf16, s a step | core-hours | on | load |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|",
     ]
     for one in rows:
         times = [one["float32"], one["bf16"], recorded_seconds(one["run"])]
         cells = [f"{s:.2f} | {s * one['steps'] / 3600:,.1f}" if s is not None else " | " for s in times]
+        where = f"{one['machine']['cpu']}, {one['machine']['simd']} | {one['load']:.0f}"
         size = f"{one['parameters']:,} | {one['batch']} | {one['steps']:,}"
-        lines.append(f"| {GENERATED[one['run']]} | {size} | {' | '.join(cells)} |")
+        lines.append(f"| {GENERATED[one['run']]} | {size} | {' | '.join(cells)} | {where} |")
     return "\n".join(lines) + "\n"
 
 

@@ -495,7 +495,7 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
         (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     (axes,) = plots.comparison_figures([tmp_path])["length"].axes
     np.testing.assert_allclose([line.get_xydata()[0] for line in axes.get_lines()[:2]], [[5, 50], [5, 90]])
-    assert axes.get_lines()[0].get_label() == "task.name=toy,model.layer=lru (2 runs)"
+    assert axes.get_lines()[0].get_label() == "task=toy,layer=lru (2 runs)"
     np.testing.assert_allclose(lines(axes)[f"longest in a batch ({toy.T})"][:, 0], toy.T)
 
 
@@ -555,7 +555,7 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
         (tmp_path / "seed=0" / "iterations.json").write_text(text, encoding="utf-8")
         with pytest.warns(UserWarning, match=f"skipped.*: .*{message}"):
             (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
-        np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
+        np.testing.assert_allclose(lines(axes)["task=toy,layer=lru"], [[2, 70], [8, 70]])  # the other run's
         with pytest.raises(ValueError, match=message):
             evaluated(Run(tmp_path / "seed=0"), "accuracy", GRIDS["caps"])
 

@@ -203,7 +203,7 @@ def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
     for i, override in enumerate(("layer.r_max=0.5", "layer.r_max=0.6", "training.seed=7")):
         put(tmp_path / "runs", str(i), load_recipe(tmp_path / "toy.toml", [override]), 0.5, 0.5)
     assert [row["configuration"] for row in rows(tmp_path / "runs")] == [f"layer.r_max={r}" for r in (0.5, 0.6, 1.0)]
-    assert [row["configuration"] for row in rows(tmp_path / "runs" / "1")] == ["task.name=toy,model.layer=lru"]
+    assert [row["configuration"] for row in rows(tmp_path / "runs" / "1")] == ["task=toy,layer=lru"]
 
 
 def test_recipes_are_named_where_there_are_several(runs, tmp_path):

@@ -302,7 +302,7 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
         return names
     flat = [_flat(recipe) for recipe in recipes]
     places = distinguishing(flat) or list(NAMING)
-    return [",".join(f"{place}={one[place]}" for place in places if place in one) for one in flat]
+    return [",".join(f"{NAMING.get(place, place)}={one[place]}" for place in places if place in one) for one in flat]
 
 
 TASK = "task.name"
