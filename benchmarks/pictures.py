@@ -3,7 +3,8 @@
     python -m benchmarks.pictures [NAME ...] [--out DIR] [--short]
 
 Each is written to DIR/NAME (benchmarks/results); `--short` takes fewer steps where a picture is computed. Pictures of
-recorded trainings, training/NAME-FIGURE.png, are drawn by `python -m benchmarks.training NAME`, which trains.
+trainings whose records do not have what is drawn, other training/NAME-FIGURE.png, are drawn by
+`python -m benchmarks.training NAME`, which trains.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import pathfinder, recall, report, sequential, tiles
+from benchmarks import curves, pathfinder, recall, report, sequential, tiles
 from benchmarks.measure import RESULTS, ROOT
 from benchmarks.record import picture
 from rotrnn.plots import run_figures
@@ -69,6 +70,7 @@ PICTURES: dict[str, Callable[[bool], Figure]] = {
     "rotational-memory.png": lambda short: rotational_memory.draw(3000 if short else 1_000_000),
     "sequential.png": of_sequential,
     "tiles.png": lambda short: tiles.draw(recorded("tiles")["results"]),
+    **{f"training/{name}.png": lambda short, one=one: one() for name, one in curves.PICTURES.items()},
     **{f"theory/{name}.png": lambda short, one=one: one() for name, one in theory.PICTURES.items()},
 }
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks.training [NAME ...] [--jobs N] [--sweeps DIR] [--pages]
 
-The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into benchmarks/results/training/
-NAME.json with all numbers (of each seed, at each length, and of each validation too), the pictures of all runs together
-that docs/results.md shows (DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the
-numbers alone: --pages writes it again and trains nothing. Failed runs are counted and listed.
+The sweeps are in DIR (sweeps/): stopped runs continue, finished ones are kept. Writes into
+benchmarks/results/training/ NAME.json with all numbers (of each seed, at each length, and of each validation too),
+the pictures that docs/results.md shows, of these numbers (benchmarks/curves.py) or of all runs together
+(DIR/NAME/pictures has all), and the page NAME.md with commands and tables, made of the numbers alone: --pages writes
+it again and trains nothing. Failed runs are counted and listed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import curves
 from benchmarks.measure import RESULTS, ROOT
-from benchmarks.record import record, reduced
+from benchmarks.record import picture, record, reduced
 from rotrnn.plots import compare
 from rotrnn.tasks.task import Task, majority_baseline
 from rotrnn.training.evaluation import scaled
@@ -86,8 +88,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops": ("listops-rotrnn-small --seeds 0..2", "listops-lru-small --seeds 0..2"),
     "listops-2048": (f"listops-rotrnn {LONG}",),
     "listops-2048-lru": (f"listops-lru {LONG} --set layer.d_state=128",),
-    "listops-norms": ("listops-norms-small --seeds 0..2",),
-    "listops-norms-more": ("listops-norms-small --seeds 3..4",),
+    "listops-norms": ("listops-norms-small",),
     "listops-ladder": ("listops-ladder-small",),
     "listops-s4d-ablations": ("listops-s4d-ablations-small",),
     "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
@@ -119,38 +120,30 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "--set model.n_layers=2 --set layer.d_state=8 --set optimiser.lr=3e-3 "
         '--set \'optimiser.no_decay=["recurrent","norm*","*bias"]\'',
     ),
-    "A5-carry-delta": (f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_2} {DELTA_4} {LSTM}",),
-    "A5-carry-delta-more": (
-        f"word-problem-carry-delta-small --grid task.group=A5 --seeds 3..4 {DELTA_2} {LSTM}",
-        "word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 --variant lstm-length-32",
+    "A5-carry-delta": (
+        f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_4}",
+        f"word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 {DELTA_2} {LSTM} --variant lstm-length-32",
     ),
-    "S5-carry-delta": (f"word-problem-carry-s5-small {DELTA_4}",),
-    "S5-carry-delta-more": (
-        f"word-problem-carry-s5-small {DELTA_2} {LSTM}",
+    "S5-carry-delta": (
+        f"word-problem-carry-s5-small {DELTA_2} {DELTA_4} {LSTM}",
         "word-problem-carry-s5-small --variant delta-4-length-32 --seeds 3..4",
     ),
-    "A5-delta": ("word-problem-delta-small --grid task.group=A5",),
-    "A5-delta-more": (
+    "A5-delta": (
+        "word-problem-delta-small --grid task.group=A5",
         "word-problem-delta-small --grid task.group=A5 --seeds 3..4 --variant delta-2 --variant delta-4-gated",
     ),
     "A5-fixed_point": (
         "word-problem-fixed_point-small --grid task.group=A5 --steps 5000 --set layer.solver=iteration "
         "--set layer.gradient=one_step --set optimiser.lr=5e-3",
     ),
-    "A5-fixed_point-direct": (VECTOR,),
-    "A5-fixed_point-direct-more": (f"{VECTOR} --seeds 3..4",),
-    "A5-carry-fixed_point": (f"{VECTOR} {CARRIED}",),
-    "A5-carry-fixed_point-more": (f"{VECTOR} {CARRIED} --seeds 3..4",),
+    "A5-fixed_point-direct": (f"{VECTOR} --seeds 0..4",),
+    "A5-carry-fixed_point": (f"{VECTOR} {CARRIED} --seeds 0..4",),
     "A5-limits": ("word-problem-iterations-small",),
-    "A5-limits-more": ("word-problem-iterations-small --seeds 1..2 --grid layer.train_iterations=16,rounded_gamma",),
-    "A5-limits-gamma": ("word-problem-iterations-small --seeds 2 --grid layer.train_iterations=rounded_gamma",),
-    "A5-depth": ("word-problem-depth-small --seeds 0 --steps 2000",),
-    "A5-depth-more": ("word-problem-depth-small --seeds 1..2 --steps 2000",),
+    "A5-depth": ("word-problem-depth-small --steps 2000",),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "A5-carry-bedouin-more": (f"{BEDOUIN} --seeds 3..4",),
-    "A5-carry-bedouin-ranks": (f"{BEDOUIN} --grid layer.rank=1,2 --seeds 0",),
-    "A5-carry-bedouin-ranks-more": (f"{BEDOUIN} --grid layer.rank=1,2 --seeds 1",),
+    "A5-carry-bedouin-ranks": (f"{BEDOUIN} --grid layer.rank=1,2 --seeds 0..1",),
     "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
     "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
     "S5-more": (f"word-problem-small --grid task.group=S5 {SHORTER} {MORE}",),
@@ -162,8 +155,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
     "copy-conv": ("copy-conv-small --steps 10000",),
     "copy-conv-more": ("copy-conv-small --steps 10000 --variant bedouin-1 --seeds 1..2",),
-    "copy-ablations": ("copy-ablations-small --seeds 0",),
-    "copy-ablations-more": ("copy-ablations-small --seeds 1..2",),
+    "copy-ablations": ("copy-ablations-small",),
     "copy-depth": ("copy-depth-small --seeds 0",),
     "copy-fixed_point": ("copy-fixed_point-small",),
     "brackets": (f"brackets-small {' '.join(f'--variant {one}' for one in BRACKETS)}",),
@@ -187,16 +179,20 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
     runs = find_runs(folders)
     rows = [one.row() for one in collect(runs)]
     FOLDER.mkdir(exist_ok=True)
+    from_record = {f"{one}.png": draw for one, draw in curves.PICTURES.items() if one.rpartition("-")[0] == name}
     recorded = {
         "commands": commands,
         "circumstances": _circumstances(runs, rows, jobs),
         "majority": _majority(runs),
         "remarks": [],
-        "pictures": [path.name for path in _pictures(name, folders, drawn)],
+        "pictures": [*from_record, *(path.name for path in _pictures(name, folders, drawn))],
         "rows": [numbers(row) for row in rows],
         "validation": {"/".join(run.folder.parts[-2:]): _validation(run) for run in runs},
     }
-    return page(name, record(FOLDER / f"{name}.json", recorded))
+    kept = record(FOLDER / f"{name}.json", recorded)
+    for path, draw in from_record.items():
+        picture(draw(), FOLDER / path)
+    return page(name, kept)
 
 
 def numbers(row: Row) -> Row:
@@ -223,7 +219,8 @@ def _pictures(name: str, folders: Sequence[Path], drawn: Path) -> list[Path]:
     """Draws the runs; returns copies of the pictures that docs/results.md shows, named after the training."""
     shown = {FOLDER / f"{name}-{path.name}": path for path in compare(folders, drawn)}
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    return [reduced(Path(shutil.copyfile(shown[path], path))) for path in shown if f"/training/{path.name})" in text]
+    told = [path for path in shown if f"/training/{path.name})" in text and path.stem not in curves.PICTURES]
+    return [reduced(Path(shutil.copyfile(shown[path], path))) for path in told]
 
 
 def _validation(run: Run) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""The command `rotrnn`: train, sweep, results, eval, export, generate, estimate, data, plot, groups, info."""
+"""The command `rotrnn`: train, sweep, results, eval, export, generate, estimate, data, plot, figure, groups, info."""
 
 from __future__ import annotations
 
@@ -57,12 +57,15 @@ from rotrnn.training.recipe import (
     shipped,
 )
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import check_out, collect, find_runs, markdown, read_runs, render, write
+from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render, write
 from rotrnn.training.run import Run
 from rotrnn.training.slurm import launch
 from rotrnn.training.state import initial_state
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
 
+SWEEPS = Path("sweeps")
+FIGURES = Path("figures")
+"""The folders of sweeps and of figures, unless --out says otherwise."""
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 FAILED = 2
 
@@ -209,7 +212,7 @@ def _sweep(args: argparse.Namespace) -> None:
             variants=args.variant,
             overrides=_overrides(args, "steps"),
         )
-        folder = args.out or Path("sweeps", Path(args.recipe).stem)
+        folder = args.out or SWEEPS / Path(args.recipe).stem
         how: dict[str, Any] = {"retry": args.retry, "say": say, "device": args.device}
         if args.slurm_option and not args.launcher:
             raise ValueError(f"--slurm-option {args.slurm_option[0]}: expected --launcher slurm with it")
@@ -414,6 +417,34 @@ def _plot(args: argparse.Namespace) -> None:
         print(path)
 
 
+def _figure(args: argparse.Namespace) -> None:
+    from rotrnn.plots import figures  # matplotlib is an optional extra
+
+    if args.list:
+        print(markdown(figures.listing([FIGURES, *(args.runs or [SWEEPS])])), end="")
+        return
+    if args.name is None:
+        raise ValueError("figure: expected NAME, or --list")
+    seeds = parse_seeds(args.seeds) if args.seeds else ()
+    how: dict[str, Any] = {"full": args.full, "seeds": seeds, "overrides": _overrides(args, "steps")}
+    one = pick("figure", args.name, figures.paper_figures())
+    if args.estimate:
+        total = 0.0
+        for label, count, seconds in figures.cost(args.name, **how):
+            total += count * seconds
+            print(f"{label}: {plural(count, 'run')} of {duration(seconds)}", flush=True)
+        print(f"in total {duration(total)}, one run after the other")
+        return
+    _check_out(args.out)
+    recipes = [recipe for some in one.runs(**how).values() for recipe in some.values()]
+    for name, task in {recipe.tables()["task"]["name"]: recipe.task for recipe in recipes}.items():
+        _check_files(task, f"rotrnn data {name} --stand-in --out DIR, then --set task.data_dir=DIR")
+    folder = args.out or Path(FIGURES, args.name + ("-full" if args.full else ""))
+    more: dict[str, Any] = {"places": args.runs or [SWEEPS], "retry": args.retry, "device": args.device}
+    for path in figures.make(args.name, folder, jobs=args.jobs, say=say, **how, **more):
+        print(path)
+
+
 def _groups(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.set)
     model = recipe.build(recipe.task.shape)
@@ -584,6 +615,7 @@ def _parser() -> argparse.ArgumentParser:
         _estimate_parser,
         _data_parser,
         _plot_parser,
+        _figure_parser,
         _groups_parser,
         _info_parser,
     ):
@@ -869,8 +901,8 @@ def _estimate_parser(commands: Any) -> None:
         "estimate time and memory of training a recipe",
         """\
 Runs the first steps of a recipe, evaluates a few batches, and estimates the time of the whole training. Writes nothing.
-With --stand-in, a generated task generates only a few examples, and a task with published files uses random data of
-the same shape instead, so the files are not needed.""",
+With --stand-in, a generated task generates only a few examples if it has a setting for their number, and a task with
+published files uses random data of the same shape instead, so the files are not needed.""",
         """\
 rotrnn estimate listops-rotrnn
 rotrnn estimate image-lru --stand-in --steps 20""",
@@ -937,8 +969,8 @@ same with `layer.tol=0.1,0.01` and RUN/tolerances.json, was run.
 
 For several runs, or a folder of runs, written to DIR/plots, or to `plots` next to the runs: learning curves, accuracies
 on the test split, and, if the runs have them, accuracy against length, hidden states and iterations. Runs whose recipes
-differ only in the seed form one line, their mean, with a band from minimum to maximum. A warning names runs that cannot
-be read.
+differ only in the seed have lines of one colour. A picture has eight configurations at most. A warning names runs that
+cannot be read.
 
 Prints the paths of the plots. Needs matplotlib (pip install 'rotrnn[plot]').""",
         """\
@@ -955,6 +987,51 @@ rotrnn plot runs/sweep""",
         help="folder for the plots; or DIR/STEM.svg, also .pdf or .png: plots DIR/STEM-NAME of that kind",
     )
     _add_trust(one)
+
+
+def _figure_parser(commands: Any) -> None:
+    one = _command(
+        commands,
+        "figure",
+        _figure,
+        "a figure or table of a paper: train, draw, and write its page",
+        """\
+Trains the runs that a figure or table of a paper needs and that are not there, draws them together, and writes DIR with
+the pictures and figure.md: commands, table and pictures. At the small size, made for two cores, or with --full at the
+size of the paper.
+
+After any interruption the same command goes on. Repeated after its end it trains nothing and draws again. Finished runs
+of the same recipe and seed below `sweeps`, or the folders of --runs, are taken as they are.
+
+--list prints all figures: how many of their runs are finished, of how many, for both sizes; and how long the small size
+took where it was recorded, all runs one after the other. --estimate runs a few steps of each configuration and
+estimates the rest. Needs matplotlib (pip install 'rotrnn[plot]').""",
+        """\
+rotrnn figure --list
+rotrnn figure lru-ladder --jobs 2
+rotrnn figure rotrnn-table1 --full --estimate --set task.data_dir=data
+rotrnn figure fixed-point-table2 --full --set training.precision=bf16 --seeds 0
+rotrnn figure fixed-point-fig1 --runs results/A5 --out pictures""",
+    )
+    one.add_argument("name", nargs="?", metavar="NAME", help="name of a figure, as --list has them")
+    one.add_argument("--list", action="store_true", help="print all figures, and what there is of them")
+    one.add_argument("--full", action="store_true", help="at the size of the paper")
+    one.add_argument("--estimate", action="store_true", help="estimate the time; trains and writes nothing")
+    one.add_argument(
+        "--runs",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help=f"take finished runs in or below this folder; may be repeated (default: {SWEEPS})",
+    )
+    one.add_argument("--seeds", metavar="A..B|A,B,...", help="seeds of the runs, instead of the figure's")
+    _add_set(one, "section.key=value", "replace a setting in every run")
+    _add_steps(one)
+    default = "figures/NAME, or figures/NAME-full"
+    one.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the figure (default: {default})")
+    _add_device(one)
+    one.add_argument("--jobs", type=_positive, default=1, metavar="N", help="number of runs at a time (default: 1)")
+    one.add_argument("--retry", action="store_true", help="resume failed runs too, and mend damaged ones")
 
 
 def _groups_parser(commands: Any) -> None:

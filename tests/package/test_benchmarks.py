@@ -25,7 +25,8 @@ from rotrnn import _cpu
 from rotrnn.cli import _parser
 from rotrnn.nn.layer import form_leaves
 from rotrnn.nn.registry import LAYERS
-from rotrnn.tasks import Brackets, Digits, Recall
+from rotrnn.tasks import Brackets, Digits, Recall, Released
+from rotrnn.training.recipe import load_recipe
 from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(training, "FOLDER", tmp_path / "results")
     arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
     folder = training.sweep(arguments, tmp_path / "sweep", 2)
-    name, drawn = "listops-2048", tmp_path / "pictures"
+    name, drawn = "digits-normalise", tmp_path / "pictures"
     text = training.report(name, [f"rotrnn sweep {arguments}"], [folder], 2, drawn)
     assert text.startswith(f"# {name}\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
     assert "| digits-lru    | 2 " in text
@@ -71,8 +72,8 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(row["best"]["accuracy"]["each"]) == 2
     assert text == training.page(name, json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8")))
     assert {"learning.png", "scores.png"} <= {path.name for path in drawn.iterdir()}
-    assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-learning.png"]
-    assert f"]({name}-learning.png)" in text
+    assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-norms_over_training.png"]
+    assert f"]({name}-norms_over_training.png)" in text
     assert training.report("digits", [], [folder], 2, drawn).count("![") == 0  # nobody shows a picture of these
 
 
@@ -218,6 +219,34 @@ def test_what_a_full_size_run_would_take(tmp_path: Path, monkeypatch: pytest.Mon
     full_size.main()
     assert json.loads((tmp_path / "full_size.json").read_text(encoding="utf-8")) == [*rows, other]
     assert (tmp_path / "full_size.md").read_text(encoding="utf-8").count("\n| ") == 3
+
+
+def test_what_a_core_takes_for_generated_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of a small recipe; the page that is there is that of the records."""
+    full_size_page = (full_size.RESULTS / "full_size.md").read_text(encoding="utf-8")
+    for name in ("full_size.json", "full_size_cores.json", "training"):
+        (tmp_path / name).symlink_to(full_size.RESULTS / name)
+    monkeypatch.setattr(full_size, "RESULTS", tmp_path)
+    full_size.write_up()
+    assert (tmp_path / "full_size.md").read_text(encoding="utf-8") == full_size_page
+    monkeypatch.setattr(full_size, "WHOLE", 1)
+    small = ["training.batch=4", "model.d_model=8", "model.n_layers=1", "layer.d_state=4"]
+    recipe = load_recipe("word-problem-carry-delta-small", [*small, "layer.heads=2", "task.samples=2000"])
+    monkeypatch.setattr(full_size, "generated", lambda name: recipe)
+    row = full_size.measure_cores("word-problem lstm")
+    assert (row["batch"], row["steps"]) == (4, 8000)
+    assert row["float32"] > 0
+    assert (row["bf16"] is None) == (_cpu.bf16_by() == "float32")
+    assert full_size.table_of_cores([row]).splitlines()[-1].startswith("| A5 or S5, lstm | ")
+    assert full_size.recorded_seconds("listops-lru") == pytest.approx(2 / 3.786137)  # two threads
+    assert full_size.recorded_seconds("brackets lstm") is None
+
+
+def test_runs_whose_data_are_generated_are_those_of_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in full_size.GENERATED:
+        recipe = full_size.generated(name)
+        assert not isinstance(recipe.task, Released)
+        assert recipe.source.configuration.partition(",")[0] == name.partition(" ")[2]
 
 
 def test_quick_run_of_pathfinder() -> None:

@@ -23,8 +23,18 @@ from rotrnn.cli import main
 from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
 from rotrnn.plots.confusion import FEW, MOST, most_confused
-from rotrnn.plots.runs import GRIDS, _write, evaluated, layer_series, longest, median_iterations, series_of, spread
-from rotrnn.plots.style import BLUE, ORANGE, USUAL, across, looks, smooth
+from rotrnn.plots.runs import (
+    GRIDS,
+    evaluated,
+    layer_series,
+    lines_of,
+    longest,
+    median_iterations,
+    series_of,
+    spread,
+    write_figures,
+)
+from rotrnn.plots.style import BLUE, ORANGE, USUAL, in_parts, looks, same_limits, smooth
 from rotrnn.tasks import Copy
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
@@ -37,12 +47,6 @@ pytestmark = pytest.mark.whole
 
 def lines(axes: Any) -> dict[str, np.ndarray]:
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
-
-
-def bands(axes: Any) -> list[np.ndarray]:
-    """Returns (minimum, maximum) y of every band."""
-    found = [collection.get_paths()[0].vertices[:, 1] for collection in axes.collections]
-    return [(y.min(), y.max()) for y in found]
 
 
 def legend(figure: Any) -> list[str]:
@@ -121,14 +125,35 @@ def test_series_of_a_log() -> None:
 # ---- several runs in one picture ----
 
 
-def test_runs_are_put_together_where_all_of_them_are() -> None:
-    whole = np.array([2, 4, 6]), np.array([1.0, 2, 3])
-    short = np.array([2, 4]), np.array([3.0, 6])
-    at, mean, low, high = across([whole, short])
-    assert at.tolist() == [2, 4]
-    assert mean.tolist() == [2, 4]
-    assert low.tolist() == [1, 2]
-    assert high.tolist() == [3, 6]
+@pytest.mark.parametrize(
+    ("names", "sizes"),
+    [
+        ([], []),
+        (["a"], [1]),
+        ([f"{i}" for i in range(8)], [8]),
+        ([f"{i}" for i in range(9)], [5, 4]),
+        ([f"{i}" for i in range(17)], [6, 6, 5]),
+        ([f"{layer},n={n}" for layer in "abc" for n in range(5)], [5, 5, 5]),
+        ([f"a,n={n}" for n in range(11)], [8, 3]),
+        (["a,1", "a,2", *"bcdefgh"], [5, 4]),
+    ],
+)
+def test_many_configurations_are_drawn_in_parts(names: list[str], sizes: list[int]) -> None:
+    parts = in_parts(dict.fromkeys(names, 0))
+    assert [len(part) for part in parts] == (sizes or [0])
+    assert [name for part in parts for name in part] == names
+
+
+def test_parts_of_a_drawing_have_the_same_limits() -> None:
+    axes = []
+    for least, most in ((0, 3), (2, 5)):
+        figure = plots.accuracy_by_tolerance({"a": [(np.array([0.1, 1.0]) * 10**most, np.array([least, most]) / 10)]})
+        axes += figure.axes
+    before = [(one.get_xlim(), one.get_ylim()) for one in axes]
+    assert before[0] != before[1]
+    same_limits([one.figure for one in axes])
+    assert axes[0].get_xlim() == axes[1].get_xlim() == (before[1][0][0], before[0][0][1])  # falls to the right
+    assert axes[0].get_ylim() == axes[1].get_ylim()
 
 
 def test_every_configuration_looks_different() -> None:
@@ -141,10 +166,12 @@ def test_learning_of_configurations() -> None:
     one = [(steps, np.full(10, 0.25))]
     figure = plots.compare_learning({"a": group, "b": one}, {"a": group, "b": one}, {"a": group, "b": one})
     for axes, factor in zip(figure.axes, (1, 1, 100), strict=True):
-        np.testing.assert_allclose(lines(axes)["a (2 runs)"][:, 1], factor * np.linspace(0, 0.7, 10))
-        np.testing.assert_allclose(lines(axes)["b"][:, 1], factor * 0.25)
-        assert len(axes.get_lines()) == 4  # two means, and a thin line for each run of "a"
-        np.testing.assert_allclose(bands(axes), [(0, 0.9 * factor)])
+        first, second, other = (line.get_ydata() for line in axes.get_lines())
+        np.testing.assert_allclose(first, factor * np.linspace(0, 0.5, 10))
+        np.testing.assert_allclose(second, factor * np.linspace(0, 0.9, 10))
+        np.testing.assert_allclose(other, factor * 0.25)
+        assert not axes.collections  # no band around a mean that no run has
+        assert len({line.get_color() for line in axes.get_lines()}) == 2
     assert legend(figure) == ["a (2 runs)", "b"]
 
 
@@ -157,15 +184,6 @@ def test_runs_that_are_all_alike(residual: float) -> None:
     assert low <= residual < high
     low, high = plots.scores({"a": [0.0, 0.0]}, {"a": [0.0, 0.0]}, name="accuracy").axes[0].get_xlim()
     assert (low, high) == (-0.5, 0.5)
-
-
-def test_many_configurations_have_no_thin_lines() -> None:
-    runs = [(np.arange(3), np.arange(3.0)), (np.arange(3), np.arange(3.0) + 1)]
-    groups = {f"{i}": runs for i in range(12)}
-    figure = plots.compare_iterations(groups, groups)
-    for axes in figure.axes:
-        assert len(axes.get_lines()) == 12
-    assert len(legend(figure)) == 12
 
 
 def test_a_configuration_keeps_its_look_where_others_are_missing() -> None:
@@ -196,11 +214,14 @@ def test_norms_of_configurations() -> None:
     figure = plots.compare_norms({"lru": deep, "rotrnn": deep[:1]})
     lru, rotrnn = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["lru (2 runs)", "rotrnn"]
-    np.testing.assert_allclose(lines(lru)["layer 2"], [[0, 3], [10, 5]])
+    drawn = [
+        line.get_xydata().tolist() for line in lru.get_lines() if line.get_color() == lru.get_lines()[2].get_color()
+    ]
+    assert drawn == [[[0, 2], [10, 4]], [[0, 4], [10, 6]]]
     np.testing.assert_allclose(lines(rotrnn)["layer 2"], [[0, 2], [10, 4]])
     assert lru.get_ylim() == rotrnn.get_ylim()
     (axes,) = plots.compare_norms({"lru": [(at, norms[:, :1]) for at, norms in deep]}).axes
-    np.testing.assert_allclose(lines(axes)["lru (2 runs)"], [[0, 2], [10, 4]])
+    np.testing.assert_allclose(lines(axes)["lru (2 runs)"], [[0, 1], [10, 3]])
 
 
 def test_titles_of_panels_do_not_run_into_each_other() -> None:
@@ -247,16 +268,19 @@ def test_merged_lengths_keep_the_mean(rows: list[tuple[int, float, float]]) -> N
 def test_accuracy_by_length() -> None:
     curve = {"length": [1, 2, 3], "n": [200] * 3, "accuracy": [1.0, 0.8, 0.6], "sequence_accuracy": [1.0, 0.7, 0.4]}
     other = {**curve, "sequence_accuracy": [0.8, 0.5, 0.2]}
-    figure = plots.accuracy_by_length({"a": [curve, other]}, trained=[2, 2], chance=0.2, iterations=1.5)
+    figure = plots.accuracy_by_length({"a": [curve, other]}, trained=[2, 2], carried=[10], chance=0.2, iterations=1.5)
     labels, whole = figure.axes
     np.testing.assert_allclose(lines(labels)["a (2 runs)"], [[1, 100], [2, 80], [3, 60]])
-    np.testing.assert_allclose(lines(whole)["a (2 runs)"], [[1, 90], [2, 60], [3, 30]])
-    np.testing.assert_allclose(bands(whole), [(20, 100)])
-    np.testing.assert_allclose(lines(whole)["longest in training (2)"][:, 0], 2)
+    first, second = (line.get_ydata() for line in whole.get_lines()[:2])
+    np.testing.assert_allclose(first, [100, 70, 40])
+    np.testing.assert_allclose(second, [80, 50, 20])
+    assert lines(whole)["a (2 runs)"][:, 1].tolist() == first.tolist()
+    np.testing.assert_allclose(lines(whole)["longest in a batch (2)"][:, 0], 2)
+    np.testing.assert_allclose(lines(whole)["carried on, in the mean (10)"][:, 0], 10)
     np.testing.assert_allclose(lines(whole)["median number of iterations at test (1.5)"][:, 0], 1.5)
     np.testing.assert_allclose(lines(labels)["guessing (20.0 %)"][:, 1], 20)
     assert "guessing (20.0 %)" not in lines(whole)
-    assert len(legend(figure)) == 4
+    assert len(legend(figure)) == 5
 
 
 def test_one_panel_where_sequences_have_one_label() -> None:
@@ -377,7 +401,7 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
         assert several == [tmp_path / "new" / f"digits-{name}.{kind}" for name in names]
         assert all(path.read_bytes().startswith(first) for path in several)
     figure = plots.run_figures(tmp_path / "run")["learning"]
-    assert _write({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
+    assert write_figures({"learning": figure}, tmp_path / "one.pdf") == [tmp_path / "one.pdf"]
     assert (tmp_path / "one.pdf").read_bytes().startswith(b"%PDF")
 
     figures = plots.run_figures(tmp_path / "run")
@@ -451,9 +475,11 @@ def test_a_sweep_is_drawn(sweep: Path) -> None:
     assert list(figures) == ["learning", "scores", "norms_over_training"]
     logs = [(sweep / f"lr=0.2,seed={seed}" / "log.jsonl").read_text(encoding="utf-8").splitlines() for seed in (0, 1)]
     found = [[one["val_accuracy"] for line in log if "val_accuracy" in (one := json.loads(line))] for log in logs]
-    drawn = lines(figures["learning"].axes[2])["optimiser.lr=0.2 (2 runs)"]
-    np.testing.assert_allclose(drawn[:, 0], [7, 10])
-    np.testing.assert_allclose(drawn[:, 1], 100 * np.mean(found, 0))
+    drawn = [line for line in figures["learning"].axes[2].get_lines() if line.get_color() == looks(2)[1]["color"]]
+    assert drawn[0].get_label() == "optimiser.lr=0.2 (2 runs)"
+    for line, values in zip(drawn, found, strict=True):
+        np.testing.assert_allclose(line.get_xdata(), [7, 10])
+        np.testing.assert_allclose(line.get_ydata(), 100 * np.array(values))
     norms = [[one["state_norms"][0] for line in log if "state_norms" in (one := json.loads(line))] for log in logs]
     drawn = lines(figures["norms_over_training"].axes[0])["optimiser.lr=0.2 (2 runs)"]
     np.testing.assert_allclose(drawn, np.stack([[0, 7, 10], np.mean(norms, 0) / 8**0.5], 1))  # LRU with 4 states
@@ -468,8 +494,36 @@ def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:
         result["test"]["best"]["curve"] = result["test"]["last"]["curve"] = curve
         (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     (axes,) = plots.comparison_figures([tmp_path])["length"].axes
-    np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[5, 70]])
-    np.testing.assert_allclose(lines(axes)[f"longest in training ({toy.T})"][:, 0], toy.T)
+    np.testing.assert_allclose([line.get_xydata()[0] for line in axes.get_lines()[:2]], [[5, 50], [5, 90]])
+    assert axes.get_lines()[0].get_label() == "task=toy,layer=lru (2 runs)"
+    np.testing.assert_allclose(lines(axes)[f"longest in a batch ({toy.T})"][:, 0], toy.T)
+
+
+def test_a_line_of_guessing_is_that_of_the_most_frequent_label(tmp_path: Path) -> None:
+    """Of brackets without multiplication it is right more often than one label of five."""
+    settings = ["task.test=300", "task.val=50", "task.test_max_length=60", "training.steps=2", "training.eval_every=1"]
+    recipe = load_recipe("brackets-small", [*settings, "task.operators=+-", "model.d_model=8", "layer.d_state=4"])
+    train(recipe, tmp_path / "seed=0", progress=False)
+    (axes,) = plots.comparison_figures([tmp_path])["length"].axes
+    task = recipe.task.load()
+    values = np.array([labels.max() for labels in task.test.batch(np.arange(300)).labels])
+    frequent = max(range(5), key=lambda one: np.mean(values == one))
+    expected = 100 * max(np.mean(values == frequent), 0.2)
+    found = [line for label, line in lines(axes).items() if label.startswith("guessing")]
+    assert len(found) == 1
+    assert found[0][0, 1] >= 20
+    assert found[0][0, 1] <= expected + 1e-9  # the label that is most frequent in training
+
+
+def test_sequences_that_go_on_are_drawn_at_the_steps_that_they_read() -> None:
+    """1 / (1 - carry) batches of nine products in the mean, of lengths 2 to 16."""
+    few = ["task.samples=2_000", "task.val_fraction=0.1", "task.test=4"]
+    names = ("word-problem-carry-delta", "word-problem-carry-s5")
+    whole, several = (lines_of([load_recipe(f"{name}-small", few).task.load()]) for name in names)
+    assert whole["trained"] == several["trained"] == [16]
+    assert whole["carried"] == pytest.approx([16 / 0.2])
+    assert several["carried"] == pytest.approx([9 / 0.2], rel=0.05)  # 1,024 lengths: a deviation of 4.3 / 32 is 1.5 %
+    assert lines_of([load_recipe("word-problem-small", few).task.load()])["carried"] == []
 
 
 def test_tolerances_are_drawn_from_their_file(tmp_path: Path) -> None:
@@ -490,7 +544,8 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
         found = [{"point": f"max_iterations={n}", "accuracy": a} for n, a in zip((8, 2), accuracies, strict=True)]
         (tmp_path / f"seed={seed}" / "iterations.json").write_text(json.dumps(found), encoding="utf-8")
     (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
-    np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru (2 runs)"], [[2, 80], [8, 60]])
+    drawn = [line.get_ydata().tolist() for line in axes.get_lines()]
+    assert drawn == [pytest.approx([90, 50]), pytest.approx([70, 70])]
     for text, message in (
         ("{", "iterations.json: is damaged"),
         ('[{"point": "rank=1", "accuracy": 1}]', "is not accuracy at max_iterations=N"),
@@ -500,7 +555,7 @@ def test_caps_on_iterations_are_drawn_from_their_file(tmp_path: Path) -> None:
         (tmp_path / "seed=0" / "iterations.json").write_text(text, encoding="utf-8")
         with pytest.warns(UserWarning, match=f"skipped.*: .*{message}"):
             (axes,) = plots.comparison_figures([tmp_path])["caps"].axes
-        np.testing.assert_allclose(lines(axes)["task.name=toy,model.layer=lru"], [[2, 70], [8, 70]])  # the other run's
+        np.testing.assert_allclose(lines(axes)["task=toy,layer=lru"], [[2, 70], [8, 70]])  # the other run's
         with pytest.raises(ValueError, match=message):
             evaluated(Run(tmp_path / "seed=0"), "accuracy", GRIDS["caps"])
 

@@ -263,9 +263,22 @@ def test_an_estimate_from_fewer_examples_than_the_task_makes():
     assert found.seconds == pytest.approx(80_000 * found.seconds_per_step + (80 + 2) * 2000 * found.seconds_per_example)
 
 
-def test_a_task_without_stand_in_says_so(tmp_path):
-    with pytest.raises(ValueError, match="Toy: needs no stand-in data, because it needs no files"):
-        estimate(toy_recipe(tmp_path), 3, stand_in=10)
+def test_a_stand_in_of_a_task_without_files_is_the_task(tmp_path):
+    found = estimate(toy_recipe(tmp_path), 3, stand_in=10)
+    assert (found.val, found.test) == (30, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "val", "test"), [("word-problem", 3_200, 2_000), ("copy", 184, 768), ("brackets", 500, 2_000)]
+)
+def test_an_estimate_of_a_generated_task_of_any_kind(name, val, test):
+    """A stand-in has a batch at least, whatever is asked for, and the estimate is for all examples."""
+    small = ["model.d_model=8", "model.n_layers=1", "model.layer=lru", "layer.d_state=4", "training.batch=16"]
+    with pytest.warns(UserWarning, match="another model.layer drops"):
+        recipe = load_recipe(f"{name}-small", [*small, "optimiser.no_decay=[]"])
+    found = estimate(recipe, 2, stand_in=3)
+    assert (found.val, found.test, found.batch) == (val, test, 16)
+    assert found.seconds > 0
 
 
 def test_an_estimate_of_a_training_that_fails_tells_where(tmp_path):

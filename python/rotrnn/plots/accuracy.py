@@ -52,6 +52,7 @@ def accuracy_by_length(
     curves: Mapping[str, Sequence[Curve]],
     *,
     trained: Sequence[int] = (),
+    carried: Sequence[float] = (),
     chance: float | None = None,
     iterations: float | None = None,
     ax: Given = None,
@@ -62,11 +63,14 @@ def accuracy_by_length(
     Parameters
     ----------
     curves : dict
-        For each configuration, one `Curve` per run. The line is their mean; the band spans their minimum and maximum.
+        For each configuration, one `Curve` per run, and a line for each.
     trained : sequence of int
-        Longest sequence lengths of the training data; drawn as vertical lines.
+        Longest lengths of the sequences of a training batch; drawn as vertical lines.
+    carried : sequence of float
+        Mean number of steps that a sequence has which goes on from batch to batch; drawn as vertical lines. Such runs
+        are trained, and scored, on steps far beyond the length of a batch.
     chance : float, optional
-        Accuracy of guessing.
+        Accuracy of guessing: of the most frequent label, or of a label drawn at random.
     iterations : float, optional
         Number of iterations that a fixed point took in the test; drawn as a vertical line.
     ax : Axes, or two, optional
@@ -83,7 +87,10 @@ def accuracy_by_length(
         }
         draw_groups(axes, counted(groups), factor=100.0)
         for length in sorted(set(trained)):
-            axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest in training ({length})")
+            axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest in a batch ({length})")
+        for steps in sorted(set(carried)):
+            text = f"carried on, in the mean ({steps:.3g})"
+            axes.axvline(steps, color=GREY, linestyle="-.", linewidth=1.2, label=text)
         if iterations is not None:
             text = f"median number of iterations at test ({iterations:.3g})"
             axes.axvline(iterations, color=GREY, linestyle=":", linewidth=1.2, label=text)

@@ -97,8 +97,7 @@ def compare_learning(
 ) -> Figure:
     """Draws training loss (smoothed), validation loss and validation accuracy of several configurations.
 
-    A line is the mean of the runs up to the step that all of them have reached; its band spans their minimum and
-    maximum. `name` is the split and the name of the accuracy; `ax` three axes to draw into.
+    Each run has a line. `name` is the split and the name of the accuracy; `ax` three axes to draw into.
     """
     sheet = Sheet(ax, 10.2, height_for(len(train_loss), 2.9), 3)
     smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}

@@ -23,8 +23,9 @@ from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
 from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
-from rotrnn.plots.style import DPI, Groups, Series, matplotlib
+from rotrnn.plots.style import DPI, Groups, Series, in_parts, matplotlib, same_limits
 from rotrnn.tasks import Task
+from rotrnn.tasks.task import majority_baseline
 from rotrnn.training import evaluation
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.results import Folders, collect, find_runs, read_runs
@@ -68,7 +69,7 @@ def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     """
     check_folder("plot: run_dir", run_dir)
     place = _place("plot", Path(run_dir, "plots") if out is None else out)
-    return _write(run_figures(run_dir), place)
+    return write_figures(run_figures(run_dir), place)
 
 
 def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
@@ -147,7 +148,7 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     if result is not None and "curve" in result["test"]["best"]:
         curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
         found = median_iterations(model, run.load_params("best"), task, dtype)
-        figures["length"] = accuracy_by_length(curves, trained=[longest(task)], chance=task.chance, iterations=found)
+        figures["length"] = accuracy_by_length(curves, **lines_of([task]), iterations=found)
     for name, grid in GRIDS.items():
         if (found_by := evaluated(run, task.metric, grid)) is not None:
             figures[name] = grid.draw({"this run": [found_by]}, name=task.metric.replace("_", " "))
@@ -254,13 +255,32 @@ def longest(task: Task) -> int:
     return int(lengths.max())
 
 
+def lines_of(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Returns the arguments `trained`, `carried` and `chance` of `accuracy_by_length` for runs of these tasks: where
+    tasks differ in the accuracy of guessing, there is none."""
+    guesses = {max(majority_baseline(task, task.test), task.chance or 0.0) for task in tasks}
+    carried = [steps for task in tasks if (steps := carried_steps(task)) is not None]
+    chance = guesses.pop() if len(guesses) == 1 else None
+    return {"trained": sorted({longest(task) for task in tasks}), "carried": sorted(set(carried)), "chance": chance}
+
+
+def carried_steps(task: Task) -> float | None:
+    """Returns the number of steps, in the mean, of a training sequence that goes on from batch to batch at the end of
+    training; None for a task without `carry`."""
+    split = task.train
+    if not split.carry:
+        return None
+    _, lengths = split.labels_and_lengths(spread(len(split), LENGTH_EXAMPLES))
+    return float(lengths.mean() - task.bos) / (1 - split.carry.chance)
+
+
 # ---- several runs ----
 
 
 def compare(folders: Folders, out: str | os.PathLike[str]) -> list[Path]:
     """Writes the figures of several runs (`comparison_figures`) into `out`, as `plot` does. Returns their paths."""
     place = _place("compare", out)
-    return _write(comparison_figures(folders), place)
+    return write_figures(comparison_figures(folders), place)
 
 
 def comparison_figures(folders: Folders) -> dict[str, Figure]:
@@ -268,6 +288,8 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
 
     There are learning curves and accuracies on the test split. If the runs have them, there are accuracy against length
     and against the maximum number of iterations in the test, norms of hidden states, and iterations of fixed points.
+    Each run has a line. A figure has eight configurations at most; more are in figures "NAME-2" and so on, whose axes
+    have the same limits.
 
     Parameters
     ----------
@@ -307,7 +329,15 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     selected = {one["selected_on"] for one in ended} or {"validation"}
     name = f"{'test' if 'test' in selected else 'validation'} {words}"
     loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
-    figures = {"learning": compare_learning(loss, val_loss, accuracy, name=name)}
+    figures: dict[str, Figure] = {}
+
+    def draw_parts(figure: str, draw: Callable[..., Figure], *data: Mapping[str, Any], **options: Any) -> None:
+        parts = [[{label: one[label] for label in part} for one in data] for part in in_parts(data[0])]
+        drawn = [draw(*part, **options) for part in parts]
+        same_limits(drawn)
+        figures.update({figure if i == 1 else f"{figure}-{i}": one for i, one in enumerate(drawn, 1)})
+
+    draw_parts("learning", compare_learning, loss, val_loss, accuracy, name=name)
     if ended:
         best, last = (
             {label: [one["test"][which][metric] for one in some] for label, some in results.items()}
@@ -317,10 +347,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     curves = {name: [c for one in some if (c := one["test"]["best"].get("curve"))] for name, some in results.items()}
     if any(curves.values()):
         settings = {groups[name][0].recipe.task for name, some in curves.items() if some}
-        tasks = [one.load() for one in settings]
-        chances = {task.chance for task in tasks}
-        chance = chances.pop() if len(chances) == 1 else None
-        figures["length"] = accuracy_by_length(curves, trained=[longest(task) for task in tasks], chance=chance)
+        draw_parts("length", accuracy_by_length, curves, **lines_of([one.load() for one in settings]))
     norms = {
         name: [found for one in some if (found := _norms(records[one.run], one.recipe)) is not None]
         for name, some in groups.items()
@@ -338,10 +365,11 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     for figure, grid in GRIDS.items():
         at = {name: [s for one in some if (s := readable(one.run, grid))] for name, some in groups.items()}
         if any(at.values()):
-            figures[figure] = grid.draw(at, name=words)
+            draw_parts(figure, grid.draw, at, name=words)
     iterations, residual = (series(layer_series, key) for key in ("iterations", "residual"))
     if any(iterations.values()):
-        figures["iterations"] = compare_iterations(_over_blocks(iterations, np.mean), _over_blocks(residual, np.max))
+        mean, largest = _over_blocks(iterations, np.mean), _over_blocks(residual, np.max)
+        draw_parts("iterations", compare_iterations, mean, largest)
     return figures
 
 
@@ -367,7 +395,7 @@ def _is_picture(path: Path) -> bool:
     return path.suffix[1:].lower() in FigureCanvasBase.filetypes and not path.is_dir()
 
 
-def _write(figures: Mapping[str, Figure], out: Path) -> list[Path]:
+def write_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
     """Each figure as NAME.png in the folder `out`. If `out` ends as a picture does, in .png, .svg or .pdf, the figures
     are such pictures beside each other: one as `out`, several as STEM-NAME.svg."""
     if _is_picture(out):

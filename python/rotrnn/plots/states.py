@@ -107,8 +107,7 @@ def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -
     divided as in `norms_along_sequence`; the figure in the paper does not divide.
 
     With several layers, each configuration has a panel and each layer a line, all on one scale. With one layer, all
-    configurations share a panel. A line is the mean of the runs; its band spans their minimum and maximum. `ax`: axes
-    to draw into, one per panel.
+    configurations share a panel. Each run has lines of its own. `ax`: axes to draw into, one per panel.
     """
     layers = max(norms.shape[1] for runs in groups.values() for _, norms in runs)
     if layers == 1:

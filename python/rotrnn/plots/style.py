@@ -1,10 +1,10 @@
-"""The common style of all figures, and lines over several runs with a band around their mean."""
+"""The common style of all figures, and a line for each of several runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Series = tuple[Array, Array]
 """Positions (n,) in ascending order (training steps, lengths), and the values there (n, ...)."""
 Groups = Mapping[str, Sequence[Series]]
@@ -25,8 +26,8 @@ Groups = Mapping[str, Sequence[Series]]
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (4.5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.3, 1.2, 1.3)))
-FEW = 4
-"""Up to this many configurations in a figure, every run has its own thin line."""
+MOST = 8
+"""Maximum number of configurations in a figure of several runs."""
 
 STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
@@ -166,37 +167,15 @@ def marker(points: Array) -> str | None:
     return "o" if len(points) <= 40 else None
 
 
-class Across(NamedTuple):
-    """Statistics over several runs: the positions (n,) that all of them have, and mean, minimum and maximum there."""
+def draw_runs(axes: Axes, runs: Sequence[Series], label: str, *, factor: float = 1.0, **look: Any) -> None:
+    """Draws a line for each run, thinner if there are several; the first has the label.
 
-    at: Array
-    mean: Array
-    low: Array
-    high: Array
-
-
-def across(runs: Sequence[Series]) -> Across:
-    """Returns the statistics of series with values (n,). A position that a run lacks (because it ended early) is left
-    out."""
-    at = reduce(np.intersect1d, [where for where, _ in runs])
-    values = np.stack([value[np.searchsorted(where, at)] for where, value in runs])
-    return Across(at, values.mean(0), values.min(0), values.max(0))
-
-
-def draw_runs(
-    axes: Axes, runs: Sequence[Series], label: str, *, thin: bool = False, factor: float = 1.0, **look: Any
-) -> None:
-    """Draws the mean of several runs as a line, a band from minimum to maximum, and if `thin` a thin line for each run.
-
-    `look` are options of matplotlib's `plot`, including the colour.
+    A mean over seeds of which some have learned and others have not would be a curve that no run has. `look` are
+    options of matplotlib's `plot`.
     """
-    at, mean, low, high = across(runs)
-    if len(runs) > 1:
-        axes.fill_between(at, factor * low, factor * high, color=look["color"], alpha=0.13, linewidth=0)
-    if thin and len(runs) > 1:
-        for where, value in runs:
-            axes.plot(where, factor * value, color=look["color"], linewidth=0.6, alpha=0.45)
-    axes.plot(at, factor * mean, label=label, markersize=2.5, **look)
+    width: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.85} if len(runs) > 1 else {}
+    for i, (at, value) in enumerate(runs):
+        axes.plot(at, factor * value, label=label if i == 0 else "_", markersize=2.5, **width, **look)
 
 
 def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:
@@ -204,8 +183,24 @@ def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:
     including those without runs."""
     for (label, runs), look in zip(groups.items(), looks(len(groups)), strict=True):
         if runs:
-            dots = marker(across(runs).at) if len(groups) <= len(COLOURS) else None  # markers would hide dashes
-            draw_runs(axes, runs, label, thin=len(groups) <= FEW, factor=factor, marker=dots, **look)
+            dots = marker(runs[0][0]) if len(groups) <= len(COLOURS) else None  # markers would hide dashes
+            draw_runs(axes, runs, label, factor=factor, marker=dots, **look)
+
+
+def in_parts(groups: Mapping[str, T]) -> list[dict[str, T]]:
+    """Returns the configurations in order, in parts of at most `MOST` and of about one size. Those whose names agree
+    before the first comma stay together where these are no more than `MOST`."""
+    families: dict[str, list[str]] = {}
+    for label in groups:
+        families.setdefault(label.partition(",")[0], []).append(label)
+    size = -(-len(groups) // max(1, -(-len(groups) // MOST)))
+    parts: list[list[str]] = [[]]
+    for family in families.values():
+        for block in (family[i : i + MOST] for i in range(0, len(family), MOST)):
+            if parts[-1] and (len(parts[-1]) >= size or len(parts[-1]) + len(block) > MOST):
+                parts.append([])
+            parts[-1] += block
+    return [{label: groups[label] for label in part} for part in parts]
 
 
 def counted(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -220,6 +215,16 @@ def whole_decades(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = np.log10(axes.get_ylim())
     axes.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
+
+
+def same_limits(figures: Sequence[Figure]) -> None:
+    """Gives the panels of several figures of one form the same limits, so that one can be compared with another."""
+    for panels in zip(*(figure.axes for figure in figures), strict=True):
+        for axis in "xy":
+            first, last = zip(*(getattr(axes, f"get_{axis}lim")() for axes in panels), strict=True)
+            limits = (max(first), min(last)) if first[0] > last[0] else (min(first), max(last))
+            for axes in panels:
+                getattr(axes, f"set_{axis}lim")(limits)
 
 
 # ---- legends ----

@@ -90,15 +90,16 @@ def estimate(
     recipe : Recipe, or dict
         As of `train`.
     stand_in : int, optional
-        Use this many examples per split. A generated task generates them; a task that is read from files uses random
-        data of full length instead of the files. The estimate still counts the real number of examples.
+        Use this many examples per split, a batch at least. A generated task generates them, or all where it has no
+        setting for their number; a task that is read from files uses random data of full length instead of the files.
+        The estimate still counts the real number of examples.
     device : str
         "cpu", or "cuda" for a GPU.
 
     Raises
     ------
     ValueError
-        The task has no stand-in data; or as in `train`.
+        As in `train`.
     """
     recipe = recipe_of("estimate", recipe)
     args = Boundary("estimate")
@@ -124,8 +125,8 @@ def estimate(
             steps=recipe.training.steps,
             batch=recipe.training.batch,
             evaluations=math.ceil(recipe.training.steps / recipe.training.eval_every),
-            val=len(trainer.task.val) if stand_in is None else _size(asked, "val"),
-            test=len(trainer.task.test) if stand_in is None else _size(asked, "test"),
+            val=len(trainer.task.val) if stand_in is None else _size(asked, "val", trainer.task.val),
+            test=len(trainer.task.test) if stand_in is None else _size(asked, "test", trainer.task.test),
             peak_memory=peak_memory(),
             gpu_memory=max(held),
         )
@@ -139,7 +140,8 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
     with tempfile.TemporaryDirectory() as folder, precision(recipe.training.precision):
         if stand_in is not None:
             own = dataclasses.replace(recipe.training, init=None)
-            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, stand_in), training=own)
+            examples = max(stand_in, own.batch)
+            recipe = dataclasses.replace(recipe, task=_stand_in(recipe.task, folder, examples), training=own)
         memory = budget(recipe.training.memory, place)
         trainer = Trainer(recipe, Run(Path(folder)), False, device=place, memory=memory)
         try:
@@ -151,20 +153,24 @@ def trial(recipe: Recipe, stand_in: int | None = None, device: str = "cpu") -> I
             trainer.close()
 
 
-def _size(settings: Any, split: str) -> int:
-    size: int = settings.sizes[split] if isinstance(settings, Released) else getattr(settings, split)
-    return size
+def _size(settings: Any, split: str, made: Split) -> int:
+    """Returns the number of examples of a split, of which a stand-in has `made` fewer or all."""
+    if isinstance(settings, Released):
+        return int(settings.sizes[split])
+    return int(getattr(settings, split)) if _sized(settings) else len(made)
+
+
+def _sized(settings: Any) -> bool:
+    return all(hasattr(settings, split) for split in ("train", "val", "test"))
 
 
 def _stand_in(settings: Any, folder: str, examples: int) -> Any:
     if isinstance(settings, Released):
         settings.stand_in(folder, examples)
         return dataclasses.replace(settings, data_dir=folder, cache_dir="", download=False)
-    if all(hasattr(settings, split) for split in ("train", "val", "test")):
+    if _sized(settings):
         return dataclasses.replace(settings, train=examples, val=examples, test=examples)
-    raise ValueError(
-        f"{type(settings).__name__}: needs no stand-in data, because it needs no files; leave out --stand-in"
-    )
+    return settings
 
 
 @dataclass(frozen=True)

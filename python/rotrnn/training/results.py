@@ -302,7 +302,7 @@ def _names(recipes: Sequence[Recipe]) -> list[str]:
         return names
     flat = [_flat(recipe) for recipe in recipes]
     places = distinguishing(flat) or list(NAMING)
-    return [",".join(f"{place}={one[place]}" for place in places if place in one) for one in flat]
+    return [",".join(f"{NAMING.get(place, place)}={one[place]}" for place in places if place in one) for one in flat]
 
 
 TASK = "task.name"
@@ -343,6 +343,9 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 # ---- readable tables ----
 
 DAGGER = "†"
+APART = 0.15
+"""Scores of runs with a larger standard deviation are not told by their mean, if there are no more than `SEVERAL`."""
+SEVERAL = 5
 CELL = 20
 """Maximum number of characters of a published figure in a cell; longer ones become notes below the table."""
 
@@ -386,6 +389,11 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
         "best: the parameters with the best score on the validation split; last: those after the last step. "
         "Mean ± sample standard deviation over the runs that are done."
     ]
+    found = [(row[name], row[name].get(row["metric"]) or {}) for row in rows for name in CHECKPOINTS if row[name]]
+    if any(_apart(score) for _, score in found):
+        lines[0] += f" Run by run, in the order of seeds, where that is above {100 * APART:.0f} % or above the mean."
+    if sizes := sorted({part["n"] for part, _ in found if part.get("n")}):
+        lines.append("; ".join(map(_error_of_shares, sizes)) + ".")
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: there is no validation split.")
     for above in sorted({row["best"]["scaled_above"] for row in rows if row["best"].get("scaled_above") is not None}):
@@ -408,6 +416,13 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     lines += [f"unreadable run {i} of {len(unreadable)}, skipped: {error}" for i, error in enumerate(unreadable, 1)]
     return lines
+
+
+def _error_of_shares(n: int) -> str:
+    return (
+        f"{n:,} test sequences: a share p of them has the standard error sqrt(p (1 - p) / {n}), "
+        f"at most {50 / math.sqrt(n):.2g} %"
+    )
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -454,9 +469,17 @@ def _runs(row: Row) -> str:
     return ", ".join([str(row["done"]), *others])
 
 
-def _percent(found: dict[str, float] | None) -> str:
+def _apart(found: dict[str, Any]) -> bool:
+    """Returns whether the scores of runs, if they are known, are too far apart to be told by their mean."""
+    return "each" in found and found.get("sd", 0.0) > min(APART, abs(found["mean"]))
+
+
+def _percent(found: dict[str, Any] | None) -> str:
+    """Formats a score: mean ± sample standard deviation; run by run if some runs have learned and others have not."""
     if found is None:
         return ""
+    if _apart(found) and len(found["each"]) <= SEVERAL:
+        return ", ".join(f"{100 * one:.1f}" for one in found["each"])
     return f"{100 * found['mean']:.2f}" + (f" ± {100 * found['sd']:.2f}" if "sd" in found else "")
 
 
