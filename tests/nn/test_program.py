@@ -130,6 +130,7 @@ def test_forward_saves_what_adjoints_read_and_no_more() -> None:
     }
     mamba = Mamba(D, d_state=2, expand=1)
     _, saved = mamba.forward(mamba.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
+    assert saved.registers.pop("Rates").shape == (D, 2)  # of parameters alone
     numbers = sum(one.shape[2] for one in saved.registers.values())
     # x, value, gate, conv(value) and its SiLU, d B C, Delta before and after its softplus, h, h * SiLU(gate)
     assert numbers == D + 4 * D + (1 + 2 + 2) + 2 * D + 2 * D

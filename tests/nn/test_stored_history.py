@@ -255,7 +255,7 @@ def test_inner_calls_are_those_of_a_checked_context() -> None:
     params = layer.init(np.random.default_rng(0))
     x = np.ones((1, 2, 4), np.float32)
     np.testing.assert_array_equal(layer.forward(params, x)[0], layer.forward(params, x, Context(fused=False))[0])
-    assert layer.layer.hidden_states(layer.forward(params, x, TRUSTED)[1].layer) is not None
+    assert layer.layer.hidden_states(layer.saved_inside(layer.forward(params, x, TRUSTED)[1])) is not None
 
 
 @pytest.mark.parametrize("read", ["ages", "content"])
