@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rotrnn.nn.instructions import Dense, History, Inner, Sum
 from rotrnn.nn.layer import Array, Context, Params, Recurrent, State, split_state
 from rotrnn.nn.layers.around import Around
-from rotrnn.nn.program import Builder, Program, Programmed, ProgramSaved
+from rotrnn.nn.program import Builder, Program
 from rotrnn.ops.memory import FORMS
 
-OWN = "history_"
 READS = ("sum", "ages", "content")
 ENCODINGS = (*FORMS, "reversed", "none")
 
 
 @dataclass(frozen=True)
-class StoredHistory(Around, Programmed):
+class StoredHistory(Around):
     """``y_t = layer(u)_t + C m_t``: the memory m_t reads the hidden states h of `layer` up to t, each turned by age.
 
     The states are stored, as ``h_a(n, m) = e^{i Delta_{n-m}} h(m)`` of the slide "WRoPE memory" (J. O. Smith,
@@ -72,6 +71,8 @@ class StoredHistory(Around, Programmed):
     about: ClassVar[str] = "the hidden states of a layer, stored, and read by age or content with angles by their age"
     paper: ClassVar[str] = 'Smith, "Rotational memory" (slides), WRoPE memory'
 
+    prefix: ClassVar[str] = "history_"
+
     layer: Recurrent
     length: int
     read: str = "content"
@@ -84,18 +85,6 @@ class StoredHistory(Around, Programmed):
         self.check_sizes("length", "heads", *(() if self.window is None else ("window",)))
         self.check_choice("read", READS)
         self.check_choice("form", ENCODINGS)
-        if getattr(self.layer, "bidirectional", False):
-            kind = type(self.layer).__name__
-            raise ValueError(
-                f"StoredHistory: {kind} has bidirectional=True, expected False: a history has one direction"
-            )
-        if self.layer.state_form is None:
-            raise ValueError(
-                f"StoredHistory: layer={self.layer!r}, expected a layer that declares its state (state_form)"
-            )
-        if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
-            kind = type(self.layer).__name__
-            raise ValueError(f"StoredHistory: {kind} has a parameter {taken[0]}, expected a layer without a history")
         if self.d_model != self.layer.d_model:
             raise ValueError(f"StoredHistory: d_model={self.d_model}, expected {self.layer.d_model} as of its layer")
         if self.layer.hidden.kind == "real" and self.layer.hidden.shape[0] % 2:  # type: ignore[operator]
@@ -140,9 +129,6 @@ class StoredHistory(Around, Programmed):
         q = p(Dense(), p.x, "history_q") if self.read == "content" else None
         m = p(History(self.length, self.form, self.window, self.heads), h, "history_w", q)
         return p.returns(p(Sum(), y, p(Dense(), m, "history_C")))
-
-    def saved_inside(self, saved: ProgramSaved) -> Any:
-        return saved.kept["Inner"]
 
     def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
         return x, ctx, split_state(self.layer, state, 2)[0]
