@@ -1029,7 +1029,7 @@ class TurningScan(Instruction):
     def forward(
         self, call: Call, v: Array, phi: Array, a: Array, gamma_log: Array, unit: Array, e: Array | None = None
     ) -> Array:
-        x, decays = v.view(complex_of(v.dtype)), self._decays(call, e, gamma_log, v)
+        x, decays = _planes(v), self._decays(call, e, gamma_log, v)
         turn = np.empty_like(x)
         turn.real, turn.imag = np.cos(phi), np.sin(phi)
         if decays is not None:
@@ -1038,27 +1038,26 @@ class TurningScan(Instruction):
         how: Any = {"window": self.window, "lengths": call.lengths, "return_state": True}
         h, after = diagonal_scan(a * turn, x, *(call.state or ()), **how)
         call.after, call.kept = (after,), Turning(turn, x, decays)
-        y: Array = h.view(v.dtype)
-        return y
+        return _lanes(h)
 
     def backward(
         self, call: Call, dy: Array, v: None, phi: None, a: Array, gamma_log: Array, unit: Array, e: None = None
     ) -> tuple[Array | None, ...]:
         (turn, x, decays), (dhT,), (h0,) = call.kept, call.dafter or (None,), call.state or (None,)
-        a, h = a if decays is None else unit, call.y.view(x.dtype)
-        at, dh = a * turn, np.zeros_like(h) if dy is None else dy.view(complex_of(dy.dtype))
+        a, h = a if decays is None else unit, _planes(call.y)
+        at, dh = a * turn, np.zeros_like(h) if dy is None else _planes(dy)
         how: Any = {"dhT": dhT, "window": self.window, "lengths": call.lengths}
         da, dv, dh0 = diagonal_scan_backward(dh, at, h, h0, x=x, **how)
         call.dbefore = (dh0,)
         dpolar = at.conj() * da  # d log |a_t| + i d phi_t
         if decays is None:
-            return dv.view(dv.real.dtype), dpolar.imag, (da * turn.conj()).sum((0, 1)), None, None, None
+            return _lanes(dv), dpolar.imag, (da * turn.conj()).sum((0, 1)), None, None, None
         dgain = (_heads(dv, decays).conj() * _heads(x, decays)).real.sum(-1)  # of its logarithm
         # log |a_t| = -varying, and varying = e^{gamma_log + e}
         de = dgain * self._share(decays.varying) - _heads(dpolar, decays).real.sum(-1) * decays.varying
         dgamma_log = (de - dgain * self._share(decays.mean)).sum((0, 1))
         _heads(dv, decays)[...] *= decays.gain[..., None]
-        return dv.view(dv.real.dtype), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
+        return _lanes(dv), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
 
     def _decays(self, call: Call, e: Array | None, gamma_log: Array, v: Array) -> Decays | None:
         """Returns the decays for e, or for numbers that are drawn; None if they do not vary."""
@@ -1083,6 +1082,18 @@ class TurningScan(Instruction):
         k = 1 if self.bounded else 2
         share: Array = x * np.exp(-k * x) / -np.expm1(-k * x)
         return share
+
+
+def _planes(x: Array) -> Array:
+    """Returns real lanes (..., 2N) as complex numbers (..., N)."""
+    z: Array = x.view(complex_of(x.dtype))
+    return z
+
+
+def _lanes(z: Array) -> Array:
+    """Returns numbers (..., N), if they are complex, as real lanes (..., 2N)."""
+    x: Array = z.view(z.real.dtype)
+    return x
 
 
 def _heads(z: Array, decays: Decays) -> Array:
@@ -1639,7 +1650,7 @@ class History(Instruction):
         return to("Wrope", h, length=self.length, form=self.angles, window=self.window)
 
     def forward(self, call: Call, h: Array, w: Array | None = None, q: Array | None = None) -> Array:
-        z = h.view(complex_of(h.dtype))
+        z = _planes(h)
         size, T, N = z.shape
         stored, *places = call.state or (
             np.zeros((size, (self.window or 1) - 1, N), z.dtype, like=z),
@@ -1650,7 +1661,7 @@ class History(Instruction):
         held = np.concatenate([stored, z], 1) if call.stepping else None
         if q is not None:
             given = self._units(stored.shape[1] + T), z, stored
-            m = history_attention(q.view(z.dtype), *given, **self._reading(call, stored, places))
+            m = history_attention(_planes(q), *given, **self._reading(call, stored, places))
         elif held is None:
             m = history_read(self._weights(stored.shape[1] + T, z, w), z, stored, lengths=call.lengths)
         elif w is None:
@@ -1661,18 +1672,17 @@ class History(Instruction):
         after = self._after(stored, z, call.lengths) if held is None else held[:, 0 if self.window is None else 1 :]
         steps = T if call.lengths is None else call.lengths
         call.after, call.kept = (after, *(one + steps for one in places)), (z, stored, *places)
-        y: Array = m.view(h.dtype)
-        return y
+        return _lanes(m)
 
     def backward(self, call: Call, dy: Array, h: None, w: Array | None = None, q: Array | None = None) -> Any:
         z, stored, *places = call.kept
-        dm = np.zeros_like(z) if dy is None else dy.view(complex_of(dy.dtype))
+        dm = np.zeros_like(z) if dy is None else _planes(dy)
         rows, T = stored.shape[1], z.shape[1]
         dw = dq = None
         if q is not None:
-            given = q.view(z.dtype), self._units(rows + T), z, stored
+            given = _planes(q), self._units(rows + T), z, stored
             dq, dz, dstored = history_attention_backward(dm, *given, **self._reading(call, stored, places))
-            dq = dq.view(dq.real.dtype)
+            dq = _lanes(dq)
         else:
             weights = self._weights(rows + T, z, w)
             dz, dstored = history_read_backward(dm, weights, rows, lengths=call.lengths)
@@ -1685,7 +1695,7 @@ class History(Instruction):
         if self.angles == "reversed":
             dz *= self._turns(places[0], dz).conj()
         call.dbefore = (dstored, *(np.zeros(one.shape) for one in places))
-        return dz.view(dz.real.dtype), dw, dq
+        return _lanes(dz), dw, dq
 
     def _after(self, stored: Array, z: Array, lengths: Any) -> Array:
         """Returns the stored states after z, oldest first."""
@@ -1802,7 +1812,7 @@ class Inner(Instruction):
         if not self.hidden:
             return y
         h = self.layer.hidden_states(call.kept)
-        return y, y if h is None else h.view(h.real.dtype)
+        return y, y if h is None else _lanes(h)
 
     def backward(self, call: Call, dy: Any, x: Array, *params: Array) -> tuple[Array | None, ...]:
         after, more, backward = self._whole(call.dafter), {}, trusted(self.layer.backward)
@@ -1811,7 +1821,7 @@ class Inner(Instruction):
             if self.layer.hidden_states(call.kept) is None:
                 dy = dy + dh
             else:
-                more["dh"] = dh.view(complex_of(dh.dtype)) if self.layer.hidden.kind == "complex" else dh
+                more["dh"] = _planes(dh) if self.layer.hidden.kind == "complex" else dh
         dx, dparams, dstate = backward(self._named(params), call.kept, dy, after, **more)
         call.dbefore = state_leaves(dstate)
         return dx, *(None if name in BUFFERS else dparams[name] for name in self.layer.shapes)
