@@ -10,9 +10,10 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.linear import schatten_norm
 from cases.table import Arrays, Case, normal, padding, rotation_of
+from rotrnn.nn.instructions import uniform
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.mamba import Mamba
-from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, uniform
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
 
 

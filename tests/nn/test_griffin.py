@@ -238,7 +238,7 @@ def settings(**own: Any) -> Any:
     [
         (lambda: Griffin(D, LRU(D, 3), 0), "Griffin: d_conv=0, expected a positive integer"),
         (lambda: Griffin(D, "lru"), "Griffin: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
-        (lambda: Griffin(D, LRU(D, 3, bidirectional=True)), "Griffin: LRU has bidirectional=True, expected False: its"),
+        (lambda: Griffin(D, LRU(D, 3, bidirectional=True)), "Griffin: LRU has bidirectional=True, expected False: Gri"),
         (lambda: Griffin(D, Bidirectional(D, Mamba(D, 2))), "Griffin: Bidirectional has bidirectional=True"),
         (lambda: Griffin(D, Griffin(D, LRU(D, 3))), "Griffin: Griffin has a parameter griffin_gate_w"),
         (lambda: given((np.zeros((1, 2, D)), np.zeros((1, 3)) + 0j)), r"inputs has shape .*, expected \(B=1, 3, 8\)"),

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from rotrnn.nn.layer import Recurrent, astype
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.memory import RopeMemory, WropeMemory
+from rotrnn.nn.layers.rnn import RNN
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
+from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.ops.linear_layer import System, linear_layer
 from rotrnn.ops.memory import history_read, history_read_backward, wrope_angle
 
@@ -165,6 +168,30 @@ def test_wrope_memory_steps_in_any_order_of_lengths() -> None:
             y, state = layer.step(params, state, x[:, t], ready)
             np.testing.assert_allclose(y, expected[:, t], rtol=0, atol=1e4 * EPS * max(1, np.abs(expected).max()))
         assert state.shape == (2, T, 3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        WropeMemory(2, 3, 5),
+        SelectiveRotRNN(2, 4, gamma="input"),
+        StoredHistory(2, RNN(2, 4), 5, read="ages"),
+        StoredHistory(2, RNN(2, 4), 5, read="content"),
+    ],
+    ids=repr,
+)
+def test_a_state_of_double_precision_makes_results_of_it(layer: Recurrent) -> None:
+    """As if all were in double precision but for the rounding of a product of the input or of what is stored."""
+    rng = np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 6, 2), dtype=np.float32)
+    wide = astype(params, np.float64)
+    state: Any = layer.forward(wide, x[:, :3].astype(np.float64))[1].state
+    y, saved = layer.forward(params, x[:, 3:], state=state)
+    expected, known = layer.forward(wide, x[:, 3:].astype(np.float64), state=state)
+    dx, dparams, _ = layer.backward(params, saved, np.ones_like(y))
+    dx_known, dparams_known, _ = layer.backward(wide, known, np.ones_like(expected))
+    for got, right in ((y, expected), (dx, dx_known), *((dparams[name], dparams_known[name]) for name in params)):
+        np.testing.assert_allclose(got, right, rtol=0, atol=1e-5 * max(1, np.abs(right).max()))
 
 
 def test_a_full_memory_of_white_inputs_has_unit_norm() -> None:

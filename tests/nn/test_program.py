@@ -130,6 +130,8 @@ def test_forward_saves_what_adjoints_read_and_no_more() -> None:
     }
     mamba = Mamba(D, d_state=2, expand=1)
     _, saved = mamba.forward(mamba.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
+    fixed = {name: saved.registers.pop(name).shape for name in ("Split_0", "Split_1", "Rates")}
+    assert fixed == {"Split_0": (D, D), "Split_1": (D, D), "Rates": (D, 2)}  # of parameters alone
     numbers = sum(one.shape[2] for one in saved.registers.values())
     # x, value, gate, conv(value) and its SiLU, d B C, Delta before and after its softplus, h, h * SiLU(gate)
     assert numbers == D + 4 * D + (1 + 2 + 2) + 2 * D + 2 * D

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rotrnn.nn.instructions import uniform
 from rotrnn.nn.layer import Context, Recurrent, astype
 from rotrnn.nn.layers.delta_net import DeltaNet
 from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.mamba2 import Mamba2
 from rotrnn.nn.layers.rotrnn import RotRNN
-from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN, SelectiveRotRNNSaved, uniform
+from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
+from rotrnn.nn.program import ProgramSaved
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.pointwise import softplus
 from rotrnn.ops.scan import diagonal_scan
@@ -209,7 +211,7 @@ def every_white_sequence(steps: int) -> Any:
     return atoms[np.array(list(itertools.product(range(4), repeat=steps)))]
 
 
-def expected_squares(layer: SelectiveRotRNN, ctx: Context, start: bool) -> tuple[Any, Any, SelectiveRotRNNSaved]:
+def expected_squares(layer: SelectiveRotRNN, ctx: Context, start: bool) -> tuple[Any, Any, ProgramSaved]:
     """(E|x_t|^2 (T, H), gamma (H,), what forward saved) for white input, from zero or from +-h0 with |h0| = 1."""
     params = astype(layer.init(np.random.default_rng(3)), np.float64)
     u = every_white_sequence(5)
@@ -220,7 +222,8 @@ def expected_squares(layer: SelectiveRotRNN, ctx: Context, start: bool) -> tuple
         u = np.concatenate([u, u])
         state = np.repeat([h0, -h0], len(u) // 2, axis=0)
     _, saved = layer.forward(params, u, ctx, state)
-    squares = np.abs(saved.h.reshape(*saved.h.shape[:2], layer.heads, -1)) ** 2
+    h = layer.hidden_states(saved)
+    squares = h.reshape(*h.shape[:2], layer.heads, -1) ** 2
     return squares.sum(-1).mean(0), np.exp(-np.exp(params["gamma_log"])), saved
 
 
@@ -244,10 +247,10 @@ def test_decays_drawn_independently_keep_the_norm() -> None:
     ctx = Context(train=True, seed=1, step=2)
     squares, _, saved = expected_squares(layer, ctx, start=True)
     np.testing.assert_allclose(squares, 1, rtol=0, atol=1e-12)
-    gamma_t = np.exp(-saved.decays.varying)
+    gamma_t = saved.kept["TurningScan"].decays.modulus
     assert np.ptp(gamma_t, axis=0).min() > 0.05  # they do vary
     squares, gamma, saved = expected_squares(layer, Context(), start=False)
-    assert saved.decays is None  # in evaluation the median
+    assert saved.kept["TurningScan"].decays is None  # in evaluation the median
     np.testing.assert_allclose(squares, 1 - gamma ** (2 * np.arange(1, 6)[:, None]), rtol=0, atol=1e-12)
 
 

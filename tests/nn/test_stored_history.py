@@ -221,7 +221,7 @@ ONE = np.ones((1, 2, 3)) + 0j
         (lambda: StoredHistory(4, LRU(4, 2, bidirectional=True), 3), "LRU has bidirectional=True, expected False"),
         (
             lambda: StoredHistory(4, StoredHistory(4, LRU(4, 2), 3), 3),
-            "StoredHistory: StoredHistory has a parameter history_C, expected a layer without a history",
+            "StoredHistory: StoredHistory has a parameter history_C, expected no name that begins with history_",
         ),
         (lambda: StoredHistory(4, "lru", 3), "StoredHistory: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
         (lambda: given_state([4]), r"StoredHistory.forward: state.places is \[4\], expected the number .* has 3"),
@@ -255,7 +255,7 @@ def test_inner_calls_are_those_of_a_checked_context() -> None:
     params = layer.init(np.random.default_rng(0))
     x = np.ones((1, 2, 4), np.float32)
     np.testing.assert_array_equal(layer.forward(params, x)[0], layer.forward(params, x, Context(fused=False))[0])
-    assert layer.layer.hidden_states(layer.forward(params, x, TRUSTED)[1].layer) is not None
+    assert layer.layer.hidden_states(layer.saved_inside(layer.forward(params, x, TRUSTED)[1])) is not None
 
 
 @pytest.mark.parametrize("read", ["ages", "content"])

@@ -386,9 +386,7 @@ def test_overrides(tmp_path):
 
 
 def test_a_history_of_both_directions_names_the_two_settings():
-    message = (
-        r"section \[layer\.history\]: StoredHistory: LRU has bidirectional=True, expected False: a history has one"
-    )
+    message = r"section \[layer\.history\]: StoredHistory: LRU has bidirectional=True, expected False: StoredHistory"
     with pytest.raises(ValueError, match=message):
         load_recipe("digits-lru", ["layer.bidirectional=true", "layer.history.length=3"])
 

@@ -5,7 +5,7 @@
 
 Neither method depends on B or T. Every layer that folds its parameters has these two methods. The weights are a
 `System` (a `LinearRecurrence`, and RotRNN's under `SelectiveRotRNN`), a `Bank` (S4D), a `DplrSystem` for each direction
-(S4), `Projections` (WropeMemory), or a dict of arrays by name (Bedouin, FPMamba).
+(S4), or a dict of arrays by name (Bedouin, FPMamba).
 """
 
 from __future__ import annotations

@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rotrnn._support.text import an
 from rotrnn.devices.device import beside, contiguous, einsum, empty, full
 from rotrnn.nn.layer import BUFFERS, Array, Context, Recurrent, StateArray, form_leaves, state_leaves, trusted
-from rotrnn.nn.listing import Listing
+from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.program import Call, Instruction, Line, Shape
 from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
-from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.dense import dense, dense_backward, matmul
+from rotrnn.ops.history_attention import history_attention, history_attention_backward
 from rotrnn.ops.hold import QUADRATURE, hold_scan, hold_scan_backward
+from rotrnn.ops.linear_layer import complex_of
+from rotrnn.ops.memory import FORMS, history_read, history_read_backward, history_weights_backward, wrope_angle
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
 from rotrnn.ops.permuted import PermutedScan as Permuted
 from rotrnn.ops.permuted import permuted_scan, permuted_scan_backward
 from rotrnn.ops.pointwise import (
+    LAST_PLACE,
     decay_gain,
     decay_gain_backward,
     exp,
@@ -52,6 +57,7 @@ from rotrnn.ops.pointwise import (
     tanh,
     tanh_backward,
 )
+from rotrnn.ops.random import philox
 from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
@@ -59,6 +65,7 @@ from rotrnn.ops.slstm import slstm, slstm_backward
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 from rotrnn.ops.trapezoid import trapezoid_scan, trapezoid_scan_backward
 from rotrnn.ops.turn import Turned, turn, turn_backward
+from rotrnn.ops.window import latest, latest_backward
 
 # ---- maps of a step ----
 
@@ -77,6 +84,22 @@ class Dense(Instruction):
     def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
         grads = dense_backward(dy, x, w)
         return grads.dx, grads.dw, grads.dbias
+
+
+@dataclass(frozen=True)
+class ToPlanes(Dense):
+    """`Dense` to complex numbers by pairs, y (2N,). In streams their real parts come first."""
+
+    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
+        return to("Dense", x, np.concatenate([w[0::2], w[1::2]]))
+
+
+@dataclass(frozen=True)
+class FromPlanes(Dense):
+    """`Dense` of complex numbers by pairs, x (2N,). In streams their real parts come first."""
+
+    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
+        return to("Dense", x, np.concatenate([w[:, 0::2], w[:, 1::2]], 1))
 
 
 @dataclass(frozen=True)
@@ -945,6 +968,150 @@ class Scan(Instruction):
         return grads.da, grads.dx
 
 
+SLOWEST, FASTEST = 1e-30, 1e3
+"""Bounds of -log |a_t| of `TurningScan`; beyond them |a_t| is 1 or 0 to rounding and is kept constant."""
+
+
+class Decays(NamedTuple):
+    """Of each head: -log |a| of e = 0 (H,); and for e, -log |a_t|, |a_t|, and the ratio of the input's gain to that of
+    e = 0 (..., H)."""
+
+    mean: Array
+    varying: Array
+    modulus: Array
+    gain: Array
+
+
+class Turning(NamedTuple):
+    """Kept by `TurningScan`: a_t divided by its constant factor, and what is added to the states, both (B, T, N); and
+    the decays, None if they do not vary."""
+
+    turn: Array
+    x: Array
+    decays: Decays | None
+
+
+@dataclass(frozen=True)
+class TurningScan(Instruction):
+    """``h_t = a e^{i phi_t} h_{t-1} + v_t`` for complex numbers: v and h (2N,) by pairs, phi (N,), a (N,), complex.
+
+    With e (H,), or in training with a `spread`, decays vary: a is then ``unit exp(-exp(gamma_log + e_t))``, and v_t is
+    multiplied by ``g(e_t) / g(0)``, g(e) the root of ``1 - exp(-exp(gamma_log + e))^2``, or the difference from 1 if
+    `bounded`, by heads, with gamma_log (H,) and unit (N,), complex numbers of modulus 1. With a `spread`, e_t is drawn
+    uniformly from +-`spread` for each head and step, the same for all sequences, with the context's seed and step and
+    with `site`. With a `window`, h_t sums the last so many v (`rotrnn.ops.diagonal_scan` has the state).
+    """
+
+    window: int | None = None
+    bounded: bool = False
+    spread: float = 0.0
+    site: int = 0
+    reads = ("y",)
+    parameters = ("a", "gamma_log", "unit")
+
+    def shapes(self, v: Any, phi: Any, a: Any, gamma_log: Any, unit: Any, e: Any = None) -> tuple[Shape, ...]:
+        if v != (2 * a[0],) or not phi == a == unit or e not in (None, gamma_log) or a[0] % gamma_log[0]:
+            raise ValueError("expected v (2N,), phi, a and unit (N,), e and gamma_log (H,), N a multiple of H")
+        return (v,)
+
+    def state(self, v: Any, phi: Any, *more: Any) -> tuple[StateArray, ...]:
+        past = () if self.window is None else (self.window - 1,)
+        return (StateArray("h", (*past, *phi), "complex"),)
+
+    def emit(self, to: Listing, line: Line, v: int, phi: int, a: Any, gamma_log: Any, unit: Any, e: Any = None) -> Any:
+        if self.window is not None:
+            raise Unlisted(f"the model has {an(to.layer)} with window={self.window}")
+        decays: tuple[Any, ...] = (None, None, None)
+        if e is not None:
+            a, decays = unit, (e, gamma_log, 1 / self._gain(self._rate(gamma_log)))
+        return to("TurningScan", v, phi, np.stack([a.real, a.imag]), *decays, bounded=self.bounded)
+
+    def forward(
+        self, call: Call, v: Array, phi: Array, a: Array, gamma_log: Array, unit: Array, e: Array | None = None
+    ) -> Array:
+        x, decays = _planes(v), self._decays(call, e, gamma_log, v)
+        turn = np.empty_like(x)
+        turn.real, turn.imag = np.cos(phi), np.sin(phi)
+        if decays is not None:
+            a, x = unit, (_heads(x, decays) * decays.gain[..., None]).reshape(x.shape)
+            _heads(turn, decays)[...] *= decays.modulus[..., None]
+        how: Any = {"window": self.window, "lengths": call.lengths, "return_state": True}
+        h, after = diagonal_scan(a * turn, x, *(call.state or ()), **how)
+        call.after, call.kept = (after,), Turning(turn, x, decays)
+        return _lanes(h)
+
+    def backward(
+        self, call: Call, dy: Array, v: None, phi: None, a: Array, gamma_log: Array, unit: Array, e: None = None
+    ) -> tuple[Array | None, ...]:
+        (turn, x, decays), (dhT,), (h0,) = call.kept, call.dafter or (None,), call.state or (None,)
+        a, h = a if decays is None else unit, _planes(call.y)
+        at, dh = a * turn, np.zeros_like(h) if dy is None else _planes(dy)
+        how: Any = {"dhT": dhT, "window": self.window, "lengths": call.lengths}
+        da, dv, dh0 = diagonal_scan_backward(dh, at, h, h0, x=x, **how)
+        call.dbefore = (dh0,)
+        dpolar = at.conj() * da  # d log |a_t| + i d phi_t
+        if decays is None:
+            return _lanes(dv), dpolar.imag, (da * turn.conj()).sum((0, 1)), None, None, None
+        dgain = (_heads(dv, decays).conj() * _heads(x, decays)).real.sum(-1)  # of its logarithm
+        # log |a_t| = -varying, and varying = e^{gamma_log + e}
+        de = dgain * self._share(decays.varying) - _heads(dpolar, decays).real.sum(-1) * decays.varying
+        dgamma_log = (de - dgain * self._share(decays.mean)).sum((0, 1))
+        _heads(dv, decays)[...] *= decays.gain[..., None]
+        return _lanes(dv), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
+
+    def _decays(self, call: Call, e: Array | None, gamma_log: Array, v: Array) -> Decays | None:
+        """Returns the decays for e, or for numbers that are drawn; None if they do not vary."""
+        if e is None:
+            if not (self.spread and call.ctx.train):
+                return None
+            e = beside(self.spread * (2 * uniform((v.shape[1], len(gamma_log)), call.ctx, self.site) - 1), v)
+        mean, varying = self._rate(gamma_log), self._rate(gamma_log + e.astype(gamma_log.dtype))
+        return Decays(mean, varying, exp(-varying), self._gain(varying) / self._gain(mean))
+
+    def _rate(self, exponent: Array) -> Array:
+        rate: Array = np.clip(exp(exponent), SLOWEST, FASTEST)
+        return rate
+
+    def _gain(self, x: Array) -> Array:
+        """Returns g, of ``x = exp(gamma_log + e)``."""
+        gain: Array = -np.expm1(-x) if self.bounded else np.sqrt(-np.expm1(-2 * x))
+        return gain
+
+    def _share(self, x: Array) -> Array:
+        """Returns the derivative of log `_gain` by log x: ``x / (e^(k x) - 1)``, k = 2, or 1 if bounded."""
+        k = 1 if self.bounded else 2
+        share: Array = x * np.exp(-k * x) / -np.expm1(-k * x)
+        return share
+
+
+def _planes(x: Array) -> Array:
+    """Returns real lanes (..., 2N) as complex numbers (..., N)."""
+    z: Array = x.view(complex_of(x.dtype))
+    return z
+
+
+def _lanes(z: Array) -> Array:
+    """Returns numbers (..., N), if they are complex, as real lanes (..., 2N)."""
+    x: Array = z.view(z.real.dtype)
+    return x
+
+
+def _heads(z: Array, decays: Decays) -> Array:
+    """Returns (B, T, N) as a view (B, T, H, N / H)."""
+    return z.reshape(*z.shape[:2], len(decays.mean), z.shape[2] // len(decays.mean))
+
+
+def uniform(shape: tuple[int, ...], ctx: Context, site: int) -> Array:
+    """Returns uniform random numbers on (0, 1) for the context's seed and step and a site. They come from Philox blocks
+    that dropout does not use."""
+    n = math.prod(shape)
+    counter = np.empty((-(-n // 4), 4), np.int64)
+    counter[:, 0] = np.arange(len(counter))
+    counter[:, 1:] = LAST_PLACE, ctx.step, site
+    words = philox(counter, ctx.seed)
+    return np.asarray((words.ravel()[:n].reshape(shape) + 0.5) / 2**32)
+
+
 @dataclass(frozen=True)
 class OscillatorScan(Instruction):
     """``h_t = M h_{t-1} + f u_t``, h (2, N), m (2, 2, N), f (2, N), u (N,) (`rotrnn.ops.oscillator_scan`)."""
@@ -1433,11 +1600,181 @@ class Elman(Instruction):
         return grads.dx, grads.dA
 
 
+# ---- stored histories ----
+
+
+@dataclass(frozen=True)
+class History(Instruction):
+    """``m_t = sum_{k<M} p_tk e^{i Delta_k} h_{t-k}`` for complex numbers by pairs, h and m (2N,): the last M = `window`
+    of them, or all, turned by their age by `angles`, a form of `rotrnn.StoredHistory`, for a `length`.
+
+    p is 1. With w (heads, A) it is ``w[min(k, A - 1)]`` of the group of a number, with queries q (2N,) a softmax over k
+    (`rotrnn.ops.history_attention`). The state is the stored h (B, M-1, N) or (B, t, N), complex, and if `counted` the
+    number of steps so far.
+    """
+
+    length: int
+    angles: str = "warped"
+    window: int | None = None
+    heads: int = 1
+    counted: bool = True
+    reads = ("q",)
+    parameters = ("w",)
+
+    def shapes(self, h: Any, w: Any = None, q: Any = None) -> tuple[Shape, ...]:
+        if len(h) != 1 or h[0] % (2 * self.heads) or q not in (None, h) or (w is not None and w[:1] != (self.heads,)):
+            raise ValueError(f"expected h and q (2N,), w (H, A), N a multiple of H={self.heads}")
+        if not self.counted and (q is not None or self.angles == "reversed"):
+            raise ValueError(f"expected counted=True with q, and with angles={self.angles!r}")
+        return (h,)
+
+    def state(self, h: Any, w: Any = None, q: Any = None) -> tuple[StateArray, ...]:
+        rows = None if self.window is None else self.window - 1
+        stored = StateArray("stored" if self.counted else "h", (rows, h[0] // 2), "complex", newest_last=True)
+        return (stored, StateArray("places", (), "integer")) if self.counted else (stored,)
+
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        if not self.counted or name.startswith("d"):
+            return
+        rows, places = state[0].shape[1], state[1]
+        if any(one < 0 or (self.window is None and one > rows) for one in places.tolist()):
+            expected = f"expected the number of steps so far, of which {name}.stored has {rows}"
+            raise ValueError(f"{args.op}: {name}.places is {places}, {expected}")
+
+    def prepare(self, h: None, w: Array | None = None, q: None = None) -> AgeWeights | None:
+        return AgeWeights(self) if w is None else None
+
+    def emit(self, to: Listing, line: Line, h: int, w: Array | None = None, q: int | None = None) -> Any:
+        if self.counted:
+            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
+        return to("Wrope", h, length=self.length, form=self.angles, window=self.window)
+
+    def forward(self, call: Call, h: Array, w: Array | None = None, q: Array | None = None) -> Array:
+        z = _planes(h)
+        size, T, N = z.shape
+        stored, *places = call.state or (
+            np.zeros((size, (self.window or 1) - 1, N), z.dtype, like=z),
+            *([np.zeros(size, np.int64)] if self.counted else []),
+        )
+        if self.angles == "reversed":
+            z = z * self._turns(places[0], z)
+        held = np.concatenate([stored, z], 1) if call.stepping else None
+        if q is not None:
+            given = self._units(stored.shape[1] + T), z, stored
+            m = history_attention(_planes(q), *given, **self._reading(call, stored, places))
+        elif held is None:
+            m = history_read(self._weights(stored.shape[1] + T, z, w), z, stored, lengths=call.lengths)
+        elif w is None:
+            m = call.prepared.read(held)  # type: ignore[attr-defined]  # what `prepare` returned
+        else:
+            weights = self._weights(held.shape[1], z, w)[::-1]
+            m = (weights * held[:, -len(weights) :]).sum(1, keepdims=True).astype(z.dtype, copy=False)
+        after = self._after(stored, z, call.lengths) if held is None else held[:, 0 if self.window is None else 1 :]
+        steps = T if call.lengths is None else call.lengths
+        call.after, call.kept = (after, *(one + steps for one in places)), (z, stored, *places)
+        return _lanes(m)
+
+    def backward(self, call: Call, dy: Array, h: None, w: Array | None = None, q: Array | None = None) -> Any:
+        z, stored, *places = call.kept
+        dm = np.zeros_like(z) if dy is None else _planes(dy)
+        rows, T = stored.shape[1], z.shape[1]
+        dw = dq = None
+        if q is not None:
+            given = _planes(q), self._units(rows + T), z, stored
+            dq, dz, dstored = history_attention_backward(dm, *given, **self._reading(call, stored, places))
+            dq = _lanes(dq)
+        else:
+            weights = self._weights(rows + T, z, w)
+            dz, dstored = history_read_backward(dm, weights, rows, lengths=call.lengths)
+            if w is not None:
+                of_ages = history_weights_backward(dm, z, stored, count=len(weights), lengths=call.lengths)
+                dw = self._weights_backward(of_ages, w)
+        dlast = call.dafter[0] if call.dafter else None
+        if dlast is not None:
+            dstored += latest_backward(dlast.astype(dz.dtype, copy=False), dz, call.lengths)[:, dlast.shape[1] - rows :]
+        if self.angles == "reversed":
+            dz *= self._turns(places[0], dz).conj()
+        call.dbefore = (dstored, *(np.zeros(one.shape) for one in places))
+        return _lanes(dz), dw, dq
+
+    def _after(self, stored: Array, z: Array, lengths: Any) -> Array:
+        """Returns the stored states after z, oldest first."""
+        rows, T = stored.shape[1], z.shape[1]
+        if lengths is None:
+            left, new = (rows, T) if self.window is None else (max(rows - T, 0), min(rows, T))
+            if left or new < T:
+                return np.concatenate([stored[:, rows - left :], z[:, T - new :]], 1)
+            return z
+        if self.window is None:
+            stored = np.concatenate([np.zeros_like(z), stored], 1)
+        return latest(stored, z, stored.shape[1], lengths)
+
+    def _reading(self, call: Call, stored: Array, places: list[Array]) -> dict[str, Any]:
+        """Returns the keywords of `history_attention`."""
+        return {"heads": self.heads, "stored": np.minimum(places[0], stored.shape[1]), "lengths": call.lengths}
+
+    def _turns(self, place: Array, z: Array) -> Array:
+        """Returns e^{i Delta_n} (B, T, 1) of the steps n that follow `place`, for the form "reversed"."""
+        angles = wrope_angle(place[:, None] + np.arange(z.shape[1]), self.length, "warped")
+        return beside(np.exp(1j * angles)[..., None].astype(z.dtype), z)
+
+    def _units(self, count: int) -> Array:
+        """Returns e^{i Delta_k} (M,) of the first `count` ages, at least one, limited to the window; on the CPU."""
+        ages = np.arange(max(1, count if self.window is None else min(count, self.window)))
+        turning = self.angles in FORMS
+        return np.exp(1j * wrope_angle(ages, self.length, self.angles)) if turning else np.ones(len(ages), complex)
+
+    def _weights(self, count: int, z: Array, w: Array | None) -> Array:
+        """Returns the weights of the first `count` ages: (M,), or (M, N) by w."""
+        units = beside(self._units(count).astype(z.dtype), z)
+        if w is None:
+            return units
+        ages = beside(np.minimum(np.arange(len(units)), w.shape[1] - 1), z)
+        learned = np.repeat(w.T[ages], z.shape[2] // self.heads, axis=1)
+        return (learned * units[:, None]).astype(z.dtype, copy=False)
+
+    def _weights_backward(self, dweights: Array, w: Array) -> Array:
+        """Adjoint of `_weights`: returns the gradient of w."""
+        units = beside(self._units(len(dweights)).astype(dweights.dtype), dweights)
+        M, (heads, A) = len(dweights), w.shape
+        of_ages = (units.conj()[:, None] * dweights).real.reshape(M, heads, -1).sum(-1)
+        dw = np.zeros((A, heads), of_ages.dtype, like=of_ages)
+        known = min(M, A)
+        dw[:known] = of_ages[:known]
+        dw[A - 1 :] += of_ages[A:].sum(0, keepdims=True)
+        return dw.T.astype(w.dtype)
+
+
+class AgeWeights:
+    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
+    one more age costs constant time on average."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.newest_last: Array | None = None
+
+    def read(self, held: Array) -> Array:
+        """Returns ``sum_m w_m held_m`` (B, 1, N) of states (B, M, N), oldest first, by a real product."""
+        (size, count, N), real, window = held.shape, held.real.dtype, self.history.window
+        known = self.newest_last
+        if known is None or known.shape[1] < count or known.dtype != real:
+            w = self.history._weights(max(count, 2 * count if window is None else 0), held, None)[::-1]
+            self.newest_last = known = np.stack([w.real, w.imag])
+        weights = np.broadcast_to(known[:, known.shape[1] - count :], (size, 2, count))
+        parts = matmul(contiguous(weights), held.view(real)).reshape(size, 2, N, 2)
+        m = np.empty((size, 1, N), held.dtype, like=held)
+        m.real[:, 0] = parts[:, 0, :, 0] - parts[:, 1, :, 1]
+        m.imag[:, 0] = parts[:, 0, :, 1] + parts[:, 1, :, 0]
+        return m
+
+
 @dataclass(frozen=True)
 class Inner(Instruction):
-    """Another layer, applied to x, with its parameters in the order of its `shapes`."""
+    """Another layer, applied to x, with its parameters in the order of its `shapes`. With `hidden`, the second output is
+    the layer's hidden states as real lanes (`Recurrent.hidden_states`), or y for a layer without a vector of them."""
 
     layer: Recurrent
+    hidden: bool = False
     along = True
 
     def together(self, ctx: Context) -> bool:
@@ -1447,7 +1784,7 @@ class Inner(Instruction):
         expected = [(self.layer.d_model,), *self.layer.shapes.values()]
         if [x, *params] != expected:
             raise ValueError(f"expected {expected}, x and the parameters of {type(self.layer).__name__}")
-        return (x,)
+        return (x, (self.layer.hidden.lanes or 0,)) if self.hidden else (x,)
 
     def state(self, x: Any, *params: Any) -> tuple[StateArray, ...]:
         return form_leaves(self.layer.state_form)
@@ -1456,24 +1793,36 @@ class Inner(Instruction):
         self.layer.check_state(args, name, self._whole(state))
 
     def emit(self, to: Listing, line: Line, x: int, *params: Array) -> int:
+        if self.hidden:
+            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
         return self.layer.emit(to, self._named(params), x)
 
     def prepare(self, x: None, *params: Any) -> Any:
-        return trusted(self.layer.prepare)(self._named(params))
+        return None if self.hidden else trusted(self.layer.prepare)(self._named(params))
 
-    def forward(self, call: Call, x: Array, *params: Array) -> Array:
+    def forward(self, call: Call, x: Array, *params: Array) -> Any:
         state = self._whole(call.state)
-        if call.stepping:
+        if call.stepping and not self.hidden:
             y, after = trusted(self.layer.step)(self._named(params), state, x[:, 0], call.prepared)
             call.after = state_leaves(after)
             return y[:, None]
-        y, call.kept = self.layer.forward(self._named(params), x, call.ctx, state)
+        ctx = replace(call.ctx, fused=False) if self.hidden else call.ctx  # there are states then
+        y, call.kept = self.layer.forward(self._named(params), x, ctx, state)
         call.after = state_leaves(call.kept.state)
-        return y
+        if not self.hidden:
+            return y
+        h = self.layer.hidden_states(call.kept)
+        return y, y if h is None else _lanes(h)
 
-    def backward(self, call: Call, dy: Array, x: Array, *params: Array) -> tuple[Array | None, ...]:
-        after = self._whole(call.dafter)
-        dx, dparams, dstate = trusted(self.layer.backward)(self._named(params), call.kept, dy, after)
+    def backward(self, call: Call, dy: Any, x: Array, *params: Array) -> tuple[Array | None, ...]:
+        after, more, backward = self._whole(call.dafter), {}, trusted(self.layer.backward)
+        if self.hidden:
+            dy, dh = dy
+            if self.layer.hidden_states(call.kept) is None:
+                dy = dy + dh
+            else:
+                more["dh"] = _planes(dh) if self.layer.hidden.kind == "complex" else dh
+        dx, dparams, dstate = backward(self._named(params), call.kept, dy, after, **more)
         call.dbefore = state_leaves(dstate)
         return dx, *(None if name in BUFFERS else dparams[name] for name in self.layer.shapes)
 

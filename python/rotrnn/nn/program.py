@@ -13,7 +13,7 @@ The registers of a program are the input, the layer's parameters, and the output
 instructions in order. Backward walks them in reverse, each by its own adjoint, and adds up the gradients of registers
 that several instructions read. The program is known before any array is, so nothing is traced or taped:
 
-- an instruction whose inputs are all parameters runs once for many steps (`prepare`), and again in backward;
+- an instruction whose inputs are all parameters runs once for many steps (`prepare`), and its outputs are saved;
 - forward saves the registers that adjoints read (`Instruction.reads`). Outputs of `light` instructions are recomputed;
 - the state is the states of the instructions, in order.
 
@@ -47,6 +47,7 @@ from rotrnn.nn.layer import (
     State,
     StateArray,
     StateForm,
+    state_leaves,
     trusted,
 )
 from rotrnn.nn.listing import Listing, Unlisted
@@ -246,9 +247,10 @@ class Program:
 
     @cached_property
     def kept(self) -> dict[str, int]:
-        """The registers that forward saves: registers that adjoints read, or from which these are recomputed."""
+        """The registers that forward saves: registers that adjoints read, or from which these are recomputed, and the
+        outputs of the fixed lines."""
         read = {one.place for one in self.shown.values()}.union(*map(_read, self.lines))
-        saved: set[int] = set()
+        saved = set(self.fixed_outputs)
         for line in reversed(self.lines):
             if line.instruction.light and not read.isdisjoint(line.outputs):
                 read |= set(line.inputs)
@@ -287,6 +289,13 @@ class Program:
         """For each line where its arrays are in a state."""
         ends = [0, *accumulate(len(line.states) for line in self.lines)]
         return tuple(slice(*ends[i : i + 2]) if line.states else None for i, line in enumerate(self.lines))
+
+    @cached_property
+    def checking(self) -> tuple[tuple[Instruction, slice], ...]:
+        """The instructions that check more of a state than its form, and where their arrays are in it."""
+        each = zip((line.instruction for line in self.lines), self.slices, strict=True)
+        own = Instruction.check_state
+        return tuple((one, at) for one, at in each if at is not None and type(one).check_state is not own)
 
     def split(self, state: State) -> list[tuple[Any, ...] | None]:
         """Returns for each line its arrays of a state, or of a gradient of it; None for lines without a state."""
@@ -444,8 +453,8 @@ class Programmed(Recurrent):
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         super().check_state(args, name, state)
         if state is not None:
-            for line, own in zip(self._program.lines, self._program.split(state), strict=True):
-                line.instruction.check_state(args, name, own)
+            for instruction, own in self._program.checking:
+                instruction.check_state(args, name, state_leaves(state)[own])
 
     @property
     def hidden(self) -> StateArray:
@@ -473,9 +482,9 @@ class Programmed(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, ProgramSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call."""
-        program, values = self.begun(params, ctx)
-        values[0] = mask_padding(x, ctx.lengths)
         kept: dict[str, Any] = {}
+        program, values = self.begun(params, ctx, kept)
+        values[0] = mask_padding(x, ctx.lengths)
         after: list[Any] = []
         before = state if ctx.segments is None else ctx.segments.before(state)
         for line, own, ends in zip(program.lines, program.split(before), program.ends, strict=True):
@@ -519,7 +528,9 @@ class Programmed(Recurrent):
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared
-        program, values = self.begun(params, TRUSTED, ready)
+        program, values = self._of_parameters(params)
+        for place, value in zip(program.fixed_outputs, ready.registers, strict=True):
+            values[place] = value
         values[0] = x_t[:, None]
         after: list[Any] = []
         for line, own, of_line in zip(program.lines, program.split(state), ready.lines, strict=True):
@@ -535,15 +546,21 @@ class Programmed(Recurrent):
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
         given by another module, is a further gradient of `hidden_states`."""
         ctx = TRUSTED.checked(saved.lengths)
-        program, values = self.begun(params, ctx)
+        program, values = self._of_parameters(params)
         for name, place in program.kept.items():
             values[place] = saved.registers[name]
-            if values[place].shape[:2] != dy.shape[:2]:  # NumPy might broadcast it
+            if place not in program.fixed and values[place].shape[:2] != dy.shape[:2]:  # NumPy might broadcast it
                 raise ValueError(f"{name} has shape {values[place].shape}, expected (B, T) of dy={dy.shape[:2]}")
         grads = Gradients(len(values), program.y, mask_padding(dy, saved.lengths))
         if dh is not None:
             h = program.shown["h"]
             grads.add(h.place, dh.reshape(*dh.shape[:2], *h.shape))
+        if dstate is not None:
+            for form, d, known in zip(program.states, state_leaves(dstate), state_leaves(saved.state), strict=True):
+                if d is not None and None in form.shape and d.shape != known.shape:  # one row for each step
+                    name = "dstate" if len(program.states) == 1 else f"dstate.{form.name}"
+                    kind = type(self).__name__
+                    raise ValueError(f"{kind}.backward: {name} has shape {d.shape}, expected {known.shape}")
         before: list[Any] = []
         if saved.segments is not None:
             dstate = saved.segments.after_backward(dstate)
@@ -552,8 +569,9 @@ class Programmed(Recurrent):
             for light in again:
                 _run(light, values, Call(light, ctx))
             call = Call(line, ctx)
+            call.kept = saved.kept.get(line.name)
             if not line.fixed:
-                call.state, call.dafter, call.kept = states.pop(), dstates.pop(), saved.kept.get(line.name)
+                call.state, call.dafter = states.pop(), dstates.pop()
             if "y" in line.instruction.reads:
                 call.y = values[line.outputs[0]] if len(line.outputs) == 1 else _given(line.outputs, values)
             taken = [grads.take(place) for place in line.outputs]
@@ -585,7 +603,7 @@ class Programmed(Recurrent):
     def registers(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> dict[str, Array]:
         """Returns the registers that the program shows, by name. Arguments and errors as in `forward`."""
         _, saved = self.forward(params, x, ctx, state)
-        program, values = self.begun(params, ctx)
+        program, values = self._of_parameters(params)
         for name, place in program.kept.items():
             values[place] = saved.registers[name]
         shown = {one.place for one in program.shown.values()}
@@ -593,18 +611,25 @@ class Programmed(Recurrent):
             _run(line, values, Call(line, ctx))
         return {name: values[one.place] for name, one in program.shown.items()}
 
-    def begun(self, params: Params, ctx: Context = TRUSTED, ready: Prepared | None = None) -> tuple[Program, list[Any]]:
-        """Returns the program and its registers, with values for the registers that depend on parameters alone."""
+    def begun(
+        self, params: Params, ctx: Context = TRUSTED, kept: dict[str, Any] | None = None
+    ) -> tuple[Program, list[Any]]:
+        """Returns the program and its registers, with values for the registers that depend on parameters alone. Arrays
+        that their lines keep are added to `kept`."""
+        program, values = self._of_parameters(params)
+        for line in program.fixed_lines:
+            call = Call(line, ctx)
+            _run(line, values, call)
+            if kept is not None and call.kept is not None:
+                kept[line.name] = call.kept
+        return program, values
+
+    def _of_parameters(self, params: Params) -> tuple[Program, list[Any]]:
+        """Returns the program and its registers, with values for the parameters."""
         program = self._program
         values: list[Any] = [None] * (len(program.names) + 1)
         for place, name in enumerate(program.parameters, 1):
             values[place] = params[name]
-        if ready is None:
-            for line in program.fixed_lines:
-                _run(line, values, Call(line, ctx))
-        else:
-            for place, value in zip(program.fixed_outputs, ready.registers, strict=True):
-                values[place] = value
         return program, values
 
     def _whole(self, arrays: list[Any]) -> State:

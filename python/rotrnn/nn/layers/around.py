@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 from rotrnn._support.text import an
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State
-from rotrnn.nn.packing import inside
+from rotrnn.nn.program import Programmed, ProgramSaved
 
 
-class Around(Recurrent):
-    """A layer whose recurrence is `layer`. It adds its own parameters and state to those of `layer`."""
+class Around(Programmed):
+    """A program whose recurrence is `layer`. It adds its own parameters, whose names begin with `prefix`, and its own
+    state to those of `layer`."""
 
     layer: Recurrent
+    prefix: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name, kind = type(self).__name__, type(self.layer).__name__
+        if getattr(self.layer, "bidirectional", False):
+            raise ValueError(f"{name}: {kind} has bidirectional=True, expected False: {name} has one direction")
+        if self.layer.state_form is None:
+            raise ValueError(f"{name}: layer={self.layer!r}, expected a layer that declares its state (state_form)")
+        if taken := [one for one in self.layer.shapes if one.startswith(self.prefix)]:
+            expected = f"expected no name that begins with {self.prefix}"
+            raise ValueError(f"{name}: {kind} has a parameter {taken[0]}, {expected}")
 
     @property
     def recurrent(self) -> frozenset[str]:  # type: ignore[override]
@@ -37,9 +50,9 @@ class Around(Recurrent):
     def state_norms(self, saved: Any) -> Array | None:
         return self.layer.state_norms(self.saved_inside(saved))
 
-    def saved_inside(self, saved: Any) -> Any:
+    def saved_inside(self, saved: ProgramSaved) -> Any:
         """Returns the saved arrays of the layer's forward."""
-        return inside(saved, "layer")
+        return saved.kept["Inner"]
 
     @property
     def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]

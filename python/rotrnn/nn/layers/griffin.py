@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from rotrnn.nn.instructions import GELU, Conv, Dense, Inner, Product
 from rotrnn.nn.layer import Array, Context, Params, Recurrent, State, astype, split_state
 from rotrnn.nn.layers.around import Around
-from rotrnn.nn.program import Builder, Program, Programmed, ProgramSaved
-
-OWN = "griffin_"
-"""Prefix of the names of its own parameters."""
+from rotrnn.nn.program import Builder, Program
 
 
 @dataclass(frozen=True)
-class Griffin(Around, Programmed):
+class Griffin(Around):
     """``y_t = W_out (GELU(W_gate u_t + b_gate) * layer(conv(W_value u + b_value))_t) + b_out``.
 
     This is the recurrent block of Griffin and Hawk (De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with
@@ -49,20 +46,14 @@ class Griffin(Around, Programmed):
     about: ClassVar[str] = "the recurrent block of Griffin: a layer behind a short convolution, multiplied by a gate"
     paper: ClassVar[str] = 'De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention"'
 
+    prefix: ClassVar[str] = "griffin_"
+
     layer: Recurrent
     d_conv: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_conv")
-        kind = type(self.layer).__name__
-        if getattr(self.layer, "bidirectional", False):
-            expected = "expected False: its convolution has one direction"
-            raise ValueError(f"Griffin: {kind} has bidirectional=True, {expected}")
-        if self.layer.state_form is None:
-            raise ValueError(f"Griffin: layer={self.layer!r}, expected a layer that declares its state (state_form)")
-        if taken := [name for name in self.layer.shapes if name.startswith(OWN)]:
-            raise ValueError(f"Griffin: {kind} has a parameter {taken[0]}, expected no name that begins with {OWN}")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -71,7 +62,7 @@ class Griffin(Around, Programmed):
             **{"gate_w": (E, D), "gate_bias": (E,), "value_w": (E, D), "value_bias": (E,)},
             **{"conv_w": (E, self.d_conv), "conv_bias": (E,), "out_w": (D, E), "out_bias": (D,)},
         }
-        return self.layer.shapes | {OWN + name: shape for name, shape in own.items()}
+        return self.layer.shapes | {self.prefix + name: shape for name, shape in own.items()}
 
     @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
@@ -79,28 +70,25 @@ class Griffin(Around, Programmed):
         computed, such as the convolution's last inputs."""
         if "x" not in self.layer.estimated:
             return self.layer.estimated
-        own = (f"{OWN}{name}" for name in ("value_w", "value_bias", "conv_w", "conv_bias"))
+        own = (f"{self.prefix}{name}" for name in ("value_w", "value_bias", "conv_w", "conv_bias"))
         return self.layer.estimated.union(own, ["state.0"])
 
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
         own: Params = {}
         for name, shape in self.shapes.items():
-            if name.startswith(OWN):
+            if name.startswith(self.prefix):
                 own[name] = rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)
         taps = rng.standard_normal((self.layer.d_model, self.d_conv))
-        own[OWN + "conv_w"] = 0.1 * taps / np.sqrt(self.d_conv)
+        own[self.prefix + "conv_w"] = 0.1 * taps / np.sqrt(self.d_conv)
         return params | astype(own, np.float32)
 
     def program(self) -> Program:
-        p = Builder(self)
-        gate, value = (p(Dense(), p.x, f"{OWN}{name}_w", f"{OWN}{name}_bias") for name in ("gate", "value"))
-        u = p(Conv(), value, OWN + "conv_w", OWN + "conv_bias")
+        p, own = Builder(self), self.prefix
+        gate, value = (p(Dense(), p.x, f"{own}{name}_w", f"{own}{name}_bias") for name in ("gate", "value"))
+        u = p(Conv(), value, own + "conv_w", own + "conv_bias")
         r = p(Inner(self.layer), u, *self.layer.shapes)
-        return p.returns(p(Dense(), p(Product(), p(GELU(), gate), r), OWN + "out_w", OWN + "out_bias"), u=u)
-
-    def saved_inside(self, saved: ProgramSaved) -> Any:
-        return saved.kept["Inner"]
+        return p.returns(p(Dense(), p(Product(), p(GELU(), gate), r), own + "out_w", own + "out_bias"), u=u)
 
     def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
         inner = None if state is None else state[1:]

@@ -279,11 +279,6 @@ def _plus(x: Array, y: Array | None) -> Array:
     return x if y is None else x + y
 
 
-def planes_apart(w: Array) -> Array:
-    """Returns the columns (2i, 2i+1) of planes as all real parts, then all imaginary parts."""
-    return np.concatenate([w[..., 0::2], w[..., 1::2]], -1)
-
-
 def ring(rng: np.random.Generator, low: float, high: float, count: int) -> Array:
     """Returns log(-log r) for `count` random moduli r, uniform in area between radii low and high (LRU, Lemma 3.2)."""
     return np.log(-0.5 * np.log(rng.uniform(size=count) * (high**2 - low**2) + low**2))

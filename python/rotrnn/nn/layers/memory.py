@@ -8,16 +8,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.devices.device import beside, einsum
+from rotrnn.devices.device import beside
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
-from rotrnn.nn.layers.linear import LinearRecurrence, planes_apart
+from rotrnn.nn.instructions import FromPlanes, History, Skip, Sum, ToPlanes
+from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.listing import Listing
-from rotrnn.ops.dense import dense, dense_backward, matmul
+from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, Shape
 from rotrnn.ops.linear_layer import System, complex_of
-from rotrnn.ops.memory import FORMS, history_read, history_read_backward, wrope_angle
-from rotrnn.ops.pointwise import mask_padding
-from rotrnn.ops.window import latest, latest_backward
+from rotrnn.ops.memory import FORMS, wrope_angle
+
+NAMES = ("B_re", "B_im", "C_re", "C_im", "D")
+"""The parameters of one direction."""
 
 
 class Projections(NamedTuple):
@@ -116,63 +118,8 @@ class RopeMemory(LinearRecurrence):
         return ("", "_reverse") if self.bidirectional else ("",)
 
 
-class MemorySaved(NamedTuple):
-    """Saved for backward: input (padding zeroed), projections, weights of ages, the sums m, lengths, the states h of x
-    and those before it; and whether all states are kept, or only those of a window."""
-
-    x: Array
-    folded: Folded[Projections]
-    weights: Array
-    m: Array
-    lengths: Array | None
-    h: Array
-    before: Array
-    grows: bool
-
-    @property
-    def state(self) -> Array:
-        """The stored states after x."""
-        return stored_after(self.before, self.h, self.grows, self.lengths)
-
-
-def stored_after(before: Array, h: Array, grows: bool, lengths: Array | None) -> Array:
-    """Returns the stored states after h (B, T, N), oldest first: as many rows as there were in `before`, or if the
-    number `grows` also those of h."""
-    if grows:
-        before = np.concatenate([np.zeros_like(h), before], 1)
-    return latest(before, h, before.shape[1], lengths)
-
-
-class AgeWeights:
-    """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
-    one more age costs constant time on average."""
-
-    def __init__(self, layer: WropeMemory) -> None:
-        self.layer = layer
-        self.newest_last: Array | None = None
-
-    def first(self, count: int, like: Array) -> Array:
-        """Returns (re, im) (2, count) of the first `count` ages, newest last, in the dtype and device of `like`."""
-        known = self.newest_last
-        if known is None or known.shape[1] < count or known.dtype != like.real.dtype:
-            w = self.layer.weights(max(count, 2 * count if self.layer.window is None else 0), like.dtype, like)[::-1]
-            self.newest_last = known = np.stack([w.real, w.imag])
-        return known[:, known.shape[1] - count :]
-
-
-def _read(weights: Array, held: Array) -> Array:
-    """Returns ``sum_m w_m held_m`` (B, N) for weights (re, im) (2, M) and states (B, M, N), by a real product."""
-    (B, _, N), real = held.shape, held.real.dtype
-    parts = matmul(np.ascontiguousarray(np.broadcast_to(weights, (B, *weights.shape))), held.view(real))
-    parts = parts.reshape(B, 2, N, 2)
-    m = np.empty((B, N), held.dtype, like=held)
-    m.real = parts[:, 0, :, 0] - parts[:, 1, :, 1]
-    m.imag = parts[:, 0, :, 1] + parts[:, 1, :, 0]
-    return m
-
-
 @dataclass(frozen=True)
-class WropeMemory(Recurrent):
+class WropeMemory(Programmed):
     """``h_t = B u_t`` (stored), ``m_t = sum_{k<M} e^{i Delta_k} h_{t-k}`` (read), ``y_t = Re(C m_t) + D * u_t``.
 
     Each state is re-encoded by its age k when it is read, ``Delta_k = wrope_angle(k, length, form)`` (slide "WRoPE
@@ -209,82 +156,28 @@ class WropeMemory(Recurrent):
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
 
-    @property
-    def state_form(self) -> StateForm:
-        rows = None if self.window is None else self.window - 1
-        return StateArray("h", (rows, self.d_state), "complex", newest_last=True)
+    def program(self) -> Program:
+        p = Builder(self)
+        w_in, w_out, skip = p(Projected(), *self.shapes)
+        m = p(History(self.length, self.form, self.window, counted=False), p(ToPlanes(), p.x, w_in))
+        return p.returns(p(Sum(), p(FromPlanes(), m, w_out), p(Skip(), p.x, skip)))
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, MemorySaved]:
-        folded = self.fold(params)
-        projections = folded.weights
-        x = mask_padding(x, ctx.lengths)
-        v = dense(x, projections.w_in)
-        h = v.view(complex_of(v.dtype))
-        before = self._before(state, h)
-        weights = self.weights(before.shape[1] + h.shape[1], h.dtype, h)
-        m = history_read(weights, h, before, lengths=ctx.lengths)
-        y = dense(m.view(m.real.dtype), projections.w_out[0]) + projections.skip * x
-        return y, MemorySaved(x, folded, weights, m, ctx.lengths, h, before, self.window is None)
 
-    def backward(
-        self, params: Params, saved: MemorySaved, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, Array]:
-        x, folded, weights, m, lengths, _, before, _ = saved
-        rows = before.shape[1]
-        w_in, w_out, skip = folded.weights
-        dy = mask_padding(dy.astype(m.real.dtype, copy=False), lengths)  # m's dtype: dm is viewed as complex below
-        dm, dw_out, _ = dense_backward(dy, m.view(m.real.dtype), w_out[0])
-        dh, dpast = history_read_backward(dm.view(m.dtype), weights, rows, lengths=lengths)
-        if dstate is not None:
-            after = saved.state.shape
-            if dstate.shape != after:  # without a window, one row per step
-                raise ValueError(f"WropeMemory.backward: dstate has shape {dstate.shape}, expected {after}")
-            dpast += latest_backward(dstate, dh, lengths)[:, dstate.shape[1] - rows :]
-        dx, dw_in, _ = dense_backward(dh.view(dm.dtype), x, w_in)
-        dx += skip * dy
-        dskip = einsum("btd,btd->d", dy, x)
-        return dx, self.fold_backward(params, folded, Projections(dw_in, dw_out[None], dskip)), dpast
+@dataclass(frozen=True)
+class Projected(Instruction):
+    """`Projections` of the parameters of `WropeMemory`: w_in (2N, D), w_out (D, 2N) and skip (D,)."""
 
-    def emit(self, to: Listing, params: Params, x: int) -> int:
-        w_in, w_out, skip = self.fold(params).weights
-        h = to("Dense", x, planes_apart(w_in.T).T)
-        m = to("Wrope", h, length=self.length, form=self.form, window=self.window)
-        y: int = to("Skip", x, skip, to("Dense", m, planes_apart(w_out[0])))
-        return y
+    foldable = True
 
-    def fold(self, params: Params) -> Folded[Projections]:
-        """Returns the projections to and from the memory."""
-        return Folded(_fold(params, ("",)))
+    def shapes(self, *params: Any) -> tuple[Shape, ...]:
+        N, D = params[0]
+        return (2 * N, D), (D, 2 * N), (D,)
 
-    def fold_backward(self, params: Params, folded: Folded[Projections], dprojections: Projections) -> Params:
-        """Adjoint of `fold`: returns the gradients of the parameters."""
-        return _fold_backward(dprojections, ("",))
+    def forward(self, call: Call, *params: Array) -> tuple[Array, ...]:
+        w_in, w_out, skip = _fold(dict(zip(NAMES, params, strict=True)), ("",))
+        return w_in, w_out[0], skip
 
-    def prepare(self, params: Params) -> tuple[Projections, AgeWeights]:
-        """Returns the projections, and the weights of ages, which are computed when they are first used."""
-        return self.fold(params).weights, AgeWeights(self)
-
-    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        (w_in, w_out, skip), ages = trusted(self.prepare)(params) if prepared is None else prepared
-        v = dense(x_t, w_in)
-        h = v.view(complex_of(v.dtype))[:, None]
-        held = np.concatenate([self._before(state, h), h], 1)
-        m = _read(ages.first(held.shape[1], held), held)
-        y = dense(m.view(m.real.dtype), w_out[0]) + skip * x_t
-        return y, held if self.window is None else held[:, 1:]
-
-    def weights(self, count: int, dtype: Any, like: Array) -> Array:
-        """Returns e^{i Delta_k} for the first `count` ages, limited to the window."""
-        ages = np.arange(count if self.window is None else min(count, self.window))
-        return beside(np.exp(1j * wrope_angle(ages, self.length, self.form)).astype(dtype), like)
-
-    def _before(self, state: State, h: Array) -> Array:
-        """Returns the stored states; at the start zeros, or no rows without a window."""
-        rows = 0 if self.window is None else self.window - 1
-        B, _, N = h.shape
-        if state is None:
-            return np.zeros((B, rows, N), h.dtype, like=h)
-        stored: Array = state
-        return stored
+    def backward(self, call: Call, dy: tuple[Array, ...], *params: Array) -> tuple[Array, ...]:
+        dw_in, dw_out, dskip = dy
+        dparams = _fold_backward(Projections(dw_in, dw_out[None], dskip), ("",))
+        return tuple(dparams[name] for name in NAMES)
