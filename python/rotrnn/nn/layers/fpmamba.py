@@ -78,6 +78,11 @@ class FPMamba(MatrixFixedPoint):
         Range of the initial delta, which is log-uniform.
     tile
         As in Bedouin. A fixed point by tiles is one of the whole sequence, but not always the same.
+    solver : "iteration" or "auto"
+        "auto" iterates token by token, each from y = 0 to its own tolerance, as `step` does: so whole sequences, chunks
+        and streams take the same path, and have the same fixed points where it converges, but others than the authors'
+        loop may find. The adjoint of the gradient "implicit" is linear, and has Anderson acceleration. `damping`, which
+        cannot be "anderson" in this layer, `stop` and `tile` are then without meaning.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
