@@ -5,9 +5,9 @@
  *   y <- f - P Q^T r.
  *
  * Where F is affine, F(y) = J y + c, P - Q = S has the columns S = -(I - J)^-1 Q, so the distance of y from the fixed
- * point, (I - J)^-1 r, is at most |S|_F |r| where r is in the span of Q. `anderson_step` returns max(1, |S|_F). It is
- * assumed that I - J does not shrink what is outside of this span, and for other F, that F is affine as far as iterates
- * differ.
+ * point, (I - J)^-1 r, is at most |S|_F |r| where r is in the span of Q. `anderson_step` multiplies the residual by
+ * max(1, |S|_F). It is assumed that I - J does not shrink what is outside of this span, and for other F, that F is
+ * affine as far as iterates differ.
  */
 #ifndef ROT_ANDERSON_H
 #define ROT_ANDERSON_H
@@ -17,9 +17,9 @@
 enum { ANDERSON_DEPTH = 5, ANDERSON_ROWS = 2 * ANDERSON_DEPTH + 2 };
 
 #if ROT_DOUBLE
-static const real ANDERSON_LEAST = 0x1p-40; /* of squares */
+static const real ANDERSON_LEAST = 0x1p-40 /* of squares */, ANDERSON_NOISE = 0x1p-47;
 #else
-static const real ANDERSON_LEAST = 0x1p-20f;
+static const real ANDERSON_LEAST = 0x1p-20f, ANDERSON_NOISE = 0x1p-18f;
 #endif
 
 /* The number of steps taken, and |P - Q|^2 of each column, 0 where there is none. */
@@ -28,9 +28,11 @@ typedef struct {
     real square[ANDERSON_DEPTH];
 } anderson;
 
-/* y (n) <- the next iterate, for f (n) = F(y). A difference that is nearly a combination of the others is left out.
+/* y (n) <- the next iterate, for f (n) = F(y). Returns the residual times max(1, |S|_F), or as it is where it is
+ * rounding alone, as its differences are then. A difference that is nearly a combination of the others is left out.
  * rows: (ANDERSON_ROWS, n) */
-ROT_ROW real anderson_step(anderson *a, real *restrict y, const real *restrict f, int64_t n, real *rows) {
+ROT_ROW real anderson_step(anderson *a, real *restrict y, const real *restrict f, real residual, int64_t n,
+                           real *rows) {
     real *const r = rows, *const last = r + n, *const Q = last + n, *const P = Q + ANDERSON_DEPTH * n;
     join_row();
     if (a->count) {
@@ -71,7 +73,7 @@ ROT_ROW real anderson_step(anderson *a, real *restrict y, const real *restrict f
     }
     a->count++;
     join_row();
-    return square > 1 ? ROT_SQRT(square) : 1;
+    return square > 1 && residual > ANDERSON_NOISE ? ROT_SQRT(square) * residual : residual;
 }
 
 #endif

@@ -204,7 +204,7 @@ typedef struct {
 } depth_report;
 
 /* Iterates y over a tile; h (D) is F before it and stays so; `now` is overwritten. With `memory`, (DEPTH_MEMORY, D) for
- * each step, iterates are those of Anderson acceleration, and residuals are multiplied by what it returns. */
+ * each step, iterates are those of Anderson acceleration, and residuals are what it returns. */
 ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, depth_rules r, real *y, const real *h,
                           const real *later, real *now, real *memory, real *room) {
     const int64_t n = along.steps * p->m.D, end = (along.steps - 1) * p->m.D, first = along.first * p->m.D;
@@ -217,7 +217,7 @@ ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, dept
     do {
         copy_row(now, h, p->m.D);
         residual = residual_of(depth_walk(p, along, y, image, now, later, false, s, room), TINY);
-        if (memory) residual *= anderson_step(&steps, tile, memory, n, memory + n);
+        if (memory) residual = anderson_step(&steps, tile, memory, residual, n, memory + n);
         count++;
         waited = residual < lowest ? 0 : waited + 1;
         if (residual < lowest) lowest = residual;

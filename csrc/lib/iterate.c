@@ -98,7 +98,7 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
         finish(F, f);
         const real floor = how->floor > 0 ? (real)how->floor : TINY;
         real residual = residual_of(relax_row(y, f, p.s, F->N), floor);
-        if (how->accelerate) residual *= anderson_step(&steps, y, f, F->N, F->rows);
+        if (how->accelerate) residual = anderson_step(&steps, y, f, residual, F->N, F->rows);
         add_residual(&p, how, (double)residual);
         if (isnan(p.residual)) return false;
         if (is_settled(&p, how)) return true;

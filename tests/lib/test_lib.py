@@ -205,7 +205,7 @@ CASES = {
         {**LINEAR, **TIGHT, "tol": 1e-11, "stop": "step_quantile", "damping": "none", "contractive": True},
     ),
     "fixed_point, anderson": Case(
-        "fixed_point", {**LINEAR, **TIGHT, "tol": 1e-11, "rank": 3, "damping": "anderson", "lambda_init": (0.2, 0.9)}
+        "fixed_point", {**LINEAR, **TIGHT, "tol": 1e-11, "rank": 3, "damping": "anderson", "contractive": True}
     ),
     "fixed_point, feedback": Case("fixed_point", {**LINEAR, **TIGHT, "feedback": ("mixer", "output"), "rank": 2}),
     "fixed_point, gated output": Case(

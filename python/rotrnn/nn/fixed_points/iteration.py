@@ -366,7 +366,8 @@ class Anderson:
 
     For an affine F with the Jacobian J, the columns of ``P - Q`` are ``-(I - J)^-1 Q``, so that y is within
     ``|P - Q|_F |r|`` of the fixed point if r is in the span of Q. `step` returns the residual of `relax` times
-    ``max(1, |P - Q|_F)``. This bounds the distance if I - J does not shrink vectors outside of the span.
+    ``max(1, |P - Q|_F)``, unless it is rounding alone. This bounds the distance if I - J does not shrink vectors
+    outside of the span.
     """
 
     def __init__(self, y: Array) -> None:
@@ -374,7 +375,7 @@ class Anderson:
         self.r, self.f = (np.zeros(self.shape, y.dtype, like=y) for _ in range(2))
         self.Q, self.P = (np.zeros((DEPTH, *self.shape), y.dtype, like=y) for _ in range(2))
         self.square = np.zeros((DEPTH, len(y)), y.dtype, like=y)
-        self.least = LEAST_REST[y.dtype.type]
+        self.least, self.noise = LEAST_REST[y.dtype.type], FINEST * np.finfo(y.dtype).eps
 
     def step(self, y: Array, f: Array, lengths: Steps, each_step: bool) -> Array:
         """Updates y in place where `lengths` is not 0, and returns the residuals (B,)."""
@@ -390,8 +391,9 @@ class Anderson:
             for q, p, square in zip(self.Q, self.P, self.square, strict=True):
                 f = f - np.where(square > 0, (q * r).sum(1), 0)[:, None] * p
             here[...] = np.where(going, f, here)
-            growth: Array = residual * np.sqrt(np.maximum(self.square.sum(0), 1))
-        return growth
+            estimate = residual * np.sqrt(np.maximum(self.square.sum(0), 1))
+        found: Array = np.where(residual > self.noise, estimate, residual)
+        return found
 
     def _keep(self, q: Array, p: Array) -> None:
         """Replaces the oldest difference of residuals by q, and that of images by p."""
