@@ -168,14 +168,15 @@ KERNEL(depth_pass) {
 
 GLOBAL2(BLOCK, BLOCKS)
 solve_rows(crew c, sequences all, depth_rules rules, int64_t tile, bool direct, real *y, real *h, const real *h0,
-           int64_t *iterations, int64_t *applied, real *residual) {
+           real *memories, int64_t each, int64_t *iterations, int64_t *applied, real *residual) {
     if (warp_of() >= c.count) return;
     const int64_t D = all.p.m.D;
     for (int64_t b = warp_of(); b < all.B; b += c.count) {
         const int64_t steps = steps_of(all.lengths, b, all.T);
         const real *const before = h0 ? h0 + b * D : NULL;
+        real *const memory = each ? memories + warp_of() * each : NULL;
         const depth_report report =
-            solve_sequence(&all.p, b, all.T, steps, tile, rules, direct, y, h, before, room_of(c));
+            solve_sequence(&all.p, b, all.T, steps, tile, rules, direct, y, h, before, memory, room_of(c));
         EACH_OF_ROW(once, 1) {
             iterations[b] = report.iterations;
             applied[b] = report.applied;
@@ -202,7 +203,9 @@ KERNEL(depth_solve) {
     const sequences all = {p, B, T, lengths};
     const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience, cycle};
     const crew c = crew_of(B, solve_room(m, direct));
-    launch(solve_rows, crew_blocks(c), BLOCK, c.shared, c, all, rules, tile, (bool)direct, y, h, h0, iterations,
-           applied, residual);
+    const int64_t together = accelerate && !direct ? least(tile, T) : 0;
+    real *const memories = workspace_of<real>(c.count, DEPTH_MEMORY, together, D);
+    launch(solve_rows, crew_blocks(c), BLOCK, c.shared, c, all, rules, tile, (bool)direct, y, h, h0, memories,
+           c.count ? DEPTH_MEMORY * together * D : 0, iterations, applied, residual);
     return runtime_status();
 }

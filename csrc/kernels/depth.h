@@ -1,5 +1,5 @@
 /* The step in depth of the vector-state Fixed-Point RNN, a token at a time, and how its fixed point is found: by damped
- * iteration, a tile of time after the other, or directly.
+ * or accelerated iteration, a tile of time after the other, or directly.
  *
  *   F_t = lam_t F_{t-1} + gain_t [y_t + Q_t (x_t - y_t)],  gain_t = 1 - |lam_t| if `scaled`, else 1,
  *
@@ -13,6 +13,7 @@
 #ifndef ROT_DEPTH_H
 #define ROT_DEPTH_H
 
+#include "anderson.h"
 #include "direct.h"
 #include "residual.h"
 #include "steps.h"
@@ -20,7 +21,7 @@
 #include "stop.h"
 #endif
 
-enum { DEPTH_LINE = 64 / sizeof(real), DEPTH_AHEAD = 4, DEPTH_STOP_STEPS = 16 };
+enum { DEPTH_LINE = 64 / sizeof(real), DEPTH_AHEAD = 4, DEPTH_STOP_STEPS = 16, DEPTH_MEMORY = ANDERSON_ROWS + 1 };
 
 /* What a step consists of. A size is 0 if all tokens have the same lam, w (from mixer_prepare) or alpha. */
 typedef struct {
@@ -167,8 +168,8 @@ static inline bool call_stops(const depth *p) { return stopped(p->stop); }
 #endif
 
 /* One application along a walk of tokens, each solved first if `direct`. h is F before the walk, then that of its last
- * step; `later` as in depth_token, for its first step. F is written to `out`, if there. room: depth_room, and
- * direct_room if direct. */
+ * step; `later` as in depth_token, for its first step. F is written to `out`, if there, the row of the first step.
+ * room: depth_room, and direct_room if direct. */
 ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *h, const real *later, bool direct,
                           real s, real *room) {
     const int64_t D = p->m.D;
@@ -180,7 +181,7 @@ ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *
         if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
         if (direct) direct_token(p, t, y + t * D, h, later, room);
         widen(&widest, depth_token(p, t, y + t * D, h, later, s, room));
-        if (out) copy_row(out + t * D, h, D);
+        if (out) copy_row(out + k * along.stride * D, h, D);
         later = p->adjoint ? p->lam + t * p->lam_size : NULL;
     }
     return row_widest(widest);
@@ -202,15 +203,21 @@ typedef struct {
     magnitude residual;
 } depth_report;
 
-/* Iterates y over a tile; h (D) is F before it and stays so; `now` is overwritten. */
+/* Iterates y over a tile; h (D) is F before it and stays so; `now` is overwritten. With `memory`, (DEPTH_MEMORY, D) for
+ * each step, iterates are those of Anderson acceleration, and residuals are what it returns. */
 ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, depth_rules r, real *y, const real *h,
-                          const real *later, real *now, real *room) {
-    real s = r.first, residual = 0;
+                          const real *later, real *now, real *memory, real *room) {
+    const int64_t n = along.steps * p->m.D, end = (along.steps - 1) * p->m.D, first = along.first * p->m.D;
+    real *const tile = y + first - (along.stride < 0 ? end : 0); /* the earliest step */
+    real *const image = memory ? memory + (along.stride < 0 ? end : 0) : NULL;
+    anderson steps = {0, {0}};
+    real s = memory ? 0 : r.first, residual = 0;
     double lowest = INFINITY, before = 1;
     int64_t count = 0, waited = 0;
     do {
         copy_row(now, h, p->m.D);
-        residual = residual_of(depth_walk(p, along, y, NULL, now, later, false, s, room), TINY);
+        residual = residual_of(depth_walk(p, along, y, image, now, later, false, s, room), TINY);
+        if (memory) residual = anderson_step(&steps, tile, memory, residual, n, memory + n);
         count++;
         waited = residual < lowest ? 0 : waited + 1;
         if (residual < lowest) lowest = residual;
@@ -218,7 +225,7 @@ ROT_ROW void iterate_tile(depth_report *report, const depth *p, walk along, dept
             s *= r.shrink;
             waited = 0;
         }
-        if (count % r.cycle == 0) {
+        if (count % r.cycle == 0 && !memory) {
             if (lowest > before / 10) s = r.first, waited = 0;
             before = lowest;
         }
@@ -234,9 +241,10 @@ ROT_INLINE int64_t solve_room(mixer m, bool direct) {
 }
 
 /* Solves sequence b of T steps, of which `steps` are valid, by tiles, or by one walk if `direct`. y becomes the last
- * iterate, and out, if there, F(y), which is also what a tile hands on to the next. h0 (D) or NULL. room: solve_room */
+ * iterate, and out, if there, F(y), which is also what a tile hands on to the next. h0 (D) or NULL. memory: NULL, or
+ * (DEPTH_MEMORY, D) for each step of a tile; room: solve_room */
 ROT_ROW depth_report solve_sequence(const depth *p, int64_t b, int64_t T, int64_t steps, int64_t tile, depth_rules r,
-                                    bool direct, real *y, real *out, const real *h0, real *room) {
+                                    bool direct, real *y, real *out, const real *h0, real *memory, real *room) {
     real *const h = room, *const now = h + p->m.D, *const rest = now + p->m.D;
     depth_report report = {0, 0, 0};
     tile = least(tile, most(steps, 1)); /* any larger one is the same, and may be too large to add to */
@@ -244,8 +252,9 @@ ROT_ROW depth_report solve_sequence(const depth *p, int64_t b, int64_t T, int64_
     for (int64_t i = 0; i < pieces_of(steps, tile) && !call_stops(p); i++) {
         const walk along = walk_of(b, i, tile, steps, T, p->adjoint);
         const real *const later = p->adjoint && i ? p->lam + (along.first + 1) * p->lam_size : NULL;
-        if (!direct) iterate_tile(&report, p, along, r, y, h, later, now, rest);
-        const spread last = depth_walk(p, along, y, out, h, later, direct, 0, rest);
+        if (!direct) iterate_tile(&report, p, along, r, y, h, later, now, memory, rest);
+        real *const image = out ? out + along.first * p->m.D : NULL;
+        const spread last = depth_walk(p, along, y, image, h, later, direct, 0, rest);
         if (direct) {
             report.iterations = 1;
             report.applied += along.steps;

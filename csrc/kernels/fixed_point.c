@@ -96,7 +96,8 @@ KERNEL(depth_pass) {
     return ROT_OK;
 }
 
-/* The fixed point of the same F, tile by tile or, if `direct`, exactly (depth.h). y (B,T,D) is the first iterate and
+/* The fixed point of the same F, tile by tile, with Anderson acceleration if `accelerate`, or, if
+ * `direct`, exactly (depth.h). y (B,T,D) is the first iterate and
  * becomes the last one, and h (B,T,D) or NULL is F of that. For each sequence: `iterations`, the most of a tile;
  * `applied`, the sum over its tokens; and `residual`, the largest of a tile. */
 KERNEL(depth_solve) {
@@ -114,19 +115,24 @@ KERNEL(depth_solve) {
                      stop_of_call()};
     const depth_rules rules = {tol, (real)first, (real)shrink, limit, patience, cycle};
     const int64_t room = solve_room(m, direct);
-    real *const rooms = WORKSPACE(real, B, room);
-    if (!rooms) return ROT_NO_MEMORY;
+    const int64_t together = accelerate && !direct ? least(tile, T) : 0;
+    real *const rooms = WORKSPACE(real, B, room), *const memories = WORKSPACE(real, B, DEPTH_MEMORY, together, D);
+    if (!rooms || !memories) {
+        pool_give(rooms), pool_give(memories);
+        return ROT_NO_MEMORY;
+    }
 #pragma omp parallel for schedule(dynamic) if (B > 1 && B * T * D > SERIAL)
     for (int64_t b = 0; b < B; b++) {
         const int64_t steps = steps_of(lengths, b, T);
         const real *const before = h0 ? h0 + b * D : NULL;
+        real *const memory = together ? memories + b * DEPTH_MEMORY * together * D : NULL;
         const depth_report report =
-            solve_sequence(&p, b, T, steps, tile, rules, direct, y, h, before, rooms + b * room);
+            solve_sequence(&p, b, T, steps, tile, rules, direct, y, h, before, memory, rooms + b * room);
         iterations[b] = report.iterations;
         applied[b] = report.applied;
         residual[b] = number_of(report.residual);
         if (h) zero_padding(h, b, steps, T, D);
     }
-    pool_give(rooms);
+    pool_give(rooms), pool_give(memories);
     return ROT_OK;
 }

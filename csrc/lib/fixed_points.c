@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "anderson.h"
 #include "direct.h"
 #include "kernels.h"
 #include "members.h"
@@ -22,10 +23,11 @@ typedef struct {
 } mixer_parts;
 
 static iteration iteration_of(builder *b, const part *p) {
-    enum { ADAPTIVE, QUANTILE = 1, STEP_QUANTILE };
+    enum { ADAPTIVE, ANDERSON = 2, QUANTILE = 1, STEP_QUANTILE };
     const double eps = b->run->number == sizeof(double) ? DBL_EPSILON : (double)FLT_EPSILON;
     iteration how = {.tol = fmax(number_of(b, p, "tol"), FINEST * eps), .most = integer_of(b, p, "max_iterations", 1)};
-    how.adaptive = choice_of(b, p, "damping", "adaptive none") == ADAPTIVE;
+    const int64_t damping = choice_of(b, p, "damping", "adaptive none anderson");
+    how.adaptive = damping == ADAPTIVE, how.accelerate = damping == ANDERSON;
     const int64_t stop = choice_of(b, p, "stop", "sequence quantile step_quantile");
     how.quantile = stop >= QUANTILE;
     if (stop == STEP_QUANTILE) how.floor = RESIDUAL_FLOOR;
@@ -84,7 +86,7 @@ static mixer_parts mixer_of(reader *r, int64_t N) {
     return m;
 }
 
-/* What iterates, with the mixer's settings. A low rank has no direct solution where not `scaled`. */
+/* What iterates, with the mixer's settings. Low rank and dense have no direct solution where not `scaled`. */
 static iterated *new_iterated(reader *r, mixer_parts *m, bool scaled) {
     iterated *const to = good(r->b) ? arena_take(r->b->memory, 1, sizeof *to) : NULL;
     if (!to) {
@@ -96,7 +98,8 @@ static iterated *new_iterated(reader *r, mixer_parts *m, bool scaled) {
     to->unit_eps = number_of(r->b, &r->p, "unit_eps");
     to->negative = flag_of(r->b, &r->p, "negative");
     to->direct = flag_of(r->b, &r->p, "direct");
-    if (!expect(r, !to->direct || m->of.form != MIXER_LOW_RANK || scaled)) return NULL;
+    const bool singular = m->of.form == MIXER_LOW_RANK || m->of.form == MIXER_GRAM;
+    if (!expect(r, !to->direct || !singular || scaled)) return NULL;
     if (to->direct) m->scratch = direct_scratch(m);
     return to;
 }
@@ -151,7 +154,8 @@ static void set_maps(reader *r, iterated *to, const columns *all, int64_t sums, 
 static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_parts *m, rows y, rows x, int64_t state) {
     if (!good(r->b)) return &r->b->nowhere;
     const int64_t prepared = to->prepared ? 0 : m->prepared;
-    to->room = rows_for(r, 6 * m->of.width + prepared + m->scratch);
+    const int64_t vectors = 6 + (to->how.accelerate ? ANDERSON_ROWS : 0);
+    to->room = rows_for(r, vectors * m->of.width + prepared + m->scratch);
     op *const o = emit(r->b, kind, y, x);
     o->count = prepared;
     o->iterated = to;

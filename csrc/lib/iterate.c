@@ -19,13 +19,13 @@
 enum { PATIENCE = 15, CYCLE = 1000 }; /* iterations without a new lowest residual, and without a tenth of it */
 static const double FIRST_STEP = 0.99, SHRINK = 0.9, LEAST_STEP = 1e-3;
 
-/* F of one step: x, carried, gain and, if it is in F, gate (N); w and alpha of the mixer; and memory: `apart` (N), and
- * the mixer's. */
+/* F of one step: x, carried, gain and, if it is in F, gate (N); w and alpha of the mixer; and memory: `apart` (N), with
+ * acceleration `rows` (ANDERSON_ROWS, N), and the mixer's. */
 typedef struct {
     const iterated *how;
     int64_t N;
     const real *x, *carried, *gain, *gate, *w, *alpha;
-    real *apart, *scratch;
+    real *apart, *rows, *scratch;
 } image;
 
 /* v <- y + Q (x - y) */
@@ -90,17 +90,20 @@ static bool is_settled(const progress *p, const iteration *how) {
 /* y (N), from zero, becomes the last iterate; f (N) is memory. Returns whether it is at the fixed point. */
 static bool solve(const image *F, real *restrict y, real *restrict f) {
     const iteration *const how = &F->how->how;
-    progress p = {.s = how->adaptive ? (real)FIRST_STEP : 1, .lowest = INFINITY, .before = 1};
+    progress p = {.s = how->adaptive ? (real)FIRST_STEP : !how->accelerate, .lowest = INFINITY, .before = 1};
+    anderson steps = {0, {0}};
     zero_row(y, F->N);
     for (int64_t i = 0; i < how->most; i++) {
         mix(F, f, y);
         finish(F, f);
         const real floor = how->floor > 0 ? (real)how->floor : TINY;
-        add_residual(&p, how, (double)residual_of(relax_row(y, f, p.s, F->N), floor));
+        real residual = residual_of(relax_row(y, f, p.s, F->N), floor);
+        if (how->accelerate) residual = anderson_step(&steps, y, f, residual, F->N, F->rows);
+        add_residual(&p, how, (double)residual);
         if (isnan(p.residual)) return false;
         if (is_settled(&p, how)) return true;
         begin_anew(&p, how, i + 1);
-        if (how->quantile && (double)p.s < LEAST_STEP) return false;
+        if (how->quantile && how->adaptive && (double)p.s < LEAST_STEP) return false;
     }
     return false;
 }
@@ -132,6 +135,14 @@ static void apply_maps(const iterated *how, const frame *f, int64_t row) {
         else
             map_row(values_of(f, c, row), sums, c->width, c->function, (real)how->unit_eps);
     }
+}
+
+/* The memory of a step behind its six vectors, from `rows` on: what is prepared, and the mixer's. */
+static real *divide_room(image *F, const op *o, real *rows) {
+    F->rows = rows;
+    real *const prepared = rows + (F->how->how.accelerate ? ANDERSON_ROWS * F->N : 0);
+    F->scratch = prepared + o->count;
+    return prepared;
 }
 
 /* Sets the mixer of a row, from the values of its maps or as it always is. */
@@ -184,10 +195,10 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t N = o->y.width;
     real *const room = rows_of(f, how->room), *const x = room, *const carried = x + N, *const gain = carried + N;
-    real *const y = gain + N, *const next = y + N, *const apart = next + N, *const prepared = apart + N;
+    real *const y = gain + N, *const next = y + N, *const apart = next + N;
     real *const h = state_of(f, b, o->state);
     image F = {.how = how, .N = N, .x = x, .carried = carried, .gain = gain, .apart = apart};
-    F.scratch = prepared + o->count;
+    real *const prepared = divide_room(&F, o, apart + N);
     apply_maps(how, f, row);
     real *const lambda = values_of(f, how->maps + MAP_LAMBDA, row);
     const real *const drive = values_of(f, how->maps + MAP_DRIVE, row);
@@ -255,10 +266,10 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const real *const gate = rows_of(f, o->z) + row * E;
     real *const h = state_of(f, b, o->state), *const output = h + S * E;
     real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
-    real *const next = y + E, *const apart = next + E, *const prepared = apart + E;
+    real *const next = y + E, *const apart = next + E;
     image F = {.how = how, .N = E, .x = x, .carried = carried, .gain = gain, .apart = apart};
     F.gate = how->gate.width ? rows_of(f, how->gate) + row * E : NULL;
-    F.scratch = prepared + o->count;
+    real *const prepared = divide_room(&F, o, apart + E);
     apply_maps(how, f, row);
     const real *const delta = values_of(f, how->maps + MAP_DELTA, row);
     const real *const B = values_of(f, how->maps + MAP_B, row), *const C = values_of(f, how->maps + MAP_C, row);

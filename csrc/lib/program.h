@@ -95,6 +95,7 @@ typedef struct {
     double tol;
     int64_t most;            /* iterations */
     bool adaptive, quantile; /* rules of the step size, and of the end */
+    bool accelerate;         /* steps are those of anderson.h */
     double floor;            /* added to the divisor of the residual; 0 for the least normal number */
 } iteration;
 

@@ -40,6 +40,7 @@ from rotrnn.tasks.language import Language
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
+from rotrnn.training.evaluation import BOUNDS
 from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, MPIWorld, started, world
@@ -267,6 +268,7 @@ def _eval(args: argparse.Namespace) -> None:
         overrides=args.set,
         grid=[parse_grid(one) for one in args.grid],
         device=args.device,
+        fixed_points=args.fixed_points,
     )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
@@ -275,11 +277,16 @@ def _eval(args: argparse.Namespace) -> None:
     if args.grid:
         print(what)
         plain = [
-            {"": point} | {_spaced(name): f"{one[name]:.4g}" for name in one if name != "curve"} for point, one in found
+            {"": point}
+            | {_spaced(name): f"{value:.4g}" for name, value in one.items() if isinstance(value, int | float)}
+            for point, one in found
         ]
         print(markdown(plain), end="")
+        for point, one in found:
+            _print_fixed_points(one.get("fixed_points", []), f"{point}, ")
         return
     ((_, one),) = found
+    fixed_points = one.pop("fixed_points", [])
     curve = one.pop("curve", None)
     numbers = ", ".join(f"{_spaced(name)} {value:.4g}" for name, value in one.items())
     print(f"{what}: {numbers}")
@@ -287,6 +294,22 @@ def _eval(args: argparse.Namespace) -> None:
         print(" ".join(f"{name:>18}" for name in curve))
         for row in zip(*curve.values(), strict=True):
             print(" ".join(f"{value:>18.4g}" for value in row))
+    _print_fixed_points(fixed_points)
+
+
+def _print_fixed_points(found: list[dict[str, Any]], point: str = "") -> None:
+    """Prints the norms of the maps of tokens as a histogram, and the iterations, for each block."""
+    for one in found:
+        print(
+            f"{point}block {one['block'] + 1}: |J| of the maps of {one['tokens']} tokens: median {one['median']:.3g}, "
+            f"largest {one['largest']:.3g}, above 1: {100 * one['above']:.3g} %"
+        )
+        for low, high, share in zip(BOUNDS[:-1], BOUNDS[1:], one["shares"], strict=True):
+            print(f"  {low:4.2f} to {high:4.2f} {100 * share:5.1f} % {'#' * round(40 * share)}".rstrip())
+        print(
+            f"  iterations: {one['iterations']:.3g} of a step in the mean, {one['most']:.3g} at most; "
+            f"largest residual {one['residual']:.2g}"
+        )
 
 
 def _spaced(name: str) -> str:
@@ -796,6 +819,7 @@ combination of values is evaluated.""",
 rotrnn eval runs/digits-rotrnn
 rotrnn eval runs/digits-rotrnn --split val --checkpoint last
 rotrnn eval runs/words --set task.test_length=100
+rotrnn eval runs/words --fixed-points
 rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/iterations.json""",
     )
     one.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
@@ -803,6 +827,12 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
     _add_grid(one, "evaluate each of these values of a setting")
     one.add_argument("--out", type=Path, metavar="FILE", help="also write all results, including curves, as JSON")
     one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
+    one.add_argument(
+        "--fixed-points",
+        action="store_true",
+        help="of layers that iterate to a fixed point, also print how far the maps of the tokens of a batch are from "
+        "contraction (a histogram of their norms |J|, which contract below 1), and the iterations",
+    )
     _add_trust(one)
     _add_device(one)
     one.add_argument(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cases.fixed_point import ACCELERATED
 from cases.layer_row import LayerRow
 from cases.mixers import layer_mixer, unit_rows
 from cases.table import Arrays, rotation_of
@@ -208,6 +209,9 @@ BEDOUIN = [
     row("rank 2", 3, 5, (5, 0, 3), rank=2),
     row("tiles", 3, 5, (5, 0, 3), rank=2, tile=2),
     row("tiles, nothing fed back", 2, 5, feedback=(), tile=3, d_conv=2),
+    row("auto", 3, 5, (5, 0, 3), solver="auto", rank=2, tol=ACCELERATED),
+    row("auto kronecker", 2, 4, (4, 3), solver="auto", mixer="kronecker", expand=3, tol=ACCELERATED),
+    row("anderson", 2, 4, damping="anderson", feedback=("lambda", "mixer", "B", "C", "gate"), tol=ACCELERATED),
     row("all fed back", 2, 5, feedback=("lambda", "mixer", "B", "C", "gate")),
     row("nothing fed back", 2, 5, (2, 5), feedback=(), mixer="dplr", rank=2, d_state=8),
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),

@@ -128,6 +128,10 @@ SOLVED: dict[str, dict[str, Any]] = {
 }
 """Ways to solve with transitions of both signs. A mixer of low rank needs |lam| well above zero."""
 
+ACCELERATED = 1e-12
+"""Tolerance of rows with acceleration, whose residual is that of the iterate times |(I - J)^-1|, some ten at most: with
+the TOL of the others, rounding would not let it end."""
+
 SMALL_GAIN: dict[str, Any] = {"lambda_init": (0.9, 0.95), "tol": TOL}
 """Transitions whose 1 - lam is small, so that an iteration converges whatever |I - Q| of a mixer without a bound."""
 
@@ -147,6 +151,8 @@ FIXED_POINT = [
     row("epsilon direct", 2, 5, terms=DIRECT, rank=2, unit_eps=1.5, solver="direct"),
     row("epsilon constant", 2, 4, rank=2, unit_eps=2.5, selective=()),
     row("each step", 2, 5, (5, 3), rank=2, contractive=True, stop="step_quantile", damping="none"),
+    row("anderson", 3, 6, (6, 0, 4), rank=2, damping="anderson", tile=1, tol=ACCELERATED),
+    row("anderson orthogonal", 2, 4, mixer="orthogonal", damping="anderson", contractive=True, tol=ACCELERATED),
     row("feedback", 3, 6, (6, 0, 4), rank=2, contractive=True, feedback=("mixer", "output")),
     row("feedback output", 2, 5, (5, 2), rank=2, feedback=("output",), solver="direct"),
     row("feedback unaccelerated", 2, 5, feedback=("mixer",), accelerated=False, contractive=True, unit_eps=1.5),

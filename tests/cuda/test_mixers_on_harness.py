@@ -181,6 +181,8 @@ def test_depth_pass(form: str, R: int, varying: bool, scaled: bool, dtype: Any, 
         ("householder", 2, True, True, 1),
         ("kronecker", 5, True, True, 4),
         ("low_rank", 2, False, True, 30),
+        ("householder", 2, True, True, -1),
+        ("dplr", 3, True, True, -4),
     ],
 )
 def test_depth_solve(
@@ -188,7 +190,7 @@ def test_depth_solve(
 ) -> None:
     """70 channels. Gains keep |I - Q| (1 - lam) below 0.6, so systems have a condition of (1 + 0.6) / (1 - 0.6) = 4.
     Steps of 0.8 leave 0.2 of an error at least, and 0.2^8 is above rounding: no residual is zero, and both count the
-    same."""
+    same. Negative tiles are accelerated, for 3 iterations, before differences of residuals are as small as rounding."""
     rng = np.random.default_rng(4)
     B, T, D = 3, 19, 70
     u, alpha = mixer_arrays(rng, form, (B, T) if varying else (), R, D, dtype)
@@ -202,6 +204,8 @@ def test_depth_solve(
     def run(u: Any, alpha: Any, y: Any, x: Any, lam: Any, h0: Any) -> Any:
         mixer, y = prepare_mixer(MIXER[form], R, u, alpha, D), y.copy()
         rules: dict[str, Any] = {"tile": tile, "tol": 1e-30, "limit": 8, "first": 0.8, "shrink": 0.9, "patience": 5}
+        if tile is not None and tile < 0:
+            rules |= {"tile": -tile, "limit": 3, "accelerate": True}
         found = depth_solve(y, x, lam, mixer, h0, **rules, scaled=scaled, adjoint=adjoint, lengths=lengths)
         counts = (one.astype(dtype) for one in (found.iterations, found.applied))
         return y, *(() if adjoint else (found.h,)), *counts

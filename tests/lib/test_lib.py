@@ -204,6 +204,9 @@ CASES = {
         "fixed_point",
         {**LINEAR, **TIGHT, "tol": 1e-11, "stop": "step_quantile", "damping": "none", "contractive": True},
     ),
+    "fixed_point, anderson": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "tol": 1e-11, "rank": 3, "damping": "anderson", "contractive": True}
+    ),
     "fixed_point, feedback": Case("fixed_point", {**LINEAR, **TIGHT, "feedback": ("mixer", "output"), "rank": 2}),
     "fixed_point, gated output": Case(
         "fixed_point", {**LINEAR, **TIGHT, "feedback": ("output",), "d_conv": 3, "selective": ()}
@@ -289,6 +292,9 @@ CASES = {
         "bedouin",
         {"d_state": 3, "solver": "direct", "mixer": "low_rank", "feedback": ("B",), "normalise": False},
         noise=0.05,  # with more, I - gain Q is nearly singular at some step
+    ),
+    "bedouin, auto": Case(
+        "bedouin", {"d_state": 3, **TIGHT, "tol": 1e-11, "solver": "auto", "mixer": "kronecker", "mixer_silu": True}
     ),
     "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
     "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),
@@ -769,6 +775,7 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
         ("fixed_point, matrix", {"mixer": "householder"}),
         ("fixed_point, constant", {"mixer": "orthogonal"}),
         ("fixed_point, direct low rank", {"scaled": False}),
+        ("fixed_point, direct dense", {"scaled": False}),
         ("fixed_point, feedback", {"direct": True}),
         ("fixed_point", {"unit_eps": -1.0}),
         ("fixed_point", {"maps": ["delta", "C", "B", "u"]}),

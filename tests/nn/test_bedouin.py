@@ -313,7 +313,10 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
             "train_iterations='beta', expected a positive integer, 'gamma', 'rounded_gamma' or None",
         ),
         (FPMamba, {"dt_min": 0.2}, "FPMamba: dt_min=0.2, dt_max=0.1, expected 0 < dt_min <= dt_max"),
-        (Bedouin, {"solver": "newton"}, "Bedouin: solver='newton', expected one of iteration, direct"),
+        (Bedouin, {"solver": "newton"}, "Bedouin: solver='newton', expected one of iteration, direct, auto"),
+        (Bedouin, {"solver": "auto", "tile": 4}, "Bedouin: tile=4, expected None with solver='auto'"),
+        (FPMamba, {"solver": "direct"}, "FPMamba: solver='direct', expected one of iteration, auto"),
+        (FPMamba, {"damping": "anderson"}, "FPMamba: damping='anderson', expected another one"),
         (
             Bedouin,
             {"solver": "direct", "mixer": "kronecker"},
@@ -429,6 +432,84 @@ def test_a_direct_solution_reaches_what_iteration_does_not() -> None:
     expected, _ = bedouin_loop(layer, params, u, None, None)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
     assert layer.inference_gap(params, u) < 1e-9
+
+
+ALL: tuple[str, ...] = ("lambda", "mixer", "B", "C", "gate")
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [({"rank": 2}, 0.05), ({"mixer": "kronecker"}, 0.3), ({"mixer": "orthogonal"}, 0.3), ({"feedback": ALL}, 0.3)],
+)
+def test_the_solver_auto_has_one_answer(settings: dict[str, Any], size: float) -> None:
+    """Whole sequences, chunks and streams do the same to each token; products of one row or of many round differently,
+    which may change the number of iterations, by tol: 12 tokens hand on some hundred roundings and this each."""
+    layer = Bedouin(4, d_state=3, solver="auto", tol=1e-10, **settings)
+    rng, (params, u) = np.random.default_rng(2), made(layer)
+    params = {name: p + size * normal(rng, p.shape) for name, p in params.items()}
+    y, saved = layer.forward(params, u)
+    assert saved.report.converged.all()
+    bound = 12 * (100 * EPS + (0 if layer.direct else layer.tol)) * np.abs(y).max()
+    first, state = layer.forward(params, u[:, :5])
+    second, _ = layer.forward(params, u[:, 5:], state=state.state)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), y, rtol=0, atol=bound)
+    assert layer.inference_gap(params, u) * np.abs(y).max() <= bound
+    expected, _ = bedouin_loop(layer, params, u, None, None)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e3 * layer.tol * np.abs(expected).max())
+
+
+def test_the_solver_auto_of_fpmamba_takes_one_path() -> None:
+    """Tokens by themselves, each within tol of a fixed point, and those behind hand this on times some ten."""
+    layer = FPMamba(4, d_state=3, solver="auto", tol=1e-9, train_iterations=None)
+    params, u = made(layer)
+    assert layer.forward(params, u)[1].report.converged.all()
+    assert layer.inference_gap(params, u) <= 1e3 * layer.tol
+    whole = FPMamba(4, d_state=3, tol=1e-9, train_iterations=None)
+    assert whole.inference_gap(params, u) > 1e3 * layer.tol  # which has several fixed points
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Bedouin(3, d_state=2, rank=2, solver="direct"),
+        Bedouin(3, d_state=2, mixer="kronecker", solver="auto", tol=1e-12, max_iterations=1000),
+        FPMamba(3, d_state=2, gate_in_loop=True, feedback=("mixer",), tol=1e-12, stop="sequence"),
+        FPMamba(3, d_state=2, d_head=2, tol=1e-12, stop="sequence"),
+    ],
+)
+def test_norms_of_the_maps_of_tokens(layer: MatrixFixedPoint) -> None:
+    """Against central differences of F of a single token, which are exact to h^2 and to EPS / h."""
+    params, u = made(layer, T=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        _, saved = layer.forward(params, u[:, :1])
+    norms, h = layer.token_norms(saved), 1e-5
+    assert norms.shape == (3, 1)
+    columns = []
+    for i in range(layer.width):
+        step = np.zeros_like(saved.before)
+        step[..., i] = h
+        ends = [saved.depth(saved.before + sign * step, saved.lengths) for sign in (1, -1)]
+        columns.append((ends[0] - ends[1]) / (2 * h))
+    expected = np.linalg.norm(np.stack(columns, -1), 2, (-2, -1))
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
+
+
+def test_contracting_and_other_maps_of_tokens() -> None:
+    """|J| = k delta |I - Q| is at most 2 delta with one reflection, so 0.2 at first; with steps of delta near 1, gains
+    near 1 and normalised B and C that are the same, it is near 2."""
+    layer = Bedouin(3, d_state=1, solver="direct")
+    params, u = made(layer)
+    lengths = np.array([12, 0, 7])
+    norms = layer.token_norms(layer.forward(params, u, Context(lengths))[1])
+    assert (norms[0] > 0).all()
+    assert not norms[1].any()
+    assert not norms[2, 7:].any()
+    assert norms.max() < 0.5
+    params["b_delta"] += 8.0
+    params["W_alpha"] *= 30.0
+    largest = layer.token_norms(layer.forward(params, u)[1]).max()
+    assert 1.5 < largest <= 2
 
 
 def test_a_direct_solution_that_is_not_finite_is_reported() -> None:

@@ -127,6 +127,36 @@ def test_a_tile_follows_the_rules_of_the_iteration(
         assert (applied / T, most) == (saved.report.per_step[b], saved.iterations[b])
 
 
+@pytest.mark.parametrize("tile", [1, 7, T + 1])
+def test_accelerated_tiles_are_those_of_the_unfused_iteration(tile: int) -> None:
+    """Forward and adjoint; with tiles of one step, where no iteration contracts. The kernel adds up dot products in
+    another order, so iterates differ by roundings, which the inverse of a tile's I - J multiplies, up to LARGEST for
+    each step and some more for the maps around it; both stop within an iteration of each other, at distances below
+    tol."""
+    tol = 1e-9
+    layer, params, x = adverse(tol=tol, max_iterations=400, damping="anderson", tile=tile)
+    layer = replace(layer, contractive=tile > 1)
+    y, saved = layer.forward(params, x)
+    assert saved.report.converged.all()
+    exact = replace(layer, solver="direct", tile=None).forward(params, x)
+    slack = 1e3 * LARGEST["householder"] * tol
+    assert relative(saved.iterate, exact[1].iterate) <= slack
+    dy = np.random.default_rng(1).standard_normal(y.shape)
+    got = layer.backward(params, saved, dy)
+    expected = replace(layer, solver="direct", tile=None).backward(params, exact[1], dy)
+    assert relative(got[0], expected[0]) <= slack
+
+    depth, settings = saved.depth, layer._iteration
+    assert depth.operands is not None
+    first = slice(0, tile)
+    lam, v, *operands = (np.ascontiguousarray(one[:, first]) for one in (depth.lam, depth.v, *depth.operands))
+    part = replace(depth, tile=None, lam=lam, v=v, operands=tuple(operands))
+    z = np.zeros_like(part.v)
+    report = part.solve(z, settings, Context(), site=0, name="part")[1]
+    assert np.abs(report.iterations - layer.forward(params, x[:, first])[1].iterations).max() <= 1
+    assert relative(z, saved.before[:, first]) <= slack
+
+
 def test_tiles_of_one_step_are_the_stream() -> None:
     """Step by step, the same iterates; only the products before it, of one row or of many, may round differently, and a
     difference of rounding is one of the fixed point times (1 + c) / (1 - c) at most, from T steps, or an iteration

@@ -69,7 +69,7 @@ def depth(h: Any, tile: int) -> None:
     sizes = {"B": B, "T": T, "R": 0, "D": D, "tile": tile, "limit": 10**9, "patience": 10**9, "cycle": 1000}
     counts = {"iterations": np.zeros(B, np.int64), "applied": np.zeros(B, np.int64), "residual": zeros(B)}
     arrays = {"y": zeros(B, T, D), "x": np.ones_like(h), "lam": zeros(D) + 0.5, "w": zeros(0), "alpha": zeros(0)}
-    flags = dict.fromkeys(("varying", "w_varying", "alpha_varying", "scaled", "adjoint", "direct"), False)
+    flags = dict.fromkeys(("varying", "w_varying", "alpha_varying", "scaled", "adjoint", "direct", "accelerate"), False)
     rules: dict[str, Any] = {"tol": 1e-4, "first": 1e-4, "shrink": 1.0, "form": _cpu.MIXER["householder"]}
     _cpu.kernels.depth_solve(h=h, **arrays, **counts, **sizes, **flags, **rules, h0=None, lengths=None)
 

@@ -13,7 +13,7 @@ from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import astype
 from rotrnn.tasks.digits import Digits
 from rotrnn.tasks.task import Batch, Split, Task
-from rotrnn.training.evaluation import confusion, evaluate, inference_gap
+from rotrnn.training.evaluation import confusion, contraction, evaluate, inference_gap
 
 N, T, CLASSES = 23, 6, 3
 
@@ -260,6 +260,37 @@ def model_of(layer, settings):
         n_classes=10,
         n_features=1,
     )
+
+
+class Waves(Split):
+    """Sequences of one feature, of 4 or 9 steps."""
+
+    def __init__(self) -> None:
+        self.inputs = np.random.default_rng(0).standard_normal((N, 9, 1))
+
+    def __len__(self):
+        return N
+
+    def batch(self, index, dtype=np.float32):
+        return Batch(self.inputs[index].astype(dtype), np.zeros(len(index), int), np.where(index % 2, 4, 9))
+
+
+def test_contraction_counts_the_norms_of_the_maps_of_tokens():
+    model = model_of("fixed_point", {"contractive": True, "tol": 1e-3})
+    params = model.init(np.random.default_rng(0))
+    found = contraction(model, params, Waves(), batch=8, dtype="float32")
+    assert [one["block"] for one in found] == list(range(len(found)))
+    for one in found:
+        assert one["tokens"] == 4 * (4 + 9)
+        assert sum(one["shares"]) == pytest.approx(1)
+        assert one["above"] == 0
+        assert 0 < one["median"] <= one["largest"] <= 0.95  # |1 - lam| |I - Q|
+        assert 1 < one["iterations"] <= one["most"]
+        assert one["residual"] < 1e-3
+    model = model_of("lru", {})
+    params = model.init(np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"contraction: \w+ has no fixed points, expected a layer that iterates"):
+        contraction(model, params, Waves(), batch=8, dtype="float32")
 
 
 def test_one_step_after_the_other_is_the_whole_but_for_the_tolerance():

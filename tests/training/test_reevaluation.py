@@ -186,6 +186,11 @@ def test_the_command(run, tmp_path, capsys):
     assert [one["curve"] for one in written] == [found["curve"] for _, found in expected]
     assert main(["eval", str(run.folder), "--set", "task.test_length=5", "--checkpoint", "last"]) == 0
     assert "test, last parameters: loss" in capsys.readouterr().out
+    assert main(["eval", str(run.folder), "--fixed-points", "--out", str(path)]) == 0
+    assert "block 1: |J| of the maps of 35 tokens: median" in capsys.readouterr().out
+    (one,) = json.loads(path.read_text(encoding="utf-8"))[0]["fixed_points"]
+    assert one["tokens"] == 5 * (6 + 1)  # with BOS
+    assert sum(one["shares"]) == pytest.approx(1)
 
 
 # ---- estimates ----

@@ -339,6 +339,12 @@ class SequenceModel(Module, ABC):
             for name, value in block.report(one).items()
         }
 
+    def token_norms(self, saved: ModelSaved) -> dict[int, Array]:
+        """Returns the norms (B, T) of the maps of tokens, of each block that iterates to a fixed point, by its number
+        (`Recurrent.token_norms`)."""
+        found = {i: block.token_norms(one) for i, (block, one) in enumerate(self._blocks(saved))}
+        return {i: one for i, one in found.items() if one is not None}
+
     def state_norms(self, params: Params, inputs: Array, ctx: Context = EVALUATION) -> Array:
         """Returns |h_t| (blocks, T) of each block's recurrence (forward direction), the mean over sequences that reach
         t.

@@ -1770,8 +1770,9 @@ class AgeWeights:
 
 @dataclass(frozen=True)
 class Inner(Instruction):
-    """Another layer, applied to x, with its parameters in the order of its `shapes`. With `hidden`, the second output is
-    the layer's hidden states as real lanes (`Recurrent.hidden_states`), or y for a layer without a vector of them."""
+    """Another layer, applied to x, with its parameters in the order of its `shapes`. With `hidden`, the second output
+    is the layer's hidden states as real lanes (`Recurrent.hidden_states`), or y for a layer without a vector of them.
+    """
 
     layer: Recurrent
     hidden: bool = False

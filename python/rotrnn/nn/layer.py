@@ -166,6 +166,13 @@ class Recurrent(Module, ABC):
         h = self.hidden_states(saved)
         return None if h is None else np.linalg.norm(h, axis=-1)
 
+    def token_norms(self, saved: Any) -> Array | None:
+        """Returns the norm |J_t|_2 (B, T) of the map that a layer iterates for a token, zero beyond the lengths; None
+        for a layer without one. J_t is the derivative of F(y)_t by y_t at the fixed point, with the past held constant:
+        an iteration of the token contracts where the norm is below 1.
+        """
+        return None
+
     @property
     def state_size(self) -> int | None:
         """Number of real numbers in the vector h_t of `state_norms`; a complex number counts as two. A norm divided by
@@ -281,7 +288,7 @@ def _of_saved(method: Any) -> Any:
 
 
 _UNPACKING = {
-    **{"forward": _forward, "backward": _backward, "hidden_states": _of_saved},
+    **{"forward": _forward, "backward": _backward, "hidden_states": _of_saved, "token_norms": _of_saved},
     **{"transitions": _along, "eigenvalues": _along},
 }
 

@@ -198,6 +198,7 @@ def depth_solve(
     shrink: float = 1.0,
     patience: int = 1,
     cycle: int = 1000,
+    accelerate: bool = False,
     scaled: bool = True,
     adjoint: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -231,6 +232,9 @@ def depth_solve(
         The first step size s of ``y <- s F(y) + (1 - s) y`` in a tile, and its factor after `patience` iterations
         without a new lowest residual. After each `cycle` of iterations in which the lowest residual has not fallen to a
         tenth (in the first cycle, of 1), s is `first` again.
+    accelerate : bool
+        Anderson acceleration over the numbers of a tile (csrc/kernels/anderson.h) in place of damped steps; `residual`
+        is then an estimate of ``max |y - y*| / max |y*|`` for the fixed point y*.
 
     Returns
     -------
@@ -249,6 +253,7 @@ def depth_solve(
     args = Boundary("depth_solve")
     arrays = _depth_arguments(args, y, x, lam, mixer, h0)
     scaled, adjoint = args.flag("scaled", scaled), args.flag("adjoint", adjoint)
+    accelerate = args.flag("accelerate", accelerate)
     if tile is None and mixer.form == LOW_RANK and not scaled:
         which = "a low-rank mixer without `scaled`"
         raise ValueError(f"depth_solve: tile is None with {which}, expected a mixer that has a direct solution")
@@ -273,6 +278,7 @@ def depth_solve(
         scaled=scaled,
         adjoint=adjoint,
         direct=tile is None,
+        accelerate=accelerate,
     )
     return DepthSolution(h, iterations, applied, residual)
 

@@ -215,6 +215,44 @@ def inference_gap(model: SequenceModel, params: Params, inputs: Array) -> Array:
     return gap / (largest or 1.0)
 
 
+BOUNDS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.5, 2.0, math.inf)
+"""Bounds of the bins of `contraction`: an iteration of a token contracts below 1."""
+
+
+def contraction(model: SequenceModel, params: Params, split: Split, *, batch: int, dtype: npt.DTypeLike) -> list[Found]:
+    """Returns how far the fixed points of a split's first batch are from contraction, for each block that iterates.
+
+    "block" is its number; "tokens" their number; "shares" those with a norm |J_t| (`Recurrent.token_norms`) from each
+    of BOUNDS to the next; "median", "largest" and "above" (the share above 1) of these norms; "iterations" of a step in
+    the mean, "most" of a sequence, and "residual", the largest. ValueError if no block iterates.
+    """
+    one = split.batch(np.arange(min(batch, len(split))), dtype)
+    device = device_of(next((array for _, array in flatten(params)), None))
+    _, saved = model.forward(params, device.asarray(one.inputs), Context(one.lengths))
+    reports, found = model.report(saved), []
+    for block, norms in model.token_norms(saved).items():
+        B, T = norms.shape
+        lengths = np.full(B, T) if one.lengths is None else model.flat_lengths(np.asarray(one.lengths))
+        norms = to_host(norms)[np.arange(T) < lengths[:, None]].astype(np.float64)
+        counts = np.histogram(norms, BOUNDS)[0]
+        found.append(
+            {
+                "block": block,
+                "tokens": norms.size,
+                "shares": (counts / max(norms.size, 1)).tolist(),
+                "median": float(np.median(norms)),
+                "largest": float(norms.max()),
+                "above": float((norms > 1).mean()),
+                "iterations": reports[f"{block}.iterations"],
+                "most": reports[f"{block}.max_iterations"],
+                "residual": reports[f"{block}.residual"],
+            }
+        )
+    if not found:
+        raise ValueError(f"contraction: {type(model).__name__} has no fixed points, expected a layer that iterates")
+    return found
+
+
 def logits_of(model: Model, params: Params, batch: Batch, packed: bool = False) -> Array:
     """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are. If it runs as
     one `packed` row, logits of padding are zero, too."""

@@ -12,7 +12,7 @@ from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
-from rotrnn.training.evaluation import Found, evaluate
+from rotrnn.training.evaluation import Found, contraction, evaluate
 from rotrnn.training.recipe import NO_SECTIONS, change, check_dropped, parse_override, read_recipe, recipe_tables
 from rotrnn.training.run import Run
 from rotrnn.training.state import checksum, initial_state
@@ -30,6 +30,7 @@ def reevaluate(
     overrides: Sequence[str] = (),
     grid: Sequence[tuple[str, Sequence[Any]]] = (),
     device: str = "cpu",
+    fixed_points: bool = False,
 ) -> list[tuple[str, Found]]:
     """Evaluates a run's parameters once for each point of a grid of settings.
 
@@ -45,6 +46,8 @@ def reevaluate(
         Likewise with several values; each combination is evaluated.
     device : str
         "cpu", or "cuda" for a GPU.
+    fixed_points : bool
+        Adds "fixed_points" to the results: what `rotrnn.training.evaluation.contraction` returns of a batch.
 
     If the token ids depend on the training split, the run's ids are used, whatever is set here.
 
@@ -100,6 +103,9 @@ def reevaluate(
         with precision(training.precision):
             how: Any = {key: getattr(training, key) for key in ("batch", "dtype", "packed")}
             one = evaluate(model, params, task, getattr(task, split), **how)
+            if fixed_points:
+                how.pop("packed")
+                one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
         found.append((name, one))
         started.append(checksum(initial))
     if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):

@@ -90,6 +90,8 @@ class Block(Protocol):
 
     def state_norms(self, saved: Any) -> Array | None: ...
 
+    def token_norms(self, saved: Any) -> Array | None: ...
+
 
 def check_parts(owner: Any, d_model: int | None, parts: dict[str, Layer]) -> None:
     """Checks that parts act on each step separately, and that parts with a width have the recurrent layer's width."""
@@ -250,6 +252,10 @@ class ResidualBlock(Module):
         """Returns |h_t| (B, T) of an unfused forward."""
         return self.layer.state_norms(saved.layer) if isinstance(saved, PartsSaved) else None
 
+    def token_norms(self, saved: PartsSaved | FusedSaved) -> Array | None:
+        """Returns the norms of `Recurrent.token_norms`; None for a fused block, whose layer does not iterate."""
+        return self.layer.token_norms(saved.layer) if isinstance(saved, PartsSaved) else None
+
 
 class FeedForwardSaved(NamedTuple):
     """The saved arrays of the recurrent half and of the parts of the feed-forward half."""
@@ -364,6 +370,9 @@ class FeedForwardBlock(Module):
 
     def state_norms(self, saved: FeedForwardSaved) -> Array | None:
         return self.mixing.state_norms(saved.mixing)
+
+    def token_norms(self, saved: FeedForwardSaved) -> Array | None:
+        return self.mixing.token_norms(saved.mixing)
 
 
 class StackSaved(NamedTuple):

@@ -21,7 +21,7 @@ from rotrnn.devices.recording import Again, NotRecordable, RecordedLengths, Reco
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only, rename
 from rotrnn.ops.fixed_point import DepthSolution, relax
-from rotrnn.ops.pointwise import LAST_PLACE
+from rotrnn.ops.pointwise import LAST_PLACE, mask_padding
 from rotrnn.ops.random import philox
 
 Steps = npt.NDArray[np.int64]
@@ -30,7 +30,8 @@ POSITIVE = ("tol", "gamma_scale")
 DRAWN = {"gamma": np.ceil, "rounded_gamma": np.rint}
 """How the limit of a training step becomes an integer, where it is drawn."""
 STOPS = ("sequence", "quantile", "step_quantile")
-DAMPINGS = ("adaptive", "none")
+DAMPINGS = ("adaptive", "none", "anderson")
+SOLVERS = ("iteration", "direct", "auto")
 FIRST_STEP, SHRINK, PATIENCE = 0.99, 0.9, 15
 """Adaptive damping: initial step size, and its factor after PATIENCE iterations without a new lowest residual."""
 LOOK = 4
@@ -41,6 +42,8 @@ LEAST_STEP = 1e-3
 CYCLE = 1000
 """Iterations after which damping begins anew, unless the lowest residual has fallen to a tenth in them."""
 QUANTILES = {"quantile": 0.75, "step_quantile": 0.9}
+DEPTH, LEAST_REST = 5, {np.float32: 2.0**-20, np.float64: 2.0**-40}
+"""Anderson acceleration: number of differences that it keeps, and the least square of what is new in a difference."""
 FINEST = 32
 """Multiple of the machine epsilon below which residuals are noise. It is the smallest effective tolerance."""
 
@@ -71,11 +74,14 @@ class Iteration:
         step, from its seed, its number and a site: "gamma" rounds Gamma(4, gamma_scale) up, as the authors' code does,
         which for a scale of 1 has mean 4.5 and mode 4; "rounded_gamma" rounds to the nearest integer from 1, which has
         the mean 4 and the mode 3 of the paper. Stopping at this limit is intended and gives no warning.
-    damping : "adaptive" or "none"
+    damping : "adaptive", "none" or "anderson"
         "adaptive": s = 0.99, multiplied by 0.9 whenever 15 iterations gave no new lowest residual, as in the authors'
         code; where `stop` is "sequence", s is 0.99 again after each 1000 iterations in which the lowest residual has
         not fallen to a tenth. "none": s = 1, which takes fewer iterations where corrections travel through time step by
-        step: with feedback of the output before, or not `accelerated`, on long sequences.
+        step: with feedback of the output before, or not `accelerated`, on long sequences. "anderson": Anderson
+        acceleration of depth 5 (`Anderson`), made for tiles of one or a few steps, where the iteration then also
+        converges without contracting. The residual is multiplied by an estimate of ``|(I - J)^-1|``, at least 1, with
+        the Jacobian J of F: so `tol` bounds the distance from the fixed point, as far as the estimate is right.
     stop : "sequence", "quantile" or "step_quantile"
         "sequence": each sequence ends by its own residual, and its result does not depend on other sequences.
         "quantile": all sequences end together, as in the authors' code, when the 75 % quantile of their lowest
@@ -119,6 +125,11 @@ class Iteration:
     def least_tol(self, dtype: np.dtype[Any]) -> float:
         """Returns `tol`, or what residuals of this dtype can reach if that is larger."""
         return max(self.tol, FINEST * float(np.finfo(dtype).eps))
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether steps are those of Anderson acceleration."""
+        return self.damping == "anderson"
 
     @property
     def ends_together(self) -> bool:
@@ -345,6 +356,60 @@ class Progress:
         )
 
 
+class Anderson:
+    """Anderson acceleration of ``y = F(y)`` for sequences (B, T, D), each on its own: instead of y <- f = F(y),
+
+        y <- f - P Q^T r,     r = f - y
+
+    where the columns of Q are the last DEPTH differences of residuals r, made orthonormal, and those of P the same
+    combinations of differences of images f (Walker & Ni 2011; csrc/kernels/anderson.h is the same for a tile in C).
+
+    For an affine F with the Jacobian J, the columns of ``P - Q`` are ``-(I - J)^-1 Q``, so that y is within
+    ``|P - Q|_F |r|`` of the fixed point if r is in the span of Q. `step` returns the residual of `relax` times
+    ``max(1, |P - Q|_F)``, unless it is rounding alone. This bounds the distance if I - J does not shrink vectors
+    outside of the span.
+    """
+
+    def __init__(self, y: Array) -> None:
+        self.shape, self.count = (len(y), y.shape[1] * y.shape[2]), 0
+        self.r, self.f = (np.zeros(self.shape, y.dtype, like=y) for _ in range(2))
+        self.Q, self.P = (np.zeros((DEPTH, *self.shape), y.dtype, like=y) for _ in range(2))
+        self.square = np.zeros((DEPTH, len(y)), y.dtype, like=y)
+        self.least, self.noise = LEAST_REST[y.dtype.type], FINEST * np.finfo(y.dtype).eps
+
+    def step(self, y: Array, f: Array, lengths: Steps, each_step: bool) -> Array:
+        """Updates y in place where `lengths` is not 0, and returns the residuals (B,)."""
+        residual = relax(y, f, np.zeros(len(y), y.dtype, like=y), lengths=lengths, each_step=each_step)
+        going = beside(np.asarray(lengths) > 0, y)[:, None]
+        here = y.reshape(self.shape)
+        f = np.where(going, mask_padding(f, lengths).reshape(self.shape), 0)
+        r = np.where(going, f - here, 0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if self.count:
+                self._keep(r - self.r, f - self.f)
+            self.r, self.f, self.count = r, f, self.count + 1
+            for q, p, square in zip(self.Q, self.P, self.square, strict=True):
+                f = f - np.where(square > 0, (q * r).sum(1), 0)[:, None] * p
+            here[...] = np.where(going, f, here)
+            estimate = residual * np.sqrt(np.maximum(self.square.sum(0), 1))
+        found: Array = np.where(residual > self.noise, estimate, residual)
+        return found
+
+    def _keep(self, q: Array, p: Array) -> None:
+        """Replaces the oldest difference of residuals by q, and that of images by p."""
+        slot = self.count % DEPTH
+        self.square[slot] = 0
+        whole = (q * q).sum(1)
+        for other, image, square in zip(self.Q, self.P, self.square, strict=True):
+            along = np.where(square > 0, (other * q).sum(1), 0)[:, None]
+            q, p = q - along * other, p - along * image
+        rest = (q * q).sum(1)
+        good = (rest > self.least * whole) & (rest < np.inf)
+        inverse = 1 / np.sqrt(np.where(good, rest, 1))
+        self.Q[slot], self.P[slot] = (np.where(good[:, None], inverse[:, None] * one, 0) for one in (q, p))
+        self.square[slot] = np.where(good, ((self.P[slot] - self.Q[slot]) ** 2).sum(1), 0)
+
+
 class Solution(NamedTuple):
     """The last iterate (B, T, D), and the report of the iteration."""
 
@@ -397,12 +462,16 @@ def solve(
     ConvergenceError
         With `guaranteed`, instead of the warning, for finite sequences.
     """
-    lengths = lengths_of(ctx, y)
+    lengths, each_step = lengths_of(ctx, y), each_step or settings.each_step
+    if settings.accelerates and recording() is not None:
+        raise NotRecordable("damping='anderson' needs the host")
+    anderson = Anderson(y) if settings.accelerates else None
 
     def step(s: Array, remaining: Steps) -> Array:
-        return relax(
-            y, function(y, remaining), beside(s, y), lengths=remaining, each_step=each_step or settings.each_step
-        )
+        f = function(y, remaining)
+        if anderson is not None:
+            return anderson.step(y, f, remaining, each_step)
+        return relax(y, f, beside(s, y), lengths=remaining, each_step=each_step)
 
     asking: Any = {"site": site, "name": name, "guaranteed": guaranteed, "warn": warn}
     return Solution(y, iterate(step, lengths, y.dtype, settings, ctx, **asking))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from rotrnn.nn.fixed_points.iteration import (
     solve,
 )
 from rotrnn.nn.fixed_points.maps import Lagged, lagged
-from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts
+from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts, spectral_norms
 from rotrnn.nn.layer import Array, Context
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
@@ -74,6 +75,14 @@ class DepthGrads(NamedTuple):
     dgate: Array | None
     dh0: Array
     dorigin: Array
+
+
+def _tiles(y: Array, tile: int, lengths: Steps) -> Iterator[tuple[slice, Any]]:
+    """Yields tiles of the time steps of y (B, T, E), each with the number of valid steps of every sequence in it."""
+    B, T = y.shape[:2]
+    for low in range(0, T, tile):
+        size = min(tile, T - low)
+        yield slice(low, low + size), CheckedLengths.of(np.clip(np.asarray(lengths) - low, 0, size), B, size)
 
 
 @dataclass(frozen=True)
@@ -132,10 +141,8 @@ class MatrixDepth:
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles needs the host")
         h, last, parts = self.h0, self.driven.y0, []
-        for low in range(0, y.shape[1], tile):
-            at = slice(low, low + tile)
+        for at, steps in _tiles(y, tile, lengths):
             first = contiguous(y[:, at])
-            steps: Any = CheckedLengths.of(np.clip(np.asarray(lengths) - low, 0, first.shape[1]), *first.shape[:2])
             part = self._part(at, last, h)
             found, report = solve(part, first, settings, replace(ctx, lengths=steps), name=name, warn=False, **asking)
             y[:, at] = found
@@ -146,6 +153,30 @@ class MatrixDepth:
         settled = report.converged | np.isnan(report.residual) | (ctx.train and settings.ends_together)
         complain(report, ~settled, settings, ctx, name)
         return Solution(y, report)
+
+    def implicit_by_tiles(
+        self, y: Array, dy: Array, dhT: Array | None, tile: int, V_transposed: Array, lengths: Steps,
+        settings: Iteration, name: str,
+    ) -> Array:  # fmt: skip
+        """Like `implicit`, for `tile` steps at a time, after those behind them: no step depends on later ones."""
+        if recording() is not None:
+            raise NotRecordable("a fixed point by tiles needs the host")
+        h, last, parts = self.h0, self.driven.y0, []
+        for at, steps in _tiles(y, tile, lengths):
+            part, own = self._part(at, last, h), contiguous(y[:, at])
+            applied = part.apply(own, steps)
+            parts.append((at, steps, part, own, applied))
+            h, last = applied.hT, None if last is None else last_steps(own, steps, last)
+        dy, v = dy.copy(), np.zeros_like(dy)
+        for at, steps, part, own, applied in reversed(parts):
+            low = at.start
+            found = part.implicit(applied, own, contiguous(dy[:, at]), dhT, V_transposed, steps, settings, name)
+            v[:, at] = found
+            grads = part.backward(applied, own, found, dhT, steps)
+            dhT = grads.dh0
+            if low and part.driven.V is not None:
+                dy[:, low - 1] += part.driven.weights_backward(grads.driven, own)[1]
+        return v
 
     def _part(self, at: slice, y0: Array | None, h0: Array) -> MatrixDepth:
         """Returns the step of some of the time steps, with the output and the state before them."""
@@ -246,6 +277,15 @@ class MatrixDepth:
         own = lam.reshape(*lam.shape[:2], size, 1) * np.eye(size, dtype=lam.dtype)
         matrices: Array = own + dense.reshape(own.shape)
         return matrices
+
+    def token_norms(self, a: Applied, lengths: Steps) -> Array:
+        """Returns |J_t|_2 (B, T) of a token's map, zero beyond the lengths: ``J_t = G_t (k delta + D)(I - Q_t)`` with
+        the derivative G_t of gate and norm, and ``k = B.C``."""
+        gain = (a.maps["B"] * a.maps["C"]).sum(-1, keepdims=True) * a.maps["delta"]
+        gain = gain if self.skip is None else gain + self.skip
+        gain = gain if self.gate is None else silu(self.gate) * gain
+        factor = gain[..., None] if self.norm is None else self._norm_slope(a.gated) * gain[..., None, :]
+        return spectral_norms(factor, self.mixer, a.operands, self.x, lengths)
 
     def _norm_slope(self, f: Array) -> Array:
         """Returns the derivative (B, T, E, E) of the norm at f."""

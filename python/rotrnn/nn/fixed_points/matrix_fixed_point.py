@@ -9,7 +9,7 @@ in depth, and its iteration to the fixed point y), and `gate` (gates y).
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -112,6 +112,8 @@ class MatrixFixedPoint(Recurrent):
     normed: ClassVar[bool]
     """If true, skip and layer norm are part of the step, residuals are those of single time steps, and the gate goes
     through SiLU. If false, the gated value y + D * x goes through SiLU."""
+    solvers: ClassVar[tuple[str, ...]] = ("iteration", "auto")
+    """Values of `solver`."""
     feedbacks: ClassVar[tuple[str, ...]] = FEEDBACK
     """Parts that may depend on the previous output."""
 
@@ -136,9 +138,19 @@ class MatrixFixedPoint(Recurrent):
     unit_eps: float = 0.0
     spectral: bool = False
     tile: int | None = None
+    solver: str = "iteration"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_choice("solver", self.solvers)
+        if self.normed and self.damping == "anderson":
+            raise ValueError(
+                f"{type(self).__name__}: damping='anderson', expected another one: with a norm in the loop, "
+                "accelerated steps may leave the surroundings of a fixed point"
+            )
+        if self.solver != "iteration" and self.tile is not None:
+            name = type(self).__name__
+            raise ValueError(f"{name}: tile={self.tile!r}, expected None with solver={self.solver!r}")
         self.check_sizes("d_state", "expand", "rank", *(("tile",) if self.tile is not None else ()))
         self.check_sizes("site", "d_conv", least=0)
         self.check_choice("mixer", MIXERS)
@@ -181,13 +193,26 @@ class MatrixFixedPoint(Recurrent):
         return False
 
     @property
+    def _tile(self) -> int | None:
+        """The number of steps that are iterated together; None for all."""
+        return 1 if self.solver == "auto" else self.tile
+
+    @property
     def _mixer(self) -> Mixer:
         return MIXERS[self.mixer](self.width, self.rank, eps=self.unit_eps, spectral=self.spectral)
 
     @property
     def _iteration(self) -> Iteration:
         limits = self.max_iterations, self.train_iterations
-        return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
+        rules = self.damping, self.stop
+        if self.solver == "auto":
+            rules = "adaptive" if self.normed else "anderson", "sequence"
+        return Iteration(self.tol, *limits, *rules, self.gamma_scale)
+
+    @property
+    def _adjoint_iteration(self) -> Iteration:
+        """The iteration of the adjoint, which is linear, with a norm in the loop or without."""
+        return replace(self._iteration, damping="anderson") if self.solver == "auto" else self._iteration
 
     def together(self, ctx: Context) -> bool:
         return self._iteration.ends_together
@@ -360,10 +385,10 @@ class MatrixFixedPoint(Recurrent):
             )
         first = np.zeros_like(x) if start is None else mask_padding(start, lengths)
         asking: Any = {"site": self.site, "name": name, "each_step": self.normed}
-        if self.tile is None or self.tile >= x.shape[1]:
+        if self._tile is None or self._tile >= x.shape[1]:
             y, report = solve(depth, first, self._iteration, ctx, **asking)
         else:
-            y, report = depth.by_tiles(first, self.tile, lengths, self._iteration, ctx, **asking)
+            y, report = depth.by_tiles(first, self._tile, lengths, self._iteration, ctx, **asking)
         return y, depth.apply(y, lengths), report
 
     @property
@@ -414,8 +439,11 @@ class MatrixFixedPoint(Recurrent):
             dy0 += add_to_last_steps(dy, lengths, dlast)
 
         if self.gradient == "implicit":
-            settings, name = self._iteration, f"{type(self).__name__}.backward"
-            dy = depth.implicit(applied, saved.before, dy, dhT, weights.V_transposed, lengths, settings, name)
+            how: Any = weights.V_transposed, lengths, self._adjoint_iteration, f"{type(self).__name__}.backward"
+            if self._tile is None:
+                dy = depth.implicit(applied, saved.before, dy, dhT, *how)
+            else:
+                dy = depth.implicit_by_tiles(saved.before, dy, dhT, self._tile, *how)
         grads = depth.backward(applied, saved.before, dy, dhT, lengths)
         dV, dy0_driven = depth.driven.weights_backward(grads.driven, saved.before)
         dfolded |= unstack("V", depth.driven.maps, dV)
@@ -458,6 +486,9 @@ class MatrixFixedPoint(Recurrent):
         """Returns the eigenvalues of A_t (B, T, E S), complex128, along sequences. Arguments are those of
         `transitions`."""
         return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))
+
+    def token_norms(self, saved: MatrixSaved) -> Array:
+        return saved.depth.token_norms(saved.applied, saved.lengths)
 
     def report(self, saved: MatrixSaved) -> dict[str, float]:
         return saved.report.numbers()

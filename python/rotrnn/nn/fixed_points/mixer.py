@@ -16,7 +16,7 @@ import numpy as np
 
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import contiguous
-from rotrnn.nn.layer import Array
+from rotrnn.nn.layer import Array, mask_steps
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
@@ -40,6 +40,15 @@ DENSE_STEPS = 32
 def varies(operands: Operands) -> bool:
     """Whether operands of `mix` are those of tokens, (B, T, ...), and not constant."""
     return operands[0].ndim > 2
+
+
+def spectral_norms(factor: Array, mixer: Mixer, operands: Operands, like: Array, lengths: Any) -> Array:
+    """Returns ``|factor (I - Q_t)|_2`` (B, T) with a factor (B, T, N, 1) or (B, T, N, N), zero beyond the lengths; the
+    norm of the map of a token."""
+    apart = np.eye(mixer.width, dtype=like.dtype) - mixer.matrices(operands, like)
+    slopes = factor * apart if factor.shape[-1] == 1 else factor @ apart
+    norms: Array = np.linalg.norm(mask_steps(slopes, lengths), 2, (-2, -1))
+    return norms
 
 
 class MixGrads(NamedTuple):

@@ -47,6 +47,9 @@ class Around(Programmed):
         """Returns the report of the layer."""
         return self.layer.report(self.saved_inside(saved))
 
+    def token_norms(self, saved: Any) -> Array | None:
+        return self.layer.token_norms(self.saved_inside(saved))
+
     def state_norms(self, saved: Any) -> Array | None:
         return self.layer.state_norms(self.saved_inside(saved))
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.fixed_points.convolution import initial_conv
+from rotrnn.nn.fixed_points.iteration import SOLVERS
 from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.nn.layers.fixed_point import SOLVERS
 from rotrnn.ops.pointwise import sigmoid, softplus
 
 RATE = 8.0
@@ -72,15 +72,18 @@ class Bedouin(MatrixFixedPoint):
         Spectral normalisation of a "kronecker" mixer (`rotrnn.nn.fixed_points.mixer.Kronecker`), which the authors'
         code has only for the vector state.
     gradient : "one_step" or "implicit"
-    solver : "iteration" or "direct"
+    solver : "iteration", "direct" or "auto"
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
         and y_t solves a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder",
         "dplr" and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then only affect the
-        gradient "implicit", whose adjoint is iterated.
+        gradient "implicit", whose adjoint is iterated. "auto" is "direct" where it is possible. Elsewhere it iterates
+        token by token with Anderson acceleration; the gradient "implicit" does so in both cases. `damping`, `stop` and
+        `tile` then have no effect. Whole sequences, chunks and streams have the same fixed points, up to rounding or
+        `tol` of each token.
     tile : int, optional
         Number of time steps that are iterated together, each tile to the tolerance, after the fixed point of earlier
-        tiles: the number of iterations then does not grow with the sequence. By default the whole sequence. The
-        gradient "implicit" is iterated over the whole sequence either way.
+        tiles: the number of iterations then does not grow with the sequence. The gradient "implicit" goes by tiles as
+        well, from the last to the first. By default the whole sequence.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
         "rounded_gamma").
@@ -105,25 +108,27 @@ class Bedouin(MatrixFixedPoint):
     normed: ClassVar[bool] = False
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
     lanes: ClassVar[str] = "expand d_model (d_state + 1)"
-
-    solver: str = "iteration"
+    solvers: ClassVar[tuple[str, ...]] = SOLVERS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, good, expected in (
-            ("solver", self.solver in SOLVERS, f"one of {', '.join(SOLVERS)}"),
-            ("mixer", not self.direct or self.mixer in DIRECT, f"one of {', '.join(DIRECT)} with solver='direct'"),
-            ("feedback", not self.direct or "lambda" not in self.feedback, "none to lambda with solver='direct'"),
-            ("mixer_silu", not (self.direct and self.mixer_silu), "False with solver='direct'"),
-            ("unit_eps", not (self.direct and self.unit_eps), "0 with solver='direct'"),
-            ("tile", not (self.direct and self.tile), "None with solver='direct'"),
-        ):
+        for key, good, expected in self._needs_of_direct if self.solver == "direct" else ():
             if not good:
-                raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected}")
+                raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected} with solver='direct'")
+
+    @property
+    def _needs_of_direct(self) -> tuple[tuple[str, bool, str], ...]:
+        """What the direct solver needs: the setting, whether it is so, and what is expected."""
+        return (
+            ("mixer", self.mixer in DIRECT, f"one of {', '.join(DIRECT)}"),
+            ("feedback", "lambda" not in self.feedback, "none to lambda"),
+            ("mixer_silu", not self.mixer_silu, "False"),
+            ("unit_eps", not self.unit_eps, "0"),
+        )
 
     @property
     def direct(self) -> bool:
-        return self.solver == "direct"
+        return self.solver == "direct" or (self.solver == "auto" and all(good for _, good, _ in self._needs_of_direct))
 
     @property
     def maps(self) -> Maps:

@@ -108,6 +108,9 @@ class Bidirectional(Recurrent):
         reverse = {name + REVERSE: value for name, value in self.layer.report(inside(saved, "reverse")).items()}
         return self.layer.report(inside(saved, "forward")) | reverse
 
+    def token_norms(self, saved: BidirectionalSaved) -> Array | None:
+        return self.layer.token_norms(inside(saved, "forward"))
+
     def state_norms(self, saved: BidirectionalSaved) -> Array | None:
         return self.layer.state_norms(inside(saved, "forward"))
 

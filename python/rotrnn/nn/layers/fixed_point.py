@@ -22,6 +22,7 @@ from rotrnn.nn.fixed_points.iteration import (
     CYCLE,
     PATIENCE,
     SHRINK,
+    SOLVERS,
     Iteration,
     Report,
     Steps,
@@ -35,7 +36,7 @@ from rotrnn.nn.fixed_points.iteration import (
     solve,
 )
 from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Map, Maps, emit_sums, flattened, lagged, mixer_maps
-from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts, varies
+from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts, spectral_norms, varies
 from rotrnn.nn.layer import (
     EVALUATION,
     Array,
@@ -61,7 +62,6 @@ from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 SELECTIVE = ("lambda", "mixer", "B")
 FEEDBACK = ("mixer", "output")
 GRADIENTS = ("one_step", "implicit")
-SOLVERS = ("iteration", "direct")
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
 SCALED = ("low_rank", "dense")
@@ -89,7 +89,7 @@ class Depth:
     `lam` is (N,) or (B, T, N); gain is ``1 - |lam|`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
     eq. 7). The mixer is made of `parts` and their `operands`; or, if they are None, of the maps `driven` of y_{t-1}.
-    `solver` and `tile` are the layer's.
+    `direct`: whether the layer solves directly. `tile` is the layer's.
     """
 
     lam: Array
@@ -101,7 +101,7 @@ class Depth:
     h0: Array
     scaled: bool
     accelerated: bool
-    solver: str
+    direct: bool
     tile: int | None
 
     def __call__(self, y: Array, lengths: Steps) -> Array:
@@ -164,10 +164,11 @@ class Depth:
         application; else iterates with the fused kernel if there is one for this step, else unfused."""
         lengths = lengths_of(ctx, y)
         how: dict[str, Any] = {"scaled": self.scaled, "adjoint": adjoint}
-        if self.solver == "direct" or self.tile is not None:
+        if self.direct or self.tile is not None:
             return self._solve_in_one_call(y, x, how, lengths, settings, ctx, **asking)
         mixer = None
-        if ctx.fused and self.accelerated and self.operands is not None and not settings.each_step:
+        fused = ctx.fused and self.accelerated and not settings.each_step and not settings.accelerates
+        if fused and self.operands is not None:
             mixer = self.mixer.prepared(self.operands)
         if mixer is None:
             return None, solve(function, y, settings, ctx, **asking).report
@@ -199,6 +200,7 @@ class Depth:
             "shrink": SHRINK if settings.damping == "adaptive" else 1.0,
             "cycle": CYCLE,
             "patience": PATIENCE,
+            "accelerate": settings.accelerates,
         }
         mixer = self.mixer.prepared(self.operands)
         if mixer is None:
@@ -270,6 +272,11 @@ class Depth:
         lam = mask_steps(np.broadcast_to(self.lam, self.v.shape), lengths)[..., None]
         gain = 1 - np.abs(lam) if self.scaled else np.ones_like(lam)
         return np.linalg.solve(identity - gain * apart, lam * identity)
+
+    def token_norms(self, y: Array, lengths: Steps) -> Array:
+        """Returns |gain_t (I - Q_t)|_2 (B, T), zero beyond the lengths; y is the fixed point."""
+        gain = np.broadcast_to(self._scaled(np.ones_like(self.v)), self.v.shape)[..., None]
+        return spectral_norms(gain, self.mixer, self._operands(y, lengths), self.v, lengths)
 
     def _scaled(self, x: Array) -> Array:
         return (1 - np.abs(self.lam)) * x if self.scaled else x
@@ -391,7 +398,7 @@ class FixedPointRNN(Recurrent):
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
-    solver : "iteration" or "direct"
+    solver : "iteration", "direct" or "auto"
         "direct" computes the fixed point of each token exactly, from the fixed point of the token before, by a linear
         system (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
         iteration would converge. "low_rank" and "dense" need `scaled`: without, the system is Q_t, which is singular,
@@ -403,7 +410,7 @@ class FixedPointRNN(Recurrent):
         wrong, with a small residual and no warning, or not finite, which is reported as a fixed point that was not
         reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in blocks of one
         channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If not `scaled`,
-        `transitions` raises for most of these systems.
+        `transitions` raises for most of these systems. "auto" is "direct", as in the other layers.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance from the converged state of the
         tile before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
@@ -510,7 +517,7 @@ class FixedPointRNN(Recurrent):
         check_settings(self)
         if self.tile is not None:
             self.check_sizes("tile")
-        direct, tiled = self.solver == "direct", self.tile is not None
+        direct, tiled = self._direct, self.tile is not None
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
             ("solver", direct and self.mixer in SCALED and not self.scaled, "scaled", f"True for {self.mixer!r}"),
@@ -540,6 +547,10 @@ class FixedPointRNN(Recurrent):
     def _iteration(self) -> Iteration:
         limits = self.max_iterations, self.train_iterations
         return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
+
+    @property
+    def _direct(self) -> bool:
+        return self.solver != "iteration"
 
     def together(self, ctx: Context) -> bool:
         return self._iteration.ends_together
@@ -666,7 +677,7 @@ class FixedPointRNN(Recurrent):
             silu=self.mixer_silu,
             scaled=self.scaled,
             negative=self.negative,
-            direct=self.solver == "direct",
+            direct=self._direct,
         )
         y: int = to("Skip", shared, params["D"], to("Dense", h, params["C"]))
         return y
@@ -771,7 +782,7 @@ class FixedPointRNN(Recurrent):
             h0,
             self.scaled,
             self.accelerated,
-            self.solver,
+            self._direct,
             self.tile,
         )
         return depth, drive, gate, known
@@ -905,6 +916,9 @@ class FixedPointRNN(Recurrent):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments as in `transitions`."""
         return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx, state))
+
+    def token_norms(self, saved: FixedPointSaved) -> Array:
+        return saved.depth.token_norms(saved.iterate, saved.lengths)
 
     def report(self, saved: FixedPointSaved) -> dict[str, float]:
         return saved.report.numbers()
