@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entries.h"
 #include "kernels.h"
 #include "mixer.h"
 #include "sizes.h"
 
-/* The product of the arguments; -1, which is no array's size, if it overflows, an argument is negative, or it is zero
- * though the axes before the zero have more than MOST_EMPTY rows: a kernel would loop over them. */
+/* The product of the arguments; -1, which is no array's size, if it overflows or an argument is negative; ROT_IMMENSE
+ * if it is zero, but the axes before the zero have more than MOST_EMPTY rows, over which a kernel would loop. */
 #define EXTENT(...) extent((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 enum { MOST_EMPTY = 1 << 24 };
@@ -20,7 +21,7 @@ static inline int64_t extent(const int64_t *factors, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const int64_t rows = product;
         if (factors[i] < 0 || __builtin_mul_overflow(product, factors[i], &product)) return -1;
-        if (!product && rows > MOST_EMPTY) return -1;
+        if (!product && rows > MOST_EMPTY) return ROT_IMMENSE;
     }
     return product;
 }

@@ -187,18 +187,20 @@ static bool fits(const rot_kernel *kernel, PyObject *const *given, const rot_arr
                  int *written) {
     int64_t sizes[ROT_MOST_ARGUMENTS];
     rot_range ranges[ROT_MOST_ARGUMENTS];
-    int here[ROT_MOST_ARGUMENTS], there = 0;
+    int here[ROT_MOST_ARGUMENTS], there = 0, immense = -1;
     *written = 0;
     kernel->sizes(sizes, args);
     for (int i = 0, k = 0; i < kernel->count; i++) {
         const rot_argument *const argument = &kernel->arguments[i];
         if (argument->kind > ROT_WRITE) continue;
-        const int64_t expected = sizes[k++];
+        int64_t expected = sizes[k++];
         if (given[i] == Py_None) continue;
+        if (expected == ROT_IMMENSE) expected = 0, immense = i;
         if (arrays[i].count != expected) return raise_size(kernel, argument, given[i], args, expected);
         if (expected) here[there++] = i;
         if (expected && argument->kind == ROT_WRITE) ++*written;
     }
+    if (*written && immense >= 0) return raise_size(kernel, &kernel->arguments[immense], given[immense], args, -1);
     const char *const condition = kernel->broken ? kernel->broken(args) : NULL;
     if (condition) return raise_broken(kernel, condition, args);
     if (kernel->ranges) kernel->ranges(ranges, args);

@@ -10,7 +10,8 @@
 
 enum { ROT_READ, ROT_WRITE, ROT_INT, ROT_FLOAT };                  /* kinds of arguments */
 enum { ROT_CALLS, ROT_INT64, ROT_UINT8, ROT_UINT16, ROT_FLOAT64 }; /* dtypes of arrays; ROT_CALLS: the call's dtype */
-enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 };            /* limits for one kernel; list.c checks them */
+enum { ROT_IMMENSE = -2 }; /* in place of a size of 0: a kernel would loop over immense axes of an empty array */
+enum { ROT_ARGS_BYTES = 640, ROT_MOST_ARGUMENTS = 64 }; /* limits for one kernel; list.c checks them */
 
 typedef struct {
     const char *name, *shape; /* shape: as written in the list, for messages */

@@ -185,7 +185,7 @@ def test_rows_without_numbers_are_counted(B: int, T: int) -> None:
     given: dict[str, Any] = dict.fromkeys(("dx", "du", "dy", "u", "x"), np.zeros(0))
     given |= {"dorigin": None, "origin": None, "lengths": None, "alpha": np.ones(3), "R": 3, "D": 0}
     given |= {"form": _cpu.MIXER["householder"], "u_varying": 0, "alpha_varying": 0}
-    with pytest.raises(ValueError, match=r"^mix_backward: dx has shape \(0,\), but \(B, T, D\) has too many rows"):
+    with pytest.raises(ValueError, match=r"^mix_backward: x has shape \(0,\), but \(B, T, D\) has too many rows"):
         _cpu.kernels.mix_backward(dalpha=np.ones(3), B=B, T=T, **given)
     _cpu.kernels.mix_backward(dalpha=(dalpha := np.ones(3)), B=2, T=2**20, **given)
     np.testing.assert_array_equal(dalpha, 0)

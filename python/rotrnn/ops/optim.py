@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import PART_ALIGNMENT, PARTS_AT_ONCE
-from rotrnn.devices.device import empty, is_array, to_host
+from rotrnn.devices.device import empty, to_host
 from rotrnn.ops.boundary import Array, Boundary
 
 
@@ -178,4 +178,4 @@ def norm(x: npt.ArrayLike) -> float:
     The norm of a float32 `x` is finite if all elements are. The norm of a float64 `x` is finite if all squares are.
     Raises TypeError for another dtype.
     """
-    return norms_of([x if is_array(x) else np.asarray(x)])[0]
+    return norms_of([Boundary("norm").any_array("x", x)])[0]
