@@ -392,7 +392,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     found = [(row[name], row[name].get(row["metric"]) or {}) for row in rows for name in CHECKPOINTS if row[name]]
     if any(_apart(score) for _, score in found):
         lines[0] += f" Run by run, in the order of seeds, where that is above {100 * APART:.0f} % or above the mean."
-    if sizes := sorted({part["n"] for part, _ in found if part.get("n")}):
+    if sizes := sorted({part["n"] for part, _ in found if part.get("n", 0) > 0}):
         lines.append("; ".join(map(_error_of_shares, sizes)) + ".")
     if any(row["selected_on"] == "test" for row in rows):
         lines.append(f"{DAGGER} the best parameters were selected on the test split: there is no validation split.")
