@@ -196,6 +196,8 @@ def test_weights_that_are_equal_or_zero_in_a_fit(kind: Any) -> None:
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
     with pytest.raises(ValueError, match=r"fit: sample_weight is zero for every sequence, expected a positive number"):
         kind().fit(x, y, sample_weight=np.zeros(40))
+    with pytest.raises(ValueError, match=r"fit: y has 1 class where sample_weight is positive, expected at least 2"):
+        SequenceClassifier().fit(x, y, sample_weight=y == 1)
     for wrong, shape in (([1, 2, 3], r"\(3,\)"), (2.0, r"\(\)")):
         with pytest.raises(ValueError, match=rf"fit: sample_weight has shape {shape}, expected \(40,\)$"):
             kind().fit(x, y, sample_weight=wrong)
@@ -771,7 +773,7 @@ def test_too_few_errors_have_no_interval() -> None:
 
 
 def test_the_most_that_an_interval_can_hold_is_one_that_it_holds() -> None:
-    """97 of 98 is said as 0.989, not as 0.99, of which there is none; a part in ten of the last error is lost at most."""
+    """Of 97 errors 97 / 98 is said as 0.989, not as 0.99, which needs more errors."""
     for k in [*range(1, 120), 999, 1000, 4321]:
         errors = np.arange(1.0, k + 1)[:, None, None]
         with pytest.raises(ValueError, match=r"expected at most 0\.\d+: ") as error:

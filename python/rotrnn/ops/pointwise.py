@@ -971,9 +971,9 @@ def cross_entropy(
         ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
         ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
 
-    Shares and weights, which may be integers and booleans, are read in the dtype of the logits. The terms are those of PyTorch's `cross_entropy` with
-    ``reduction="none"``, where ``reduction="mean"`` divides by
-    the sum of the labels' weights instead of n.
+    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms are those of
+    PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by the sum of the labels'
+    weights instead of n.
 
     Parameters
     ----------
@@ -1058,8 +1058,8 @@ def binary_cross_entropy(
     ignored : int, optional
         As in `cross_entropy`.
     weights : (K,), optional
-        As of `cross_entropy`, floats, integers or booleans. With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
-        at least 0. n does not change.
+        With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
+        at least 0. n does not change. Weights may be integers and booleans.
     sample_weights : (n,) or (B, T), optional
         Factors of all terms of a step, finite and at least 0; n does not change.
 
