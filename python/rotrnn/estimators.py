@@ -11,6 +11,7 @@ reads a sequence step by step.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import os
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -149,8 +151,8 @@ class Estimator:
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Changes settings by name, and by ``layer_settings__NAME`` one of the layer's. ValueError if there is none of
-        that name."""
+        """Changes settings of the next fit by name, and by ``layer_settings__NAME`` one of the layer's: what is fitted
+        keeps the settings of its fit. ValueError if there is none of that name."""
         for name, value in params.items():
             outer, _, inner = name.partition("__")
             if name in self._names():
@@ -296,6 +298,11 @@ class Estimator:
         exact = scaled(self.model_, params, inputs, outputs)
         self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
         self.n_iter_ = self.result_["steps"]
+        self._keep_settings()
+
+    def _keep_settings(self) -> None:
+        """Keeps the settings of this fit: what is fitted goes by them, whatever `set_params` changes later."""
+        self._fitted = SimpleNamespace(**copy.deepcopy(self.get_params()))
 
     def _outputs(self, call: str, x: X) -> Numbers:
         """Returns the model's outputs for sequences, in float64: in float32 they would differ in their last digits with
@@ -503,9 +510,9 @@ def _shares(call: str, given: Any, n: int) -> Numbers | None:
     """Returns weights of n sequences, checked; None without any."""
     if given is None:
         return None
+    if (shape := on_host(call, "sample_weight", given).shape) != (n,):
+        raise ValueError(f"{call}: sample_weight has shape {shape}, expected ({n},)")
     weights = _targets(call, given, numbers=True, name="sample_weight")
-    if weights.shape != (n,):
-        raise ValueError(f"{call}: sample_weight has shape {weights.shape}, expected ({n},)")
     if weights.min() < 0:
         raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected at least 0")
     if not weights.any():
@@ -579,7 +586,8 @@ class SequenceClassifier(Estimator):
             except TypeError as error:
                 raise TypeError(f"{call}: y has labels of several types, expected one: {error}") from error
             if len(self.classes_) < 2:
-                raise ValueError(f"{call}: y has 1 class, expected at least 2 classes")
+                left = " where sample_weight is positive" if sample_weight is not None else ""
+                raise ValueError(f"{call}: y has 1 class{left}, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
         of_classes = self._weights(call, labels)
         self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, of_classes)
@@ -711,14 +719,15 @@ class SequenceRegressor(Estimator):
     def predict_quantiles(self, x: X) -> Numbers:
         """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the Q quantiles. ValueError with
         another objective."""
-        if not self.quantiles:
-            where = f"{type(self).__name__}.predict_quantiles: objective is {self.objective!r}"
+        self._check_fitted("predict_quantiles")
+        if not self._fitted.quantiles:
+            where = f"{type(self).__name__}.predict_quantiles: objective is {self._fitted.objective!r}"
             raise ValueError(f"{where}, expected a fit with objective 'quantile'")
         return self._quantiles("predict_quantiles", x)
 
     def _quantiles(self, call: str, x: X) -> Numbers:
         found = self._outputs(call, x)
-        found = found.reshape(len(found), -1, len(self.quantiles or ()) or 1)
+        found = found.reshape(len(found), -1, len(self._fitted.quantiles or ()) or 1)
         return found[:, 0] if self._flat else found
 
     def predict(self, x: X) -> Numbers:
@@ -727,7 +736,7 @@ class SequenceRegressor(Estimator):
         return self._predict("predict", x)
 
     def _predict(self, call: str, x: X) -> Numbers:
-        return np.asarray(self._quantiles(call, x)[..., middle(self.quantiles)])
+        return np.asarray(self._quantiles(call, x)[..., middle(self._fitted.quantiles)])
 
     def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Returns the coefficient of determination R^2, the mean over the targets, by the weights (n,) of sequences if
@@ -865,7 +874,7 @@ class Forecaster(Estimator):
         ones, in units of `divisor` (horizon V,), keeps the errors, and fits the linear forecast to all steps."""
         y, form, line = self.series_, self.form_, self.form_.line
         n, V = y.shape
-        self.share_, self.errors_ = 1.0, np.full((n, self.horizon, V), np.nan)
+        self.share_, self.errors_ = 1.0, np.full((n, self._fitted.horizon, V), np.nan)
         if line is not None and (train < n or shared):  # else the errors of the model are not known
             self.errors_[:train] = line.errors
         if line is not None and train == n and shared:
@@ -873,10 +882,10 @@ class Forecaster(Estimator):
             self._scale_corrections()
         if train < n:
             origins = np.arange(train - 1, n - 1)
-            wanted = form.targets(y)[origins].reshape(-1, self.horizon, V)
-            said = self._corrections(y, origins)[..., middle(self.quantiles)]
+            wanted = form.targets(y)[origins].reshape(-1, self._fitted.horizon, V)
+            said = self._corrections(y, origins)[..., middle(self._fitted.quantiles)]
             if line is not None and shared:
-                self.share_ = share_of(*(one / divisor.reshape(self.horizon, V) for one in (said, wanted)))
+                self.share_ = share_of(*(one / divisor.reshape(self._fitted.horizon, V) for one in (said, wanted)))
                 self._scale_corrections()
             self.errors_[origins] = self.share_ * said - wanted
         if line is not None:
@@ -884,7 +893,7 @@ class Forecaster(Estimator):
 
     def _scale_corrections(self) -> None:
         """Makes the share part of the parameters."""
-        outputs = self.horizon * self.series_.shape[1]
+        outputs = self._fitted.horizon * self.series_.shape[1]
         part = Scale(np.zeros(outputs), np.full(outputs, self.share_))
         self._params = scaled(self.model_, self._params, Scale.none(self._params["encoder"]["w"].shape[1]), part)
         self.params_ = astype(self._params, np.float32)
@@ -895,24 +904,29 @@ class Forecaster(Estimator):
         that there was stays if it is better than naive, else, without corrections, the naive forecast takes its
         place."""
         y, form = self.series_, self.form_
-        naive = Form(self.horizon, self.period or 1, self.levels).naive(y, np.arange(len(y)), self.horizon)
+        naive = self._naive(y, np.arange(len(y)))
         naive -= form.targets(y).reshape(naive.shape) + form.base(y, np.arange(len(y)))
 
         def helps(errors: Numbers) -> bool:
             there = ~np.isnan(errors + naive)
             return bool(np.isfinite(errors[there]).all() and np.abs(errors[there]).sum() <= np.abs(naive[there]).sum())
 
-        new = chosen(y, self.horizon, self.period)
+        new = chosen(y, self._fitted.horizon, self._fitted.period)
         if new is not None and helps(new.errors):
             self.form_ = replace(form, line=new)
         elif not self.share_ and not helps(self.errors_):
             self.form_ = replace(form, line=None)
             self.errors_ = naive
 
+    def _naive(self, y: Numbers, origins: Index) -> Numbers:
+        """Returns what repeats the last period, or with period 0 the last number, (origins, horizon, V)."""
+        form = self._fitted
+        return Form(form.horizon, form.period or 1, form.levels).naive(y, origins, form.horizon)
+
     def _corrections(self, y: Numbers, origins: Index) -> Numbers:
         """Returns what the model says at origins of a series, (origins, horizon, V, Q)."""
         said = self.model_.stream(self._params).push(self.form_.inputs(y)[None])[0, origins]
-        return np.asarray(said.reshape(len(origins), self.horizon, y.shape[1], -1))
+        return np.asarray(said.reshape(len(origins), self._fitted.horizon, y.shape[1], -1))
 
     def _check(self, args: Boundary) -> None:
         super()._check(args)
@@ -939,14 +953,14 @@ class Forecaster(Estimator):
 
     def _check_quantiles(self, call: str, quantiles: bool) -> None:
         """Raises ValueError if quantiles are asked for, and there are none."""
-        if quantiles and not self.quantiles:
+        if quantiles and not self._fitted.quantiles:
             expected = "False, or a fit with objective 'quantile'"
             where = f"{type(self).__name__}.{call}: quantiles is {quantiles!r}"
-            raise ValueError(f"{where} with objective {self.objective!r}, expected {expected}")
+            raise ValueError(f"{where} with objective {self._fitted.objective!r}, expected {expected}")
 
     def _shaped(self, forecasts: Numbers, quantiles: bool) -> Numbers:
         """Returns forecasts (..., V, Q) as they were asked for, without V if the series was (n,)."""
-        found = forecasts if quantiles else forecasts[..., middle(self.quantiles)]
+        found = forecasts if quantiles else forecasts[..., middle(self._fitted.quantiles)]
         at = -2 if quantiles else -1
         return np.asarray(found.take(0, at) if self._flat else found)
 
@@ -982,7 +996,7 @@ class Forecaster(Estimator):
         self._check_quantiles("predict", quantiles)
         self._check_interval("predict", interval, quantiles)
         y = self.series_ if after is None else self._series("predict", after)[0]
-        H, V = self.horizon, y.shape[1]
+        H, V = self._fitted.horizon, y.shape[1]
         steps = H if steps is None else Boundary(f"{type(self).__name__}.predict").integer("steps", steps, 1)
         if interval is not None and steps > H:
             expected = f"at most the horizon, {H}, with interval"
@@ -993,7 +1007,7 @@ class Forecaster(Estimator):
         while H * len(found) < steps:
             said = stream.push(self.form_.inputs(y)[None, read:])[0, -1].reshape(H, V, -1)
             found.append(self.form_.base(y, np.array([len(y) - 1]))[0, ..., None] + said)
-            read, y = len(y), np.concatenate([y, found[-1][..., middle(self.quantiles)]])
+            read, y = len(y), np.concatenate([y, found[-1][..., middle(self._fitted.quantiles)]])
         forecasts = np.concatenate(found)[:steps]
         if interval is not None:
             n = len(self.series_)
@@ -1032,7 +1046,7 @@ class Forecaster(Estimator):
             arrays |= {"line.mean": line.inputs.mean, "line.std": line.inputs.std}
             arrays |= {"line.weights": line.weights, "line.means": line.means}
         facts = {
-            "settings": {name: _plain(value) for name, value in self.get_params().items() if name != "folder"},
+            "settings": {name: _plain(value) for name, value in vars(self._fitted).items() if name != "folder"},
             "model": described(self.model_),
             "line": None if line is None else {"size": line.size, "penalty": line.penalty},
             "fitted": {"flat": self._flat, "share": self.share_, "columns": columns, "result": self.result_},
@@ -1064,6 +1078,7 @@ class Forecaster(Estimator):
         settings["layer"] = layer if isinstance(layer, str) else made(layer, "layer")
         one = cls(**settings)
         one._check(Boundary(f"{cls.__name__}.load"))
+        one._keep_settings()
         one.model_ = made(facts["model"], "model")
         if type(one.model_) is not StepRegressor:
             raise ValueError(f"model is {an(type(one.model_).__name__)}, expected a StepRegressor")
@@ -1086,7 +1101,7 @@ class Forecaster(Estimator):
     def _like(self) -> dict[str, Numbers]:
         """Returns arrays of the shapes and dtypes that those of a file have."""
         n, V = self.series_.shape
-        H, line = self.horizon, self.form_.line
+        H, line = self._fitted.horizon, self.form_.line
         shapes: dict[str, tuple[int, ...]] = {"series": (n, V), "errors": (n, H, V)}
         if line is not None:
             L = line.size * V
@@ -1105,12 +1120,13 @@ class Forecaster(Estimator):
     def _forecasts(self, y: Numbers) -> Numbers:
         """Returns the forecasts of the middle quantile at every step of a series, (n, horizon, V)."""
         origins = np.arange(len(y))
-        return np.asarray(self.form_.base(y, origins) + self._corrections(y, origins)[..., middle(self.quantiles)])
+        corrections = self._corrections(y, origins)[..., middle(self._fitted.quantiles)]
+        return np.asarray(self.form_.base(y, origins) + corrections)
 
     def _errors(self, y: Numbers, forecasts: Numbers) -> Numbers:
         """Returns the errors (m, horizon, V) in a series that begins with the fitted one: `errors_`, and where they
         have no number because it ended, those of its forecasts; NaN where y ends."""
-        n, m, H = len(self.series_), len(y), self.horizon
+        n, m, H = len(self.series_), len(y), self._fitted.horizon
         at = np.arange(m)[:, None] + np.arange(1, H + 1)
         made = np.where(((n <= at) & (at < m))[..., None], forecasts - y[np.minimum(at, m - 1)], np.nan)
         made[:n] = np.where(np.isnan(self.errors_), made[:n], self.errors_)
@@ -1126,14 +1142,15 @@ class Forecaster(Estimator):
                 expected = f"None: no forecast {h + 1} steps ahead was held out (validation_fraction)"
                 raise ValueError(f"{type(self).__name__}.{call}: interval is {share!r}, expected {expected}")
             if (place := math.ceil((len(known) + 1) * share)) > len(known):
-                most = f"at most {len(known) / (len(known) + 1):.3g}: {len(known)} errors are known {h + 1} steps ahead"
+                k, digits = len(known), 10 ** (len(str(len(known))) + 1)  # rounded down, so that it is one that holds
+                most = f"at most {digits * k // (k + 1) / digits}: {k} errors are known {h + 1} steps ahead"
                 raise ValueError(f"{type(self).__name__}.{call}: interval is {share!r}, expected {most}")
             width[h, v] = known[place - 1]
         return width
 
     def _interval(self, forecasts: Numbers, width: Numbers) -> Numbers:
         """Returns the ends of intervals about forecasts (..., V, Q)."""
-        mid = forecasts[..., middle(self.quantiles)]
+        mid = forecasts[..., middle(self._fitted.quantiles)]
         return self._shaped(np.stack([mid - width, mid + width], -1), True)
 
     def backtest(
@@ -1166,8 +1183,8 @@ class Forecaster(Estimator):
         """Returns what `backtest` does, forecasts (m, horizon, V, Q) and naive ones (m, horizon, V), of (m, V)."""
         whole = np.concatenate([self.series_, later])
         origins = np.arange(len(self.series_) - 1, len(whole) - 1)
-        naive = Form(self.horizon, self.period or 1, self.levels).naive(whole, origins, self.horizon)
-        return self.form_.base(whole, origins)[..., None] + self._corrections(whole, origins), naive
+        found = self.form_.base(whole, origins)[..., None] + self._corrections(whole, origins)
+        return found, self._naive(whole, origins)
 
     def score(self, y: npt.ArrayLike) -> float:
         """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
@@ -1175,7 +1192,7 @@ class Forecaster(Estimator):
         self._check_fitted("score")
         later, _ = self._series("score", y)
         found, naive = self._backtest(later)
-        at = np.arange(len(later))[:, None] + np.arange(self.horizon)
+        at = np.arange(len(later))[:, None] + np.arange(self._fitted.horizon)
         there, truth = at < len(later), later[np.minimum(at, len(later) - 1)]
-        errors = [np.abs(one - truth)[there].mean() for one in (found[..., middle(self.quantiles)], naive)]
+        errors = [np.abs(one - truth)[there].mean() for one in (found[..., middle(self._fitted.quantiles)], naive)]
         return float(1 - errors[0] / errors[1]) if errors[1] else 0.0

@@ -343,6 +343,23 @@ def test_soft_labels_in_general() -> None:
     assert ignored == cross_entropy(logits[:2], [1, 2], label_smoothing=0.1)[0]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
+def test_weights_that_are_integers_or_booleans_are_those_of_floats(dtype: Any) -> None:
+    logits = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+    rows, bits = [1, 0, 1], np.arange(12).reshape(1, 3, 4) % 2
+    for op, given, labels, samples in (
+        (cross_entropy, logits, [1, 2, 3], rows),
+        (binary_cross_entropy, logits[None], bits, [rows]),
+    ):
+        weights = {"weights": np.array([1, 0, 1, 1], dtype), "sample_weights": np.array(samples, dtype)}
+        loss, dlogits = op(given, labels, **weights)
+        wanted, dwanted = op(given, labels, **{name: one.astype(np.float32) for name, one in weights.items()})
+        assert (loss, dlogits.dtype) == (wanted, np.float32)
+        np.testing.assert_array_equal(dlogits, dwanted)
+    with pytest.raises(ValueError, match=r"cross_entropy: weights has -1.*, expected finite numbers of at least 0"):
+        cross_entropy(logits, [1, 2, 3], weights=[1, -1, 1, 1])
+
+
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [

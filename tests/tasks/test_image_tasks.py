@@ -191,8 +191,16 @@ def test_malformed_binary_batches(tmp_path, images, spoil, message):
 def test_a_missing_batch(tmp_path, images):
     write_bin(tmp_path / "cifar-10-batches-bin", images)
     (tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
-    with pytest.raises(FileNotFoundError, match=r"data_batch_3\.bin"):
+    expected = r"^CIFAR: .*data_batch_3\.bin is no file, expected .*data_batch_1\.bin, .*test_batch\.bin$"
+    with pytest.raises(FileNotFoundError, match=expected):
         CIFAR(data_dir=str(tmp_path)).load()
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin").mkdir()
+    with pytest.raises(FileNotFoundError, match=expected):
+        CIFAR(data_dir=str(tmp_path)).load()
+    (tmp_path / "hub" / "plain_text").mkdir(parents=True)
+    (tmp_path / "hub" / "plain_text" / "test-00000-of-00001.parquet").touch()
+    with pytest.raises(FileNotFoundError, match=r"^CIFAR: .*train-00000-of-00001.parquet is no file, expected .*test-"):
+        CIFAR(data_dir=str(tmp_path / "hub")).load()
 
 
 def test_the_python_version_is_refused_with_the_command_that_converts_it(tmp_path, images):

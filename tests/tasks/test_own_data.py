@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import wave
@@ -282,7 +283,7 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nan.npz: x, sequence 1, step 2, feature 1: got nan, expected a finite num"):
         Arrays(str(tmp_path / "nan.npz")).load()
     (tmp_path / "latin.csv").write_bytes(b"a,label\n1,\xe9\n")
-    with pytest.raises(ValueError, match=r"latin.csv: is not text in UTF-8"):
+    with pytest.raises(ValueError, match=r"latin.csv: is not text in UTF-8 .*: save it as UTF-8"):
         Table(str(tmp_path / "latin.csv")).load()
     (tmp_path / "sheet.xlsx").write_bytes(b"PK")
     for path, what in ((tmp_path, "is a folder"), (tmp_path / "sheet.xlsx", r"is a sheet \(.xlsx\)")):
@@ -630,6 +631,28 @@ def test_paths_are_relative_to_the_recipe_and_the_command_line_describes(
     assert copy.labels == ("down", "up")
 
 
+def test_without_parts_the_command_line_says_that_test_is_the_training_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("long.csv").write_text(LONG, encoding="utf-8")
+    task = {"path": "long.csv", "sequence": "id", "features": ["price"], "val_fraction": 0, "test_fraction": 0}
+    sets = [word for name, value in task.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    text = "[task]\nname = 'table'\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in task.items())
+    text += "[model]\nlayer = 'min_gru'\nd_model = 4\nn_layers = 1\n[layer]\nd_state = 4\n"
+    Path("own.toml").write_text(text + "[training]\nbatch = 1\nsteps = 1\n", encoding="utf-8")
+    train, *after = ["train", "own.toml", "--out", "runs/a"], ["eval", "runs/a"], ["results", "runs"]
+    for words in (["data", "table", *sets], train, *after):
+        assert cli.main(words) == 0
+        assert "test is the training data" in "".join(capsys.readouterr()), words[0]
+
+
+def test_a_table_of_numbers_has_the_names_of_its_features(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text(LONG, encoding="utf-8")
+    loaded: Any = Table(str(tmp_path / "long.csv"), sequence="id", features=("price",), **ALL).load()
+    assert loaded.train.data.names == ("price",)
+
+
 # ---- gaps, categories and times ----
 
 
@@ -689,7 +712,10 @@ def test_what_a_log_of_features_writes_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"missing": ""}, r"log.csv, line 5, column 'heat': got an empty cell, expected a finite number"),
+        (
+            {"missing": ""},
+            r"log.csv, line 5, column 'heat': got an empty cell, expected a finite number.*, or missing = \"mean\"$",
+        ),
         ({"missing": "median"}, "Table: missing is 'median', expected 'mean', or '' for an error"),
         ({"categories": ()}, r"log.csv, line 2, column 'mode': got 'slow', expected a number"),
         ({"times": ()}, r"log.csv, line 2, column 'at': got '2026-01-05T00:00', expected a number"),

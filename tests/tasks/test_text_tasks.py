@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -178,6 +179,27 @@ def test_malformed_reviews(tmp_path, reviews, name, content, message):
     with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: .*{message}"):
         IMDB(data_dir=str(tmp_path)).load()
     assert not list(tmp_path.glob(".rotrnn/*imdb*"))
+
+
+def test_reviews_that_are_missing_or_twice_there(tmp_path, reviews):
+    place = tmp_path / "aclImdb" / "train" / "neg"
+    (place / "0008_1.txt").write_text("again", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^IMDB: .*0008_1\.txt and 8_2\.txt are reviews of one id, expected one of e"):
+        IMDB(data_dir=str(tmp_path)).load()
+    for path in place.iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match=r"^IMDB: .*train.neg has no reviews, expected at least one file <id>_"):
+        IMDB(data_dir=str(tmp_path)).load()
+    shutil.rmtree(tmp_path / "aclImdb" / "test" / "pos")
+    expected = r"^IMDB: .*test.pos is no folder, expected .*train.neg, .*test.pos$"
+    with pytest.raises(FileNotFoundError, match=expected):
+        IMDB(data_dir=str(tmp_path)).load()
+    (tmp_path / "aclImdb" / "test" / "pos").write_text("no folder", encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=expected):
+        IMDB(data_dir=str(tmp_path)).load()
+    (tmp_path / "aclImdb" / "train-00000-of-00001.parquet").touch()
+    with pytest.raises(FileNotFoundError, match=r"^IMDB: .*test-00000-of-00001.parquet is no file, expected .*train-"):
+        IMDB(data_dir=str(tmp_path)).load()
 
 
 # ---- AAN ----

@@ -196,8 +196,11 @@ def test_weights_that_are_equal_or_zero_in_a_fit(kind: Any) -> None:
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
     with pytest.raises(ValueError, match=r"fit: sample_weight is zero for every sequence, expected a positive number"):
         kind().fit(x, y, sample_weight=np.zeros(40))
-    with pytest.raises(ValueError, match=r"fit: sample_weight has shape \(3,\), expected \(40,\)"):
-        kind().fit(x, y, sample_weight=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"fit: y has 1 class where sample_weight is positive, expected at least 2"):
+        SequenceClassifier().fit(x, y, sample_weight=y == 1)
+    for wrong, shape in (([1, 2, 3], r"\(3,\)"), (2.0, r"\(\)")):
+        with pytest.raises(ValueError, match=rf"fit: sample_weight has shape {shape}, expected \(40,\)$"):
+            kind().fit(x, y, sample_weight=wrong)
 
 
 def test_what_is_held_out_is_scored_by_weights(tmp_path: Path) -> None:
@@ -769,6 +772,17 @@ def test_too_few_errors_have_no_interval() -> None:
         fitted.predict(interval=0.99)
 
 
+def test_the_most_that_an_interval_can_hold_is_one_that_it_holds() -> None:
+    """Of 97 errors 97 / 98 is said as 0.989, not as 0.99, which needs more errors."""
+    for k in [*range(1, 120), 999, 1000, 4321]:
+        errors = np.arange(1.0, k + 1)[:, None, None]
+        with pytest.raises(ValueError, match=r"expected at most 0\.\d+: ") as error:
+            Forecaster()._spread("predict", errors, k, 1 - 1e-9)
+        most = float(str(error.value).split("at most ")[1].split(":")[0])
+        assert k / (k + 1) - 0.1 / k < most <= k / (k + 1)
+        assert Forecaster()._spread("predict", errors, k, most) == k
+
+
 # ---- what was wrong ----
 
 
@@ -836,6 +850,58 @@ def test_a_saved_forecaster_forecasts_the_same_bits(tmp_path: Path, settings: di
         for name, array in flatten(one.params_):
             np.testing.assert_array_equal(dict(flatten(again.params_))[name], array)
     Forecaster.load(tmp_path / "one.safetensors").fit(y[:120])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [
+        ({"horizon": 3}, {"horizon": 5, "period": 4, "levels": False, "layer_settings__d_state": 3}),
+        ({"horizon": 3, "linear": False, "period": 6}, {"horizon": 2, "period": 0, "linear": True}),
+        (
+            {"objective": "quantile", "quantiles": (0.1, 0.5)},
+            {"objective": "mse", "quantiles": None, "width": 5, "epochs": 2},
+        ),
+        ({}, {"objective": "quantile", "quantiles": (0.1, 0.5, 0.9)}),
+    ],
+)
+def test_a_fitted_forecaster_keeps_the_settings_of_its_fit(
+    tmp_path: Path, settings: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    y = noisy_wave(100)
+    one = Forecaster(**{**QUICK, **settings}).fit(y[:90])
+    quantiles = "quantiles" in settings
+
+    def said(fitted: Forecaster) -> list[Any]:
+        bounds = fitted.predict(interval=0.5)
+        return [fitted.predict(7), *fitted.backtest(y[90:], quantiles=quantiles), bounds, fitted.score(y[90:])]
+
+    one.save(tmp_path / "before.safetensors")
+    before, kept = said(one), one.get_params()
+    one.set_params(**changed)
+    one.save(tmp_path / "after.safetensors")
+    assert (tmp_path / "after.safetensors").read_bytes() == (tmp_path / "before.safetensors").read_bytes()
+    again = Forecaster.load(tmp_path / "after.safetensors")
+    assert again.get_params() == kept
+    for fitted in (one, again):
+        for mine, theirs in zip(said(fitted), before, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    one.fit(y[:90])  # which takes the new ones
+    assert len(one.predict()) == changed.get("horizon", 1)
+
+
+def test_a_fitted_regressor_keeps_the_quantiles_of_its_fit() -> None:
+    x = noise(20)
+    plain = SequenceRegressor(**QUICK).fit(x, np.stack([STEPS[:20]] * 6, 1))
+    several = SequenceRegressor(objective="quantile", quantiles=(0.1, 0.5, 0.9), **QUICK).fit(x, STEPS[:20])
+    before = plain.predict(x), several.predict(x), several.predict_quantiles(x)
+    plain.set_params(objective="quantile", quantiles=(0.1, 0.5, 0.9))
+    several.set_params(objective="mse", quantiles=None)
+    for mine, theirs in zip((plain.predict(x), several.predict(x), several.predict_quantiles(x)), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(ValueError, match=r"predict_quantiles: objective is 'mse', expected a fit with objective 'quan"):
+        plain.predict_quantiles(x)
+    with pytest.raises(NotFittedError, match=r"SequenceRegressor.predict_quantiles: is not fitted yet"):
+        SequenceRegressor().predict_quantiles(x)
 
 
 def test_files_of_forecasters_that_are_refused(tmp_path: Path) -> None:

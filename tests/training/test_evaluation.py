@@ -115,7 +115,8 @@ def test_scaled_accuracy_is_of_sequences_beyond_those_of_training():
 
 def test_a_missing_validation_split_is_reported():
     split, other = Tagged(), Tagged()
-    assert task_of(split).selected_on == "test"
+    assert task_of(split).selected_on == "training"
+    assert Task("tagged", other, split, split, CLASSES, CLASSES, None).selected_on == "test"
     task = Task("tagged", split, other, split, CLASSES, CLASSES, None)
     assert task.selected_on == "validation"
 

@@ -932,7 +932,8 @@ def loss_weights(
     if weights is None:
         return None
     own = Boundary(args.op)
-    given = own.array(name, weights, "n", "B T")
+    given = own.any_array(name, weights)
+    given = own.array(name, _as(given, logits) if given.dtype.kind in "biu" else given, "n", "B T")
     if given.shape != shape:
         expected = "none with logits (n,)" if shape is None else f"{shape}"
         raise ValueError(f"{args.op}: {name} has shape {given.shape}, expected {expected}")
@@ -970,14 +971,14 @@ def cross_entropy(
         ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
         ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
 
-    Shares and weights are read in the dtype of the logits. The terms are those of PyTorch's `cross_entropy` with
-    ``reduction="none"``, where ``reduction="mean"`` divides by
-    the sum of the labels' weights instead of n.
+    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms are those of
+    PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by the sum of the labels'
+    weights instead of n.
 
     Parameters
     ----------
     logits : (B, C) or (B, T, C)
-    labels : (B,) or (B, T), int64 or int32 in [0, C); or like `logits`
+    labels : (B,) or (B, T), int8 to int64 or uint8 to uint32, in [0, C); or like `logits`
         Of floats, the share of each class, finite and at least 0: probabilities, whose sum need not be 1.
     ignored : int, optional
         A label that does not count (PyTorch's ``ignore_index``): its logits may be NaN, and its gradient is zero.
@@ -1053,12 +1054,12 @@ def binary_cross_entropy(
     Parameters
     ----------
     logits : (n,) or (B, T, K)
-    labels : like `logits`, integers 0 and 1
+    labels : like `logits`, 0 and 1, int8 to int64 or uint8 to uint32
     ignored : int, optional
         As in `cross_entropy`.
     weights : (K,), optional
         With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
-        at least 0. n does not change.
+        at least 0. n does not change. Weights may be integers and booleans.
     sample_weights : (n,) or (B, T), optional
         Factors of all terms of a step, finite and at least 0; n does not change.
 

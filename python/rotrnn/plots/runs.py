@@ -28,7 +28,7 @@ from rotrnn.tasks import Task
 from rotrnn.tasks.task import majority_baseline
 from rotrnn.training import evaluation
 from rotrnn.training.recipe import Recipe
-from rotrnn.training.results import Folders, collect, find_runs, read_runs
+from rotrnn.training.results import MARKS, Folders, collect, find_runs, read_runs
 from rotrnn.training.run import Run, is_number
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     if not sequences:
         val.pop("sequence_accuracy", None)
     test = None if result is None else (result["best_step"], result["test"]["best"][task.metric])
-    figures["learning"] = learning_curves(train, val, baseline, test, split=task.selected_on, sequences=sequences)
+    split = task.selected_on if task.selected_on != "training" else "training data"
+    figures["learning"] = learning_curves(train, val, baseline, test, split=split, sequences=sequences)
 
     if eigenvalues := model.eigenvalues(initial):
         figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
@@ -327,7 +328,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     metric = metrics.pop() if len(metrics) == 1 else "accuracy"
     words = metric.replace("_", " ")
     selected = {one["selected_on"] for one in ended} or {"validation"}
-    name = f"{'test' if 'test' in selected else 'validation'} {words}"
+    name = f"{next((one for one in MARKS if one in selected), 'validation')} {words}"
     loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
     figures: dict[str, Figure] = {}
 

@@ -107,6 +107,8 @@ class CIFAR(Released):
                 f"trusted, {CONVERT} in the folder writes those"
             )
 
+        self.whole([*files["train"], *files["test"]])
+
         def make(store: Store) -> None:
             for name, paths in files.items():
                 read = [read_binary(path) if binary else read_hub(path) for path in paths]

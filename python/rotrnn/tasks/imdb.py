@@ -85,7 +85,12 @@ class IMDB(Released):
     def load(self) -> Task:
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
-        rows, files = (_hub if (folder / split_file("train")).exists() else _published)(folder)
+        if (folder / split_file("train")).exists():
+            self.whole(folder / split_file(split) for split in SPLITS)
+            rows, files = _hub(folder)
+        else:
+            self.whole((folder / split / label for split in SPLITS for label in LABELS), folders=True)
+            rows, files = _published(folder)
         how = reading(self.tokens, self.max_length, self.min_frequency)
         arrays = self.prepare(
             f"imdb-{self.tokens}-{self.max_length}-{self.min_frequency}",
@@ -142,8 +147,9 @@ def _hub_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns the reviews in a folder, ordered by id. ValueError for a file name that is not a review's."""
-    found = []
+    """Returns the reviews in a folder, ordered by id. ValueError for a file name that is not a review's, two reviews of
+    one id, and none."""
+    found: dict[int, Path] = {}
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue
@@ -154,8 +160,12 @@ def _files(folder: Path) -> list[Path]:
                 f"{path}: expected a name <id>_<rating>.txt with a rating from {ratings[0]} to {ratings[-1]} for label "
                 f"'{folder.name}'"
             )
-        found.append((int(name[1]), path))
-    return [path for _, path in sorted(found)]
+        if (other := found.setdefault(int(name[1]), path)) != path:
+            first, second = sorted((other, path))
+            raise ValueError(f"IMDB: {first} and {second.name} are reviews of one id, expected one of each")
+    if not found:
+        raise ValueError(f"IMDB: {folder} has no reviews, expected at least one file <id>_<rating>.txt")
+    return [path for _, path in sorted(found.items())]
 
 
 def _rows(files: dict[str, list[Path]]) -> Iterator[tuple[int, tuple[str, ...]]]:

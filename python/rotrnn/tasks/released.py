@@ -174,6 +174,13 @@ class Released(ABC):
         """Returns the folder with the files (see `find`)."""
         return find(type(self).__name__, self.release, self.data_dir, self.download)
 
+    def whole(self, files: Iterable[Path], *, folders: bool = False) -> None:
+        """Raises FileNotFoundError, which names all that are expected, unless each file (or folder) is there."""
+        files = list(files)
+        if missing := [path for path in files if not (path.is_dir() if folders else path.is_file())]:
+            kind, expected = ("folder" if folders else "file"), ", ".join(str(path) for path in files)
+            raise FileNotFoundError(f"{type(self).__name__}: {missing[0]} is no {kind}, expected {expected}")
+
     def prepare(self, name: str, files: Iterable[Path], make: Callable[[Store], None], forms: Forms) -> Arrays:
         """Returns the arrays that `make` prepares from `files` (see `prepare`).
 

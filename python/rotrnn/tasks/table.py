@@ -131,7 +131,8 @@ class Table(OwnData):
         labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
         if self.categories or self.times or self.missing:
             return Rows(values, lengths.astype(np.int64), labels, self.per_step, classes, columns=columns)
-        return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes)
+        names = features if self.sequence else None  # else the features are steps
+        return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, names=names)
 
     def _cells(self, table: Columns, name: str) -> tuple[Column, npt.NDArray[np.float64]]:
         """Returns a column of features, and its cells as numbers."""
@@ -140,7 +141,8 @@ class Table(OwnData):
             return Column(name, "category", tuple(values.tolist())), codes.astype(np.float64)
         if name in self.times:
             return Column(name, "time"), table.times(name)
-        return Column(name), table.numbers(name, missing=self.missing == "mean")
+        instead = ', or missing = "mean"' if self.sequence else ""
+        return Column(name), table.numbers(name, missing=self.missing == "mean", instead=instead)
 
     def _check_same(self, table: Columns, given: npt.NDArray[Any], rows: Index, of: Index) -> None:
         """Checks that each of the rows has the labels of the row in `of`. ValueError, with the cell, if labels
@@ -219,9 +221,9 @@ class Columns:
             raise self.wrong(name, int(empty[0]), "a text")
         return texts
 
-    def numbers(self, name: str, *, missing: bool = False) -> npt.NDArray[np.float64]:
+    def numbers(self, name: str, *, missing: bool = False, instead: str = "") -> npt.NDArray[np.float64]:
         """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
-        is not a finite number."""
+        is not a finite number; that of an empty cell or NaN ends in `instead`."""
         cells = self.column(name)
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):
@@ -233,7 +235,9 @@ class Columns:
         if missing:
             bad &= ~np.isnan(numbers)
         if (wrong := np.flatnonzero(bad)).size:
-            raise self.wrong(name, int(wrong[0]), f"a finite number, of at most {FLOAT32_MOST:.2g} in size")
+            i = int(wrong[0])
+            expected = f"a finite number, of at most {FLOAT32_MOST:.2g} in size"
+            raise self.wrong(name, i, expected + (instead if np.isnan(numbers[i]) else ""))
         return numbers
 
     def times(self, name: str) -> npt.NDArray[np.float64]:
@@ -316,7 +320,7 @@ def _read_csv(path: str, delimiter: str) -> Columns:
     except csv.Error as error:
         raise ValueError(f"{path}, line {len(lines) + 2}: is not CSV ({error})") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not text in UTF-8 ({error})") from error
+        raise ValueError(f"{path}: is not text in UTF-8 ({error}): save it as UTF-8") from error
     if not any(head):
         raise ValueError(f"{path}: is empty, expected a header with the names of columns")
     if twice := [name for name, count in Counter(head).items() if count > 1]:

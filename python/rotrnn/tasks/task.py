@@ -169,7 +169,7 @@ class Task:
     ----------
     val : Split
         If it is the same object as `test`, the data set has no validation split. Results that were selected by it are
-        then marked as selected on the test split.
+        then marked as selected on the test split, or on the training split if it is that split, too.
     n_classes : int
         Number of classes; for bits, the number of bits per step or sequence; of a regression, the number of targets.
     head : str
@@ -224,8 +224,11 @@ class Task:
 
     @property
     def selected_on(self) -> str:
-        """The split that parameters are selected on: "validation", or "test" if there is no validation split."""
-        return "test" if self.val is self.test else "validation"
+        """The split that parameters are selected on: "validation", or "test" if there is no validation split, or
+        "training" if the training split serves as both."""
+        if self.val is not self.test:
+            return "validation"
+        return "training" if self.test is self.train else "test"
 
 
 class Shape(NamedTuple):
@@ -297,7 +300,9 @@ def describe(task: Task) -> str:
     head = "" if task.head == "classifier" or task.head in kinds else f", {task.head}"
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
     lines = [f"{task.name}: {classes}, {width}{head}"]
-    if task.val is task.test:
+    if task.selected_on == "training":
+        lines.append("there is no validation or test split: test is the training data")
+    elif task.selected_on == "test":
         lines.append("there is no validation split: val is test")
     last = "targets: mean, standard deviation" if task.is_regression else "majority baseline"
     lines.append(f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + f"  {last}")

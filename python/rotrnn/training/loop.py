@@ -112,8 +112,8 @@ def train(
     -------
     dict
         The contents of result.json: "steps"; the task's "metric", the split it "selected_on" ("test" if the data set
-        has no validation part), "best_step" and its "best_score" there; "test" with the results of `evaluate` for the
-        "last" and for the "best" parameters; and the number of "parameters".
+        has no validation part, "training" if test is the training data), "best_step" and its "best_score" there; "test"
+        with the results of `evaluate` for the "last" and for the "best" parameters; and the number of "parameters".
 
     Raises
     ------
@@ -244,7 +244,9 @@ class Trainer:
                 self.say(f"goes on from step {state.step} to {self.steps}: {over} here with {first:.3g}")
             records = self.run.records() if self.world.first else []
             elapsed = max((record.get("elapsed", 0.0) for record in records), default=0.0)
-            if self.task.selected_on == "test":
+            if self.task.selected_on == "training":
+                self.say(f"{self.task.name} has no validation or test part: test is the training data")
+            elif self.task.selected_on == "test":
                 self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
             if self.world.first:
                 self.warn_of_carry()

@@ -108,6 +108,8 @@ def reevaluate(
                 one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
         found.append((name, one))
         started.append(checksum(initial))
+    if task is not None and split != "train" and task.selected_on == "training":
+        warnings.warn(f"{split} is the training data: the data set has no validation or test split", stacklevel=2)
     if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):
         warnings.warn(
             "the best parameters were selected on the test split: the data set has no validation split", stacklevel=2

@@ -161,7 +161,7 @@ class Configuration:
             **{status: self.count(status) for status in ("done", "failed", "unfinished")},
             "seeds": sorted(one.recipe.training.seed for one in self.done),
             "metric": _common([one.get("metric") for one in results]),
-            "selected_on": "test" if "test" in selected_on else _common(selected_on),
+            "selected_on": next((one for one in MARKS if one in selected_on), _common(selected_on)),
             "test_length": _lengths(summaries["best"]),
             **summaries,
             "published": _common([one.accuracy for one in sources]) or None,
@@ -342,7 +342,8 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 
 # ---- readable tables ----
 
-DAGGER = "†"
+MARKS = {"training": "‡", "test": "†"}
+"""The mark of a row whose parameters were selected on another split than validation, the worst first."""
 APART = 0.15
 """Scores of runs with a larger standard deviation are not told by their mean, if there are no more than `SEVERAL`."""
 SEVERAL = 5
@@ -360,7 +361,7 @@ def columns(rows: Sequence[Row]) -> list[dict[str, str]]:
     differing = [name for name in ("width", "blocks") if len({row[name] for row in rows}) > 1]
     table = []
     for row in rows:
-        mark = f" {DAGGER}" if row["selected_on"] == "test" else ""
+        mark = f" {MARKS[row['selected_on']]}" if row["selected_on"] in MARKS else ""
         cells = {"configuration": row["configuration"], "runs": _runs(row)}
         cells |= {name: str(row[name] or "") for name in differing}
         if any(row["test_length"] for row in rows):
@@ -394,8 +395,12 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
         lines[0] += f" Run by run, in the order of seeds, where that is above {100 * APART:.0f} % or above the mean."
     if sizes := sorted({part["n"] for part, _ in found if part.get("n", 0) > 0}):
         lines.append("; ".join(map(_error_of_shares, sizes)) + ".")
+    if any(row["selected_on"] == "training" for row in rows):
+        lines.append(f"{MARKS['training']} test is the training data: there is no validation or test split.")
     if any(row["selected_on"] == "test" for row in rows):
-        lines.append(f"{DAGGER} the best parameters were selected on the test split: there is no validation split.")
+        lines.append(
+            MARKS["test"] + " the best parameters were selected on the test split: there is no validation split."
+        )
     for above in sorted({row["best"]["scaled_above"] for row in rows if row["best"].get("scaled_above") is not None}):
         lines.append(
             "scaled: (accuracy - chance) / (1 - chance), "
