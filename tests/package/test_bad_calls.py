@@ -65,6 +65,11 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rotrnn.Context(step=1.5), ValueError, "Context: step is 1.5, expected an integer from 0"),  # type: ignore[arg-type]
     (lambda: rotrnn.Context(seed=-1), ValueError, "Context: seed is -1, expected an integer from 0"),
     (
+        lambda: rotrnn.Context(seed=2**63),
+        ValueError,
+        "Context: seed is 9223372036854775808, expected an integer from 0",
+    ),
+    (
         backward_of_loss,
         ValueError,
         "SequenceClassifier.backward: dlogits is a Loss, expected an array, one of its parts mean, dlogits, counted",

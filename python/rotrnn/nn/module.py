@@ -107,6 +107,8 @@ class Context:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
                 raise ValueError(f"Context: {name} is {value!r}, expected an integer from 0")
+        if self.seed >= 2**63:
+            raise ValueError(f"Context: seed is {self.seed}, expected an integer from 0 to 2^63 - 1")
         if self.step >= 2**32:  # one word of a random counter
             raise ValueError(f"Context: step is {self.step}, expected an integer from 0 to 2^32 - 1")
         if self.gather is not None and not callable(self.gather):
