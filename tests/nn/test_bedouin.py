@@ -563,6 +563,8 @@ def test_contracting_and_other_maps_of_tokens() -> None:
     assert not norms[1].any()
     assert not norms[2, 7:].any()
     assert norms.max() < 0.5
+    with pytest.raises(TypeError, match=r"Bedouin.token_norms: saved is None, expected what forward returns beside"):
+        layer.token_norms(None)
     params["b_delta"] += 8.0
     params["W_alpha"] *= 30.0
     largest = layer.token_norms(layer.forward(params, u)[1]).max()
