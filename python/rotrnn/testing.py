@@ -85,8 +85,8 @@ def gradcheck(
         Arguments of forward. For a module ``params``, ``x``, ``ctx`` and ``state``: missing arguments are drawn, for
         two sequences of seven steps. Arrays are taken in float64 or complex128. They should not vary by orders of
         magnitude, since an array has a single step, 1e-4 or a millionth of its size. Other arguments are held. A layer
-        that iterates to a fixed point needs a `tol` of at most 1e-12. Arguments with a straight-through gradient, which a
-        layer names as `estimated` or the module of an op as `ESTIMATED`, are left out.
+        that iterates to a fixed point needs a `tol` of at most 1e-12. Arguments with a straight-through gradient, which
+        a layer names as `estimated` or the module of an op as `ESTIMATED`, are left out.
     seed : int
         Of what is drawn.
     **settings

@@ -193,6 +193,7 @@ def test_the_command(run, tmp_path, capsys):
     assert sum(one["shares"]) == pytest.approx(1)
 
 
+@pytest.mark.filterwarnings("ignore:.*drops settings of the old one")
 def test_a_layer_without_fixed_points_is_named(tmp_path, capsys):
     (tmp_path / "words.toml").write_text(WORDS, encoding="utf-8")
     settings = ["model.layer=lru", "layer.d_state=4", "training.steps=1"]

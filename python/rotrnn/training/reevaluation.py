@@ -109,10 +109,8 @@ def reevaluate(
                 try:
                     one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
                 except ValueError as error:
-                    layer = type(recipe.layer).__name__
-                    rename(
-                        error, f"contraction: {type(model).__name__}", f"--fixed-points: {run.folder}: layer {layer}"
-                    )
+                    what = f"--fixed-points: {run.folder}: layer {type(recipe.layer).__name__}"
+                    rename(error, f"contraction: {type(model).__name__}", what)
                     raise
         found.append((name, one))
         started.append(checksum(initial))

@@ -83,8 +83,8 @@ class Bedouin(MatrixFixedPoint):
         number of iterations.
     tile : int, optional
         For solver "iteration": number of time steps that are iterated together, each tile to the tolerance, after the
-        fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient "implicit" goes by tiles as
-        well, from the last to the first. By default the whole sequence.
+        fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient
+        "implicit" goes by tiles as well, from the last to the first. By default the whole sequence.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
         "rounded_gamma").
