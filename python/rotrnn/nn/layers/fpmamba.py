@@ -85,7 +85,8 @@ class FPMamba(MatrixFixedPoint):
         converge multiply roundings; where a rounding changes the number of iterations, outputs differ by `tol`. The
         authors' loop may find other fixed points. The adjoint of the gradient "implicit" is linear, and has Anderson
         acceleration. `damping` (never "anderson" in this layer) and `stop` then have no effect, and `tile` must be
-        None. tol, max_iterations, train_iterations, gamma_scale, damping, stop
+        None.
+    tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
     Parameters (dict of float32): W_in (2E, D), W_out (D, E), W_d (R, E) and W_dt (E, R) with R = ceil(D / 16), b_dt,
