@@ -46,8 +46,8 @@ Backward = Callable[[Arrays, tuple[Array, ...], tuple[Array, ...]], Arrays]
 STEP = 1e-4
 """Step of the central differences, for arguments of up to some hundred; for larger arguments a millionth of their
 size."""
-STREAM_TOL = 1e-12
-"""Largest tol of layers that iterate to a fixed point, in `streamcheck`: their stream iterates separately."""
+FIXED_TOL = 1e-12
+"""Largest tol of layers that iterate to a fixed point: both ends of a difference, and a stream, iterate separately."""
 FINER = 16
 """Factor by which the second, deciding step is shorter, if the first does not confirm a gradient."""
 BATCH, STEPS, BEFORE = 2, 7, 3
@@ -85,8 +85,8 @@ def gradcheck(
         Arguments of forward. For a module ``params``, ``x``, ``ctx`` and ``state``: missing arguments are drawn, for
         two sequences of seven steps. Arrays are taken in float64 or complex128. They should not vary by orders of
         magnitude, since an array has a single step, 1e-4 or a millionth of its size. Other arguments are held. A layer
-        that iterates to a fixed point needs a `tol` below 1e-12. Arguments with a straight-through gradient, which a
-        layer names as `estimated` or the module of an op as `ESTIMATED`, are left out.
+        that iterates to a fixed point needs a `tol` of at most 1e-12. Arguments with a straight-through gradient, which
+        a layer names as `estimated` or the module of an op as `ESTIMATED`, are left out.
     seed : int
         Of what is drawn.
     **settings
@@ -104,7 +104,8 @@ def gradcheck(
     TypeError
         The function has no backward, or an argument has an unknown form.
     ValueError
-        A layer that iterates to a fixed point has a gradient other than "implicit".
+        A layer that iterates to a fixed point has a gradient other than "implicit", or a `tol` above 1e-12, with which
+        its gradients are not those of its outputs.
     """
     rng = np.random.default_rng(seed)
     if isinstance(function, type):
@@ -123,10 +124,15 @@ def gradcheck(
             f"gradcheck: function is {an(type(function).__name__)}, expected a module, an op, or (forward, backward)"
         )
     forward, backward, arrays = given
-    errors = central_differences(forward, backward, arrays, rng, name)
-    for one in arrays:
-        if _is_linear(forward, arrays, one, rng):
-            adjoint_identity(forward, backward, arrays, [one], rng, name)
+    try:
+        errors = central_differences(forward, backward, arrays, rng, name)
+        for one in arrays:
+            if _is_linear(forward, arrays, one, rng):
+                adjoint_identity(forward, backward, arrays, [one], rng, name)
+    except AssertionError as error:
+        if (tol := getattr(function, "tol", 0)) > FIXED_TOL:
+            raise ValueError(f"gradcheck: {name} has tol={tol}, expected at most {FIXED_TOL}") from error
+        raise
     return errors
 
 
@@ -186,8 +192,8 @@ def streamcheck(
         got[:, piece] = written
     size = max(1.0, float(np.abs(expected).max(initial=0.0)))
     wrong = ~(np.abs(got - expected) <= 1e-9 * size)
-    if wrong.any() and (tol := getattr(layer, "tol", 0)) > STREAM_TOL:
-        raise ValueError(f"streamcheck: {name} has tol={tol}, up to which they differ, expected at most {STREAM_TOL}")
+    if wrong.any() and (tol := getattr(layer, "tol", 0)) > FIXED_TOL:
+        raise ValueError(f"streamcheck: {name} has tol={tol}, up to which they differ, expected at most {FIXED_TOL}")
     if wrong.any():
         t, b, d = (int(one[0]) for one in np.nonzero(wrong.swapaxes(0, 1)))
         raise AssertionError(

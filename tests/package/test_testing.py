@@ -288,6 +288,12 @@ def test_a_packed_row_has_a_state_for_each_sequence() -> None:
     assert {"x", "state.1"} <= errors.keys()
 
 
+@pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
+def test_a_gradient_is_not_held_closer_than_its_tolerance() -> None:
+    with pytest.raises(ValueError, match=r"gradcheck: Bedouin has tol=0.1, expected at most 1e-12"):
+        gradcheck(rotrnn.Bedouin(4, d_state=2, gradient="implicit"))
+
+
 def test_a_stream_is_not_held_closer_than_its_tolerance() -> None:
     with pytest.raises(
         ValueError, match=r"streamcheck: Bedouin has tol=0.1, up to which they differ, expected at most"

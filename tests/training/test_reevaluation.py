@@ -193,6 +193,16 @@ def test_the_command(run, tmp_path, capsys):
     assert sum(one["shares"]) == pytest.approx(1)
 
 
+@pytest.mark.filterwarnings("ignore:.*drops settings of the old one")
+def test_a_layer_without_fixed_points_is_named(tmp_path, capsys):
+    (tmp_path / "words.toml").write_text(WORDS, encoding="utf-8")
+    settings = ["model.layer=lru", "layer.d_state=4", "training.steps=1"]
+    train(load_recipe(tmp_path / "words.toml", settings), tmp_path / "run", progress=False)
+    assert main(["eval", str(tmp_path / "run"), "--fixed-points"]) != 0
+    expected = f"--fixed-points: {tmp_path / 'run'}: layer LRU has no fixed points, expected a layer that iterates"
+    assert expected in capsys.readouterr().err
+
+
 # ---- estimates ----
 
 

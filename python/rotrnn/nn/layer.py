@@ -167,9 +167,12 @@ class Recurrent(Module, ABC):
         return None if h is None else np.linalg.norm(h, axis=-1)
 
     def token_norms(self, saved: Any) -> Array | None:
-        """Returns the norm |J_t|_2 (B, T) of the map that a layer iterates for a token, zero beyond the lengths; None
-        for a layer without one. J_t is the derivative of F(y)_t by y_t at the fixed point, with the past held constant:
-        an iteration of the token contracts where the norm is below 1.
+        """Returns the norms |J_t|_2 (B, T) of the maps that a layer iterates for its tokens; None for a layer that does
+        not iterate. J_t is the derivative of F(y)_t by y_t at the fixed point, with the past held constant: an
+        iteration of the token contracts where the norm is below 1.
+
+        `saved` is what `forward` returns beside the output. The norms of padding, beyond ``ctx.lengths``, are zero; of
+        packed sequences the norms are in the shape (1, T) of their row. Raises TypeError if `saved` is None.
         """
         return None
 
@@ -278,6 +281,9 @@ def _of_saved(method: Any) -> Any:
 
     @functools.wraps(method)
     def of_saved(self: Recurrent, saved: Any) -> Array | None:
+        if saved is None:
+            name = f"{type(self).__name__}.{method.__name__}"
+            raise TypeError(f"{name}: saved is None, expected what forward returns beside the output")
         if not isinstance(saved, PackedSaved):
             found: Array | None = method(self, saved)
             return found

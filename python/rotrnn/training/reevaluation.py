@@ -10,6 +10,7 @@ from rotrnn._support.json import to_json
 from rotrnn.devices.device import named
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
+from rotrnn.ops.boundary import rename
 from rotrnn.tasks import Settings, Task
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, contraction, evaluate
@@ -105,7 +106,12 @@ def reevaluate(
             one = evaluate(model, params, task, getattr(task, split), **how)
             if fixed_points:
                 how.pop("packed")
-                one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
+                try:
+                    one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
+                except ValueError as error:
+                    what = f"--fixed-points: {run.folder}: layer {type(recipe.layer).__name__}"
+                    rename(error, f"contraction: {type(model).__name__}", what)
+                    raise
         found.append((name, one))
         started.append(checksum(initial))
     if task is not None and split != "train" and task.selected_on == "training":

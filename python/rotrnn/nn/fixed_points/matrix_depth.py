@@ -13,7 +13,6 @@ from rotrnn.devices.recording import NotRecordable, recording
 from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     Report,
-    Solution,
     Steps,
     complain,
     last_steps,
@@ -47,7 +46,8 @@ class Norm(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """One application y = F(.), and what is saved for its adjoint; `gated` is what the norm is applied to."""
+    """One application y = F(.), and what is saved for its adjoint; `gated` is what the norm is applied to. `read`
+    (B, T, E) is what the driven maps read of the step before."""
 
     y: Array
     hT: Array
@@ -56,6 +56,7 @@ class Applied(NamedTuple):
     mixed: Array
     carries: Array
     late: Array | None
+    read: Array
     scanned: Array
     gated: Array
     moments: tuple[Array, ...]
@@ -116,9 +117,11 @@ class MatrixDepth:
         f = selective_scan(*self._scanned(mixed, maps), negative=self.negative, lengths=lengths)
         return self._normed(self._gated(f), lengths)[0]
 
-    def apply(self, y: Array, lengths: Steps) -> Applied:
-        """Returns F(y), with what is saved for its adjoint."""
-        late = self.driven.late(y)
+    def apply(self, y: Array, lengths: Steps, read: Array | None = None) -> Applied:
+        """Returns F(y), with what is saved for its adjoint. The driven maps read the step before in `read` (default
+        y)."""
+        read = y if read is None else read
+        late = self.driven.late(read)
         maps = self.known | self.driven(late, lengths)
         operands = self._operands(maps)
         mixed = self.mixer.mix(operands, self.x, y, lengths)
@@ -131,28 +134,32 @@ class MatrixDepth:
         )
         gated = self._gated(scanned)
         out, *moments = self._normed(gated, lengths)
-        return Applied(out, hT, maps, operands, mixed, carries, late, scanned, gated, tuple(moments))
+        return Applied(out, hT, maps, operands, mixed, carries, late, read, scanned, gated, tuple(moments))
 
     def by_tiles(
         self, y: Array, tile: int, lengths: Steps, settings: Iteration, ctx: Context, name: str, **asking: Any
-    ) -> Solution:
+    ) -> tuple[Array, Array, Report]:
         """Like `solve`, for `tile` steps at a time, after the fixed point of those before. As the step is causal, y is
-        the fixed point of the whole when each tile is that of its own steps."""
+        the fixed point of the whole when each tile is that of its own steps.
+
+        A tile begins with the state that a call hands over: h and F(y) of the application to the last iterate. So
+        chunks of whole tiles take the same path. Returns the last iterates, what `apply` reads, and the report."""
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles needs the host")
-        h, last, parts = self.h0, self.driven.y0, []
+        h, last, read, parts = self.h0, self.driven.y0, y.copy(), []
         for at, steps in _tiles(y, tile, lengths):
             first = contiguous(y[:, at])
             part = self._part(at, last, h)
             found, report = solve(part, first, settings, replace(ctx, lengths=steps), name=name, warn=False, **asking)
-            y[:, at] = found
+            y[:, at] = read[:, at] = found
             parts.append((report, steps))
-            h = part.apply(found, steps).hT
-            last = None if last is None else last_steps(found, steps, last)
+            applied = part.apply(found, steps)
+            h, last = applied.hT, None if last is None else last_steps(applied.y, steps, last)
+            read[:, at.stop - 1] = applied.y[:, -1]
         report = Report.of_tiles(parts, lengths)
         settled = report.converged | np.isnan(report.residual) | (ctx.train and settings.ends_together)
         complain(report, ~settled, settings, ctx, name)
-        return Solution(y, report)
+        return y, read, report
 
     def implicit_by_tiles(
         self, y: Array, dy: Array, dhT: Array | None, tile: int, V_transposed: Array, lengths: Steps,
@@ -166,7 +173,7 @@ class MatrixDepth:
             part, own = self._part(at, last, h), contiguous(y[:, at])
             applied = part.apply(own, steps)
             parts.append((at, steps, part, own, applied))
-            h, last = applied.hT, None if last is None else last_steps(own, steps, last)
+            h, last = applied.hT, None if last is None else last_steps(applied.y, steps, last)
         dy, v = dy.copy(), np.zeros_like(dy)
         for at, steps, part, own, applied in reversed(parts):
             low = at.start
@@ -202,8 +209,9 @@ class MatrixDepth:
         maps = self.known | driven.named(solved.maps)
         late = solved.late if self.x.shape[1] > 1 else None
         return Applied(
-            solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late, solved.y, solved.y, ()
-        )
+            solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late,
+            solved.y, solved.y, solved.y, (),
+        )  # fmt: skip
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
         """Returns the gradients for those of the application's output and final state, with its input y held

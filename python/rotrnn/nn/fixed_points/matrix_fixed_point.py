@@ -387,9 +387,9 @@ class MatrixFixedPoint(Recurrent):
         asking: Any = {"site": self.site, "name": name, "each_step": self.normed}
         if self._tile is None or self._tile >= x.shape[1]:
             y, report = solve(depth, first, self._iteration, ctx, **asking)
-        else:
-            y, report = depth.by_tiles(first, self._tile, lengths, self._iteration, ctx, **asking)
-        return y, depth.apply(y, lengths), report
+            return y, depth.apply(y, lengths), report
+        y, read, report = depth.by_tiles(first, self._tile, lengths, self._iteration, ctx, **asking)
+        return y, depth.apply(y, lengths, read), report
 
     @property
     def gate_in_loop(self) -> bool:
@@ -445,7 +445,7 @@ class MatrixFixedPoint(Recurrent):
             else:
                 dy = depth.implicit_by_tiles(saved.before, dy, dhT, self._tile, *how)
         grads = depth.backward(applied, saved.before, dy, dhT, lengths)
-        dV, dy0_driven = depth.driven.weights_backward(grads.driven, saved.before)
+        dV, dy0_driven = depth.driven.weights_backward(grads.driven, applied.read)
         dfolded |= unstack("V", depth.driven.maps, dV)
         dfolded["A"] = grads.dA
         if grads.dnorm is not None:

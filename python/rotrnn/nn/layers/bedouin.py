@@ -77,13 +77,14 @@ class Bedouin(MatrixFixedPoint):
         and y_t solves a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder",
         "dplr" and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then only affect the
         gradient "implicit", whose adjoint is iterated. "auto" is "direct" where it is possible. Elsewhere it iterates
-        token by token with Anderson acceleration; the gradient "implicit" does so in both cases. `damping`, `stop` and
-        `tile` then have no effect. Whole sequences, chunks and streams have the same fixed points, up to rounding or
-        `tol` of each token.
+        token by token with Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`. `damping`
+        and `stop` then have no effect, and `tile` must be None. Whole sequences, chunks and streams take the same path:
+        their outputs are the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding changes its
+        number of iterations.
     tile : int, optional
-        Number of time steps that are iterated together, each tile to the tolerance, after the fixed point of earlier
-        tiles: the number of iterations then does not grow with the sequence. The gradient "implicit" goes by tiles as
-        well, from the last to the first. By default the whole sequence.
+        For solver "iteration": number of time steps that are iterated together, each tile to the tolerance, after the
+        fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient
+        "implicit" goes by tiles as well, from the last to the first. By default the whole sequence.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration` (Fig. 1: train_iterations 2, 4, 8, 16 and
         "rounded_gamma").

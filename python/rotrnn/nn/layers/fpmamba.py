@@ -77,12 +77,15 @@ class FPMamba(MatrixFixedPoint):
     dt_min, dt_max : float
         Range of the initial delta, which is log-uniform.
     tile
-        As in Bedouin. A fixed point by tiles is also a fixed point of the whole sequence, but not always the same.
+        As in Bedouin, for solver "iteration". A fixed point by tiles is also a fixed point of the whole sequence, but
+        not always the same.
     solver : "iteration" or "auto"
         "auto" iterates token by token, each from y = 0 to its own tolerance, as `step` does: so whole sequences, chunks
-        and streams take the same path, and have the same fixed points where it converges. The authors' loop may find
-        other fixed points. The adjoint of the gradient "implicit" is linear, and has Anderson acceleration. `damping`
-        (never "anderson" in this layer), `stop` and `tile` then have no effect.
+        and streams take the same path and have the same outputs up to rounding, at any `tol`. Tokens that do not
+        converge multiply roundings; where a rounding changes the number of iterations, outputs differ by `tol`. The
+        authors' loop may find other fixed points. The adjoint of the gradient "implicit" is linear, and has Anderson
+        acceleration. `damping` (never "anderson" in this layer) and `stop` then have no effect, and `tile` must be
+        None.
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`.
 
