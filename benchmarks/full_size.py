@@ -68,10 +68,12 @@ GENERATED = {
 RECORDED = {"listops-rotrnn": "listops-2048", "listops-lru": "listops-2048-lru"}
 """Runs of which a recorded training has a part, in bfloat16: benchmarks/results/training."""
 CORES = f"""\
+Prices with a load above 2, in the last column, are too high: they were measured beside other work.
+
 Runs whose data are generated, by `python -m benchmarks.full_size --cores`: processor time of a step of a whole
 batch, the mean of {WHOLE} steps behind the first, in a process of one thread. Hours are these times the published
 steps, without evaluations; two cores train two seeds in that time. The load is the number of processes that wanted
-the two cores: beside other work these times are too high, by half in one comparison. Layers that iterate take
+the two cores; in one comparison the times were too high by half. Layers that iterate take
 longer later in training. "bf16" is measured where the processor has products of bfloat16. "Recorded bf16" is the
 time of trainings in benchmarks/results/training, of LRU with half the states.
 """

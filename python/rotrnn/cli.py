@@ -443,8 +443,11 @@ def _plot(args: argparse.Namespace) -> None:
 def _figure(args: argparse.Namespace) -> None:
     from rotrnn.plots import figures  # matplotlib is an optional extra
 
+    for place in args.runs or ():
+        if not place.is_dir():
+            raise ValueError(f"figure: --runs {place}: there is no such folder, expected a folder with runs")
     if args.list:
-        print(markdown(figures.listing([FIGURES, *(args.runs or [SWEEPS])])), end="")
+        print(f"{markdown(figures.listing([FIGURES, *(args.runs or [SWEEPS])]))}\n{figures.TOOK}")
         return
     if args.name is None:
         raise ValueError("figure: expected NAME, or --list")
@@ -1034,7 +1037,7 @@ After any interruption the same command goes on. Repeated after its end it train
 of the same recipe and seed below `sweeps`, or the folders of --runs, are taken as they are.
 
 --list prints all figures: how many of their runs are finished, of how many, for both sizes; and how long the small size
-took where it was recorded, all runs one after the other. --estimate runs a few steps of each configuration and
+took where it was recorded, as the sum of all runs. --estimate runs a few steps of each configuration and
 estimates the rest. Needs matplotlib (pip install 'rotrnn[plot]').""",
         """\
 rotrnn figure --list

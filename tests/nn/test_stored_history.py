@@ -221,7 +221,7 @@ ONE = np.ones((1, 2, 3)) + 0j
         (lambda: StoredHistory(4, LRU(4, 2, bidirectional=True), 3), "LRU has bidirectional=True, expected False"),
         (
             lambda: StoredHistory(4, StoredHistory(4, LRU(4, 2), 3), 3),
-            "StoredHistory: StoredHistory has a parameter history_C, expected no name that begins with history_",
+            "StoredHistory: layer is a StoredHistory, a stored history cannot hold another",
         ),
         (lambda: StoredHistory(4, "lru", 3), "StoredHistory: layer='lru', expected a Recurrent"),  # type: ignore[arg-type]
         (lambda: given_state([4]), r"StoredHistory.forward: state.places is \[4\], expected the number .* has 3"),

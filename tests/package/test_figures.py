@@ -75,7 +75,8 @@ def test_a_figure_from_an_empty_folder_and_again(tiny: PaperFigure, capsys: pyte
     assert [Path(one).read_bytes() for one in out[-2:]] == pictures
     assert main(["figure", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[2:]] == [
+    assert lines[-2:] == ["", figures.TOOK]
+    assert [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[2:-2]] == [
         ["tiny", "2 of 2", "not recorded", "0 of 2", "Tiny, Fig. 1"],
         ["drawn", "", "", "", "Tiny, Fig. 2: python -m something"],
     ]
@@ -143,7 +144,9 @@ def test_runs_are_evaluated_and_drawn_alone(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_settings_are_on_the_page(tiny: PaperFigure) -> None:
-    page, *_ = make("tiny", "out", full=True, overrides=["training.steps=3"], seeds=[4], say=lambda text: None)
+    said: list[str] = []
+    page, *_ = make("tiny", "out", full=True, overrides=["training.steps=3"], seeds=[4], say=said.append)
+    assert said[0] == "tiny: the figure has no seed 4; trained as --seeds asks"
     text = page.read_text(encoding="utf-8")
     assert "\n    rotrnn figure tiny --full --seeds 4 --set training.steps=3\n\nAt the size of the paper.\n" in text
 
@@ -156,6 +159,8 @@ def test_settings_are_on_the_page(tiny: PaperFigure) -> None:
         (["drawn"], "figure: drawn is drawn by: python -m something"),
         (["tiny", "--set", "training.stepz=3"], "unknown key training.stepz"),
         (["tiny", "--out", "toy.toml"], "toy.toml"),
+        (["--list", "--runs", "nothere"], "figure: --runs nothere: there is no such folder"),
+        (["tiny", "--runs", "nothere"], "figure: --runs nothere: there is no such folder"),
     ],
 )
 def test_bad_calls(tiny: PaperFigure, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,11 +200,18 @@ def test_a_figure_of_the_table(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*another .* drops")
 @pytest.mark.parametrize("name", sorted(name for name, one in paper_figures().items() if one.page))
 def test_what_a_figure_took_is_what_was_recorded(name: str) -> None:
-    """The seconds of all runs of the page, which are as many as those of the small size."""
+    """The seconds of the runs of the small size, each of which is on the page, which may have more seeds."""
     one = paper_figures()[name]
-    rows = json.loads((RECORDED / f"{one.page}.json").read_text(encoding="utf-8"))["rows"]
-    assert sum(row["done"] for row in rows) == sum(map(len, one.runs().values()))
-    assert one.seconds == round(sum(row["seconds"]["mean"] * row["done"] for row in rows))
+    took: dict[str, float] = {}
+    for row in json.loads((RECORDED / f"{one.page}.json").read_text(encoding="utf-8"))["rows"]:
+        each = row["seconds"].get("each", [row["seconds"]["mean"]] * row["done"])  # old records have only the mean
+        for seed, seconds in zip(row["seeds"], each, strict=True):
+            took[f"{row['configuration']},seed={seed}"] = seconds
+    assert one.seconds == round(sum(took[label] for runs in one.runs().values() for label in runs))
+
+
+def test_figures_whose_pages_have_more_seeds_say_what_they_took() -> None:
+    assert all(paper_figures()[name].seconds for name in ("delta-A5", "carried-A5", "carried-S5"))
 
 
 def test_figures_of_the_table_have_pages_in_the_documentation() -> None:

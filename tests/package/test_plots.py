@@ -176,6 +176,11 @@ def test_learning_of_configurations() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+def test_scores_of_no_configuration_have_limits() -> None:
+    assert plots.scores({}, {}, name="accuracy").axes[0].get_ylim() == (0.5, -0.5)
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("residual", [0.0, 1.0, 1e-7])
 def test_runs_that_are_all_alike(residual: float) -> None:
     """As those of a direct solver: axes have an extent, and nothing is warned of."""

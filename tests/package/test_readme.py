@@ -107,8 +107,8 @@ def test_dtypes_of_tokens() -> None:
     assert "tokens are `int32_t`" in (DOCS / "c.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["rope_memory", "wrope_memory"])
-def test_a_layer_from_its_ops(name: str) -> None:
+@pytest.mark.parametrize("name", ["rope_memory", "selective_rotrnn", "wrope_memory"])
+def test_the_example_of_a_layer(name: str) -> None:
     """Its assertions are in it."""
     (example,) = blocks(DOCS / "layers" / f"{name}.md", "python")
     exec(example, {})
@@ -129,6 +129,7 @@ def test_every_python_example_is_run() -> None:
         "processes.md",  # tests/training/test_split.py
         "pytorch.md",  # tests/pytorch/test_torch_docs.py
         "rope_memory.md",
+        "selective_rotrnn.md",
         "wrope_memory.md",
     }
 

@@ -30,6 +30,11 @@ from rotrnn.training.results import collect, duration, find_runs, read_runs, ren
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, plan, run_sweep
 
+TOOK = (
+    "took: training times of all runs of the small size, summed, from the records in benchmarks/results/training. They "
+    "ran on servers with two cores (AMD EPYC or Intel Xeon), partly beside other work or two runs at a time."
+)
+"""What the column of `listing` means."""
 EXAMPLES = 64
 """Examples of each split for an estimate."""
 CAPS = GRIDS["caps"].file
@@ -196,6 +201,8 @@ def make(
     """
     check_folder("figure: folder", folder)
     one, top = pick("figure", name, paper_figures()), Path(folder)
+    if others := sorted(set(seeds) - _seeds(one.runs(full, (), overrides))):
+        say(f"{name}: the figure has no seed {', '.join(map(str, others))}; trained as --seeds asks")
     there, runs = finished(places), list[Run]()
     for recipe_name, planned in one.runs(full, seeds, overrides).items():
         have = {label: there[digest] for label, recipe in planned.items() if (digest := recipe.digest()) in there}
@@ -225,6 +232,10 @@ def make(
             "--retry resumes failed runs and mends damaged ones"
         )
     return [page, *pictures]
+
+
+def _seeds(runs: dict[str, dict[str, Recipe]]) -> set[int]:
+    return {recipe.training.seed for some in runs.values() for recipe in some.values()}
 
 
 def _evaluate(run: Run, grid: str, device: str) -> None:

@@ -141,7 +141,7 @@ def scores(
             axes.scatter(100 * np.asarray(found), np.full(len(found), row + shift), s=16, **options)
         if best[label]:
             axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color="black", linewidth=1.4)
-    axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(len(labels) - 0.5, -0.5))
+    axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(max(len(labels), 1) - 0.5, -0.5))
     axes.set_yticks(rows, labels)
     axes.grid(axis="y", visible=False)
     low, high = axes.get_xlim()

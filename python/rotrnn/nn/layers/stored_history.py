@@ -81,6 +81,8 @@ class StoredHistory(Around):
     heads: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.layer, StoredHistory):
+            raise ValueError("StoredHistory: layer is a StoredHistory, a stored history cannot hold another")
         super().__post_init__()
         self.check_sizes("length", "heads", *(() if self.window is None else ("window",)))
         self.check_choice("read", READS)
