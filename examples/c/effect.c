@@ -4,8 +4,8 @@
  *     effect MODEL INPUT.wav OUTPUT.wav
  *
  * Each block size from 32 to 512 samples reads the whole file. A line for each tells how long its blocks took, and how
- * many took longer than they last, which would be heard. The output is the same for all of them. At a rate other than in
- * training (effect.py), the filter's frequencies are shifted: a line says so.
+ * many took longer than they last, which would be heard. The output is the same for all of them. At a rate other than
+ * in training (effect.py), the filter's frequencies are shifted: a line says so.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
