@@ -1702,7 +1702,7 @@ class History(Instruction):
         rows, T = stored.shape[1], z.shape[1]
         if lengths is None:
             left, new = (rows, T) if self.window is None else (max(rows - T, 0), min(rows, T))
-            if left or new < T:
+            if left or self.window is not None:  # never z itself for some T alone: outputs would be shared for these
                 return np.concatenate([stored[:, rows - left :], z[:, T - new :]], 1)
             return z
         if self.window is None:
