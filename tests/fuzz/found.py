@@ -49,6 +49,12 @@ def unaligned_weights() -> object:
     return rotrnn.ops.cross_entropy(zeros(2, 3), [0, 1], sample_weights=weights)
 
 
+def immense_matrix() -> object:
+    layer = rotrnn.RotRNN(4, 4)
+    params = layer.init(np.random.default_rng(0))
+    return layer.prepare(params | {"M": np.full_like(params["M"], 1e30)})
+
+
 def immense_pieces() -> object:
     class Alone:
         rank, size = 0, 1
@@ -238,6 +244,7 @@ FOUND = [
     Found("SelectiveRotRNN.prepare, objects", prepared_of_objects, "SelectiveRotRNN: parameter D has dtype object"),
     Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
     Found("RotRNN, no angle", lambda: rotrnn.RotRNN(4, 4, theta_max=-0.0).init(np.random.default_rng(0)), None),
+    Found("RotRNN.prepare, an immense M", immense_matrix, "RotRNN.prepare: orthogonal: M has the number"),
     Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
     Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),
     Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),

@@ -803,7 +803,11 @@ def _prepare(method: Any) -> Any:
     @functools.wraps(method)
     def prepare(self: Any, params: Params) -> Any:
         self.check_params(params)
-        return mark(method(self, in_order(params)), self)
+        try:
+            return mark(method(self, in_order(params)), self)
+        except (TypeError, ValueError) as error:
+            name_inputs(f"{type(self).__name__}.prepare", "params", error)
+            raise
 
     return prepare
 

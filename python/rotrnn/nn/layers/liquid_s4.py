@@ -184,12 +184,12 @@ class LiquidS4(S4):
 
     def _earlier(self, x: Array, before: Array) -> list[Array]:
         """Returns the inputs 1, 2, ... degree - 1 steps before x."""
-        inputs, rows = np.concatenate([before, x], 1), self.degree - 1
-        return [inputs[:, rows - lag : rows - lag + x.shape[1]] for lag in range(1, self.degree)]
+        inputs, rows = np.concatenate([before, x], 1), before.shape[1]
+        return [inputs[:, rows - lag : rows - lag + x.shape[1]] for lag in range(1, rows + 1)]
 
     def _products_backward(self, dproducts: list[Array], saved: OneWay) -> tuple[Array, Array]:
         """Adjoint of `_products`: returns (dx, dbefore)."""
-        x, rows = saved.products[0], self.degree - 1
+        x, rows = saved.products[0], saved.before.shape[1]
         dinputs = np.concatenate([np.zeros_like(saved.before), np.zeros_like(x)], 1)
         earlier, total = self._earlier(x, saved.before), dproducts[-1]
         for lag in range(rows, 0, -1):
