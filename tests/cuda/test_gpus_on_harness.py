@@ -77,7 +77,7 @@ def test_states_that_are_carried_on_go_between_gpus_as_they_are(tmp_path: Path) 
     small = ("task.group=S3", "task.length=5", "task.samples=200", "task.val_fraction=0.02", "task.test_length=6")
     own = ("model.layer=lru", "layer.d_state=4", "model.d_model=8", "model.n_layers=1", "optimiser.no_decay=[]")
     often = ("training.batch=3", "training.steps=4", "training.eval_every=2", "training.dtype=float64")
-    with pytest.warns(match="another model.layer drops what was set"):
+    with pytest.warns(match="another model.layer drops settings"):
         recipe = load_recipe("word-problem", [*small, *own, *often, "task.test=10", "task.carry=0.8"])
     train(recipe, tmp_path / "cpu", progress=False)
     done = started(tmp_path, recipe)

@@ -217,8 +217,8 @@ def test_a_loss_of_one_batch_that_is_not_finite(tmp_path: Path) -> None:
         assert recorder is not None
         inputs = recorder.work.inputs
 
-        def spoiled(batch: Any, step: int, share: float) -> Any:
-            values = inputs(batch, step, share)
+        def spoiled(batch: Any, step: int, *more: Any) -> Any:
+            values = inputs(batch, step, *more)
             return values | {"labels": np.full_like(values["labels"], 99)} if step == 2 else values
 
         recorder.work.inputs = spoiled  # type: ignore[method-assign]

@@ -48,7 +48,7 @@ OWN: dict[str, tuple[str, ...]] = {
 """Small settings of recipes beside these: classifiers, one of which iterates, and bits."""
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:listops-lru. another model.layer drops what was set")
+pytestmark = pytest.mark.filterwarnings("ignore:listops-lru. another model.layer drops settings")
 
 
 def recipe_of(name: str, *more: str) -> Recipe:

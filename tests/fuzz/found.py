@@ -49,6 +49,15 @@ def unaligned_weights() -> object:
     return rotrnn.ops.cross_entropy(zeros(2, 3), [0, 1], sample_weights=weights)
 
 
+def weighted(head: str, weights: Any) -> object:
+    model = rotrnn.build_model(
+        rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1), {"d_state": 2}, head=head, n_classes=3, vocab=3
+    )
+    lead = (2, 3) if head != "classifier" else (2,)
+    labels = np.zeros(lead + (3,) * (head == "bits"), np.int64)
+    return model.loss(zeros(*lead, 3), labels, weights=weights)
+
+
 def immense_matrix() -> object:
     layer = rotrnn.RotRNN(4, 4)
     params = layer.init(np.random.default_rng(0))
@@ -245,6 +254,16 @@ FOUND = [
     Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
     Found("RotRNN, no angle", lambda: rotrnn.RotRNN(4, 4, theta_max=-0.0).init(np.random.default_rng(0)), None),
     Found("RotRNN.prepare, an immense M", immense_matrix, "RotRNN.prepare: orthogonal: M has the number"),
+    Found(
+        "Tagger.loss, weights of steps",
+        lambda: weighted("tagger", zeros(2, 3)),
+        "Tagger.loss: weights has shape (2, 3)",
+    ),
+    Found("Tagger.loss, a type as weights", lambda: weighted("tagger", int), "Tagger.loss: weights is a type"),
+    Found("BitTagger.loss, weights", lambda: weighted("bits", {}), "BitTagger.loss: weights is a dict"),
+    Found(
+        "Classifier.loss, weights", lambda: weighted("classifier", zeros(3)), "Classifier.loss: weights has shape (3,)"
+    ),
     Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
     Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),
     Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),

@@ -13,7 +13,7 @@ from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool, pool_backward
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, StateForm, trusted
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.pointwise import binary_cross_entropy
+from rotrnn.ops.pointwise import binary_cross_entropy, loss_weights
 
 
 @loadable
@@ -71,10 +71,11 @@ class MultiLabelClassifier(SequenceClassifier):
         args = Boundary(f"{type(self).__name__}.loss")
         labels = args.integers("labels", labels, "B K")
         logits = args.array("logits", logits, "B K")
+        of_sequences = loss_weights(args, "weights", weights, labels.shape[:1], logits)
         try:
             mean, dlogits = binary_cross_entropy(
                 logits[:, None], labels[:, None], ignored=IGNORED, weights=self.class_weights,
-                sample_weights=None if weights is None else weights[:, None],
+                sample_weights=None if of_sequences is None else of_sequences[:, None],
             )  # fmt: skip
         except ValueError as error:
             rename(error, "binary_cross_entropy:", f"{args.op}:")

@@ -167,6 +167,7 @@ class SequenceModel(Module, ABC):
         try:
             mean, dlogits = cross_entropy(logits, labels, sample_weights=weights, **self.weighted)
         except (TypeError, ValueError) as error:
+            rename(error, "cross_entropy: sample_weights", f"{type(self).__name__}.loss: weights")
             rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
             raise
         right = (self.answers(logits) == labels)[:, None]

@@ -17,7 +17,14 @@ from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.nn.packing import check_segments
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
-from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy, tanh, tanh_backward
+from rotrnn.ops.pointwise import (
+    binary_cross_entropy,
+    check_indices,
+    cross_entropy,
+    loss_weights,
+    tanh,
+    tanh_backward,
+)
 
 
 @loadable
@@ -104,9 +111,10 @@ class Tagger(SequenceModel):
         args = Boundary(f"{type(self).__name__}.loss")
         labels, counted = self._counted(args, labels, lengths)
         logits = args.array("logits", logits, self.logits_form)
+        of_sequences = loss_weights(args, "weights", weights, labels.shape[:1], logits)
+        of_steps = None if of_sequences is None else of_sequences[:, None].repeat(labels.shape[1], 1)
         try:
             given = np.where(counted, labels, IGNORED)
-            of_steps = None if weights is None else weights[:, None].repeat(labels.shape[1], 1)
             mean, dlogits = self.entropy(logits, given, ignored=IGNORED, sample_weights=of_steps, **self.weighted)
         except ValueError as error:
             rename(error, f"{self.entropy.__name__}:", f"{args.op}:")
