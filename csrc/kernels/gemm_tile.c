@@ -17,16 +17,20 @@ ROT_ALWAYS_INLINE sum_vec plus_product(sum_vec sum, const real *x, vec w) {
 #endif
 }
 
-/* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and the panel's first vectors. `start` may be y
- * itself. */
+/* Sums that are computed at once for one row: more than a processor's additions take cycles, so that none waits for the
+ * one before. They are of several panels, `stride` numbers apart. */
+enum { ROW_VECTORS = 8, ROW_COLUMNS = ROW_VECTORS * LANES };
+
+/* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and the first vectors of the panel, or of
+ * several panels. `start` may be y itself. */
 ROT_ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
-                                 const real *panel, int64_t depth, const int vectors, const int rows) {
-    sum_vec sum[MR][NV];
+                                 const real *panel, int64_t stride, int64_t depth, const int vectors, const int rows) {
+    sum_vec sum[MR][ROW_VECTORS];
     for (int i = 0; i < rows; i++)
         for (int v = 0; v < vectors; v++) sum[i][v] = (sum_vec)load(start + i * start_row + v * LANES);
     for (int64_t k = 0; k < depth; k++, panel += NR, x.at += x.step) {
-        vec b[NV];
-        for (int v = 0; v < vectors; v++) b[v] = load(panel + v * LANES);
+        vec b[ROW_VECTORS];
+        for (int v = 0; v < vectors; v++) b[v] = load(panel + v / NV * stride + v % NV * LANES);
         for (int i = 0; i < rows; i++)
             for (int v = 0; v < vectors; v++) sum[i][v] = plus_product(sum[i][v], x.at + i * x.row, b[v]);
     }
@@ -37,12 +41,12 @@ ROT_ALWAYS_INLINE void tile_rows(real *y, int64_t y_row, const real *start, int6
 ROT_ALWAYS_INLINE void tile_vectors(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                                     const real *panel, int64_t depth, const int vectors, int64_t rows) {
     switch (rows) { /* a constant number of rows keeps the sums in registers */
-    case 6: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 6); break;
-    case 5: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 5); break;
-    case 4: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 4); break;
-    case 3: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 3); break;
-    case 2: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 2); break;
-    default: tile_rows(y, y_row, start, start_row, x, panel, depth, vectors, 1); break;
+    case 6: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 6); break;
+    case 5: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 5); break;
+    case 4: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 4); break;
+    case 3: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 3); break;
+    case 2: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 2); break;
+    default: tile_rows(y, y_row, start, start_row, x, panel, 0, depth, vectors, 1); break;
     }
 }
 
@@ -60,8 +64,12 @@ __attribute__((noinline)) static void narrow_tile(real *y, int64_t y_row, const 
 }
 
 GEMM_PRODUCT(K(gemm_product)) {
-    static const real zeros[NR] = {0};
-    for (int64_t n = 0; n < columns; n += NR, packed += panel) {
+    static const real zeros[ROW_COLUMNS] = {0};
+    int64_t n = 0;
+    if (rows == 1)
+        for (; n + ROW_COLUMNS <= columns; n += ROW_COLUMNS, packed += ROW_VECTORS / NV * panel)
+            tile_rows(y + n, 0, start ? start + n : zeros, 0, x, packed, panel, depth, ROW_VECTORS, 1);
+    for (; n < columns; n += NR, packed += panel) {
         const int64_t width = least(columns - n, NR);
         const bool whole = width == vectors_for(width) * LANES;
         for (int64_t i = 0; i < rows; i += MR) {
