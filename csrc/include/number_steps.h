@@ -119,6 +119,8 @@ ROT_ALWAYS_INLINE number OF(selective_transition)(number e, bool negative) {
 ROT_ALWAYS_INLINE number OF(selective_move)(number e, number h_prev, bool negative) {
     return OF(selective_transition)(e, negative) * h_prev;
 }
+/* u = delta x, and its adjoint: ddelta += x du, dx = delta du + skip dy */
+ROT_ALWAYS_INLINE number OF(selective_input)(number delta, number x) { return delta * x; }
 ROT_ALWAYS_INLINE number OF(selective_step)(number moved, number u, real b) { return moved + u * b; }
 ROT_ALWAYS_INLINE number OF(selective_output)(number y, number h, real c) { return y + h * c; }
 

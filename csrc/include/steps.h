@@ -105,10 +105,6 @@ ROT_INLINE real depth_input(real lam, real x, bool scaled) { return scaled ? (1 
 ROT_INLINE real relax_step(real y, real f, real s) { return s * f + (1 - s) * y; }
 #define RESIDUAL_FLOOR 1e-8
 
-/* The input of the selective scan's step (number_steps.h), and its adjoint:
- *   u = delta x      ddelta += x du   dx = delta du + skip dy */
-ROT_INLINE real selective_input(real delta, real x) { return delta * x; }
-
 /* log2 of the transition exp(delta A) of a head of Mamba-2 (ssd.c). In double, because the decay over some steps is a
  * difference of two sums of these numbers, which may be large. Bounded to keep sums finite: 2^-4096 is 0, and 2^4096
  * infinite. */

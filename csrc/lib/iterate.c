@@ -227,10 +227,17 @@ void K(rot_run_fixed_point)(const op *o, const frame *f) {
     }
 }
 
-/* One state of each channel: h <- a h, with the transition a, and what of it the output has. */
+/* One state of each channel: h <- a h, with the transition a, and its part of the output. By vectors: a compiler does
+ * not vectorise the ends of the exponential. */
 static void move_row(real *restrict carried, real *restrict h, const real *restrict A, const real *restrict delta,
                      real c, int64_t E, bool negative) {
-    EACH(e, E) {
+    int64_t e = 0;
+    for (; e + LANES <= E; e += LANES) {
+        const vec decay = selective_decay_vec(load(delta + e), load(A + e));
+        store(h + e, selective_move_vec(decay, load(h + e), negative));
+        store(carried + e, selective_output_vec(load(carried + e), load(h + e), c));
+    }
+    for (; e < E; e++) {
         h[e] = selective_move(selective_decay(delta[e], A[e]), h[e], negative);
         carried[e] = selective_output(carried[e], h[e], c);
     }
