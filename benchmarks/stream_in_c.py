@@ -1,5 +1,5 @@
 """Time of a token through the C library beside the time to read the model's numbers once, in the same run: two blocks
-of width 128, one sequence, float32.
+of width 128, one sequence, float32, with matrices as float32 and as bfloat16; and LRU of other widths.
 
     python -m benchmarks.stream_in_c [layer ...]
 
@@ -8,6 +8,7 @@ Without names of layers all run, and the table is written to benchmarks/results/
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,13 +42,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+WIDTHS = (64, 256, 512)
+"""Of LRU, beside 128."""
+
 HEAD = """# A token through the C library
 
-`python -m benchmarks.stream_in_c`: two blocks of width 128, one sequence, float32, one thread, beside the time of
-reading the model's numbers once. {cpu}, commit {commit}.
+`python -m benchmarks.stream_in_c`: two blocks of width 128 or as given, one sequence, float32, one thread,
+beside the time to read the model's numbers once; and with matrices in bfloat16. {cpu}, commit {commit}, load {load}.
 
-| layer | instructions | numbers | a token, us | reading them, us | ratio |
-| --- | --- | ---: | ---: | ---: | ---: |
+| layer | instructions | numbers | a token, us | reading them, us | ratio | a token in bf16, us | bf16 / float32 |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 
 
@@ -60,19 +64,23 @@ def rows(layers: list[str]) -> Iterator[str]:
         options = ["-O3", "-march=native", f"-I{ROOT / 'include'}", "-lm", "-o", str(program)]
         subprocess.run(["cc", str(source), str(archive), *options], check=True)
         plain = ("mamba", "mamba2", "delta_net", "bedouin", "fpmamba")  # gated by themselves
-        for layer in layers:
+        for layer, width in [(layer, 128) for layer in layers] + [("lru", width) for width in WIDTHS]:
             block = "plain" if layer in plain else "gated"
-            model = build_model(ModelSettings(layer, 128, 2, block=block), SETTINGS[layer], n_features=1, n_classes=10)
+            own = SETTINGS[layer] | ({"d_state": width} if width != 128 else {})
+            model = build_model(ModelSettings(layer, width, 2, block=block), own, n_features=1, n_classes=10)
             model.save(path, model.init(np.random.default_rng(0)))
             done = subprocess.run([str(program), str(path)], capture_output=True, text=True, check=True)
-            isa, numbers, token, read = done.stdout.split()
-            times = f"{float(token) / 1e3:.2f} | {float(read) / 1e3:.2f} | {float(token) / float(read):.2f}"
-            yield f"| {layer} | {isa} | {int(numbers):,} | {times} |\n"
+            isa, numbers = done.stdout.split()[:2]
+            token, read, half = (float(one) / 1e3 for one in done.stdout.split()[2:])
+            times = f"{token:.2f} | {read:.2f} | {token / read:.2f} | {half:.2f} | {half / token:.2f}"
+            name = layer if width == 128 else f"{layer}, width {width}"
+            yield f"| {name} | {isa} | {int(numbers):,} | {times} |\n"
 
 
 def main(layers: list[str]) -> None:
     came_from = origin()  # before the results change what git says of the tree
-    report = HEAD.format(cpu=came_from["machine"]["cpu"], commit=came_from["commit"][:8])
+    cpu, load = came_from["machine"]["cpu"], f"{os.getloadavg()[0]:.0f}"
+    report = HEAD.format(cpu=cpu, commit=came_from["commit"][:8], load=load)
     print(report, end="")
     for one in rows(layers or list(SETTINGS)):
         print(one, end="", flush=True)

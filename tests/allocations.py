@@ -165,8 +165,8 @@ def check_streams() -> None:
         params = astype(model.init(np.random.default_rng(0)), np.float32)
         listing = listed(model, params)
         facts, arrays = to_json({"program": listing.described()}), listing.arrays
-        check(f"Stream of {layer}", lambda facts=facts, arrays=arrays: _cpu.Stream(facts, arrays, 2))
-        stream = _cpu.Stream(facts, arrays, 2)
+        check(f"Stream of {layer}", lambda facts=facts, arrays=arrays: _cpu.Stream(facts, arrays, 2, False))
+        stream = _cpu.Stream(facts, arrays, 2, False)
         tokens, y = np.ones((2, n), np.int64), np.empty((2, n, 3), np.float32)
 
         def push(stream: Any = stream, tokens: Any = tokens, n: int = n, y: Any = y) -> None:

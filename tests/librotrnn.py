@@ -75,6 +75,8 @@ def library(folder: str = FOLDER, **variables: str) -> ctypes.CDLL:
         "error_text": (c_char_p, [c_int]),
         "model_open": (c_int, [model, c_char_p, error]),
         "model_read": (c_int, [model, c_void_p, c_size_t, error]),
+        "model_open_bf16": (c_int, [model, c_char_p, error]),
+        "model_read_bf16": (c_int, [model, c_void_p, c_size_t, error]),
         "model_free": (None, [c_void_p]),
         "model_facts": (Facts, [c_void_p]),
         "model_isa": (c_char_p, [c_void_p]),
@@ -111,11 +113,12 @@ PUSHES = {
 
 
 class Model:
-    """rotrnn_model, of a file's bytes."""
+    """rotrnn_model, of a file's bytes, with its matrices in bfloat16 if `half`."""
 
-    def __init__(self, content: bytes, lib: ctypes.CDLL | None = None) -> None:
+    def __init__(self, content: bytes, lib: ctypes.CDLL | None = None, half: bool = False) -> None:
         self.lib, self.handle, error = lib or library(), c_void_p(), Error()
-        status = self.lib.model_read(byref(self.handle), content, len(content), byref(error))
+        read = self.lib.model_read_bf16 if half else self.lib.model_read
+        status = read(byref(self.handle), content, len(content), byref(error))
         assert status == error.status
         assert bool(self.handle) == (status == OK)
         assert bool(error.text) == (status != OK)

@@ -135,27 +135,34 @@ static void *taken(builder *b, int64_t count, size_t size) {
     return memory;
 }
 
-/* w (out, in), packed or unchanged, converted through double, a panel of rows at a time to stay in cache. */
-static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, bool packs) {
+typedef enum { UNCHANGED, PACKED, HALVED } layout;
+
+/* w (out, in) in a layout, converted through double, a panel of rows at a time to stay in cache. */
+static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, layout how) {
     const implementation *const run = b->run;
     const int64_t panel = run->packed(1, 1); /* rows that are packed together */
     double *const some = w.at && good(b) ? spare(b, panel * in) : NULL;
-    char *const to = some ? taken(b, packs ? run->packed(out, in) : out * in, run->number) : NULL;
+    const int64_t row = how == HALVED ? pieces_of(in, 2) * 2 : in; /* numbers of a row in memory */
+    const size_t size = how == HALVED ? sizeof(uint16_t) : run->number;
+    char *const to = some ? taken(b, how == UNCHANGED ? out * in : run->packed(out, row), size) : NULL;
     for (int64_t o = 0; to && o < out; o += panel) {
         const int64_t some_rows = least(panel, out - o);
-        char *const at = to + (size_t)(o * in) * run->number;
+        char *const at = to + (size_t)(o * row) * size;
         widen(some, from_row(w, o, in), some_rows * in);
-        if (packs)
-            run->pack(at, some, some_rows, in);
-        else
+        if (how == UNCHANGED)
             run->convert(at, some, some_rows * in);
+        else
+            (how == PACKED ? run->pack : run->pack_half)(at, some, some_rows, in);
     }
     return to;
 }
 
-const void *packed_of(builder *b, weights w, int64_t out, int64_t in) { return by_panels(b, w, out, in, true); }
+const void *packed_of(builder *b, weights w, int64_t out, int64_t in) { return by_panels(b, w, out, in, PACKED); }
+const void *dense_of(builder *b, weights w, int64_t out, int64_t in) {
+    return by_panels(b, w, out, in, b->half ? HALVED : PACKED);
+}
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns) {
-    return by_panels(b, w, rows, columns, false);
+    return by_panels(b, w, rows, columns, UNCHANGED);
 }
 
 const void *stored(builder *b, const double *from, int64_t count) {
@@ -215,7 +222,8 @@ op *emit(builder *b, op_kind kind, rows y, rows x) {
 void emit_dense(builder *b, rows y, rows x, weights w, const double *bias) {
     op *const o = emit(b, OP_DENSE, y, x);
     o->count = x.width;
-    o->w[0] = packed_of(b, w, y.width, x.width);
+    o->half = b->half;
+    o->w[0] = dense_of(b, w, y.width, x.width);
     o->w[1] = stored(b, bias, y.width);
 }
 

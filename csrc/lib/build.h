@@ -17,6 +17,7 @@ typedef struct {
     program *program;
     rotrnn_error *error;
     int64_t room, taken; /* room for instructions; numbers of a row in use */
+    bool half;           /* matrices of dense maps are kept in bfloat16 */
     int64_t left;        /* numbers that the program may still allocate, in proportion to the file's */
     op nowhere;
 } builder;
@@ -60,6 +61,7 @@ double *spare(builder *b, int64_t count);
 
 /* Weights of the program: w (out, in) packed for products, a table, and numbers unchanged; NULL stays NULL. */
 const void *packed_of(builder *b, weights w, int64_t out, int64_t in);
+const void *dense_of(builder *b, weights w, int64_t out, int64_t in); /* in bfloat16 if the builder says so */
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns);
 const void *stored(builder *b, const double *from, int64_t count);
 const void *stored_exact(builder *b, const double *from, int64_t count);

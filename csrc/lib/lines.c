@@ -628,7 +628,7 @@ static void read_encoder(builder *b, const json *from) {
     p->tokens = tokens->kind == JSON_TRUE;
     int64_t *const out = p->tokens ? &p->inputs : &p->width, *const in = p->tokens ? &p->width : &p->inputs;
     const weights w = read_map(b, from, "encoder", out, in, &p->encoder[1]);
-    if (good(b)) p->encoder[0] = p->tokens ? table_of(b, w, *out, *in) : packed_of(b, w, *out, *in);
+    if (good(b)) p->encoder[0] = p->tokens ? table_of(b, w, *out, *in) : dense_of(b, w, *out, *in);
 }
 
 static void read_pool(builder *b, const json *from) {
@@ -648,7 +648,7 @@ static void read_head(builder *b, const json *from) {
     const weights w = read_map(b, from, "head", &p->outputs, &in, &p->head[1]);
     if (good(b) && in != p->last.width)
         failed(b->error, ROTRNN_DAMAGED, "the head of the program has arrays whose shapes do not fit");
-    if (good(b)) p->head[0] = packed_of(b, w, p->outputs, in);
+    if (good(b)) p->head[0] = dense_of(b, w, p->outputs, in);
     const json *const cap = json_member(from, "cap");
     if (!good(b) || !cap || cap->kind == JSON_NULL) return;
     if (cap->kind != JSON_NUMBER || !(cap->number > 0) || !isfinite(cap->number))
@@ -706,6 +706,7 @@ bool build(builder *b) {
     int64_t count = 0;
     for (int64_t i = 0; i < b->file->count; i++) count += b->file->arrays[i].count;
     b->left = FACTOR * count + few;
+    b->program->half = b->half;
     read_program(b);
     arena_free(&b->spare);
     return good(b);

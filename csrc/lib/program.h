@@ -155,6 +155,7 @@ typedef struct {
     int64_t from;   /* first number used in the rows of v */
     int64_t choice; /* selects a formula */
     bool negative;  /* transitions a are replaced by 2 a - 1 */
+    bool half;      /* the matrix of OP_DENSE is in bfloat16 */
     double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
     const void *w[4];
     const iterated *iterated;
@@ -181,6 +182,7 @@ typedef struct {
     const void *head[2];    /* packed weight and bias */
     int64_t inputs, outputs, width;
     bool tokens;
+    bool half; /* the matrices of the encoder and the head are in bfloat16 */
     pool_kind pool;
     double cap;         /* of the logits; 0 for none */
     int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */
@@ -218,7 +220,8 @@ typedef struct implementation {
     const char *isa;
     size_t number; /* bytes of a number */
     int64_t (*packed)(int64_t out, int64_t in);
-    void (*pack)(void *to, const double *w, int64_t out, int64_t in); /* w (out, in) for a product */
+    void (*pack)(void *to, const double *w, int64_t out, int64_t in);      /* w (out, in) for a product */
+    void (*pack_half)(void *to, const double *w, int64_t out, int64_t in); /* in bfloat16; NULL in double */
     void (*convert)(void *to, const double *from, int64_t count);
     void (*push)(const program *p, frame *f, const pushed *call);
 } implementation;

@@ -37,13 +37,13 @@ static rotrnn_error *cleared(rotrnn_error *error, rotrnn_error *own) {
 }
 
 /* Whether an argument is given; an error if it is NULL. */
-static bool given(rotrnn_error *error, const char *what, const void *argument) {
-    return argument || failed(error, ROTRNN_ARGUMENT, "%s is NULL", what);
+static bool given(rotrnn_error *error, const char *call, const char *what, const void *argument) {
+    return argument || failed(error, ROTRNN_ARGUMENT, "%s: %s is NULL", call, what);
 }
 
 /* ---------------------------------------------------------------------------------------------------- models */
 
-rotrnn_model *model_of(const file *f, rotrnn_error *error) {
+rotrnn_model *model_of(const file *f, bool half, rotrnn_error *error) {
     arena memory = {0};
     rotrnn_model *const made = arena_take(&memory, 1, sizeof *made);
     if (!made) {
@@ -52,28 +52,40 @@ rotrnn_model *model_of(const file *f, rotrnn_error *error) {
     }
     *made = (rotrnn_model){.memory = memory, .run = choose(f->is_double), .parameters = f->numbers};
     memcpy(made->digest, f->digest, sizeof f->digest);
-    builder b = {.file = f, .run = made->run, .memory = &made->memory, .program = &made->program, .error = error};
+    builder b = {
+        .file = f, .run = made->run, .memory = &made->memory, .program = &made->program, .error = error, .half = half};
     if (!b.run)
         failed(error, ROTRNN_UNSUPPORTED, "this build has no instruction set of this processor");
+    else if (half && !b.run->pack_half)
+        failed(error, ROTRNN_UNSUPPORTED,
+               "the numbers of the model are double, expected float for matrices in bfloat16");
     else if (build(&b))
         return made;
     rotrnn_model_free(made);
     return NULL;
 }
 
-rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error) {
+static rotrnn_status read_model(rotrnn_model **model, const void *bytes, size_t size, bool half, rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
     arena spare = {0};
     file f;
     if (model) *model = NULL;
-    if (!given(e, "rotrnn_model_read: model", model) || !given(e, "rotrnn_model_read: bytes", bytes)) return e->status;
+    const char *const call = half ? "rotrnn_model_read_bf16" : "rotrnn_model_read";
+    if (!given(e, call, "model", model) || !given(e, call, "bytes", bytes)) return e->status;
     if (size > PTRDIFF_MAX) {
-        failed(e, ROTRNN_ARGUMENT, "rotrnn_model_read: size is %zu, but no object has so many bytes", size);
+        failed(e, ROTRNN_ARGUMENT, "%s: size is %zu, but no object has so many bytes", call, size);
         return e->status;
     }
-    if (file_read(&f, &spare, bytes, size, e)) *model = model_of(&f, e);
+    if (file_read(&f, &spare, bytes, size, e)) *model = model_of(&f, half, e);
     arena_free(&spare);
     return e->status;
+}
+
+rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error) {
+    return read_model(model, bytes, size, false, error);
+}
+rotrnn_status rotrnn_model_read_bf16(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error) {
+    return read_model(model, bytes, size, true, error);
 }
 
 /* The bytes of a model's file, in memory of malloc; NULL with an error. Reading stops if the first bytes do not begin a
@@ -104,7 +116,7 @@ static void *read_bytes(FILE *from, size_t *size, rotrnn_error *error) {
     return NULL;
 }
 
-static void read_file(rotrnn_model **model, const char *path, rotrnn_error *error) {
+static void read_file(rotrnn_model **model, const char *path, bool half, rotrnn_error *error) {
     size_t size;
     FILE *const from = fopen(path, "rb");
     if (!from) {
@@ -113,21 +125,29 @@ static void read_file(rotrnn_model **model, const char *path, rotrnn_error *erro
     }
     void *const bytes = read_bytes(from, &size, error);
     (void)fclose(from);
-    if (bytes) (void)rotrnn_model_read(model, bytes, size, error);
+    if (bytes) (void)read_model(model, bytes, size, half, error);
     free(bytes);
 }
 
-rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
+static rotrnn_status open_model(rotrnn_model **model, const char *path, bool half, rotrnn_error *error) {
     enum { LONGEST = 96 }; /* a longer path leaves no room for the message */
     rotrnn_error own, found = {.status = ROTRNN_OK}, *const e = cleared(error, &own);
     if (model) *model = NULL;
-    if (!given(e, "rotrnn_model_open: model", model) || !given(e, "rotrnn_model_open: path", path)) return e->status;
-    read_file(model, path, &found);
+    const char *const call = half ? "rotrnn_model_open_bf16" : "rotrnn_model_open";
+    if (!given(e, call, "model", model) || !given(e, call, "path", path)) return e->status;
+    read_file(model, path, half, &found);
     const size_t length = strlen(path);
     if (found.status != ROTRNN_OK)
         failed(e, found.status, "%s%s: %s", length > LONGEST ? "..." : "",
                length > LONGEST ? path + length - LONGEST : path, found.text);
     return e->status;
+}
+
+rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *path, rotrnn_error *error) {
+    return open_model(model, path, false, error);
+}
+rotrnn_status rotrnn_model_open_bf16(rotrnn_model **model, const char *path, rotrnn_error *error) {
+    return open_model(model, path, true, error);
 }
 
 void rotrnn_model_free(rotrnn_model *model) {
@@ -169,7 +189,7 @@ rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *mode
     rotrnn_error own, *const e = cleared(error, &own);
     arena memory = {0};
     if (stream) *stream = NULL;
-    if (!given(e, "rotrnn_stream_new: stream", stream) || !given(e, "rotrnn_stream_new: model", model))
+    if (!given(e, "rotrnn_stream_new", "stream", stream) || !given(e, "rotrnn_stream_new", "model", model))
         return e->status;
     const bool keeps_steps = model->program.step_bytes > 0;
     if (batch < 1)
@@ -448,7 +468,7 @@ rotrnn_status rotrnn_sequence_save(const rotrnn_stream *stream, int64_t sequence
 
 rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
-    if (given(e, "rotrnn_state_load: stream", stream) && given(e, "rotrnn_state_load: bytes", bytes))
+    if (given(e, "rotrnn_state_load", "stream", stream) && given(e, "rotrnn_state_load", "bytes", bytes))
         load_part(stream, 0, stream->batch, bytes, size, e);
     return e->status;
 }
@@ -456,7 +476,7 @@ rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t
 rotrnn_status rotrnn_sequence_load(rotrnn_stream *stream, int64_t sequence, const void *bytes, size_t size,
                                    rotrnn_error *error) {
     rotrnn_error own, *const e = cleared(error, &own);
-    if (!given(e, "rotrnn_sequence_load: stream", stream) || !given(e, "rotrnn_sequence_load: bytes", bytes))
+    if (!given(e, "rotrnn_sequence_load", "stream", stream) || !given(e, "rotrnn_sequence_load", "bytes", bytes))
         return e->status;
     if (has_sequence(stream, sequence))
         load_part(stream, sequence, 1, bytes, size, e);

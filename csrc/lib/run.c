@@ -18,11 +18,25 @@
 
 enum { PIECE = 48, SERIAL = 1 << 20 }; /* rows of a thread's task; products up to this many run on one thread */
 
+/* y (rows, out) = x w^T + bias for the first `in` numbers of rows of x, w (out, in) packed, in bfloat16 if `half`. */
+static void dense(real *y, const real *x, int64_t x_row, const void *w, const real *bias, bool half, int64_t rows,
+                  int64_t in, int64_t out) {
+    const gemm_view from = {x, x_row, 1};
+#if !ROT_DOUBLE
+    if (half) {
+        K(gemm_half_product)(y, out, bias, from, w, rows, in, out);
+        return;
+    }
+#endif
+    (void)half;
+    unrounded_product(y, out, bias, 0, from, w, rows, in, out);
+}
+
 /* The rows from r on, at most `count` of them. */
 static void dense_rows(const op *o, const frame *f, int64_t r, int64_t count) {
     const int64_t out = o->y.width, in = o->x.width;
-    unrounded_product(rows_of(f, o->y) + r * out, out, o->w[1], 0, (gemm_view){rows_of(f, o->x) + r * in, in, 1},
-                      o->w[0], least(count, f->B * f->n - r), o->count, out);
+    dense(rows_of(f, o->y) + r * out, rows_of(f, o->x) + r * in, in, o->w[0], o->w[1], o->half,
+          least(count, f->B * f->n - r), o->count, out);
 }
 
 #ifdef _OPENMP
@@ -1073,8 +1087,8 @@ static void encode(const program *p, const frame *f, const pushed *call, int64_t
         real *const x = rows_of(f, p->x) + b * f->n * D;
         const int64_t from = b * call->n + first;
         if (!p->tokens) {
-            const gemm_view input = {(const real *)call->features + from * p->inputs, p->inputs, 1};
-            unrounded_product(x, D, bias, 0, input, weight, f->n, p->inputs, D);
+            dense(x, (const real *)call->features + from * p->inputs, p->inputs, weight, bias, p->half, f->n, p->inputs,
+                  D);
             continue;
         }
         for (int64_t t = 0; t < f->n; t++) {
@@ -1097,8 +1111,7 @@ static void extend_pool(const program *p, const frame *f) {
 
 /* The logits of `count` rows of x: cap tanh(logit / cap) if there is a cap. */
 static void read_out(const program *p, real *output, const real *x, int64_t count) {
-    unrounded_product(output, p->outputs, p->head[1], 0, (gemm_view){x, p->width, 1}, p->head[0], count, p->width,
-                      p->outputs);
+    dense(output, x, p->width, p->head[0], p->head[1], p->half, count, p->width, p->outputs);
     const real cap = (real)p->cap;
     for (int64_t i = 0; p->cap > 0 && i < count * p->outputs; i++) output[i] = cap * vmath_tanh(output[i] / cap);
 }
@@ -1157,7 +1170,22 @@ static void pack_weight(void *to, const double *w, int64_t out, int64_t in) {
     }
 }
 
+#if ROT_DOUBLE
+static void (*const pack_half)(void *, const double *, int64_t, int64_t) = NULL;
+#else
+/* As gemm_half_product expects it; `to` is zero. */
+static void pack_half(void *to, const double *w, int64_t out, int64_t in) {
+    uint32_t *panels = to;
+    for (int64_t o = 0; o < out; o += NR, panels += pieces_of(in, 2) * NR) {
+        const int64_t columns = least(NR, out - o);
+        for (int64_t k = 0; k < in; k++)
+            for (int64_t j = 0; j < columns; j++)
+                panels[k / 2 * NR + j] |= bf16_bits((float)w[(o + j) * in + k]) << k % 2 * 16;
+    }
+}
+#endif
+
 #define ROT_TEXT_(name) #name
 #define ROT_TEXT(name)  ROT_TEXT_(name)
 
-const implementation K(rot_run) = {ROT_TEXT(ROT_ISA), sizeof(real), packed, pack_weight, convert, push};
+const implementation K(rot_run) = {ROT_TEXT(ROT_ISA), sizeof(real), packed, pack_weight, pack_half, convert, push};

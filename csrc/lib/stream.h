@@ -25,8 +25,9 @@ struct rotrnn_stream {
     void *state, *scratch;
 };
 
-/* The model of a file that was read, or that is only in memory; NULL with an error. */
-rotrnn_model *model_of(const file *f, rotrnn_error *error);
+/* The model of a file that was read, or that is only in memory, `half`: with matrices in bfloat16; NULL with an error.
+ */
+rotrnn_model *model_of(const file *f, bool half, rotrnn_error *error);
 
 /* Reads the steps of a call; numbers have the model's dtype. */
 rotrnn_status stream_push(rotrnn_stream *s, const pushed *call);

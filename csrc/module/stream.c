@@ -85,18 +85,19 @@ static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
 static PyObject *new_stream(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *facts, *arrays;
     long long batch;
+    int half;
     if (keywords && PyDict_GET_SIZE(keywords)) {
         PyErr_SetString(PyExc_TypeError, "Stream: takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "UO!L:Stream", &facts, &PyDict_Type, &arrays, &batch)) return NULL;
+    if (!PyArg_ParseTuple(args, "UO!Lp:Stream", &facts, &PyDict_Type, &arrays, &batch, &half)) return NULL;
     stream_object *const self = (stream_object *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     rotrnn_error error = {.status = ROTRNN_OK};
     arena memory = {0};
     file f = {0};
     if (fill(&f, &memory, facts, arrays)) {
-        self->model = model_of(&f, &error);
+        self->model = model_of(&f, half, &error);
         if (self->model && self->model->program.step_bytes)
             failed(&error, ROTRNN_UNSUPPORTED, "a layer's state grows with time");
         else if (self->model)
@@ -304,7 +305,7 @@ static PyType_Slot SLOTS[] = {
     {Py_tp_new, (void *)(uintptr_t)new_stream}, /* NOLINT: the C API's own idiom */
     {Py_tp_dealloc, (void *)(uintptr_t)free_stream},
     {Py_tp_methods, METHODS},
-    {Py_tp_doc, "Stream(facts, arrays, batch): a stream of the C library, from the contents of a model's file."},
+    {Py_tp_doc, "Stream(facts, arrays, batch, half): a stream of the C library, from the contents of a model's file."},
     {0, NULL},
 };
 

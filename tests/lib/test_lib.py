@@ -454,6 +454,27 @@ def test_chunks_batches_and_single_steps_have_the_same_bits(name: str, tmp_path:
         assert stream.lib.stream_steps(stream.handle) == STEPS
 
 
+@pytest.mark.parametrize("name", ["lru", "mamba", "lstm"])
+def test_matrices_in_bfloat16_are_those_of_the_python_stream(name: str, tmp_path: Path) -> None:
+    """tests/models/test_engines.py says what they are. A state goes from one kind of stream to the other."""
+    model, params, x = built(name)
+    single = astype(params, np.float32)
+    content = saved(tmp_path, model, single)
+    half, exact = Model(content, half=True), Model(content)
+    stream = half.stream(BATCH)
+    expected = stepped(model.stream(single, BATCH, weights="bf16"), x)
+    assert np.array_equal(one_by_one(stream, x), expected)
+    handle, error = ctypes.c_void_p(), librotrnn.Error()
+    path = str(tmp_path / "model.safetensors").encode()
+    assert half.lib.model_open_bf16(ctypes.byref(handle), path, error) == librotrnn.OK
+    half.lib.model_free(handle)
+    other = exact.stream(BATCH)
+    other.load(stream.save())
+    assert other.lib.stream_steps(other.handle) == STEPS
+    with pytest.raises(LibraryError, match="the numbers of the model are double, expected float for matrices in bf"):
+        Model(saved(tmp_path, model, params), half=True)
+
+
 def test_windows_forget_to_the_bit(tmp_path: Path) -> None:
     """The states do not decay, so without the resets of `tiir_scan` a large input would leave an error for ever.
     Two blocks with windows of 7 forget after four of them."""
@@ -917,6 +938,8 @@ def test_arguments_are_named_in_errors(tmp_path: Path) -> None:
         (lib.model_read, (None, b"abc", 3), "rotrnn_model_read: model is NULL"),
         (lib.model_read, (handle, None, 3), "rotrnn_model_read: bytes is NULL"),
         (lib.model_read, (handle, b"abc", 2**64 - 1), f"rotrnn_model_read: size is {2**64 - 1}, but no object has"),
+        (lib.model_open_bf16, (handle, None), "rotrnn_model_open_bf16: path is NULL"),
+        (lib.model_read_bf16, (None, b"abc", 3), "rotrnn_model_read_bf16: model is NULL"),
         (lib.stream_new, (None, model.handle, 1, 0), "rotrnn_stream_new: stream is NULL"),
         (lib.stream_new, (handle, None, 1, 0), "rotrnn_stream_new: model is NULL"),
         (lib.stream_new, (handle, model.handle, 0, 0), "rotrnn_stream_new: batch is 0, expected 1 sequence or more"),

@@ -8,6 +8,7 @@ import pickle
 import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 import librotrnn
-from rotrnn import LRU, ModelSettings, build_model
+from rotrnn import LRU, ModelSettings, _cpu, build_model
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.json import to_json
+from rotrnn.models.listing import ModelListing, listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Params, astype
 from rotrnn.nn.layers.diagonal import DiagonalFolding
@@ -72,6 +75,91 @@ def test_the_last_logits_alone(layer: str, engine: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=4 * 8 * np.finfo(float).eps * np.abs(expected).max())
     assert np.array_equal(last.push(x[:, 0], last=True), every.push(x[:, 0]))
     assert last.tokens.tolist() == every.tokens.tolist()
+
+
+def in_bfloat16(x: Any) -> Any:
+    """x rounded to bfloat16, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).view(np.float32)
+
+
+def with_rounded_matrices(listing: ModelListing) -> ModelListing:
+    """The listing with the matrices of its encoder of features, its dense maps and its head in bfloat16."""
+    arrays, lines = dict(listing.arrays), []
+
+    def rounded(name: str) -> str:
+        arrays[f"rounded.{name}"] = in_bfloat16(listing.arrays[name])
+        return f"rounded.{name}"
+
+    for line in listing.lines:
+        inputs = list(line.inputs)
+        if line.op == "System":  # dense maps to planes and from them; the gain is in the first
+            if inputs[4] is not None:
+                re, im, (gain_re, gain_im) = (listing.arrays[str(inputs[i])].astype(float) for i in (2, 3, 4))
+                by = (gain_re + 1j * gain_im)[:, None] * (re + 1j * im)
+                arrays[f"{inputs[2]}.folded"], arrays[f"{inputs[3]}.folded"] = map(in_bfloat16, (by.real, by.imag))
+                inputs[2:5] = f"{inputs[2]}.folded", f"{inputs[3]}.folded", None
+            for i in (2, 3, 6, 7) if line.inputs[4] is None else (6, 7):
+                inputs[i] = rounded(str(inputs[i]))
+        if line.op in ("Dense", "BlockDense"):
+            inputs[1] = rounded(str(inputs[1]))
+        lines.append(line._replace(inputs=tuple(inputs)))
+    encoder, head = (
+        (w if listing.tokens and i == 0 else rounded(w), bias)
+        for i, (w, bias) in enumerate((listing.encoder, listing.head))
+    )
+    return replace(listing, arrays=arrays, lines=lines, encoder=encoder, head=head)
+
+
+def of_listing(listing: ModelListing, batch: int) -> Any:
+    return _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, False)
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@each_layer
+def test_matrices_in_bfloat16_are_rounded_and_nothing_else(layer: str, tokens: bool) -> None:
+    model, params, x = made(layer, tokens=tokens)
+    expected = np.empty((B, T, C), np.float32)
+    of_listing(with_rounded_matrices(listed(model, params)), B).push(x, T, None, False, expected)
+    stream = model.stream(params, B, weights="bf16")
+    assert np.array_equal(stream.push(x[:, :70]), expected[:, :70])
+    other = pickle.loads(pickle.dumps(stream))
+    assert other.weights == "bf16"
+    for t in range(70, T):
+        assert np.array_equal(stream.push(x[:, t]), expected[:, t])
+    assert np.array_equal(other.push(x[:, 70:]), expected[:, 70:])
+    assert not np.array_equal(model.stream(params, B).push(x), expected)
+
+
+@pytest.mark.parametrize("weights", ["exact", "bf16"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_row_of_wide_products_has_the_bits_of_many(dtype: Any, weights: str) -> None:
+    """Several panels of columns are computed together for one row alone: up to 128 columns of float32."""
+    model = build_model(ModelSettings("gru", 131, 1), {"d_state": 67}, head="tagger", n_classes=C, n_features=F)
+    rng = np.random.default_rng(2)
+    params, x = astype(model.init(rng), dtype), rng.standard_normal((1, 9, F)).astype(dtype)
+    if weights == "bf16" and dtype == np.float64:
+        with pytest.raises(ValueError, match="Stream: weights is 'bf16', but the numbers of the model are double"):
+            model.stream(params, weights=weights)
+        return
+    whole = model.stream(params, weights=weights).push(x)
+    stream = model.stream(params, weights=weights)
+    assert np.array_equal(np.stack([stream.push(x[:, t]) for t in range(9)], 1), whole)
+    if weights == "bf16":
+        expected = np.empty_like(whole)
+        of_listing(with_rounded_matrices(listed(model, params)), 1).push(x, 9, None, False, expected)
+        assert np.array_equal(whole, expected)
+
+
+def test_bfloat16_where_it_is_not_possible() -> None:
+    model, params, _ = made("lru")
+    with pytest.raises(ValueError, match="Stream: weights is 'bf16' with engine='python', expected engine='c' or"):
+        model.stream(params, engine="python", weights="bf16")
+    with pytest.raises(ValueError, match="Stream: weights is 'half', expected one of exact, bf16"):
+        model.stream(params, weights="half")
+    keeping = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
+    with pytest.raises(ValueError, match=r"Stream: weights is 'bf16', but .*: expected 'exact'"):
+        keeping.stream(keeping.init(np.random.default_rng(0)), weights="bf16")
 
 
 @pytest.mark.parametrize("engine", ["c", "python"])

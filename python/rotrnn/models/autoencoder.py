@@ -96,7 +96,7 @@ class AutoEncoder(Tagger):
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         raise ValueError(f"AutoEncoder.read: {NO_STREAM}")
 
-    def stream(self, params: Params, batch: int = 1, engine: str = "auto") -> Stream:
+    def stream(self, params: Params, batch: int = 1, engine: str = "auto", weights: str = "exact") -> Stream:
         raise ValueError(f"AutoEncoder.stream: {NO_STREAM}")
 
 

@@ -70,7 +70,7 @@ class CEngine(Engine):
 
     name = "c"
 
-    def __init__(self, model: SequenceModel, params: Params, batch: int) -> None:
+    def __init__(self, model: SequenceModel, params: Params, batch: int, half: bool) -> None:
         arrays = dict(flatten(params))
         if not all(type(one) is np.ndarray for one in arrays.values()):
             raise NotImplementedError("the parameters are not NumPy arrays")
@@ -82,7 +82,7 @@ class CEngine(Engine):
         self.pools = listing.pool is not None
         self.outputs = len(listing.arrays[listing.head[0]])
         self.iterating = sum(line.op.endswith("FixedPoint") for line in listing.lines)
-        self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch)
+        self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
         self.unsettled = 0
 
     def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
@@ -290,13 +290,18 @@ def check_steps(name: str, count: Array) -> None:
         raise ValueError(f"{name} is {count[wrong][0]}, expected a number of steps from 0 to {MOST_STEPS}")
 
 
-def engine_of(name: str, model: SequenceModel, params: Params, batch: int) -> Engine:
-    """Returns the engine of that name; with "auto" the C engine, unless the library cannot run the model."""
+def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half: bool = False) -> Engine:
+    """Returns the engine of that name; with "auto" the C engine, unless the library cannot run the model. `half`: with
+    matrices in bfloat16, which the C engine alone has."""
+    if name == "python" and half:
+        raise ValueError("Stream: weights is 'bf16' with engine='python', expected engine='c' or 'auto'")
     if name == "python":
         return PythonEngine(model, params, batch)
     try:
-        return CEngine(model, params, batch)
+        return CEngine(model, params, batch, half)
     except (NotImplementedError, TypeError, ValueError) as error:
+        if half:
+            raise ValueError(f"Stream: weights is 'bf16', but {error}: expected 'exact'") from error
         if name == "c":
             raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
     return PythonEngine(model, params, batch)

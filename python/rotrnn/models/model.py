@@ -260,9 +260,9 @@ class SequenceModel(Module, ABC):
         batch, real = args.integer("batch", batch), args.real_dtype("dtype", dtype)
         return tuple(zero_state(f"block {i}", block.layer, batch, real) for i, block in enumerate(self.stack.blocks))
 
-    def stream(self, params: Params, batch: int = 1, engine: str = "auto") -> Stream:
+    def stream(self, params: Params, batch: int = 1, engine: str = "auto", weights: str = "exact") -> Stream:
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
-        return Stream(self, params, batch, engine)
+        return Stream(self, params, batch, engine, weights)
 
     def save(self, path: str | os.PathLike[str], params: Params) -> None:
         """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.

@@ -123,5 +123,5 @@ class Retrieval(SequenceModel):
     def read(self, params: Params, state: State, x: Array, lengths: Array | None) -> tuple[Array, State]:
         raise ValueError("Retrieval.read: a model of pairs does not support streaming inference")
 
-    def stream(self, params: Params, batch: int = 1, engine: str = "auto") -> Stream:
+    def stream(self, params: Params, batch: int = 1, engine: str = "auto", weights: str = "exact") -> Stream:
         raise ValueError("Retrieval.stream: a model of pairs does not support streaming inference")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
 
 ENGINES = ("auto", "c", "python")
+WEIGHTS = ("exact", "bf16")
 
 
 class Stream:
@@ -51,11 +52,16 @@ class Stream:
         The model, its parameters, and the number of sequences.
     engine : "auto", "c" or "python"
         The engine. "auto" is "c" where possible. "c" raises ValueError with the reason where it is not.
+    weights : "exact" or "bf16"
+        "bf16" rounds the matrices of the encoder, of all dense maps and of the head to bfloat16 (to nearest, ties to
+        even), which takes half the memory and is faster where memory is the limit: every logit has the bits of a
+        stream with these rounded matrices. Everything else, sums and states too, stays float32. Only in the C library,
+        for float32 parameters.
 
     Raises
     ------
     ValueError
-        A layer is bidirectional: it needs later steps.
+        A layer is bidirectional: it needs later steps. Or `weights` is "bf16" where that is not possible.
 
     Attributes
     ----------
@@ -68,13 +74,16 @@ class Stream:
         Number of tokens that each sequence has read.
     """
 
-    def __init__(self, model: SequenceModel, params: Params, batch: int = 1, engine: str = "auto") -> None:
+    def __init__(
+        self, model: SequenceModel, params: Params, batch: int = 1, engine: str = "auto", weights: str = "exact"
+    ) -> None:
         args = Boundary("Stream")
         batch, engine = args.integer("batch", batch, 1, MOST_NUMBERS), args.choice("engine", engine, ENGINES)
+        self.weights = args.choice("weights", weights, WEIGHTS)
         model.stack.check_streams(args)
         model.check_params(params)
         self.model, self.params, self.batch = model, in_order(params), batch
-        self._engine = engine_of(engine, model, self.params, batch)
+        self._engine = engine_of(engine, model, self.params, batch, self.weights == "bf16")
         self._features = model.encoder.d_in if isinstance(model.encoder, Dense) else None
 
     def __repr__(self) -> str:
@@ -241,7 +250,7 @@ class Stream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = dict(flatten_state(self.state))
-        return _again, (self.model, self.params, self.batch, self.engine, arrays, self.tokens)
+        return _again, (self.model, self.params, self.batch, self.engine, self.weights, arrays, self.tokens)
 
     @cached_property
     def _digest(self) -> str:
@@ -249,10 +258,10 @@ class Stream:
 
 
 def _again(
-    model: SequenceModel, params: Params, batch: int, engine: str, arrays: dict[str, Array],
+    model: SequenceModel, params: Params, batch: int, engine: str, weights: str, arrays: dict[str, Array],
     tokens: npt.NDArray[np.int64],
 ) -> Stream:  # fmt: skip
     """Returns the copy of a stream."""
-    stream = Stream(model, params, batch, engine)
+    stream = Stream(model, params, batch, engine, weights)
     stream._engine.restore(arrays, {name: leaf.dtype.name for name, leaf in arrays.items()}, tokens)
     return stream
