@@ -87,22 +87,6 @@ class Dense(Instruction):
 
 
 @dataclass(frozen=True)
-class ToPlanes(Dense):
-    """`Dense` to complex numbers by pairs, y (2N,). In streams their real parts come first."""
-
-    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
-        return to("Dense", x, np.concatenate([w[0::2], w[1::2]]))
-
-
-@dataclass(frozen=True)
-class FromPlanes(Dense):
-    """`Dense` of complex numbers by pairs, x (2N,). In streams their real parts come first."""
-
-    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
-        return to("Dense", x, np.concatenate([w[:, 0::2], w[:, 1::2]], 1))
-
-
-@dataclass(frozen=True)
 class BlockDense(Instruction):
     """``y = w x + b`` by H blocks: x (H I,), w (H, O, I), b (H O,) or None; block h of y comes from block h of x."""
 
@@ -1019,12 +1003,11 @@ class TurningScan(Instruction):
         return (StateArray("h", (*past, *phi), "complex"),)
 
     def emit(self, to: Listing, line: Line, v: int, phi: int, a: Any, gamma_log: Any, unit: Any, e: Any = None) -> Any:
-        if self.window is not None:
-            raise Unlisted(f"the model has {an(to.layer)} with window={self.window}")
         decays: tuple[Any, ...] = (None, None, None)
         if e is not None:
             a, decays = unit, (e, gamma_log, 1 / self._gain(self._rate(gamma_log)))
-        return to("TurningScan", v, phi, np.stack([a.real, a.imag]), *decays, bounded=self.bounded)
+        arrays = np.stack([a.real, a.imag]), *decays
+        return to("TurningScan", v, phi, *arrays, window=self.window, bounded=self.bounded, shapes=line.shapes)
 
     def forward(
         self, call: Call, v: Array, phi: Array, a: Array, gamma_log: Array, unit: Array, e: Array | None = None
@@ -1644,11 +1627,6 @@ class History(Instruction):
     def prepare(self, h: None, w: Array | None = None, q: None = None) -> AgeWeights | None:
         return AgeWeights(self) if w is None else None
 
-    def emit(self, to: Listing, line: Line, h: int, w: Array | None = None, q: int | None = None) -> Any:
-        if self.counted:
-            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
-        return to("Wrope", h, length=self.length, form=self.angles, window=self.window)
-
     def forward(self, call: Call, h: Array, w: Array | None = None, q: Array | None = None) -> Array:
         z = _planes(h)
         size, T, N = z.shape
@@ -1793,10 +1771,16 @@ class Inner(Instruction):
     def check_state(self, args: Boundary, name: str, state: Any) -> None:
         self.layer.check_state(args, name, self._whole(state))
 
-    def emit(self, to: Listing, line: Line, x: int, *params: Array) -> int:
-        if self.hidden:
-            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
-        return self.layer.emit(to, self._named(params), x)
+    def emit(self, to: Listing, line: Line, x: int, *params: Array) -> Any:
+        if not self.hidden:
+            return self.layer.emit(to, self._named(params), x)
+        found = self.layer.emitted(to, self._named(params), x)
+        states = self.layer.hidden.name
+        if states not in found:
+            raise Unlisted(
+                f"the model has {an(to.layer)} over {an(type(self.layer).__name__)} without lines for {states}"
+            )
+        return found["y"], found[states]
 
     def prepare(self, x: None, *params: Any) -> Any:
         return None if self.hidden else trusted(self.layer.prepare)(self._named(params))

@@ -510,7 +510,7 @@ class Programmed(Recurrent):
 
     def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
         """Appends the lines that depend on the input; values that depend on parameters alone are computed. Returns the
-        registers of the output, "y", and the shown registers."""
+        registers of the output, "y", and the shown registers, "h" as real lanes."""
         program, values = self.begun(to.exact(params))
         values[0] = x
         for line in program.lines:
@@ -524,7 +524,10 @@ class Programmed(Recurrent):
                 )
             for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
-        return {"y": values[program.y], **{name: values[one.place] for name, one in program.shown.items()}}
+        shown = {name: values[one.place] for name, one in program.shown.items()}
+        if "h" in shown and len(program.shown["h"].shape) > 1:
+            shown["h"] = to("Reshape", shown["h"], shape=(self.hidden.lanes,))
+        return {"y": values[program.y], **shown}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared

@@ -240,10 +240,11 @@ class Attention(Recurrent):
         if self.rotary:
             rotated: dict[str, Any] = {"rotated": self.d_model // self.heads // 2} if self.rotary == "half" else {}
             q, k = (
-                to("Rotary", one, heads=heads, base=self.base, **rotated)
+                to("Rotary", one, heads=heads, base=self.base, **rotated, shapes=((heads * self.d_state,),))
                 for one, heads in ((q, self.heads), (k, self.groups))
             )
-        mixed = to("Attention", q, k, v, heads=self.heads, window=self.window)
+        shapes = (self.d_model,), (self.kept,), (self.kept,)
+        mixed = to("Attention", q, k, v, heads=self.heads, window=self.window, shapes=shapes)
         y: int = to("Dense", mixed, params["w_out"], params.get("b_out"))
         return y
 
