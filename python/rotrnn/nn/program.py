@@ -65,9 +65,10 @@ class Call:
     """The data of a call of an instruction beside its inputs: the context, its states, and values kept for its adjoint.
 
     `state` are the arrays of its state before x, None before the first step, and forward sets the arrays after x in
-    `after`. Backward gets the gradients of `after` in `dafter`, None if nothing depends on them, and sets the gradients
-    of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are the shapes of the inputs. In a step of
-    streaming inference, `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
+    `after`; outside of steps these may be `Grown`. Backward gets the gradients of `after` in `dafter`, None if nothing
+    depends on them, and sets the gradients of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are
+    the shapes of the inputs. In a step of streaming inference, `stepping` is true, T is 1, and `prepared` is the result
+    of `Instruction.prepare`.
     """
 
     __slots__ = ("after", "ctx", "dafter", "dbefore", "kept", "prepared", "shapes", "state", "stepping", "y")
@@ -408,17 +409,41 @@ class Prepared(NamedTuple):
     lines: tuple[Any, ...]
 
 
+class Grown(NamedTuple):
+    """An array of a state after x with one row for each step, of sequences with `count` (B,) steps. The last rows may
+    belong to no sequence: the shape of what is saved must not depend on the count."""
+
+    rows: Array
+    count: Array
+
+    def trimmed(self) -> Array:
+        """Returns the array, with as many rows as the longest sequence has steps."""
+        most = int(self.count.max(initial=0))
+        return self.rows if most == self.rows.shape[1] else self.rows[:, :most].copy()
+
+
+def _trimmed(state: Any) -> Any:
+    if isinstance(state, Grown):
+        return state.trimmed()
+    return tuple(map(_trimmed, state)) if isinstance(state, tuple) else state
+
+
 class ProgramSaved(NamedTuple):
-    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and after x,
-    and the segments of a packed row. The state after x is None for a bidirectional layer. For a packed row, a line
-    along time keeps a `PackedSaved`."""
+    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and `after`
+    x, whose arrays may be `Grown`, and the segments of a packed row. The state after x is None for a bidirectional
+    layer. For a packed row, a line along time keeps a `PackedSaved`."""
 
     registers: dict[str, Array]
     kept: dict[str, Any]
     lengths: npt.NDArray[np.int64] | None
     before: State
-    state: State
+    after: State
     segments: Segments | None = None
+
+    @property
+    def state(self) -> State:
+        """The state after x."""
+        return _trimmed(self.after)
 
 
 @dataclass(frozen=True)
@@ -694,6 +719,7 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
         one = Call(line, call.ctx.unpacked(group), each(group.of, call.state))
         inputs = _of_group(line.inputs, fixed, _given(line.inputs, values), segments, group)
         result = line.instruction.forward(one, *inputs)
+        one.after = _trimmed(one.after)
         outputs.append(result if len(line.outputs) > 1 else (result,))
         runs.append(one)
     for place, parts in zip(line.outputs, zip(*outputs, strict=True), strict=True):
