@@ -135,7 +135,7 @@ def _system(
         h = g.scan(step, [(N,), (N,)], inputs, bool(direction), exact is not None)
         for one, part in zip(h, (weight * C_re, -weight * C_im), strict=True):
             y = g.op("Add", y, g.dense(one, part))
-    return (y, _lanes(g, *h, N)) if line.settings.get("hidden") else y
+    return (y, _lanes(g, h, N)) if line.settings.get("hidden") else y
 
 
 def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
@@ -164,9 +164,9 @@ def _parts(g: Graph, lanes: str, N: int) -> Names:
     return [g.op("Gather", lanes, g.constant(np.arange(at, 2 * N, 2), np.int64), axis=-1) for at in (0, 1)]
 
 
-def _lanes(g: Graph, re: str, im: str, N: int) -> str:
+def _lanes(g: Graph, parts: Names, N: int) -> str:
     """The inverse of `_parts`."""
-    pairs = g.op("Concat", *(g.op("Unsqueeze", one, g.axes(-1)) for one in (re, im)), axis=-1)
+    pairs = g.op("Concat", *(g.op("Unsqueeze", one, g.axes(-1)) for one in parts), axis=-1)
     return g.op("Reshape", pairs, g.axes(0, 0, 2 * N))
 
 
@@ -197,7 +197,7 @@ def _turning_scan(
         h = [body.op("Add", *pair) for pair in zip(_product(body, now[:2], states), now[2:], strict=True)]
         return h, h
 
-    return _lanes(g, *g.scan(step, [(N,), (N,)], [*transition, *x]), N)
+    return _lanes(g, g.scan(step, [(N,), (N,)], [*transition, *x]), N)
 
 
 def _scan(g: Graph, line: Line, a: str, x: str) -> str:
@@ -603,7 +603,7 @@ def _history(g: Graph, line: Line, h: str, w: Array | None = None, q: str | None
     if angles == "reversed":
         place = g.op("Add", g.op("Unsqueeze", g.places(h), g.axes(1)), g.range(h))
         turn = [g.op("Unsqueeze", one, g.axes(2)) for one in _units(g, line, g.cast(place, np.float64))]
-        h = _lanes(g, *_product(g, turn, _parts(g, h, N)), N)
+        h = _lanes(g, _product(g, turn, _parts(g, h, N)), N)
     rows, age, seen = g.history(h, own["window"], 2 * N)
     age, seen = g.op("Max", age, g.constant(0, np.int64)), g.op("Unsqueeze", seen, g.axes(1))
     turn = [g.constant(1), g.constant(0)]
@@ -631,7 +631,7 @@ def _history(g: Graph, line: Line, h: str, w: Array | None = None, q: str | None
     m_re = g.op("Sub", g.op("MatMul", by[0], re), g.op("MatMul", by[1], im))
     m_im = g.op("Add", g.op("MatMul", by[1], re), g.op("MatMul", by[0], im))
     back = (g.op("Transpose", one, perm=[0, 2, 1, 3]) for one in (m_re, m_im))
-    return _lanes(g, *(g.op("Reshape", one, g.axes(0, 0, N)) for one in back), N)
+    return _lanes(g, [g.op("Reshape", one, g.axes(0, 0, N)) for one in back], N)
 
 
 def _softmax_of(g: Graph, score: str, seen: str, width: int) -> str:

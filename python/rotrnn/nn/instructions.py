@@ -119,22 +119,46 @@ def _blocks(x: Array, width: int) -> list[Array]:
 
 @dataclass(frozen=True)
 class Skip(Instruction):
-    """``y = d * x + b``, by channels: x (I,), d (I,), b (I,) or None."""
+    """``y = d * x + b + z``, by channels: x (I,), d (I,), b (I,) and z (I,) or None."""
 
     reads = ("x",)
-    form = "I; I; I -> I"
+    form = "I; I; I; I -> I"
     parameters = ("d", "b")
 
-    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None) -> Array:
+    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None, z: Array | None = None) -> Array:
         y: Array = d * x
-        return y if b is None else np.add(y, b, out=y)
+        for one in (b, z):
+            if one is not None:
+                y = np.add(y, one, out=y if one.dtype == y.dtype else None)
+        return y
 
-    def backward(self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None) -> tuple[Any, ...]:
-        dd = (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
-        return d * dy, dd, None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+    def backward(
+        self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None, z: None = None
+    ) -> tuple[Any, ...]:
+        db = None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+        return d * dy, _over_steps(dy, x), db, dy
 
-    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None) -> Any:
-        return to("Skip", x, d) if b is None else to("BatchNorm", x, d, np.zeros_like(d), b)
+    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None, z: int | None = None) -> Any:
+        if b is None:
+            return to("Skip", x, d, *(() if z is None else (z,)))
+        y = to("BatchNorm", x, d, np.zeros_like(d), b)
+        return y if z is None else to("Sum", z, y)
+
+
+PARTIAL = 64
+"""Terms of a partial sum of `_over_steps`."""
+
+
+def _over_steps(dy: Array, x: Array) -> Array:
+    """Returns the sums (I,) of dy * x, both (B, T, I), over sequences and steps: partial sums in their dtype, added up
+    in double precision."""
+    rows, width = dy.shape[0] * dy.shape[1], dy.shape[2]
+    whole, (dy, x) = rows // PARTIAL * PARTIAL, (one.reshape(rows, width) for one in (dy, x))
+    total = einsum("ti,ti->i", dy[whole:], x[whole:])
+    if whole:
+        parts = (one[:whole].reshape(-1, PARTIAL, width) for one in (dy, x))
+        total = total + einsum("kti,kti->ki", *parts).sum(0, dtype=np.float64)
+    return total.astype(dy.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -1645,7 +1669,7 @@ class History(Instruction):
         elif held is None:
             m = history_read(self._weights(stored.shape[1] + T, z, w), z, stored, lengths=call.lengths)
         elif w is None:
-            m = call.prepared.read(held)  # type: ignore[attr-defined]  # what `prepare` returned
+            m = call.prepared.read(held)  # what `prepare` returned
         else:
             weights = self._weights(held.shape[1], z, w)[::-1]
             m = (weights * held[:, -len(weights) :]).sum(1, keepdims=True).astype(z.dtype, copy=False)
@@ -1727,25 +1751,34 @@ class History(Instruction):
 
 class AgeWeights:
     """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
-    one more age costs constant time on average."""
+    one more age costs constant time on average. The weights (B, 2, M) of the last step are kept, too."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.newest_last: Array | None = None
+        self.last: Array | None = None
 
     def read(self, held: Array) -> Array:
         """Returns ``sum_m w_m held_m`` (B, 1, N) of states (B, M, N), oldest first, by a real product."""
-        (size, count, N), real, window = held.shape, held.real.dtype, self.history.window
-        known = self.newest_last
-        if known is None or known.shape[1] < count or known.dtype != real:
-            w = self.history._weights(max(count, 2 * count if window is None else 0), held, None)[::-1]
-            self.newest_last = known = np.stack([w.real, w.imag])
-        weights = np.broadcast_to(known[:, known.shape[1] - count :], (size, 2, count))
-        parts = matmul(contiguous(weights), held.view(real)).reshape(size, 2, N, 2)
+        (size, count, N), real = held.shape, held.real.dtype
+        weights = self.last
+        if weights is None or weights.shape != (size, 2, count) or weights.dtype != real:
+            known = self._known(count, held, real)
+            weights = contiguous(np.broadcast_to(known[:, known.shape[1] - count :], (size, 2, count)))
+            self.last = weights
+        parts = matmul(weights, held.view(real)).reshape(size, 2, N, 2)
         m = np.empty((size, 1, N), held.dtype, like=held)
         m.real[:, 0] = parts[:, 0, :, 0] - parts[:, 1, :, 1]
         m.imag[:, 0] = parts[:, 0, :, 1] + parts[:, 1, :, 0]
         return m
+
+    def _known(self, count: int, held: Array, real: Any) -> Array:
+        """Returns the weights (2, M) of at least `count` ages."""
+        known, window = self.newest_last, self.history.window
+        if known is None or known.shape[1] < count or known.dtype != real:
+            w = self.history._weights(max(count, 2 * count if window is None else 0), held, None)[::-1]
+            self.newest_last = known = np.stack([w.real, w.imag])
+        return known
 
 
 @dataclass(frozen=True)

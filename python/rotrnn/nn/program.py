@@ -71,17 +71,17 @@ class Call:
     of `Instruction.prepare`.
     """
 
-    __slots__ = ("after", "ctx", "dafter", "dbefore", "kept", "prepared", "shapes", "state", "stepping", "y")
+    stepping: bool = False
+    prepared: Any = None
+    after: tuple[Any, ...] = ()
+    dafter: tuple[Any, ...] | None = None
+    dbefore: tuple[Any, ...] = ()
+    kept: Any = None
+    y: Any = None
 
     def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
         self.shapes: tuple[Any, ...] = line.shapes
         self.ctx, self.state = ctx, state
-        self.stepping, self.prepared = False, None
-        self.after: tuple[Any, ...] = ()
-        self.dafter: tuple[Any, ...] | None = None
-        self.dbefore: tuple[Any, ...] = ()
-        self.kept: Any = None
-        self.y: Any = None
 
     @property
     def lengths(self) -> npt.NDArray[np.int64] | None:
@@ -403,22 +403,22 @@ class Builder:
 
 
 class Prepared(NamedTuple):
-    """Values that depend on parameters alone: registers, and the prepared values of each line."""
+    """All registers, with values for those that depend on parameters alone, and the prepared values of each line."""
 
-    registers: tuple[Array, ...]
+    registers: tuple[Any, ...]
     lines: tuple[Any, ...]
 
 
 class Grown(NamedTuple):
-    """An array of a state after x with one row for each step, of sequences with `count` (B,) steps. The last rows may
+    """An array of a state after x with one row for each step, of sequences with so many `steps` (B,). The last rows may
     belong to no sequence: the shape of what is saved must not depend on the count."""
 
     rows: Array
-    count: Array
+    steps: Array
 
     def trimmed(self) -> Array:
         """Returns the array, with as many rows as the longest sequence has steps."""
-        most = int(self.count.max(initial=0))
+        most = int(self.steps.max(initial=0))
         return self.rows if most == self.rows.shape[1] else self.rows[:, :most].copy()
 
 
@@ -500,8 +500,9 @@ class Programmed(Recurrent):
     def prepare(self, params: Params) -> Prepared:
         """Returns the values that depend on the parameters alone."""
         program, values = self.begun(params, TRUSTED)
-        fixed = tuple(values[place] for place in program.fixed_outputs)
-        return Prepared(fixed, tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines))
+        return Prepared(
+            tuple(values), tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines)
+        )
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -556,9 +557,7 @@ class Programmed(Recurrent):
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared
-        program, values = self._of_parameters(params)
-        for place, value in zip(program.fixed_outputs, ready.registers, strict=True):
-            values[place] = value
+        program, values = self._program, [*ready.registers]
         values[0] = x_t[:, None]
         after: list[Any] = []
         for line, own, of_line in zip(program.lines, program.split(state), ready.lines, strict=True):
@@ -573,7 +572,7 @@ class Programmed(Recurrent):
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
         given by another module, is a further gradient of `hidden_states`."""
-        ctx = TRUSTED.checked(saved.lengths)
+        ctx = TRUSTED if saved.lengths is None else TRUSTED.checked(saved.lengths)
         program, values = self._of_parameters(params)
         for name, place in program.kept.items():
             values[place] = saved.registers[name]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rotrnn.devices.device import beside
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.instructions import Dense, History, Skip, Sum
+from rotrnn.nn.instructions import Dense, History, Skip
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.listing import Listing
@@ -161,7 +161,7 @@ class WropeMemory(Programmed):
         p = Builder(self)
         w_in, w_out, skip = p(Projected(), *self.shapes)
         m = p(History(self.length, self.form, self.window, counted=False), p(Dense(), p.x, w_in))
-        return p.returns(p(Sum(), p(Dense(), m, w_out), p(Skip(), p.x, skip)))
+        return p.returns(p(Skip(), p.x, skip, None, p(Dense(), m, w_out)))
 
 
 @dataclass(frozen=True)

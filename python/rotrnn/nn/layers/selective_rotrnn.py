@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.nn.instructions import Dense, Skip, Sum, TurningScan
+from rotrnn.nn.instructions import Dense, Skip, TurningScan
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, mask_steps
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.packing import PackedSaved
@@ -119,7 +119,7 @@ class SelectiveRotRNN(Programmed):
         e = p(Dense(), p.x, "W_gamma") if self.gamma == "input" else None
         spread = self.gamma_spread if self.gamma == "random" else 0.0
         h = p(TurningScan(self.window, self.normalise == "bounded", spread, self.site), v, phi, a, "gamma_log", unit, e)
-        return p.returns(p(Sum(), p(Dense(), h, w_out), p(Skip(), p.x, skip)), h=h)
+        return p.returns(p(Skip(), p.x, skip, None, p(Dense(), h, w_out)), h=h)
 
     def report(self, saved: ProgramSaved) -> dict[str, float]:
         h: Any = self.hidden_states(saved)
