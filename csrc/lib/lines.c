@@ -145,6 +145,18 @@ rows copied(reader *r, int64_t i) {
     return to;
 }
 
+rows make_adjacent(reader *r, rows x) {
+    const rows y = make(r, x.width);
+    if (good(r->b)) emit(r->b, OP_TRANSPOSE, y, x)->count = 2;
+    return y;
+}
+rows halves_for(reader *r, rows x) {
+    if (!good(r->b)) return (rows){0, 0};
+    const rows y = rows_for(r, x.width);
+    emit(r->b, OP_TRANSPOSE, y, x)->count = x.width / 2;
+    return y;
+}
+
 int64_t state_for(reader *r, int64_t count) { return take_state(r->b, count, r->b->run->number); }
 
 /* ------------------------------------------------------------------------------------------------ maps of a step */
@@ -471,6 +483,7 @@ static const struct {
     {"TurningScan", read_turning_scan, 6, 6},
     {"Rotary", read_rotary, 1, 1},
     {"Attention", read_attention, 3, 3},
+    {"History", read_history, 1, 3},
     {"Wrope", read_wrope, 1, 1},
     {"Elman", read_elman, 2, 2},
     {"LSTMCells", read_lstm, 2, 2},

@@ -49,11 +49,13 @@ typedef enum {
     OP_PRODUCT,      /* y = x z */
     OP_BONUS,        /* y = (x . z) v in each of `count` heads */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
+    OP_TRANSPOSE,    /* y (n, count) = x (count, n) */
     OP_PLACE,        /* columns of y, from `from` on, = x */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
-    OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count` */
+    OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count`;
+                      * planes are adjacent, or halves if `from`; of the last `window` inputs, or of all */
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
     OP_DPLR_BANK,    /* S4: y from x, the rows of several inputs; `choice` of them drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... rows of x */
@@ -67,14 +69,15 @@ typedef enum {
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] for r and z, w[1] for n, and bias w[2] */
     OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
     OP_ATTENTION,    /* y <- attention of query y in `count` heads, with key x and value z in as many or fewer heads */
-    OP_WROPE,        /* y: planes; y <- the sum of all states, each turned by its age */
-    OP_CONV,         /* y: causal convolution of x, with taps w[0] and bias w[1] */
-    OP_SELECTIVE,    /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
-    OP_SSD,          /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
-    OP_TRAPEZOID,    /* y: like OP_SSD, for Mamba-3; `from` ranks with gains w[0]; lambda t, log a e */
-    OP_HOLD,         /* y: like OP_SSD, for SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, weights */
-    OP_ANGLES,       /* y <- the sums of angles x, less whole turns */
-    OP_UNIT_SCAN,    /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
+    OP_HISTORY,   /* y: planes; y <- the sum of all states, each turned by its age, with weights by w[0] (`count` heads,
+                   * `from` ages), or by queries x if they have a width */
+    OP_CONV,      /* y: causal convolution of x, with taps w[0] and bias w[1] */
+    OP_SELECTIVE, /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
+    OP_SSD,       /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
+    OP_TRAPEZOID, /* y: like OP_SSD, for Mamba-3; `from` ranks with gains w[0]; lambda t, log a e */
+    OP_HOLD,      /* y: like OP_SSD, for SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, weights */
+    OP_ANGLES,    /* y <- the sums of angles x, less whole turns */
+    OP_UNIT_SCAN, /* y = sums over `count` states of Re(w[0] e^{ix} conj(q)); q += z e^{ix}, x: angles */
     OP_TURN, /* turns the first `from` pairs of each `count` numbers of y by angles x of its head; halves if `choice` */
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */
@@ -156,7 +159,7 @@ typedef struct {
     int64_t choice; /* selects a formula */
     bool negative;  /* transitions a are replaced by 2 a - 1 */
     bool half;      /* the matrix of OP_DENSE is in bfloat16 */
-    double eps;     /* of a norm; for OP_WROPE the typical length of a sequence */
+    double eps;     /* of a norm; for OP_HISTORY the typical length of a sequence */
     const void *w[4];
     const iterated *iterated;
 } op;
@@ -165,8 +168,8 @@ typedef struct {
 #define SLOWEST_DECAY 1e-30
 #define FASTEST_DECAY 1e3
 
-/* Angles by age (python/rotrnn/ops/memory.py). */
-enum { WROPE_UNIFORM, WROPE_WARPED, WROPE_BLEND, WROPE_BLEND_PRINTED };
+/* Angles by age (python/rotrnn/ops/memory.py); by the step of a state, warped; none. */
+enum { WROPE_UNIFORM, WROPE_WARPED, WROPE_BLEND, WROPE_BLEND_PRINTED, WROPE_REVERSED, WROPE_NONE };
 
 typedef enum { POOL_NONE, POOL_MEAN, POOL_LAST } pool_kind;
 

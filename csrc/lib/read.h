@@ -63,13 +63,16 @@ rows rows_for(reader *r, int64_t width);
 void give_back(reader *r, rows some);
 /* Room for the line's numbers in a sequence's state. */
 int64_t state_for(reader *r, int64_t count);
+/* A register, or rows for this line only, with planes x (2, N) as adjacent numbers (N, 2), or the other way round. */
+rows make_adjacent(reader *r, rows x);
+rows halves_for(reader *r, rows x);
 /* y <- columns `from` to from + y.width of x. */
 void emit_columns(builder *b, rows y, rows x, int64_t from);
 
 typedef void read_line(reader *r);
 read_line read_system, read_bank, read_turning_scan, read_scan, read_conv; /* recurrences.c */
 read_line read_dplr_bank, read_products;
-read_line read_rotary, read_attention, read_wrope;
+read_line read_rotary, read_attention, read_wrope, read_history;
 read_line read_oscillator_scan, read_selective, read_elman, read_lstm, read_gru, read_ssd, read_delta,
     read_matrix_memory, read_scalar_memory;
 read_line read_turn, read_trapezoid, read_hold, read_permuted_scan, read_unit_scan;

@@ -64,11 +64,13 @@ static const double *output_of(reader *r, int64_t N, int64_t D, double weight) {
 }
 
 /* h <- a h + gain (B x), y = weight Re(C h) + skip x: a (2, N), B (N, D) as two arrays, gain (2, N) or none, skip (D),
- * C (D, N) as two arrays. */
+ * C (D, N) as two arrays. If `hidden`, h is a second output. */
 void read_system(reader *r) {
     const value *const x = steps(r, 0, 1), *const a = fixed(r, 1, 2);
     const int64_t D = x->shape[0], N = a->shape[1], window = window_of(r->b, &r->p);
     const double weight = number_of(r->b, &r->p, "weight");
+    const bool hidden =
+        json_member(r->p.settings, "hidden") && flag_of(r->b, &r->p, "hidden"); /* absent for one output */
     if (!expect(r, N > 0 && N < LARGEST / D && is(a, 0, 2) && r->in[2] && r->in[3] && r->in[5] && r->in[6] && r->in[7]))
         return;
     for (int64_t i = 2; i < 8; i++) {
@@ -87,15 +89,17 @@ void read_system(reader *r) {
     if (!good(r->b)) return;
     emit_dense(r->b, y, planes, computed(w_out), NULL);
     emit(r->b, OP_SKIP, y, x->rows)->w[0] = stored(r->b, doubles(r, r->in[5]), D);
+    if (hidden) (void)make_adjacent(r, planes);
     give_back(r, planes);
 }
 
-/* Planes v (2 N), which become h <- a e^{i angle} h + v, with transitions a (2, N). With decays (H), gamma_log (H) and
+/* Planes v (N, 2), which become h <- a e^{i angle} h + v, with transitions a (2, N). With decays (H), gamma_log (H) and
  * scale (H), a has the modulus 1, that of a step is exp(-exp(gamma_log + decay)), and v is multiplied by scale
- * sqrt(1 - modulus^2), by heads. */
+ * sqrt(1 - modulus^2), by heads. In older files there is no window, and v is (2, N). */
 void read_turning_scan(reader *r) {
     const value *const v = steps(r, 0, 1), *const angles = steps(r, 1, 1), *const a = fixed(r, 2, 2);
-    const int64_t N = a->shape[1];
+    const bool older = !json_member(r->p.settings, "window");
+    const int64_t N = a->shape[1], window = older ? 0 : window_of(r->b, &r->p);
     if (!expect(r, N > 0 && is(a, 0, 2) && is(angles, 0, N) && v->shape[0] / 2 == N && v->shape[0] % 2 == 0)) return;
     const bool decays = r->in[3] || r->in[4] || r->in[5], bounded = flag_of(r->b, &r->p, "bounded");
     const int64_t H = decays ? steps(r, 3, 1)->shape[0] : 1;
@@ -104,7 +108,9 @@ void read_turning_scan(reader *r) {
     if (!good(r->b)) return;
     op *const scan = emit(r->b, OP_TURNING_SCAN, h, angles->rows);
     scan->w[0] = stored(r->b, doubles(r, a), 2 * N);
-    scan->state = state_for(r, 2 * N);
+    scan->window = window;
+    scan->from = older;
+    scan->state = state_for(r, window ? 2 * (window + 1) * 2 * N : 2 * N);
     if (!decays) return;
     scan->z = r->in[3]->rows;
     scan->count = H;
@@ -274,19 +280,49 @@ void read_attention(reader *r) {
     attend->state = take_history(r->b, window, 2 * K);
 }
 
-/* Planes (2 N), which become the sum of all of them so far, each turned by its age. */
+/* Planes (2, N), which become the sum of all of them so far, each turned by its age. */
+static op *emit_history(reader *r, rows planes, int64_t form, int64_t heads) {
+    const int64_t length = integer_of(r->b, &r->p, "length", 1), window = window_of(r->b, &r->p);
+    op *const read = emit(r->b, OP_HISTORY, planes, (rows){0, 0});
+    read->choice = form;
+    read->eps = (double)length;
+    read->count = heads;
+    read->window = window;
+    read->state =
+        take_history(r->b, window, planes.width + 2); /* of each step, and the weight of the age that is new */
+    return read;
+}
+
+/* The line of older files for a sum of planes (2, N). */
 void read_wrope(reader *r) {
     const value *const x = steps(r, 0, 1);
     const int64_t form = choice_of(r->b, &r->p, "form", "uniform warped blend blend_printed");
-    const int64_t length = integer_of(r->b, &r->p, "length", 1), window = window_of(r->b, &r->p);
     if (!expect(r, x->shape[0] % 2 == 0)) return;
     const rows y = make_copy(r, 0);
+    if (good(r->b)) (void)emit_history(r, y, form, 1);
+}
+
+/* Planes h (N, 2), and weights by age w (heads, A), or queries q (N, 2), or none of both. */
+void read_history(reader *r) {
+    const value *const h = steps(r, 0, 1), *const w = r->in[1], *const q = r->in[2];
+    const int64_t form = choice_of(r->b, &r->p, "angles", "uniform warped blend blend_printed reversed none");
+    const int64_t heads = integer_of(r->b, &r->p, "heads", 1), N = h->shape[0] / 2;
+    (void)flag_of(r->b, &r->p, "counted"); /* the library counts the steps of every sequence */
+    if (!expect(r, N * 2 == h->shape[0] && N && N % heads == 0 && !(w && q)) ||
+        (w && !expect(r, is(fixed(r, 1, 2), 0, heads) && w->shape[1] > 0)) ||
+        (q && !expect(r, alike(steps(r, 2, 1), h))))
+        return;
+    const rows planes = halves_for(r, h->rows), queries = q ? halves_for(r, q->rows) : (rows){0, 0};
     if (!good(r->b)) return;
-    op *const read = emit(r->b, OP_WROPE, y, y);
-    read->choice = form;
-    read->eps = (double)length;
-    read->window = window;
-    read->state = take_history(r->b, window, x->shape[0] + 2); /* of each step, and the weight of the age that is new */
+    op *const read = emit_history(r, planes, form, heads);
+    read->x = queries;
+    if (w) {
+        read->from = w->shape[1];
+        read->w[0] = stored(r->b, doubles(r, w), numbers_of(w));
+    }
+    (void)make_adjacent(r, planes);
+    give_back(r, planes);
+    give_back(r, queries);
 }
 
 /* ------------------------------------------------------------------------------------------------------ memories */

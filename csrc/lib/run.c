@@ -174,6 +174,16 @@ static void run_columns(const op *o, const frame *f) {
         copy_row(rows_of(f, o->y) + r * n, rows_of(f, o->x) + r * width + o->from, n);
 }
 
+static void run_transpose(const op *o, const frame *f) {
+    const int64_t width = o->y.width, count = o->count, n = width / count;
+    for (int64_t r = 0; r < f->B * f->n; r++) {
+        real *const y = rows_of(f, o->y) + r * width;
+        const real *const x = rows_of(f, o->x) + r * width;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = 0; k < count; k++) y[i * count + k] = x[k * n + i];
+    }
+}
+
 static void run_place(const op *o, const frame *f) {
     const int64_t n = o->x.width, width = o->y.width;
     for (int64_t r = 0; r < f->B * f->n; r++)
@@ -258,22 +268,50 @@ static decay decay_of(real gamma_log, real added, real scale, bool bounded) {
     return (decay){vmath_exp(-varying), scale * (real)gain};
 }
 
+/* Plane i of a row (2, N). */
+static cplx plane_of(const real *row, int64_t i, int64_t N) { return (cplx){row[i], row[N + i]}; }
+static void set_plane(real *row, int64_t i, int64_t N, cplx z) { row[i] = z.re, row[N + i] = z.im; }
+
+/* A step of a scan over the last L inputs, as in csrc/kernels/window.c, which names P, C and S: step r of its block of
+ * L steps. The state has rows (2, N): P, C, and for each step of a block the sum S of the block before and then its own
+ * input; and its transition. Row s holds the sum that step s - 1 reads. */
+static cplx windowed_step(real *state, cplx a, cplx x, int64_t i, int64_t N, int64_t r, int64_t L) {
+    const int64_t row = 2 * N;
+    real *const inputs = state + 2 * row, *const transitions = inputs + L * row;
+    const cplx none = {0, 0}, one = {1, 0};
+    const cplx P = plane_step(a, plane_of(state, i, N), x), C = cplx_fma(a, plane_of(state + row, i, N), none);
+    const cplx S = r + 1 < L ? plane_of(inputs + (r + 1) * row, i, N) : none;
+    set_plane(state, i, N, P), set_plane(state + row, i, N, C);
+    set_plane(inputs + r * row, i, N, x), set_plane(transitions + r * row, i, N, a);
+    if (r + 1 == L) {
+        cplx sum = none, age = one;
+        for (int64_t s = L - 1; s > 0; s--) {
+            sum = cplx_fma(age, plane_of(inputs + s * row, i, N), sum);
+            age = cplx_fma(plane_of(transitions + s * row, i, N), age, none);
+            set_plane(inputs + s * row, i, N, sum);
+        }
+        set_plane(state, i, N, none), set_plane(state + row, i, N, one);
+    }
+    return cplx_fma(C, S, P);
+}
+
 static void run_turning_scan(const op *o, const frame *f) {
-    const int64_t N = o->y.width / 2, H = most(o->count, 1);
+    const int64_t N = o->y.width / 2, H = most(o->count, 1), L = o->window, apart = pair_apart(2 * N, o->from);
     const real *const a = o->w[0], *const gamma_log = o->w[1], *const scale = o->w[2];
     EACH_STEP(f, b, t) {
-        const int64_t row = b * f->n + t;
+        const int64_t row = b * f->n + t, r = L ? (*steps_read(f, b) + t) % L : 0;
         real *const h = state_of(f, b, o->state), *const y = rows_of(f, o->y) + row * 2 * N;
         const real *const angles = rows_of(f, o->x) + row * N, *const added = rows_of(f, o->z) + row * H;
         for (int64_t i = 0; i < N; i++) {
-            const int64_t head = i / (N / H);
+            const int64_t head = i / (N / H), at = pair_first(i, o->from);
             const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head], o->choice) : (decay){1, 1};
             const real angle = angles[i];
             const cplx turn = {(real)cos((double)angle) * d.modulus, (real)sin((double)angle) * d.modulus};
-            const cplx none = {0, 0}, constant = {a[i], a[N + i]}, x = {d.gain * y[i], d.gain * y[N + i]};
-            const cplx before = {h[i], h[N + i]}, now = plane_step(cplx_fma(constant, turn, none), before, x);
-            h[i] = y[i] = now.re;
-            h[N + i] = y[N + i] = now.im;
+            const cplx none = {0, 0}, moved = cplx_fma(plane_of(a, i, N), turn, none);
+            const cplx x = {d.gain * y[at], d.gain * y[at + apart]};
+            const cplx now = L ? windowed_step(h, moved, x, i, N, r, L) : plane_step(moved, plane_of(h, i, N), x);
+            if (!L) set_plane(h, i, N, now);
+            y[at] = now.re, y[at + apart] = now.im;
         }
     }
 }
@@ -384,37 +422,91 @@ static void run_attention(const op *o, const frame *f) {
 /* The angle of an age, where L is the typical length of a sequence (python/rotrnn/ops/memory.py). */
 static double wrope_angle(double age, double L, int64_t form) {
     const double pi = 3.14159265358979323846;
+    if (form == WROPE_REVERSED || form == WROPE_NONE) return 0;
     if (form == WROPE_UNIFORM) return 2 * pi * age / L;
     if (form == WROPE_WARPED) return 2 * pi * age / (age + L);
     if (age < L) return pi * age / L;
     return pi + pi * (form == WROPE_BLEND ? (age - L) / age : age / (age + 1));
 }
 
-/* y += turn h, of planes */
-static void add_turned(real *restrict y, const real *restrict h, cplx turn, int64_t N) {
-    EACH(i, N) {
+static cplx wrope_turn(int64_t age, double L, int64_t form) {
+    const double angle = wrope_angle((double)age, L, form);
+    return (cplx){(real)cos(angle), (real)sin(angle)};
+}
+
+/* y += turn h, of n of the N planes */
+static void add_turned(real *restrict y, const real *restrict h, cplx turn, int64_t n, int64_t N) {
+    EACH(i, n) {
         const cplx before = {h[i], h[N + i]}, sum = {y[i], y[N + i]}, now = cplx_fma(turn, before, sum);
         y[i] = now.re, y[N + i] = now.im;
     }
 }
 
+static void turn_row(real *y, cplx turn, int64_t n, int64_t N) {
+    EACH(i, n) {
+        const cplx before = {y[i], y[N + i]}, none = {0, 0}, now = cplx_fma(turn, before, none);
+        y[i] = now.re, y[N + i] = now.im;
+    }
+}
+
 /* Rows (2N + 2): row i has the state of a step, and the weight of age i. */
-static void run_wrope(const op *o, const frame *f) {
-    const int64_t N = o->y.width / 2, width = 2 * N + 2;
+static const real *stored_row(const op *o, const real *kept, int64_t i) {
+    return kept + kept_row(o, i) * (o->y.width + 2);
+}
+static cplx age_weight(const op *o, const real *kept, int64_t age) {
+    const real *const weight = kept + age * (o->y.width + 2) + o->y.width;
+    return (cplx){weight[0], weight[1]};
+}
+
+/* The n planes of a head, from its first, of y: the sum of the states up to step k, with weights by age if w. */
+static void sum_history(const op *o, real *y, const real *kept, const real *w, int64_t first, int64_t n, int64_t k) {
+    const int64_t N = o->y.width / 2;
+    for (int64_t i = first_kept(o, k); i <= k; i++) {
+        const cplx turn = age_weight(o, kept, k - i);
+        const real by = w ? w[least(k - i, o->from - 1)] : 1;
+        add_turned(y + first, stored_row(o, kept, i) + first, (cplx){by * turn.re, by * turn.im}, n, N);
+    }
+}
+
+/* The same with the softmax of the products of a query q with the turned states: sums as in `attend`. */
+static void read_history(const op *o, real *y, const real *kept, const real *q, int64_t first, int64_t n, int64_t k) {
+    const int64_t N = o->y.width / 2;
+    const real scale = (real)(1 / sqrt(2 * (double)n));
+    real largest = -(real)INFINITY, total = 0;
+    for (int64_t i = first_kept(o, k); i <= k; i++) {
+        const cplx turn = age_weight(o, kept, k - i);
+        const real *const re = stored_row(o, kept, i) + first, *const im = re + N;
+        const real along = dot(q + first, re, n) + dot(q + N + first, im, n);
+        const real across = dot(q + N + first, re, n) - dot(q + first, im, n);
+        const real score = scale * (turn.re * along + turn.im * across), top = score > largest ? score : largest;
+        const real shrink = vmath_exp(largest - top), share = vmath_exp(score - top);
+        turn_row(y + first, (cplx){shrink, 0}, n, N);
+        add_turned(y + first, re, (cplx){share * turn.re, share * turn.im}, n, N);
+        total = total * shrink + share;
+        largest = top;
+    }
+    turn_row(y + first, (cplx){1 / total, 0}, n, N);
+}
+
+static void run_history(const op *o, const frame *f) {
+    const int64_t N = o->y.width / 2, width = 2 * N + 2, n = N / o->count;
+    const real *const w = o->w[0];
     EACH_STEP(f, b, t) {
-        const int64_t k = *steps_read(f, b) + t;
-        real *const y = rows_of(f, o->y) + (b * f->n + t) * 2 * N, *const kept = history_of(o, f, b);
+        const int64_t k = *steps_read(f, b) + t, row = (b * f->n + t) * 2 * N;
+        real *const y = rows_of(f, o->y) + row, *const kept = history_of(o, f, b);
+        if (o->choice == WROPE_REVERSED) turn_row(y, wrope_turn(k, o->eps, WROPE_WARPED), N, N);
         copy_row(kept + kept_row(o, k) * width, y, 2 * N);
         if (!o->window || k < o->window) {
-            const double angle = wrope_angle((double)k, o->eps, o->choice);
+            const cplx turn = wrope_turn(k, o->eps, o->choice);
             real *const weight = kept + k * width + 2 * N;
-            weight[0] = (real)cos(angle), weight[1] = (real)sin(angle);
+            weight[0] = turn.re, weight[1] = turn.im;
         }
         zero_row(y, 2 * N);
-        for (int64_t i = first_kept(o, k); i <= k; i++) {
-            const real *const weight = kept + (k - i) * width + 2 * N;
-            add_turned(y, kept + kept_row(o, i) * width, (cplx){weight[0], weight[1]}, N);
-        }
+        for (int64_t head = 0; head < o->count; head++)
+            if (o->x.width)
+                read_history(o, y, kept, rows_of(f, o->x) + row, head * n, n, k);
+            else
+                sum_history(o, y, kept, w ? w + head * o->from : NULL, head * n, n, k);
     }
 }
 
@@ -1028,6 +1120,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
+    [OP_TRANSPOSE] = run_transpose,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
     [OP_DECAY_GAIN] = run_decay_gain,
@@ -1041,7 +1134,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
     [OP_ROTARY] = run_rotary,
-    [OP_WROPE] = run_wrope,
+    [OP_HISTORY] = run_history,
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
     [OP_TURNING_SCAN] = run_turning_scan,

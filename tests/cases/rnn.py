@@ -311,7 +311,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
     """One sequence after the other, with its cached rows before its new ones."""
     B, T, D = x.shape
     cap = np.inf if layer.window is None else layer.window - 1
-    keys, values, places, *angles = map(np.array, state)
+    *angles, keys, values, places = map(np.array, state)
     y = np.zeros((B, T, D))
     S = keys.shape[1] + T if layer.window is None else layer.window - 1
     after = np.zeros((2, B, S, keys.shape[2]))
@@ -338,7 +338,7 @@ def attention_reference(layer: Attention, params: Arrays, x: Any, state: Any, le
         last = int(min(places[b] + steps, cap))
         for i, rows in enumerate((k, v)):
             after[i, b, :last] = rows[0, rows.shape[1] - last :]
-    return y, (after[0], after[1], places + (T if lengths is None else np.array(lengths)), *angles)
+    return y, (*angles, after[0], after[1], places + (T if lengths is None else np.array(lengths)))
 
 
 SHAPES = ((2, 8, None), (3, 7, (7, 0, 4)), (1, 0, None))

@@ -74,6 +74,7 @@ static const struct {
     {"Tanh", 1},
     {"LogRadius", 1},
     {"SignedAngles", 2},
+    {"History", 3},
 };
 enum { OP_KINDS = sizeof OPS / sizeof *OPS };
 
@@ -168,13 +169,20 @@ static void say_line(writer *w, input *in, int *next) {
         say(w, ",\"rate\":\"%s\",\"least\":%d", first & 1 ? "softplus" : "rational", second);
     else if (!strcmp(OPS[op].name, "Turn"))
         say(w, ",\"pairs\":\"%s\"", first & 1 ? "adjacent" : "halves");
-    else if (!strcmp(OPS[op].name, "System"))
+    else if (!strcmp(OPS[op].name, "System")) {
         say(w, ",\"window\":%s,\"exact\":%s,\"weight\":%d", first & 1 ? "3" : "null",
             second & 1 ? "[1,0.5,0.25,0.5]" : "null", first);
-    else if (!strcmp(OPS[op].name, "Bank"))
+        if (second & 2) {
+            made = 2;
+            say(w, ",\"hidden\":true");
+        }
+    } else if (!strcmp(OPS[op].name, "Bank"))
         say(w, ",\"window\":%s", first & 1 ? "3" : "null");
     else if (!strcmp(OPS[op].name, "TurningScan"))
-        say(w, ",\"bounded\":%s", first & 1 ? "true" : "false");
+        say(w, ",\"bounded\":%s%s", first & 1 ? "true" : "false",
+            first & 2   ? ",\"window\":2"
+            : first & 4 ? ",\"window\":null"
+                        : "");
     else if (!strcmp(OPS[op].name, "DplrBank"))
         say(w, ",\"drives\":%d", first % 4);
     else if (!strcmp(OPS[op].name, "Products"))
@@ -186,7 +194,11 @@ static void say_line(writer *w, input *in, int *next) {
     else if (!strcmp(OPS[op].name, "Wrope"))
         say(w, ",\"form\":\"%s\",\"length\":%d,\"window\":%s", first & 1 ? "warped" : "blend", first,
             second & 1 ? "2" : "null");
-    else if (strstr(OPS[op].name, "FixedPoint"))
+    else if (!strcmp(OPS[op].name, "History")) {
+        static const char *const angles[] = {"uniform", "warped", "blend", "blend_printed", "reversed", "none"};
+        say(w, ",\"angles\":\"%s\",\"length\":%d,\"window\":%s,\"heads\":%d,\"counted\":true", angles[first % 6],
+            1 + first / 6, second & 1 ? "2" : "null", second / 2 % 4);
+    } else if (strstr(OPS[op].name, "FixedPoint"))
         say_iteration(w, first, second, OPS[op].inputs == 7);
     else if (!strcmp(OPS[op].name, "ScalarMemory"))
         say(w, ",\"forget\":\"%s\"", first & 1 ? "exp" : "sigmoid");

@@ -52,6 +52,13 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "rwkv7": ("rwkv7", {"heads": 2, "rank": 3}),
     "kda": ("kda", {**N, "heads": 2}),
     "gated_delta_net_2": ("gated_delta_net_2", {**N, "heads": 2}),
+    "selective_rotrnn": ("selective_rotrnn", {**N, "heads": 2, "gamma": "input"}),
+    "wrope_memory": ("wrope_memory", {**N, "length": 9}),
+    "wrope_memory, window": ("wrope_memory", {**N, "length": 9, "window": 4, "form": "blend"}),
+    "history of an LRU": ("lru", {**N, "history": {"length": 9, "heads": 2}}),
+    "history of an LSTM": ("lstm", {**N, "history": {"length": 9, "read": "ages", "window": 5, "form": "reversed"}}),
+    "attention": ("attention", {"heads": 6, "kv_heads": 3}),
+    "attention, window": ("attention", {"heads": 2, "rotary": False, "window": 5}),
 }
 PARTS: dict[str, dict[str, Any]] = {
     **{block: {"block": block, "norm": "layer", "final_norm": True} for block in BLOCKS},
@@ -131,7 +138,8 @@ def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> 
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64}
     given = [one for one in session.get_inputs() if one.name.startswith("state_")]
-    state = {one.name: np.zeros([2, *one.shape[1:]], kinds[one.type]) for one in given}
+    sizes = {"batch": 2, "past": 0}
+    state = {one.name: np.zeros([sizes.get(size, size) for size in one.shape], kinds[one.type]) for one in given}
     x, pieces = inputs_of(model, (2, T)), np.array([[9, 0, 14], [5, 8, 2]])
     at, rows = np.zeros(2, int), [[], []]
     for lengths in pieces.T:
@@ -161,9 +169,9 @@ def test_the_file_says_what_it_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layer", "own", "message"), [
-    ("attention", {"heads": 2}, "the model has an Attention, whose Rotary has no form in ONNX here"),
+    ("liquid_s4", N, "the model has a LiquidS4, whose Products has no form in ONNX here"),
     ("lru", {**N, "window": 3}, "an LRU has window=3, expected None"),
-    ("wrope_memory", {**N, "length": 9}, "the model has a WropeMemory, whose Wrope has no form in ONNX here"),
+    ("selective_rotrnn", {**N, "window": 3}, "a SelectiveRotRNN has window=3, expected None"),
     ("s4d", {**N, "window": 3}, "an S4D has window=3, expected None"),
     ("mamba", {**N, "window": 3}, "a Mamba has window=3, expected None"),
 ])  # fmt: skip

@@ -54,10 +54,13 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("rnn", {"d_state": 3, "activation": "tanh"}),
     ("attention", {"heads": 2}),
     ("wrope_memory", {"d_state": 2, "length": 4}),
+    ("lru", {"d_state": 4, "history": {"length": 4, "heads": 2, "window": 3}}),
+    ("lstm", {"d_state": 4, "history": {"length": 4, "heads": 2, "read": "ages", "form": "reversed"}}),
     ("fixed_point", {"d_state": 4, "d_conv": 2, "separate_convs": True, "feedback": ("mixer", "output")}),
     ("bedouin", {"d_state": 2, "mixer": "kronecker", "d_conv": 2}),
     ("fpmamba", {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2}),
     ("selective_rotrnn", {"d_state": 6, "heads": 2, "gamma": "input"}),
+    ("selective_rotrnn", {"d_state": 4, "window": 3}),
     ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2, "selective": ("mixer",)}),
     ("fixed_point", {"d_state": 4, "solver": "direct", "rank": 2, "selective": ()}),
     *(

@@ -87,6 +87,26 @@ CASES = {
     "selective_rotrnn, decays": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "gamma": "input"}),
     "selective_rotrnn, bounded": Case("selective_rotrnn", {"d_state": 6, "gamma": "input", "normalise": "bounded"}),
     "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
+    "selective_rotrnn, window": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "window": 5}),
+    "selective_rotrnn, window and decays": Case(
+        "selective_rotrnn", {"d_state": 8, "heads": 2, "gamma": "input", "window": 8, "selectivity": 1.0}
+    ),
+    "selective_rotrnn, window of one": Case("selective_rotrnn", {"d_state": 6, "window": 1}),
+    **{
+        f"history of {an(layer)}, {own}": Case(layer, {**settings, "history": {"length": 9, **history}})
+        for layer, settings, own, history in (
+            ("lru", LINEAR, "content", {"heads": 5, "window": 6}),
+            ("lru", {**LINEAR, "window": 5}, "sum", {"read": "sum", "window": 30}),
+            ("rotrnn", {"d_state": 15, "heads": 3}, "ages", {"read": "ages", "heads": 3, "window": 12}),
+            ("rope_memory", {**LINEAR, "length": 50}, "blend", {"read": "ages", "form": "blend", "window": 20}),
+            ("selective_rotrnn", {"d_state": 8, "heads": 2}, "content", {"heads": 2, "form": "blend_printed"}),
+            ("lstm", LINEAR, "reversed", {"form": "reversed", "window": 7}),
+            ("slstm", {"d_state": 12, "heads": 3}, "reversed sum", {"read": "sum", "form": "reversed"}),
+            ("min_gru", LINEAR, "ages", {"read": "ages", "form": "none"}),
+            ("fixed_point", {**LINEAR, **TIGHT}, "content", {"form": "uniform", "window": 1}),
+            ("mamba", {"d_state": 5}, "content", {"heads": 3, "window": 9}),
+        )
+    },
     "attention": Case("attention", {"heads": 2}, {"block": "transformer"}),
     "attention, as Griffin's": Case(
         "attention", {"heads": 3, "kv_heads": 1, "rotary": "half", "bias": "out", "window": 6}
@@ -1001,7 +1021,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 
 REFUSED = {
     "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
-    "selective_rotrnn, window": ("selective_rotrnn", {"d_state": 4, "window": 3}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
 }
@@ -1022,7 +1041,7 @@ def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["attention", "wrope_memory"])
+@pytest.mark.parametrize("name", ["attention", "wrope_memory", "history of a min_gru, ages"])
 def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) -> None:
     model, params, x = built(name)
     loaded = Model(saved(tmp_path, model, astype(params, np.float32)))

@@ -342,6 +342,36 @@ def test_memory_is_in_proportion_to_the_file(own: Callable[..., Any], op: str) -
     assert refused(model, params, double).status == librotrnn.NO_MEMORY
 
 
+@pytest.mark.parametrize(
+    ("layer", "own"),
+    [
+        ("wrope_memory", {"d_state": 3, "length": 4, "window": 5}),
+        ("selective_rotrnn", {"d_state": 6, "heads": 3, "gamma": "input"}),
+    ],
+)
+def test_planes_of_older_files_are_halves(layer: str, own: dict[str, Any]) -> None:
+    """All real parts came first. Both round sums of some ten numbers of size one."""
+    model = build_model(ModelSettings(layer, D, 1, norm="layer"), own, head="tagger", n_classes=3, n_features=2)
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    expected = Model(content_of(*contents(model, params))).stream(3).push(drawn())
+    arrays, facts = contents(model, params)
+    lines = facts["program"]["lines"]
+    first = next(i for i, line in enumerate(lines) if line["op"] in ("History", "TurningScan"))
+    scan = lines[first]
+    by_output = {i + 1: line for i, line in enumerate(lines)}
+    into = by_output[scan["in"][0]]
+    out_of = next(line for line in lines[first:] if line["op"] == "Dense" and line["in"][0] == first + 1)
+    halves = np.concatenate([np.arange(at, len(arrays[into["in"][1]]), 2) for at in (0, 1)])
+    arrays["older.in"] = arrays[into["in"][1]][halves]
+    arrays["older.out"] = np.ascontiguousarray(arrays[out_of["in"][1]][:, halves])
+    into["in"][1], out_of["in"][1] = "older.in", "older.out"
+    del scan["window"]
+    if scan["op"] == "History":
+        scan.update(op="Wrope", form=scan.pop("angles"), window=5, **{"in": scan["in"][:1]})
+        del scan["heads"], scan["counted"]
+    np.testing.assert_allclose(Model(content_of(arrays, facts)).stream(3).push(drawn()), expected, rtol=0, atol=1e-13)
+
+
 def test_a_file_without_the_program_is_refused_by_name() -> None:
     model = build_model(ModelSettings("mamba", D, 1), {"d_state": 2}, n_classes=3, n_features=2)
     params = dict(flatten(model.init(np.random.default_rng(0))))

@@ -46,6 +46,20 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pd_ssm": ({**N, "dictionary": 3}, {"glu": "half1"}),
     "rg_lru": ({"heads": 2}, {"block": "griffin", "norm": "rms"}),
     "s5": (N, {"block": "griffin", "norm": "layer", "final_norm": True}),
+    "selective_rotrnn": ({"d_state": 6, "heads": 2, "selectivity": 1.0}, {"norm": "rms"}),
+    "selective_rotrnn, decays": ({"d_state": 6, "heads": 2, "gamma": "input"}, {"glu": "half1"}),
+    "selective_rotrnn, bounded": ({"d_state": 4, "gamma": "input", "normalise": "bounded"}, {}),
+    "wrope_memory": ({**N, "length": 5}, {"glu": "half1"}),
+    "wrope_memory, window": ({**N, "length": 3, "window": 4, "form": "blend"}, {}),
+    "wrope_memory, printed": ({**N, "length": 3, "window": 1, "form": "blend_printed"}, {}),
+    "lru, content": ({**N, "history": {"length": 5, "heads": 2}}, {"norm": "layer"}),
+    "rotrnn, ages": ({"d_state": 6, "history": {"length": 3, "read": "ages", "heads": 3, "form": "uniform"}}, {}),
+    "lstm, ages": ({**N, "history": {"length": 9, "read": "ages", "form": "none", "window": 3}}, {"glu": "half1"}),
+    "mamba, content": ({**N, "history": {"length": 5, "window": 4, "form": "reversed"}}, {"norm": "rms"}),
+    "selective_rotrnn, sum": ({"d_state": 4, "history": {"length": 5, "read": "sum"}}, {"norm": "rms"}),
+    "attention": ({"heads": 4, "kv_heads": 2}, {"block": "transformer", "norm": "layer"}),
+    "attention, window": ({"heads": 2, "rotary": "half", "bias": True, "window": 3}, {}),
+    "attention, selective rope": ({"heads": 2, "rotary": False, "rope_base": 9.0, "rope_bias": True}, {}),
 }
 
 
@@ -178,5 +192,5 @@ def moved_model(layer: str, own: dict[str, Any], settings: dict[str, Any], head:
 def zeros_of(value: Any, batch: int) -> Any:
     """Returns the state before the first step, of an input of a graph."""
     kind = value.type.tensor_type
-    shape = [one.dim_value if one.HasField("dim_value") else batch for one in kind.shape.dim]
+    shape = [one.dim_value or {"batch": batch, "past": 0}[one.dim_param] for one in kind.shape.dim]
     return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))

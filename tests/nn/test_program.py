@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rotrnn.nn.instructions import Affine, Conv, Dense, Product, Rates, Scan, Sigmoid, SiLU, Split, Sum
+from rotrnn.nn.instructions import Affine, Conv, Dense, Product, Rates, Scan, Sigmoid, SiLU, Skip, Split, Sum
 from rotrnn.nn.layer import Array, Context, Params, astype, state_leaves
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
@@ -135,6 +135,39 @@ def test_forward_saves_what_adjoints_read_and_no_more() -> None:
     numbers = sum(one.shape[2] for one in saved.registers.values())
     # x, value, gate, conv(value) and its SiLU, d B C, Delta before and after its softplus, h, h * SiLU(gate)
     assert numbers == D + 4 * D + (1 + 2 + 2) + 2 * D + 2 * D
+
+
+@pytest.mark.parametrize("T", [0, 1, 21, 32, 65])
+def test_sums_over_steps_are_of_all_sequences(T: int) -> None:
+    """Of 0, 3, 63, 96 and 195 products, by partial sums of 64, whose products and sums round 65 times."""
+    layer, rng = Skips(5), np.random.default_rng(T)
+    params = layer.init(rng)
+    x, dy = rng.standard_normal((2, 3, T, 5)).astype(np.float32)
+    _, saved = layer.forward(params, x)
+    dx, dparams, _ = layer.backward(params, saved, dy)
+    products = dy.astype(float) * x
+    assert (abs(dparams["d"] - products.sum((0, 1))) <= 66 * 2.0**-24 * abs(products).sum((0, 1))).all()
+    np.testing.assert_array_equal(dparams["b"], dy.sum((0, 1), dtype=float).astype(np.float32))
+    np.testing.assert_array_equal(dx, params["d"] * dy + dy)
+
+
+@dataclass(frozen=True)
+class Skips(Programmed):
+    """``y = d x + b + x``."""
+
+    about: ClassVar[str] = "a test"
+    paper: ClassVar[str] = "none"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"d": (self.d_model,), "b": (self.d_model,)}
+
+    def init(self, rng: np.random.Generator) -> Any:
+        return astype({name: rng.standard_normal(shape) for name, shape in self.shapes.items()}, np.float32)
+
+    def program(self) -> Program:
+        p = Builder(self)
+        return p.returns(p(Skip(), p.x, "d", "b", p.x))
 
 
 def test_layers_with_programs_are_values() -> None:

@@ -98,20 +98,14 @@ def _mean(g: Graph, x: str, width: int) -> str:
     if not (g.ragged or g.stateful):
         return g.op("ReduceMean", x, g.axes(1), keepdims=0)
     if g.ragged:
-        new = "lengths"
         x = g.op("Where", g.op("Unsqueeze", g.valid(x), g.axes(2)), x, g.constant(0))
-    else:
-        batch = g.op("Shape", x, start=0, end=1)
-        new = g.op("Expand", g.op("Shape", x, start=1, end=2), batch)
-    before, count = g.state(x, (width,)), g.state(x, (), np.int64)
-    after = g.op("Add", count, new)
-    steps, seen = (g.op("Unsqueeze", g.cast(one, g.dtype), g.axes(1)) for one in (new, after))
+    new, count, before = g.steps(x), g.places(x), g.state(x, (width,))
+    steps, seen = (g.op("Unsqueeze", g.cast(one, g.dtype), g.axes(1)) for one in (new, g.op("Add", count, new)))
     least = g.op("Max", seen, g.constant(1))
     total = g.op("ReduceSum", x, g.axes(1), keepdims=0)
     change = g.op("Div", g.op("Sub", total, g.op("Mul", steps, before)), least)
     mean = g.op("Add", before, change)
     g.keep(mean, (width,))
-    g.keep(after, (), np.int64)
     return mean
 
 

@@ -18,8 +18,9 @@ class Graph:
     the surrounding graph. Values are names.
 
     States begin at zero, or, if the graph is `stateful`, are inputs "state_0", "state_1", ... of the graph with the
-    output "next_state_0", ... With `ragged`, the input "lengths" (batch,) int64 says how many steps each sequence has:
-    the states are as after these, and backward in time, too, padding is not read.
+    output "next_state_0", ... A layer that reads all earlier steps has a state with an axis "past", whose size is their
+    number in the pieces before, 0 at first. With `ragged`, the input "lengths" (batch,) int64 says how many steps each
+    sequence has: the states are as after these, and backward in time, too, padding is not read.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Graph:
         self.layer = "model"
         """The layer whose block has the line that is written, for messages."""
         self._valid: str | None = None
+        self._places: str | None = None
 
     def name(self) -> str:
         self.count[0] += 1
@@ -81,7 +83,7 @@ class Graph:
 
     # ---- states ----
 
-    def state(self, like: str, size: Sequence[int], dtype: Any = None) -> str:
+    def state(self, like: str, size: Sequence[int | str], dtype: Any = None) -> str:
         """Returns a state (B, *size) before the first step, for as many sequences as in `like`."""
         if self.stateful:
             self.before.append(self.value(f"state_{len(self.before)}", ["batch", *size], dtype))
@@ -91,18 +93,34 @@ class Graph:
         kind = self.value("", dtype=dtype).type.tensor_type.elem_type
         return self.op("ConstantOfShape", shape, value=self.helper.make_tensor("", kind, [1], [0]))
 
-    def keep(self, value: str, size: Sequence[int], dtype: Any = None) -> None:
+    def keep(self, value: str, size: Sequence[int | str], dtype: Any = None) -> None:
         """Outputs a state after the last step, in the order of `state`."""
         if self.stateful:
             self.after.append(self.value(f"next_state_{len(self.after)}", ["batch", *size], dtype))
             self.named(self.after[-1].name, value)
 
+    def steps(self, x: str) -> str:
+        """Returns the number of valid steps (B,) of x (B, T, ...)."""
+        if self.ragged:
+            return "lengths"
+        return self.op("Expand", self.op("Shape", x, start=1, end=2), self.op("Shape", x, start=0, end=1))
+
+    def places(self, x: str) -> str:
+        """Returns the number of steps (B,) of each sequence before x (B, T, ...): a state, which all layers share."""
+        if self._places is None:
+            self._places = self.state(x, (), np.int64)
+            self.keep(self.op("Add", self._places, self.steps(x)), (), np.int64)
+        return self._places
+
+    def range(self, x: str) -> str:
+        """Returns the numbers (T,) of the steps of x (B, T, ...)."""
+        count = self.op("Squeeze", self.op("Shape", x, start=1, end=2), self.axes(0))
+        return self.op("Range", self.constant(0, np.int64), count, self.constant(1, np.int64))
+
     def valid(self, x: str) -> str:
         """Returns which steps of x (B, T, ...) are valid, (B, T)."""
         if self._valid is None:
-            count = self.op("Squeeze", self.op("Shape", x, start=1, end=2), self.axes(0))
-            steps = self.op("Range", self.constant(0, np.int64), count, self.constant(1, np.int64))
-            self._valid = self.op("Less", steps, self.op("Unsqueeze", "lengths", self.axes(1)))
+            self._valid = self.op("Less", self.range(x), self.op("Unsqueeze", "lengths", self.axes(1)))
         return self._valid
 
     def ends(self, x: str, count: int, padding: int) -> str:
@@ -120,6 +138,31 @@ class Graph:
         whole = self.op("Concat", self.state(x, size, dtype), x, axis=1)
         self.keep(self.ends(whole, count, count), size, dtype)
         return whole
+
+    def history(self, x: str, window: int | None, width: int) -> tuple[str, str, str]:
+        """Returns the steps of x (B, T, width) after the earlier steps that it sees, the last ones of a `window` or
+        all, (B, R, width); the ages (T, R) of these steps at each step of x, negative for later ones; and which of them
+        a step of x sees, (B, T, R)."""
+        places, rows = self.places(x), x
+        if window is not None:
+            rows = self.preceded(x, window - 1, (width,)) if window > 1 else x
+        elif self.stateful:
+            rows = self.op("Concat", self.state(x, ("past", width)), x, axis=1)
+            last = rows
+            if self.ragged:
+                padding = self.op("Sub", "lengths", self.op("Shape", x, start=1, end=2))
+                at = self.op("Add", self.op("Unsqueeze", padding, self.axes(1)), self.range(rows))
+                at = self.op("Max", at, self.constant(0, np.int64))
+                last = self.op("GatherND", rows, self.op("Unsqueeze", at, self.axes(2)), batch_dims=1)
+            self.keep(last, ("past", width))
+        steps, row = self.op("Unsqueeze", self.range(x), self.axes(1)), self.range(rows)
+        before = self.op("Sub", self.op("Shape", rows, start=1, end=2), self.op("Shape", x, start=1, end=2))
+        age = self.op("Sub", self.op("Add", steps, before), row)
+        most = self.op("Add", self.op("Unsqueeze", places, self.axes(1, 2)), steps)
+        if window is not None:
+            most = self.op("Min", most, self.constant(window - 1, np.int64))
+        known = self.op("GreaterOrEqual", age, self.constant(0, np.int64))
+        return rows, age, self.op("And", known, self.op("LessOrEqual", age, most))
 
     def previous(self, x: str, size: Sequence[int], dtype: Any = None) -> str:
         """Returns for each step of x (B, T, *size) the step before it."""

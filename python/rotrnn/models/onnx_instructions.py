@@ -15,6 +15,7 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
+from rotrnn.nn.instructions import FASTEST, SLOWEST
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Line
 
@@ -57,13 +58,18 @@ def _block_dense(g: Graph, line: Line, x: str, w: Array, b: Array | None = None)
 
 
 def _decay_gain(g: Graph, line: Line, x: str) -> str:
-    """1 - e^(2x) = 2 t / (1 + t) with t = tanh(-x), which is 1 at the first step."""
+    """At the first step tanh(-x) is taken as 1."""
     one = g.constant(1)
     shape = g.op("Concat", g.op("Shape", x, start=0, end=2), g.axes(1), axis=0)
     mark = g.op("Expand", g.constant(np.ones(1)), shape)
     later = g.op("Equal", g.previous(mark, (1,)), one)  # the mark before the first step is 0
     t = g.op("Where", later, g.op("Tanh", g.op("Neg", x)), one)
-    return g.op("Sqrt", g.op("Div", g.op("Add", t, t), g.op("Add", t, g.constant(1))))
+    return g.op("Sqrt", _lost(g, t))
+
+
+def _lost(g: Graph, t: str) -> str:
+    """1 - e^{-2x}, from t = tanh(x)."""
+    return g.op("Div", g.op("Add", t, t), g.op("Add", t, g.constant(1)))
 
 
 def _affine(g: Graph, line: Line, x: str) -> str:
@@ -111,7 +117,7 @@ def _system(
     gain: Array | None,
     skip: Array,
     *readouts: Array,
-) -> str:
+) -> Any:
     """If states do not decay, rounding errors do not either: `exact` is the transition in float64."""
     _no_window(line)
     exact, N, weight = line.settings["exact"], a.shape[1], line.settings["weight"]
@@ -123,13 +129,13 @@ def _system(
         h = _rotated(body, re, im, states, now)
         return h, h
 
-    y = g.op("Mul", x, g.constant(skip))
+    y, h = g.op("Mul", x, g.constant(skip)), []
     for direction in range(len(readouts) // 2):
         C_re, C_im = readouts[2 * direction : 2 * direction + 2]
-        h_re, h_im = g.scan(step, [(N,), (N,)], inputs, bool(direction), exact is not None)
-        for h, part in ((h_re, weight * C_re), (h_im, -weight * C_im)):
-            y = g.op("Add", y, g.dense(h, part))
-    return y
+        h = g.scan(step, [(N,), (N,)], inputs, bool(direction), exact is not None)
+        for one, part in zip(h, (weight * C_re, -weight * C_im), strict=True):
+            y = g.op("Add", y, g.dense(one, part))
+    return (y, _lanes(g, h, N)) if line.settings.get("hidden") else y
 
 
 def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
@@ -151,6 +157,47 @@ def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
 def _no_window(line: Line) -> None:
     if line.settings["window"] is not None:
         raise ValueError(f"save_onnx: {an(line.layer)} has window={line.settings['window']}, expected None")
+
+
+def _parts(g: Graph, lanes: str, N: int) -> Names:
+    """The real and the imaginary parts (N,) of complex numbers by pairs (2N,)."""
+    return [g.op("Gather", lanes, g.constant(np.arange(at, 2 * N, 2), np.int64), axis=-1) for at in (0, 1)]
+
+
+def _lanes(g: Graph, parts: Names, N: int) -> str:
+    """The inverse of `_parts`."""
+    pairs = g.op("Concat", *(g.op("Unsqueeze", one, g.axes(-1)) for one in parts), axis=-1)
+    return g.op("Reshape", pairs, g.axes(0, 0, 2 * N))
+
+
+def _product(g: Graph, z: Names, v: Names) -> Names:
+    """z v, of complex numbers by their parts."""
+    re = g.op("Sub", g.op("Mul", z[0], v[0]), g.op("Mul", z[1], v[1]))
+    return [re, g.op("Add", g.op("Mul", z[0], v[1]), g.op("Mul", z[1], v[0]))]
+
+
+def _turning_scan(
+    g: Graph, line: Line, v: str, phi: str, a: Array, e: str | None, gamma_log: Array | None, scale: Array | None
+) -> str:
+    _no_window(line)
+    N = a.shape[1]
+    x = _parts(g, v, N)
+    transition = _product(g, [g.constant(part) for part in a], [g.op(kind, phi) for kind in ("Cos", "Sin")])
+    if e is not None and gamma_log is not None:
+        rate = g.op("Exp", g.op("Add", e, g.constant(gamma_log)))
+        rate = g.op("Clip", rate, g.constant(SLOWEST), g.constant(FASTEST))
+        bounded, of_plane = line.settings["bounded"], g.constant(np.arange(N) * len(gamma_log) // N, np.int64)
+        lost = _lost(g, g.op("Tanh", g.op("Mul", rate, g.constant(0.5)) if bounded else rate))
+        gain = g.op("Mul", lost if bounded else g.op("Sqrt", lost), g.constant(scale))
+        modulus, gain = (g.op("Gather", one, of_plane, axis=-1) for one in (g.op("Exp", g.op("Neg", rate)), gain))
+        transition = [g.op("Mul", one, modulus) for one in transition]
+        x = [g.op("Mul", one, gain) for one in x]
+
+    def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
+        h = [body.op("Add", *pair) for pair in zip(_product(body, now[:2], states), now[2:], strict=True)]
+        return h, h
+
+    return _lanes(g, g.scan(step, [(N,), (N,)], [*transition, *x]), N)
 
 
 def _scan(g: Graph, line: Line, a: str, x: str) -> str:
@@ -205,9 +252,8 @@ def _permuted_scan(g: Graph, line: Line, w: str, m: Array, d: str, x: str) -> st
         d_re, h_re, d_im, h_im = (
             body.op("Slice", one, rows[i], rows[i + 1], rows[1]) for i in (0, 1) for one in (d_t, states[0])
         )
-        re = body.op("Sub", body.op("Mul", d_re, h_re), body.op("Mul", d_im, h_im))
-        im = body.op("Add", body.op("Mul", d_re, h_im), body.op("Mul", d_im, h_re))
-        moved = body.op("MatMul", body.op("Concat", re, im, axis=1), body.op("Transpose", P, perm=[0, 2, 1]))
+        now_at = body.op("Concat", *_product(body, [d_re, d_im], [h_re, h_im]), axis=1)
+        moved = body.op("MatMul", now_at, body.op("Transpose", P, perm=[0, 2, 1]))
         h = body.op("Add", moved, x_t)
         return [h], [h]
 
@@ -365,8 +411,7 @@ def _hold(
         return g.op("Unsqueeze", g.cast(one, np.float64), g.axes(-1))
 
     def product(z: Names, v: Names) -> str:
-        re = g.op("Sub", g.op("Mul", z[0], v[0]), g.op("Mul", z[1], v[1]))
-        return g.op("Concat", re, g.op("Add", g.op("Mul", z[0], v[1]), g.op("Mul", z[1], v[0])), axis=-1)
+        return g.op("Concat", *_product(g, z, v), axis=-1)
 
     size = g.op("Mul", wide(log_a), g.constant(places, np.float64))
     c = g.op("Unsqueeze", _angles(g, theta, line.shapes[3]), g.axes(-1))
@@ -405,19 +450,22 @@ def _turn(g: Graph, line: Line, theta: str, x: str, z: str | None = None) -> Any
 
     def turned(vectors: str, shape: tuple[int, ...]) -> str:
         *more, _, N = shape
-        half = N // 2
         units = [g.op("Reshape", one, g.axes(0, 0, *[1] * len(more), H, A)) for one in (cos, sin)]
-        places = np.arange(2 * A).reshape(A, 2).T if adjacent else np.arange(A) + np.array([[0], [half]])
-        first, second = (g.op("Gather", vectors, g.constant(one, np.int64), axis=-1) for one in places)
-        re = g.op("Sub", g.op("Mul", units[0], first), g.op("Mul", units[1], second))
-        im = g.op("Add", g.op("Mul", units[1], first), g.op("Mul", units[0], second))
-        rest = np.setdiff1d(np.arange(N), places)
-        other = g.op("Gather", vectors, g.constant(rest, np.int64), axis=-1)
-        order = np.argsort(np.concatenate([*places, rest]))
-        return g.op("Gather", g.op("Concat", re, im, other, axis=-1), g.constant(order, np.int64), axis=-1)
+        places = np.arange(2 * A).reshape(A, 2).T if adjacent else np.arange(A) + np.array([[0], [N // 2]])
+        return _turned(g, vectors, units, N, places)
 
     y = turned(x, shapes[1])
     return y if z is None else (y, turned(z, shapes[2]))
+
+
+def _turned(g: Graph, vectors: str, units: Names, N: int, places: Array) -> str:
+    """Vectors (..., N) whose lanes at `places` (2, A), pairs, are multiplied by complex units (..., A)."""
+    pairs = [g.op("Gather", vectors, g.constant(one, np.int64), axis=-1) for one in places]
+    rest = np.setdiff1d(np.arange(N), places)
+    other = g.op("Gather", vectors, g.constant(rest, np.int64), axis=-1)
+    order = np.argsort(np.concatenate([*places, rest]))
+    turned = g.op("Concat", *_product(g, units, pairs), other, axis=-1)
+    return g.op("Gather", turned, g.constant(order, np.int64), axis=-1)
 
 
 def _angles(g: Graph, theta: str, size: tuple[int, ...]) -> str:
@@ -524,6 +572,102 @@ def _scalar_memory(g: Graph, line: Line, x: str, w: Array) -> str:
     return g.scan(step, _sizes(line), [x])[0]
 
 
+# ---- stored histories ----
+
+
+def _units(g: Graph, line: Line, n: str) -> Names:
+    """cos and sin of the angles (python/rotrnn/ops/memory.py) of ages n, which are in float64."""
+    L, pi = (g.constant(one, np.float64) for one in (line.settings["length"], np.pi))
+    form = line.settings["angles"]
+
+    def share(above: str, below: str) -> str:
+        return g.op("Mul", pi, g.op("Div", above, below))
+
+    angle = share(n, L)
+    if form == "uniform":
+        angle = g.op("Add", angle, angle)
+    elif form in ("warped", "reversed"):
+        angle = share(g.op("Add", n, n), g.op("Add", n, L))
+    else:
+        later = share(g.op("Sub", n, L), g.op("Max", n, L))
+        if form == "blend_printed":
+            later = share(n, g.op("Add", n, g.constant(1, np.float64)))
+        angle = g.op("Where", g.op("Less", n, L), angle, g.op("Add", pi, later))
+    return [g.cast(g.op(kind, angle), g.dtype) for kind in ("Cos", "Sin")]
+
+
+def _history(g: Graph, line: Line, h: str, w: Array | None = None, q: str | None = None) -> str:
+    """Sums over states are products of matrices (T, R) of weights p with their rows; p e^{i Delta} has two parts."""
+    own, N = line.settings, line.shapes[0][0] // 2
+    heads, angles = own["heads"], own["angles"]
+    if angles == "reversed":
+        place = g.op("Add", g.op("Unsqueeze", g.places(h), g.axes(1)), g.range(h))
+        turn = [g.op("Unsqueeze", one, g.axes(2)) for one in _units(g, line, g.cast(place, np.float64))]
+        h = _lanes(g, _product(g, turn, _parts(g, h, N)), N)
+    rows, age, seen = g.history(h, own["window"], 2 * N)
+    age, seen = g.op("Max", age, g.constant(0, np.int64)), g.op("Unsqueeze", seen, g.axes(1))
+    turn = [g.constant(1), g.constant(0)]
+    if angles not in ("reversed", "none"):
+        turn = _units(g, line, g.cast(age, np.float64))
+
+    def of_heads(lanes: str) -> Names:
+        parts = (g.op("Reshape", one, g.axes(0, 0, heads, N // heads)) for one in _parts(g, lanes, N))
+        return [g.op("Transpose", one, perm=[0, 2, 1, 3]) for one in parts]
+
+    re, im = of_heads(rows)
+    if q is not None:
+        q_re, q_im = of_heads(q)
+        k_re, k_im = (g.op("Transpose", one, perm=[0, 1, 3, 2]) for one in (re, im))
+        along = g.op("Add", g.op("MatMul", q_re, k_re), g.op("MatMul", q_im, k_im))
+        across = g.op("Sub", g.op("MatMul", q_im, k_re), g.op("MatMul", q_re, k_im))
+        score = g.op("Add", g.op("Mul", turn[0], along), g.op("Mul", turn[1], across))
+        p = _softmax_of(g, score, seen, 2 * N // heads)
+    else:
+        p = g.cast(seen, g.dtype)
+        if w is not None:
+            known = g.op("Min", age, g.constant(w.shape[1] - 1, np.int64))
+            p = g.op("Mul", p, g.op("Gather", g.constant(w), known, axis=1))
+    by = [g.op("Mul", p, one) for one in turn]
+    m_re = g.op("Sub", g.op("MatMul", by[0], re), g.op("MatMul", by[1], im))
+    m_im = g.op("Add", g.op("MatMul", by[1], re), g.op("MatMul", by[0], im))
+    back = (g.op("Transpose", one, perm=[0, 2, 1, 3]) for one in (m_re, m_im))
+    return _lanes(g, [g.op("Reshape", one, g.axes(0, 0, N)) for one in back], N)
+
+
+def _softmax_of(g: Graph, score: str, seen: str, width: int) -> str:
+    scaled = g.op("Div", score, g.constant(np.sqrt(width)))
+    return g.op("Softmax", g.op("Where", seen, scaled, g.constant(-np.inf)), axis=-1)
+
+
+def _rotary(g: Graph, line: Line, x: str) -> str:
+    """Angles are in float64."""
+    own, (D,) = line.settings, line.shapes[0]
+    heads, width = own["heads"], D // own["heads"]
+    pairs = own.get("rotated", width) // 2
+    place = g.op("Add", g.op("Unsqueeze", g.places(x), g.axes(1)), g.range(x))
+    place = g.op("Unsqueeze", g.cast(place, np.float64), g.axes(2, 3))
+    angle = g.op("Mul", place, g.constant(own["base"] ** (-np.arange(pairs) / pairs), np.float64))
+    units = [g.cast(g.op(kind, angle), g.dtype) for kind in ("Cos", "Sin")]
+    vectors = g.op("Reshape", x, g.axes(0, 0, heads, width))
+    return g.op("Reshape", _turned(g, vectors, units, width, np.arange(2 * pairs).reshape(pairs, 2).T), g.axes(0, 0, D))
+
+
+def _attention(g: Graph, line: Line, q: str, k: str, v: str) -> str:
+    """Heads are (G, H / G), so that the heads of a group share keys and values."""
+    (D,), (K,), _ = line.shapes
+    H = line.settings["heads"]
+    P = D // H
+    G = K // P
+    rows, _, seen = g.history(g.op("Concat", k, v, axis=-1), line.settings["window"], 2 * K)
+    halves = (g.op("Slice", rows, g.axes(at), g.axes(at + K), g.axes(2)) for at in (0, K))
+    keys, values = (g.op("Reshape", one, g.axes(0, 0, G, 1, P)) for one in halves)
+    queries = g.op("Transpose", g.op("Reshape", q, g.axes(0, 0, G, H // G, P)), perm=[0, 2, 3, 1, 4])
+    score = g.op("MatMul", queries, g.op("Transpose", keys, perm=[0, 2, 3, 4, 1]))
+    p = _softmax_of(g, score, g.op("Unsqueeze", seen, g.axes(1, 2)), P)
+    mixed = g.op("MatMul", p, g.op("Transpose", values, perm=[0, 2, 3, 1, 4]))
+    return g.op("Reshape", g.op("Transpose", mixed, perm=[0, 3, 1, 2, 4]), g.axes(0, 0, D))
+
+
 def _sizes(line: Line) -> list[tuple[int, ...]]:
     """Returns the sizes of a line's states; a state of a program has no free axes."""
     return [tuple(size or 0 for size in one) for one in line.states]
@@ -564,6 +708,10 @@ RULES: dict[str, Callable[..., Any]] = {
     "Conv": _conv,
     "System": _system,
     "Bank": _bank,
+    "TurningScan": _turning_scan,
+    "History": _history,
+    "Rotary": _rotary,
+    "Attention": _attention,
     "Scan": _scan,
     "OscillatorScan": _oscillator_scan,
     "UnitScan": _unit_scan,

@@ -6,7 +6,7 @@ Shapes are given for a step: x (I,) is an array (B, T, I). Parameters have all t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -18,8 +18,9 @@ from rotrnn._support.text import an
 from rotrnn.devices.device import beside, contiguous, einsum, empty, full
 from rotrnn.nn.layer import BUFFERS, Array, Context, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing, Unlisted
-from rotrnn.nn.program import Call, Instruction, Line, Shape
+from rotrnn.nn.program import Call, Grown, Instruction, Line, Shape
 from rotrnn.nn.scaling import bounded_exp
+from rotrnn.ops.attention import attention, attention_backward, rotary, rotary_backward
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.conv import causal_conv, causal_conv_backward
 from rotrnn.ops.delta import delta_rule, delta_rule_backward
@@ -44,6 +45,7 @@ from rotrnn.ops.pointwise import (
     glu_backward,
     layer_norm,
     layer_norm_backward,
+    mask_padding,
     rms_norm,
     rms_norm_backward,
     sigmoid,
@@ -87,22 +89,6 @@ class Dense(Instruction):
 
 
 @dataclass(frozen=True)
-class ToPlanes(Dense):
-    """`Dense` to complex numbers by pairs, y (2N,). In streams their real parts come first."""
-
-    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
-        return to("Dense", x, np.concatenate([w[0::2], w[1::2]]))
-
-
-@dataclass(frozen=True)
-class FromPlanes(Dense):
-    """`Dense` of complex numbers by pairs, x (2N,). In streams their real parts come first."""
-
-    def emit(self, to: Listing, line: Line, x: int, w: Array, b: Array | None = None) -> Any:
-        return to("Dense", x, np.concatenate([w[:, 0::2], w[:, 1::2]], 1))
-
-
-@dataclass(frozen=True)
 class BlockDense(Instruction):
     """``y = w x + b`` by H blocks: x (H I,), w (H, O, I), b (H O,) or None; block h of y comes from block h of x."""
 
@@ -133,22 +119,46 @@ def _blocks(x: Array, width: int) -> list[Array]:
 
 @dataclass(frozen=True)
 class Skip(Instruction):
-    """``y = d * x + b``, by channels: x (I,), d (I,), b (I,) or None."""
+    """``y = d * x + b + z``, by channels: x (I,), d (I,), b (I,) and z (I,) or None."""
 
     reads = ("x",)
-    form = "I; I; I -> I"
+    form = "I; I; I; I -> I"
     parameters = ("d", "b")
 
-    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None) -> Array:
+    def forward(self, call: Call, x: Array, d: Array, b: Array | None = None, z: Array | None = None) -> Array:
         y: Array = d * x
-        return y if b is None else np.add(y, b, out=y)
+        for one in (b, z):
+            if one is not None:
+                y = np.add(y, one, out=y if one.dtype == y.dtype else None)
+        return y
 
-    def backward(self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None) -> tuple[Any, ...]:
-        dd = (dy * x).sum((0, 1), dtype=np.float64).astype(dy.dtype)
-        return d * dy, dd, None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+    def backward(
+        self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None, z: None = None
+    ) -> tuple[Any, ...]:
+        db = None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
+        return d * dy, _over_steps(dy, x), db, dy
 
-    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None) -> Any:
-        return to("Skip", x, d) if b is None else to("BatchNorm", x, d, np.zeros_like(d), b)
+    def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None, z: int | None = None) -> Any:
+        if b is None:
+            return to("Skip", x, d, *(() if z is None else (z,)))
+        y = to("BatchNorm", x, d, np.zeros_like(d), b)
+        return y if z is None else to("Sum", z, y)
+
+
+PARTIAL = 64
+"""Terms of a partial sum of `_over_steps`."""
+
+
+def _over_steps(dy: Array, x: Array) -> Array:
+    """Returns the sums (I,) of dy * x, both (B, T, I), over sequences and steps: partial sums in their dtype, added up
+    in double precision."""
+    rows, width = dy.shape[0] * dy.shape[1], dy.shape[2]
+    whole, (dy, x) = rows // PARTIAL * PARTIAL, (one.reshape(rows, width) for one in (dy, x))
+    total = einsum("ti,ti->i", dy[whole:], x[whole:])
+    if whole:
+        parts = (one[:whole].reshape(-1, PARTIAL, width) for one in (dy, x))
+        total = total + einsum("kti,kti->ki", *parts).sum(0, dtype=np.float64)
+    return total.astype(dy.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -1019,12 +1029,11 @@ class TurningScan(Instruction):
         return (StateArray("h", (*past, *phi), "complex"),)
 
     def emit(self, to: Listing, line: Line, v: int, phi: int, a: Any, gamma_log: Any, unit: Any, e: Any = None) -> Any:
-        if self.window is not None:
-            raise Unlisted(f"the model has {an(to.layer)} with window={self.window}")
         decays: tuple[Any, ...] = (None, None, None)
         if e is not None:
             a, decays = unit, (e, gamma_log, 1 / self._gain(self._rate(gamma_log)))
-        return to("TurningScan", v, phi, np.stack([a.real, a.imag]), *decays, bounded=self.bounded)
+        arrays = np.stack([a.real, a.imag]), *decays
+        return to("TurningScan", v, phi, *arrays, window=self.window, bounded=self.bounded, shapes=line.shapes)
 
     def forward(
         self, call: Call, v: Array, phi: Array, a: Array, gamma_log: Array, unit: Array, e: Array | None = None
@@ -1644,11 +1653,6 @@ class History(Instruction):
     def prepare(self, h: None, w: Array | None = None, q: None = None) -> AgeWeights | None:
         return AgeWeights(self) if w is None else None
 
-    def emit(self, to: Listing, line: Line, h: int, w: Array | None = None, q: int | None = None) -> Any:
-        if self.counted:
-            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
-        return to("Wrope", h, length=self.length, form=self.angles, window=self.window)
-
     def forward(self, call: Call, h: Array, w: Array | None = None, q: Array | None = None) -> Array:
         z = _planes(h)
         size, T, N = z.shape
@@ -1665,7 +1669,7 @@ class History(Instruction):
         elif held is None:
             m = history_read(self._weights(stored.shape[1] + T, z, w), z, stored, lengths=call.lengths)
         elif w is None:
-            m = call.prepared.read(held)  # type: ignore[attr-defined]  # what `prepare` returned
+            m = call.prepared.read(held)  # what `prepare` returned
         else:
             weights = self._weights(held.shape[1], z, w)[::-1]
             m = (weights * held[:, -len(weights) :]).sum(1, keepdims=True).astype(z.dtype, copy=False)
@@ -1747,25 +1751,202 @@ class History(Instruction):
 
 class AgeWeights:
     """Weights of ages for steps of streaming inference: kept, and doubled in number whenever more are needed, so that
-    one more age costs constant time on average."""
+    one more age costs constant time on average. The weights (B, 2, M) of the last step are kept, too."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.newest_last: Array | None = None
+        self.last: Array | None = None
 
     def read(self, held: Array) -> Array:
         """Returns ``sum_m w_m held_m`` (B, 1, N) of states (B, M, N), oldest first, by a real product."""
-        (size, count, N), real, window = held.shape, held.real.dtype, self.history.window
-        known = self.newest_last
-        if known is None or known.shape[1] < count or known.dtype != real:
-            w = self.history._weights(max(count, 2 * count if window is None else 0), held, None)[::-1]
-            self.newest_last = known = np.stack([w.real, w.imag])
-        weights = np.broadcast_to(known[:, known.shape[1] - count :], (size, 2, count))
-        parts = matmul(contiguous(weights), held.view(real)).reshape(size, 2, N, 2)
+        (size, count, N), real = held.shape, held.real.dtype
+        weights = self.last
+        if weights is None or weights.shape != (size, 2, count) or weights.dtype != real:
+            known = self._known(count, held, real)
+            weights = contiguous(np.broadcast_to(known[:, known.shape[1] - count :], (size, 2, count)))
+            self.last = weights
+        parts = matmul(weights, held.view(real)).reshape(size, 2, N, 2)
         m = np.empty((size, 1, N), held.dtype, like=held)
         m.real[:, 0] = parts[:, 0, :, 0] - parts[:, 1, :, 1]
         m.imag[:, 0] = parts[:, 0, :, 1] + parts[:, 1, :, 0]
         return m
+
+    def _known(self, count: int, held: Array, real: Any) -> Array:
+        """Returns the weights (2, M) of at least `count` ages."""
+        known, window = self.newest_last, self.history.window
+        if known is None or known.shape[1] < count or known.dtype != real:
+            w = self.history._weights(max(count, 2 * count if window is None else 0), held, None)[::-1]
+            self.newest_last = known = np.stack([w.real, w.imag])
+        return known
+
+
+@dataclass(frozen=True)
+class CausalAttention(Instruction):
+    """Attention of queries q (D,) in `heads` heads to keys k and values v (K,), whose heads are as wide and as many or
+    fewer, of the last `window` steps, or of all (`rotrnn.ops.attention`). The first `turning` channels of each head of
+    q and k turn by position (`rotrnn.ops.rotary`). `rotrnn.Attention` has the state.
+    """
+
+    heads: int
+    window: int | None = None
+    turning: int = 0
+    base: float = 10_000.0
+    reads = ("y",)
+
+    def shapes(self, q: Any, k: Any, v: Any) -> tuple[Shape, ...]:
+        width = q[0] // self.heads
+        if len(q) != 1 or q[0] != self.heads * width or len(k) != 1 or k != v or k[0] % width:
+            raise ValueError(f"expected q (D,), k and v (K,), D and K multiples of a width, D / {self.heads}")
+        if self.heads % (k[0] // width) or self.turning > width:
+            raise ValueError(f"expected heads of k that divide {self.heads}, at least {self.turning} wide")
+        return (q,)
+
+    def state(self, q: Any, k: Any, v: Any) -> tuple[StateArray, ...]:
+        rows = None if self.window is None else self.window - 1
+        kept = StateArray("keys", (rows, *k)), StateArray("values", (rows, *v))
+        return *kept, StateArray("places", (), "integer")
+
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        if name.startswith("d"):
+            return
+        keys, values, places = state
+        rows = keys.shape[1]
+        if values.shape[1] != rows:
+            expected = "expected as many of each"
+            raise ValueError(f"{args.op}: {name} has {rows} keys and {values.shape[1]} values, {expected}")
+        if any(not 0 <= kept <= rows for kept in _kept(places, self.window).tolist()):
+            expected = f"expected the number of steps so far, of which {name}.keys has {rows}"
+            raise ValueError(f"{args.op}: {name}.places is {places}, {expected}")
+
+    def emit(self, to: Listing, line: Line, q: int, k: int, v: int) -> Any:
+        turned, width = [q, k], line.shapes[0][0] // self.heads  # type: ignore[index]
+        if self.turning:
+            part: dict[str, Any] = {} if self.turning == width else {"rotated": self.turning}
+            turned = [
+                to("Rotary", one, heads=shape[0] // width, base=self.base, **part, shapes=(shape,))  # type: ignore[index]
+                for one, shape in zip(turned, line.shapes, strict=False)
+            ]
+        return to("Attention", *turned, v, heads=self.heads, window=self.window, shapes=line.shapes)
+
+    def forward(self, call: Call, q: Array, k: Array, v: Array) -> Array:
+        B, T, K = k.shape
+        steps = np.full(B, T) if call.lengths is None else call.lengths
+        kept_keys, kept_values, place = call.state or (*np.zeros((2, B, 0, K), k.dtype, like=k), np.zeros(B, np.int64))
+        past = _kept(place, self.window)
+        if self.turning:
+            q, k = (self._turned(rotary, one, place, q.shape[2] // self.heads) for one in (q, k))
+        keys, values = _append(kept_keys, k, past, call.lengths), _append(kept_values, v, past, call.lengths)
+        each_k, each_v = self._spread(keys, q.shape[2]), self._spread(values, q.shape[2])
+        how: Any = {"heads": self.heads, "lengths": call.lengths, "past": past, "window": self.window}
+        y, norm = attention(q, each_k, each_v, **how)
+        call.kept = q, keys, values, norm, place
+        after: Any = Grown(keys, past + steps), Grown(values, past + steps)
+        if self.window is not None:
+            after = tuple(_last_rows(rows, past + steps, self.window) for rows in (keys, values))
+        elif call.stepping:
+            after = tuple(one.trimmed() for one in after)
+        call.after = *after, place + steps
+        return y
+
+    def backward(self, call: Call, dy: Array, q: None, k: None, v: None) -> tuple[Array, ...]:
+        turned, keys, values, norm, place = call.kept
+        T, D, K, past = turned.shape[1], turned.shape[2], keys.shape[2], _kept(place, self.window)
+        steps = np.full(len(place), T) if call.lengths is None else call.lengths
+        how: Any = {"heads": self.heads, "lengths": call.lengths, "past": past, "window": self.window}
+        given = np.zeros_like(turned) if dy is None else dy
+        grads = attention_backward(given, turned, self._spread(keys, D), self._spread(values, D), call.y, norm, **how)
+        dkeys, dvalues = (self._spread_backward(d, K) for d in (grads.dk, grads.dv))
+        for drows, dlast in zip((dkeys, dvalues), call.dafter or (), strict=False):
+            if dlast is not None:
+                _last_rows_backward(drows, dlast, past + steps, self.window)
+        S = keys.shape[1] - T
+        rows = S if self.window is None else self.window - 1
+        dkept_keys, dk = _append_backward(dkeys, S, rows, past, steps)
+        dkept_values, dv = _append_backward(dvalues, S, rows, past, steps)
+        call.dbefore = dkept_keys, dkept_values, np.zeros(place.shape)
+        dq = grads.dq
+        if self.turning:
+            dq, dk = (self._turned(rotary_backward, d, place, D // self.heads) for d in (dq, dk))
+        return dq, dk, dv
+
+    def _turned(self, turn: Callable[..., Array], x: Array, place: Array, width: int) -> Array:
+        """Returns x (B, T, heads * width) with the turning channels of each head turned by their positions."""
+        heads = x.shape[2] // width
+        if self.turning == width:
+            return turn(x, heads=heads, past=place, base=self.base)
+        y = x.reshape(*x.shape[:2], heads, width).copy()
+        first = contiguous(y[..., : self.turning])
+        part = first.reshape(*x.shape[:2], heads * self.turning)
+        y[..., : self.turning] = turn(part, heads=heads, past=place, base=self.base).reshape(first.shape)
+        return y.reshape(x.shape)
+
+    def _spread(self, rows: Array, D: int) -> Array:
+        """Returns (B, S, D) of keys or values (B, S, K): each head repeated for the heads of queries that read it."""
+        B, S, K = rows.shape
+        if K == D:
+            return rows
+        width = D // self.heads
+        each = empty((B, S, K // width, D // K, width), rows.dtype, like=rows)
+        each[...] = rows.reshape(B, S, K // width, 1, width)
+        return each.reshape(B, S, D)
+
+    def _spread_backward(self, deach: Array, K: int) -> Array:
+        """Adjoint of `_spread`."""
+        B, S, D = deach.shape
+        if K == D:
+            return deach
+        width = D // self.heads
+        drows: Array = deach.reshape(B, S, K // width, D // K, width).sum(3)
+        return drows.reshape(B, S, K)
+
+
+def _kept(places: Array, window: int | None) -> Array:
+    """Returns the number of steps that a state keeps after `places` steps."""
+    return places if window is None else np.minimum(places, window - 1)
+
+
+def _last_rows(rows: Array, count: Array, window: int) -> Array:
+    """Returns the last rows among the first count[b] rows of each sequence b, which a state keeps."""
+    B, _, D = rows.shape
+    last = np.zeros((B, window - 1, D), rows.dtype, like=rows)
+    for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
+        last[b, :kept] = rows[b, end - kept : end]
+    return last
+
+
+def _last_rows_backward(drows: Array, dlast: Array, count: Array, window: int | None) -> None:
+    """Adds the adjoint of `_last_rows` to drows."""
+    for b, (kept, end) in enumerate(zip(_kept(count, window), count, strict=True)):
+        drows[b, end - kept : end] += dlast[b, :kept]
+
+
+def _append(kept: Array, new: Array, past: Array, lengths: Array | None) -> Array:
+    """Returns (B, S + T, D): for each sequence b, past[b] rows of kept (B, S, D), then the valid rows of new (B, T, D),
+    then zeros."""
+    (B, S, D), T = kept.shape, new.shape[1]
+    if S == 0:
+        return mask_padding(new, lengths)
+    steps = np.full(B, T) if lengths is None else lengths
+    rows = empty((B, S + T, D), np.result_type(kept, new), like=new)
+    for b, (before, count) in enumerate(zip(past, steps, strict=True)):
+        rows[b, :before] = kept[b, :before]
+        rows[b, before : before + count] = new[b, :count]
+        rows[b, before + count :] = 0
+    return rows
+
+
+def _append_backward(drows: Array, S: int, kept: int, past: Array, steps: Array) -> tuple[Array, Array]:
+    """Adjoint of `_append`: returns the gradients of kept, with `kept` rows even if it had none, and of new."""
+    B, rows, D = drows.shape
+    dkept = np.zeros((B, kept, D), drows.dtype, like=drows)
+    if S == 0:
+        return dkept, drows  # it is zero where there is no key
+    dnew = np.zeros((B, rows - S, D), drows.dtype, like=drows)
+    for b, (before, count) in enumerate(zip(past, steps, strict=True)):
+        dkept[b, :before] = drows[b, :before]
+        dnew[b, :count] = drows[b, before : before + count]
+    return dkept, dnew
 
 
 @dataclass(frozen=True)
@@ -1793,10 +1974,16 @@ class Inner(Instruction):
     def check_state(self, args: Boundary, name: str, state: Any) -> None:
         self.layer.check_state(args, name, self._whole(state))
 
-    def emit(self, to: Listing, line: Line, x: int, *params: Array) -> int:
-        if self.hidden:
-            raise Unlisted(f"the model has {an(to.layer)}, which has no program")
-        return self.layer.emit(to, self._named(params), x)
+    def emit(self, to: Listing, line: Line, x: int, *params: Array) -> Any:
+        if not self.hidden:
+            return self.layer.emit(to, self._named(params), x)
+        found = self.layer.emitted(to, self._named(params), x)
+        states = self.layer.hidden.name
+        if states not in found:
+            raise Unlisted(
+                f"the model has {an(to.layer)} over {an(type(self.layer).__name__)} without lines for {states}"
+            )
+        return found["y"], found[states]
 
     def prepare(self, x: None, *params: Any) -> Any:
         return None if self.hidden else trusted(self.layer.prepare)(self._named(params))

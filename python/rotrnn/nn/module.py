@@ -195,8 +195,9 @@ class Module(Summarised):
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
                 setattr(cls, name, wrap(method))
-        if nearer(cls, "forward", "emit") or nearer(cls, "step", "emit"):
-            cls.emit = Module.emit  # type: ignore[method-assign]  # the base's lines would compute another function
+        for lines in ("emit", "emitted"):  # the base's lines would compute another function
+            if nearer(cls, "forward", lines) or nearer(cls, "step", lines):
+                setattr(cls, lines, getattr(Module, lines))
         if "__repr__" not in vars(cls):
             cls.__repr__ = Module.__repr__  # type: ignore[method-assign]  # or a dataclass writes its own
 
@@ -208,6 +209,11 @@ class Module(Summarised):
         """Appends its lines for streaming inference (`rotrnn.nn.listing`), and returns the register of its output, for
         the register x of its input. Raises `Unlisted` if it has no such form."""
         raise Unlisted(f"the model has {an(type(self).__name__)}, which has no program")
+
+    def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
+        """Appends its lines as `emit` does, and returns the registers of its output, "y", and, of a layer with a single
+        vector of states (`Recurrent.hidden`), of these as real lanes, "h"."""
+        return {"y": self.emit(to, params, x)}
 
     def summary(self) -> Summary:
         """Returns a table of its parts, their settings, shapes and numbers of parameters (`rotrnn.summary`)."""

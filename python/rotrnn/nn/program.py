@@ -65,22 +65,23 @@ class Call:
     """The data of a call of an instruction beside its inputs: the context, its states, and values kept for its adjoint.
 
     `state` are the arrays of its state before x, None before the first step, and forward sets the arrays after x in
-    `after`. Backward gets the gradients of `after` in `dafter`, None if nothing depends on them, and sets the gradients
-    of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are the shapes of the inputs. In a step of
-    streaming inference, `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
+    `after`; outside of steps these may be `Grown`. Backward gets the gradients of `after` in `dafter`, None if nothing
+    depends on them, and sets the gradients of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are
+    the shapes of the inputs. In a step of streaming inference, `stepping` is true, T is 1, and `prepared` is the result
+    of `Instruction.prepare`.
     """
 
-    __slots__ = ("after", "ctx", "dafter", "dbefore", "kept", "prepared", "shapes", "state", "stepping", "y")
+    stepping: bool = False
+    prepared: Any = None
+    after: tuple[Any, ...] = ()
+    dafter: tuple[Any, ...] | None = None
+    dbefore: tuple[Any, ...] = ()
+    kept: Any = None
+    y: Any = None
 
     def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
         self.shapes: tuple[Any, ...] = line.shapes
         self.ctx, self.state = ctx, state
-        self.stepping, self.prepared = False, None
-        self.after: tuple[Any, ...] = ()
-        self.dafter: tuple[Any, ...] | None = None
-        self.dbefore: tuple[Any, ...] = ()
-        self.kept: Any = None
-        self.y: Any = None
 
     @property
     def lengths(self) -> npt.NDArray[np.int64] | None:
@@ -402,23 +403,47 @@ class Builder:
 
 
 class Prepared(NamedTuple):
-    """Values that depend on parameters alone: registers, and the prepared values of each line."""
+    """All registers, with values for those that depend on parameters alone, and the prepared values of each line."""
 
-    registers: tuple[Array, ...]
+    registers: tuple[Any, ...]
     lines: tuple[Any, ...]
 
 
+class Grown(NamedTuple):
+    """An array of a state after x with one row for each step, of sequences with so many `steps` (B,). The last rows may
+    belong to no sequence: the shape of what is saved must not depend on the count."""
+
+    rows: Array
+    steps: Array
+
+    def trimmed(self) -> Array:
+        """Returns the array, with as many rows as the longest sequence has steps."""
+        most = int(self.steps.max(initial=0))
+        return self.rows if most == self.rows.shape[1] else self.rows[:, :most].copy()
+
+
+def _trimmed(state: Any) -> Any:
+    if isinstance(state, Grown):
+        return state.trimmed()
+    return tuple(map(_trimmed, state)) if isinstance(state, tuple) else state
+
+
 class ProgramSaved(NamedTuple):
-    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and after x,
-    and the segments of a packed row. The state after x is None for a bidirectional layer. For a packed row, a line
-    along time keeps a `PackedSaved`."""
+    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and `after`
+    x, whose arrays may be `Grown`, and the segments of a packed row. The state after x is None for a bidirectional
+    layer. For a packed row, a line along time keeps a `PackedSaved`."""
 
     registers: dict[str, Array]
     kept: dict[str, Any]
     lengths: npt.NDArray[np.int64] | None
     before: State
-    state: State
+    after: State
     segments: Segments | None = None
+
+    @property
+    def state(self) -> State:
+        """The state after x."""
+        return _trimmed(self.after)
 
 
 @dataclass(frozen=True)
@@ -475,8 +500,9 @@ class Programmed(Recurrent):
     def prepare(self, params: Params) -> Prepared:
         """Returns the values that depend on the parameters alone."""
         program, values = self.begun(params, TRUSTED)
-        fixed = tuple(values[place] for place in program.fixed_outputs)
-        return Prepared(fixed, tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines))
+        return Prepared(
+            tuple(values), tuple(line.instruction.prepare(*_given(line.inputs, values)) for line in program.lines)
+        )
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -510,7 +536,7 @@ class Programmed(Recurrent):
 
     def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
         """Appends the lines that depend on the input; values that depend on parameters alone are computed. Returns the
-        registers of the output, "y", and the shown registers."""
+        registers of the output, "y", and the shown registers, "h" as real lanes."""
         program, values = self.begun(to.exact(params))
         values[0] = x
         for line in program.lines:
@@ -524,13 +550,14 @@ class Programmed(Recurrent):
                 )
             for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
-        return {"y": values[program.y], **{name: values[one.place] for name, one in program.shown.items()}}
+        shown = {name: values[one.place] for name, one in program.shown.items()}
+        if "h" in shown and len(program.shown["h"].shape) > 1:
+            shown["h"] = to("Reshape", shown["h"], shape=(self.hidden.lanes,))
+        return {"y": values[program.y], **shown}
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared
-        program, values = self._of_parameters(params)
-        for place, value in zip(program.fixed_outputs, ready.registers, strict=True):
-            values[place] = value
+        program, values = self._program, [*ready.registers]
         values[0] = x_t[:, None]
         after: list[Any] = []
         for line, own, of_line in zip(program.lines, program.split(state), ready.lines, strict=True):
@@ -545,7 +572,7 @@ class Programmed(Recurrent):
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
         given by another module, is a further gradient of `hidden_states`."""
-        ctx = TRUSTED.checked(saved.lengths)
+        ctx = TRUSTED if saved.lengths is None else TRUSTED.checked(saved.lengths)
         program, values = self._of_parameters(params)
         for name, place in program.kept.items():
             values[place] = saved.registers[name]
@@ -691,6 +718,7 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
         one = Call(line, call.ctx.unpacked(group), each(group.of, call.state))
         inputs = _of_group(line.inputs, fixed, _given(line.inputs, values), segments, group)
         result = line.instruction.forward(one, *inputs)
+        one.after = _trimmed(one.after)
         outputs.append(result if len(line.outputs) > 1 else (result,))
         runs.append(one)
     for place, parts in zip(line.outputs, zip(*outputs, strict=True), strict=True):

@@ -64,7 +64,8 @@ class DiagonalRecurrence(LinearRecurrence):
         folding = self.transition(to.exact(params))
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self.directions]
         B = params["B_re"], params["B_im"]
-        return self._emit_system(to, x, folding.a, B, readouts, params["D"], folding.gain, self.weight)
+        y: int = self._emit_system(to, x, folding.a, B, readouts, params["D"], folding.gain, self.weight)
+        return y
 
     def fold(self, params: Params) -> Folded[System]:
         folding = self.transition(params)

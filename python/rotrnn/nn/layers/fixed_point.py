@@ -636,6 +636,9 @@ class FixedPointRNN(Recurrent):
         return y[:, 0], saved.state
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
+        return self.emitted(to, params, x)["y"]
+
+    def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
         N, D, wide, convolved = self.d_state, self.d_model, to.exact(params), {}
         for part in self._convs:
             convolved[part] = emit_convolved(to, params, x, part)
@@ -679,8 +682,7 @@ class FixedPointRNN(Recurrent):
             negative=self.negative,
             direct=self._direct,
         )
-        y: int = to("Skip", shared, params["D"], to("Dense", h, params["C"]))
-        return y
+        return {"y": to("Skip", shared, params["D"], to("Dense", h, params["C"])), "h": h}
 
     def _constants(self, params: Params) -> Params:
         if self._varies("mixer"):

@@ -238,9 +238,17 @@ class LinearRecurrence(Recurrent):
         return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
+        y: int = self._emit_folded(to, params, x)
+        return y
+
+    def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
+        y, h = self._emit_folded(to, params, x, hidden=True)
+        return {"y": y, "h": h}
+
+    def _emit_folded(self, to: Listing, params: Params, x: int, hidden: bool = False) -> Any:
         w_in, a, w_out, skip = self.fold(to.exact(params)).weights
         readouts = [(w[:, 0::2], -w[:, 1::2]) for w in w_out]
-        return self._emit_system(to, x, a, (w_in[0::2], w_in[1::2]), readouts, skip)
+        return self._emit_system(to, x, a, (w_in[0::2], w_in[1::2]), readouts, skip, hidden=hidden)
 
     def _emit_system(
         self,
@@ -252,15 +260,16 @@ class LinearRecurrence(Recurrent):
         skip: Array,
         gain: Array | None = None,
         weight: int = 1,
-    ) -> int:
+        hidden: bool = False,
+    ) -> Any:
         """Appends ``h_t = a * h_{t-1} + gain * (B x_t)``, ``y_t = weight Re(C h_t) + skip * x_t``, with a pair C for
-        each direction."""
+        each direction. Returns y, or y and h as real lanes if `hidden`."""
         exact = None if self.exact is None else [*self.exact.real.tolist(), *self.exact.imag.tolist()]
         gains = None if gain is None else np.stack([gain.real, gain.imag])
         readouts = [part for pair in C for part in pair]
         inputs = np.stack([a.real, a.imag]), *B, gains, skip, *readouts
-        y: int = to("System", x, *inputs, window=self.window, exact=exact, weight=weight)
-        return y
+        more: dict[str, Any] = {"outputs": 2, "hidden": True} if hidden else {}
+        return to("System", x, *inputs, window=self.window, exact=exact, weight=weight, **more)
 
     def hidden_states(self, saved: LinearSaved) -> Array | None:
         return saved.layer.h[0] if isinstance(saved.layer, LinearLayerStates) else None

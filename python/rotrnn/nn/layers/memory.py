@@ -10,7 +10,7 @@ import numpy as np
 
 from rotrnn.devices.device import beside
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.instructions import FromPlanes, History, Skip, Sum, ToPlanes
+from rotrnn.nn.instructions import Dense, History, Skip
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.listing import Listing
@@ -109,7 +109,8 @@ class RopeMemory(LinearRecurrence):
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self._directions()]
-        return self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
+        y: int = self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
+        return y
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
@@ -159,8 +160,8 @@ class WropeMemory(Programmed):
     def program(self) -> Program:
         p = Builder(self)
         w_in, w_out, skip = p(Projected(), *self.shapes)
-        m = p(History(self.length, self.form, self.window, counted=False), p(ToPlanes(), p.x, w_in))
-        return p.returns(p(Sum(), p(FromPlanes(), m, w_out), p(Skip(), p.x, skip)))
+        m = p(History(self.length, self.form, self.window, counted=False), p(Dense(), p.x, w_in))
+        return p.returns(p(Skip(), p.x, skip, None, p(Dense(), m, w_out)))
 
 
 @dataclass(frozen=True)

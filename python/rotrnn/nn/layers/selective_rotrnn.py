@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.nn.instructions import Dense, FromPlanes, Skip, Sum, ToPlanes, TurningScan
+from rotrnn.nn.instructions import Dense, Skip, TurningScan
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, mask_steps
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.packing import PackedSaved
@@ -115,11 +115,11 @@ class SelectiveRotRNN(Programmed):
         the recurrence, each multiplied by the transitions up to the current step."""
         p = Builder(self)
         w_in, a, w_out, skip, unit, w_theta = p(Turned(self.base), "W_theta", *self.base.shapes)
-        phi, v = p(Dense(), p.x, w_theta), p(ToPlanes(), p.x, w_in)
+        phi, v = p(Dense(), p.x, w_theta), p(Dense(), p.x, w_in)
         e = p(Dense(), p.x, "W_gamma") if self.gamma == "input" else None
         spread = self.gamma_spread if self.gamma == "random" else 0.0
         h = p(TurningScan(self.window, self.normalise == "bounded", spread, self.site), v, phi, a, "gamma_log", unit, e)
-        return p.returns(p(Sum(), p(FromPlanes(), h, w_out), p(Skip(), p.x, skip)), h=h)
+        return p.returns(p(Skip(), p.x, skip, None, p(Dense(), h, w_out)), h=h)
 
     def report(self, saved: ProgramSaved) -> dict[str, float]:
         h: Any = self.hidden_states(saved)
