@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,18 +14,26 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     DISCRETISATIONS,
+    check_dt,
     check_steps,
     complex_of,
     hippo_normal,
     input_gain,
     input_gain_backward,
     log_steps,
+    sampled_scan,
+    sampled_scan_backward,
     transition,
     transition_backward,
 )
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import mask_padding
+
+MOST_STATES = 2**21
+"""Complex numbers in an array of states at uneven times, of some channels at once."""
 
 
 class Bank(NamedTuple):
@@ -42,6 +50,16 @@ class S4DSaved(NamedTuple):
     folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
     state: Array | None
+
+
+class S4DSampled(NamedTuple):
+    """Saved for backward at uneven times (`Context.dt`): input, intervals, lengths, states before and after x."""
+
+    u: Array
+    dt: Array
+    lengths: Array | None
+    before: Array | None
+    state: Array
 
 
 def _inverse(n: Array, N: int, denominator: Array) -> Array:
@@ -162,8 +180,10 @@ class S4D(Recurrent):
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, S4DSaved]:
+    ) -> tuple[Array, S4DSaved | S4DSampled]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        if ctx.dt is not None:
+            return self._forward_at(params, x, ctx.dt, ctx.lengths, state)
         folded, L, lengths = self.fold(params), self.window, ctx.lengths
         a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
@@ -172,7 +192,11 @@ class S4D(Recurrent):
         y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
         return y + y_reverse, S4DSaved(folded, (saved, saved_reverse), None)
 
-    def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+    def backward(
+        self, params: Params, saved: S4DSaved | S4DSampled, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        if isinstance(saved, S4DSampled):
+            return self._backward_at(params, saved, dy, dstate)
         folded, directions, _ = saved
         (a, c, skip), u = folded.weights, directions[0].u
         dy = dy.astype(u.dtype, copy=False)
@@ -183,6 +207,77 @@ class S4D(Recurrent):
         other = diagonal_bank_backward(dy, a, c[1], 0 * skip, directions[1], reverse=True)
         dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
         return grads.du + other.du, self.fold_backward(params, folded, dbank), None
+
+    def check_dt(self, args: Boundary) -> None:
+        check_dt(self, args, tied=True)
+
+    def _forward_at(
+        self, params: Params, x: Array, dt: Array, lengths: Array | None, state: Array | None
+    ) -> tuple[Array, S4DSampled]:
+        """Forward at uneven times, for some channels at once. Here the states h include the gain, which depends on the
+        interval; the state before and after x is h divided by the gain of a unit interval."""
+        u = mask_padding(x, lengths)
+        saved = S4DSampled(u, dt, lengths, state, u)
+        BC = self.weight * complex_of(params, "B") * complex_of(params, "C")
+        y, ends = params["D"] * u, []
+        for own in self._channels(u):
+            scan, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(*scan)
+            y[..., own] += einsum("btdn,dn->btd", self._by_channel(h), BC[own]).real
+            ends.append(self._by_channel(hT) / gain)
+        return y, saved._replace(state=np.concatenate(ends, 1))
+
+    def _backward_at(
+        self, params: Params, saved: S4DSampled, dy: Array, dstate: Array | None
+    ) -> tuple[Array, Params, Array]:
+        """Adjoint of `_forward_at`, which computes the states again."""
+        A, (step,) = self._continuous(params)
+        B, C = complex_of(params, "B"), complex_of(params, "C")
+        dy = mask_padding(dy, saved.lengths)
+        du, before = params["D"] * dy, []
+        dA, dBC, dstep = map(np.zeros_like, (A, A, A.real))
+        for own in self._channels(dy):
+            scan, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(*scan)
+            dout = self.weight * dy[..., own]
+            dBC[own] = einsum("btdn,btd->dn", np.conj(self._by_channel(h)), dout)
+            dh = (np.conj((B * C)[own]) * dout[..., None]).reshape(h.shape)
+            dhT = None if dstate is None else (dstate[:, own] / np.conj(gain)).reshape(hT.shape)
+            grads = sampled_scan_backward(dh, dhT, h, *scan)
+            du[..., own] += self._by_channel(grads.dx.real).sum(-1)
+            dA[own], dstep[own] = self._by_channel(grads.dlam), self._by_channel(grads.dstep)
+            dh0, dgain = self._by_channel(grads.dh0), np.zeros_like(gain)
+            before.append(np.conj(gain) * dh0)
+            if saved.before is not None:
+                dgain += (np.conj(saved.before[:, own]) * dh0).sum(0)
+            if dhT is not None:
+                dgain -= (np.conj(saved.state[:, own]) * self._by_channel(dhT)).sum(0)
+            of_gain = input_gain_backward(dgain, self.discretisation, A[own], step[own])
+            dA[own] += of_gain[0]
+            dstep[own] += of_gain[1]
+        dskip = (dy * saved.u).sum((0, 1))
+        dparams = self._gradients(params, dA, [dstep], np.conj(C) * dBC, [np.conj(B) * dBC], dskip)
+        return du, dparams, np.concatenate(before, 1)
+
+    def _scan(self, params: Params, saved: S4DSampled, own: slice) -> tuple[tuple[Any, ...], Array]:
+        """Returns the arguments of `sampled_scan` for some channels, whose states are its lanes, and the gain of a unit
+        interval."""
+        A, (step,) = self._continuous(params)
+        A, step = A[own], step[own]
+        gain = input_gain(self.discretisation, A, step)
+        h0 = None if saved.before is None else (gain * saved.before[:, own]).reshape(len(saved.u), A.size)
+        steps = np.broadcast_to(step, A.shape).reshape(A.size)
+        x = (saved.u[..., own, None] * np.ones_like(A)).reshape(*saved.u.shape[:2], A.size)
+        return (self.discretisation, A.reshape(A.size), steps, saved.dt, x, h0, saved.lengths), gain
+
+    def _channels(self, u: Array) -> list[slice]:
+        """Returns slices of the channels whose states are computed at once."""
+        width = max(1, MOST_STATES // max(1, u.shape[0] * u.shape[1] * self.states))
+        return [slice(at, at + width) for at in range(0, self.d_model, width)]
+
+    def _by_channel(self, lanes: Array) -> Array:
+        """Returns (..., d N) as (..., d, N)."""
+        return lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // self.states, self.states)
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """Returns the bank and, with a window, the impulse response for lags 0, 1, ... L-1, oldest first, (L, D)."""
@@ -227,14 +322,20 @@ class S4D(Recurrent):
         of_gain = input_gain_backward(self.weight * np.conj(B) * dweighted, self.discretisation, A, steps[-1])
         dA += of_gain[0]
         dsteps = [dstep + of_gain[1]] if self.tied else [dstep, of_gain[1]]
+        return self._gradients(params, dA, dsteps, dB, [np.conj(gain * B) * dc for dc in dbank.c], dbank.skip)
+
+    def _gradients(
+        self, params: Params, dA: Array, dsteps: list[Array], dB: Array, dC: list[Array], dskip: Array
+    ) -> Params:
+        """Returns the gradients of the parameters; each of `dsteps` (D, N) is not yet summed over the states."""
+        A, steps = self._continuous(params)
         dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
         for name, step, one in zip(self._steps, steps, dsteps, strict=True):
             dparams[name] = (step * one).sum(1)
         dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
-        for suffix, dc in zip(self.directions, dbank.c, strict=True):
-            dC = np.conj(gain * B) * dc
-            dparams["C_re" + suffix], dparams["C_im" + suffix] = dC.real.copy(), dC.imag.copy()
-        dparams["D"] = dbank.skip
+        for suffix, one in zip(self.directions, dC, strict=True):
+            dparams["C_re" + suffix], dparams["C_im" + suffix] = one.real.copy(), one.imag.copy()
+        dparams["D"] = dskip
         return dparams
 
     def eigenvalues(self, params: Params) -> Array:
