@@ -395,9 +395,7 @@ class Module(Summarised):
         lengths = args.lengths(ctx.lengths)
         return ctx.checked(lengths, None, self._checked_dt(args, ctx, lengths))
 
-    def _checked_dt(
-        self, args: Boundary, ctx: Context, lengths: npt.NDArray[np.int64] | None = None
-    ) -> Array | None:
+    def _checked_dt(self, args: Boundary, ctx: Context, lengths: npt.NDArray[np.int64] | None = None) -> Array | None:
         """Returns the intervals of a context, zero in padding."""
         if ctx.dt is None:
             return None

@@ -14,7 +14,6 @@ import numpy as np
 
 from rotrnn.nn.layer import Array, Params
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 ROUNDING = float(np.finfo(np.float64).eps)
 
@@ -85,45 +84,6 @@ def input_gain_backward(dgain: Array, method: str, lam: Array, step: Array) -> t
     """Adjoint of `input_gain`: returns (dlambda, dstep), both of the broadcast shape."""
     found, z = DISCRETISATIONS[method], lam * step
     return dgain * step * np.conj(found.gain_slope(z)) * step, (dgain * np.conj(found.gain_by_step(z))).real
-
-
-class SampledGrads(NamedTuple):
-    """Gradients of `sampled_scan`: of lam (N,), step (N,), dt (B, T), x (B, T, N) and h0 (B, N)."""
-
-    dlam: Array
-    dstep: Array
-    ddt: Array
-    dx: Array
-    dh0: Array
-
-
-def sampled_scan(
-    method: str, lam: Array, step: Array, dt: Array, x: Array, h0: Array | None, lengths: Array | None
-) -> tuple[Array, Array]:
-    """Returns the states (B, T, N) and the last state (B, N) of ``h' = lam h + x`` at uneven times: step t has the
-    size ``step dt_t``.
-
-    ``h_t = a(lam step dt_t) h_{t-1} + gain(lam step dt_t) x_t`` for lam (N,) complex, step (N,) real, dt (B, T) real,
-    and x (B, T, N), h0 (B, N) complex.
-    """
-    sizes = step * dt[..., None]
-    gain = input_gain(method, lam, sizes).astype(x.dtype, copy=False)
-    return diagonal_scan(transition(method, lam, sizes), gain * x, h0, lengths=lengths, return_state=True)
-
-
-def sampled_scan_backward(
-    dh: Array, dhT: Array | None, h: Array, method: str, lam: Array, step: Array, dt: Array, x: Array,
-    h0: Array | None, lengths: Array | None,
-) -> SampledGrads:  # fmt: skip
-    """Adjoint of `sampled_scan`."""
-    sizes = step * dt[..., None]
-    a, gain = transition(method, lam, sizes), input_gain(method, lam, sizes)
-    found = diagonal_scan_backward(dh, a, h, h0, dhT=dhT, lengths=lengths)
-    of_a = transition_backward(found.da, method, lam, sizes)
-    of_gain = input_gain_backward(found.dx * np.conj(x), method, lam, sizes)
-    dlam, dsizes = (one + other for one, other in zip(of_a, of_gain, strict=True))
-    dstep = (dsizes * dt[..., None]).sum((0, 1))
-    return SampledGrads(dlam.sum((0, 1)), dstep, (dsizes * step).sum(-1), np.conj(gain) * found.dx, found.dh0)
 
 
 def check_dt(layer: Any, args: Boundary, **further: Any) -> None:

@@ -186,9 +186,7 @@ class LinearRecurrence(Recurrent):
         dparams, du = self.fold_call_backward(params, saved.folded, grads.system)
         return _plus(grads.du, du), dparams, None if self.bidirectional else grads.dh0[0]
 
-    def forward_at(
-        self, params: Params, x: Array, dt: Array, ctx: Context, state: State
-    ) -> tuple[Array, LinearSaved]:
+    def forward_at(self, params: Params, x: Array, dt: Array, ctx: Context, state: State) -> tuple[Array, LinearSaved]:
         """Like `forward`, at uneven times (`Context.dt`): of layers whose `check_dt` accepts them."""
         raise NotImplementedError
 

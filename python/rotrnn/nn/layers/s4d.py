@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from rotrnn.nn.layers.continuous import (
     input_gain,
     input_gain_backward,
     log_steps,
-    sampled_scan,
-    sampled_scan_backward,
     transition,
     transition_backward,
 )
@@ -30,9 +28,11 @@ from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.declared import planes
 from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
 
-MOST_STATES = 2**21
+MOST_STATES = 2**18
 """Complex numbers in an array of states at uneven times, of some channels at once."""
 
 
@@ -88,7 +88,8 @@ class S4D(Recurrent):
     Without `tied`, gain has a separate step, ``step_scale exp(log_step_input)``, with the same initial value (the same
     section). With `conjugate`, `d_state` is the number of real lanes per channel: N = d_state / 2 complex states
     are kept, and each also represents its conjugate. Without, N = d_state is the number of complex states (2N real
-    lanes), and ``y = Re(C h) + D u``.
+    lanes), and ``y = Re(C h) + D u``. With `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t =
+    Delta dt_t``.
 
     The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is folded into the readout. With
     ``window=L`` each filter depends only on the last L inputs, the state is the previous L-1 inputs, (B, L-1, D), and a
@@ -212,18 +213,18 @@ class S4D(Recurrent):
         check_dt(self, args, tied=True)
 
     def _forward_at(
-        self, params: Params, x: Array, dt: Array, lengths: Array | None, state: Array | None
+        self, params: Params, x: Array, intervals: Array, lengths: Array | None, state: Array | None
     ) -> tuple[Array, S4DSampled]:
         """Forward at uneven times, for some channels at once. Here the states h include the gain, which depends on the
         interval; the state before and after x is h divided by the gain of a unit interval."""
         u = mask_padding(x, lengths)
-        saved = S4DSampled(u, dt, lengths, state, u)
-        BC = self.weight * complex_of(params, "B") * complex_of(params, "C")
-        y, ends = params["D"] * u, []
+        saved = S4DSampled(u, intervals.astype(u.dtype, copy=False), lengths, state, u)  # its state follows
+        readout = self._readout(complex_of(params, "B") * complex_of(params, "C"))
+        y, ends, method = params["D"] * u, [], self.discretisation
         for own in self._channels(u):
-            scan, gain = self._scan(params, saved, own)
-            h, hT = sampled_scan(*scan)
-            y[..., own] += einsum("btdn,dn->btd", self._by_channel(h), BC[own]).real
+            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
+            y[..., own] += einsum("btdn,dn->btd", planes(self._by_channel(h)), readout[own])
             ends.append(self._by_channel(hT) / gain)
         return y, saved._replace(state=np.concatenate(ends, 1))
 
@@ -234,16 +235,16 @@ class S4D(Recurrent):
         A, (step,) = self._continuous(params)
         B, C = complex_of(params, "B"), complex_of(params, "C")
         dy = mask_padding(dy, saved.lengths)
-        du, before = params["D"] * dy, []
-        dA, dBC, dstep = map(np.zeros_like, (A, A, A.real))
+        du, before, method, lengths = params["D"] * dy, [], self.discretisation, saved.lengths
+        readout = self._readout(B * C)
+        dA, dstep, dreadout = map(np.zeros_like, (A, A.real, readout))
         for own in self._channels(dy):
-            scan, gain = self._scan(params, saved, own)
-            h, hT = sampled_scan(*scan)
-            dout = self.weight * dy[..., own]
-            dBC[own] = einsum("btdn,btd->dn", np.conj(self._by_channel(h)), dout)
-            dh = (np.conj((B * C)[own]) * dout[..., None]).reshape(h.shape)
+            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
+            dreadout[own] = einsum("btdn,btd->dn", planes(self._by_channel(h)), dy[..., own])
+            dh = (readout[own] * dy[..., own, None]).view(h.dtype).reshape(h.shape)
             dhT = None if dstate is None else (dstate[:, own] / np.conj(gain)).reshape(hT.shape)
-            grads = sampled_scan_backward(dh, dhT, h, *scan)
+            grads = sampled_scan_backward(dh, lam, steps, dt, x, h, h0, dhT=dhT, method=method, lengths=lengths)
             du[..., own] += self._by_channel(grads.dx.real).sum(-1)
             dA[own], dstep[own] = self._by_channel(grads.dlam), self._by_channel(grads.dstep)
             dh0, dgain = self._by_channel(grads.dh0), np.zeros_like(gain)
@@ -252,23 +253,30 @@ class S4D(Recurrent):
                 dgain += (np.conj(saved.before[:, own]) * dh0).sum(0)
             if dhT is not None:
                 dgain -= (np.conj(saved.state[:, own]) * self._by_channel(dhT)).sum(0)
-            of_gain = input_gain_backward(dgain, self.discretisation, A[own], step[own])
+            of_gain = input_gain_backward(dgain, method, A[own], step[own])
             dA[own] += of_gain[0]
             dstep[own] += of_gain[1]
-        dskip = (dy * saved.u).sum((0, 1))
+        dBC, dskip = np.conj(self.weight * dreadout.view(A.dtype)), (dy * saved.u).sum((0, 1))
         dparams = self._gradients(params, dA, [dstep], np.conj(C) * dBC, [np.conj(B) * dBC], dskip)
         return du, dparams, np.concatenate(before, 1)
 
-    def _scan(self, params: Params, saved: S4DSampled, own: slice) -> tuple[tuple[Any, ...], Array]:
-        """Returns the arguments of `sampled_scan` for some channels, whose states are its lanes, and the gain of a unit
-        interval."""
+    def _readout(self, BC: Array) -> Array:
+        """Returns the weights (D, 2N) of the real lanes of the states in an output."""
+        weights: Array = planes(np.conj(self.weight * BC))
+        return weights
+
+    def _scan(
+        self, params: Params, saved: S4DSampled, own: slice
+    ) -> tuple[Array, Array, Array, Array, Array | None, Array]:
+        """Returns the arguments (lam, step, dt, x, h0) of `sampled_scan` for some channels, whose states are its lanes,
+        and the gain of a unit interval."""
         A, (step,) = self._continuous(params)
         A, step = A[own], step[own]
         gain = input_gain(self.discretisation, A, step)
         h0 = None if saved.before is None else (gain * saved.before[:, own]).reshape(len(saved.u), A.size)
         steps = np.broadcast_to(step, A.shape).reshape(A.size)
         x = (saved.u[..., own, None] * np.ones_like(A)).reshape(*saved.u.shape[:2], A.size)
-        return (self.discretisation, A.reshape(A.size), steps, saved.dt, x, h0, saved.lengths), gain
+        return A.reshape(A.size), steps, saved.dt, x, h0, gain
 
     def _channels(self, u: Array) -> list[slice]:
         """Returns slices of the channels whose states are computed at once."""

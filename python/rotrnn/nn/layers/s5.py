@@ -16,8 +16,6 @@ from rotrnn.nn.layers.continuous import (
     input_gain,
     input_gain_backward,
     log_steps,
-    sampled_scan,
-    sampled_scan_backward,
     transition,
     transition_backward,
 )
@@ -28,6 +26,7 @@ from rotrnn.ops.declared import complex_of, planes
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerStates, System
 from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
 
 READOUTS = ("trunc_standard_normal", "lecun_normal", "complex_normal")
 CLIPPED = -1e-4
@@ -43,7 +42,8 @@ class S5(DiagonalRecurrence):
     zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``. With `step_scale` 2 a trained
     model can be applied to data sampled at half the rate. With `conjugate`, `d_state` is the number of real lanes:
     N = d_state / 2 complex states are kept, each also represents its conjugate, and ``y = 2 Re(C h) + D * u``. Without,
-    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``.
+    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``. With
+    `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t = Delta dt_t`` (section 6.3).
 
     Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A
     bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters.
@@ -137,30 +137,33 @@ class S5(DiagonalRecurrence):
     def check_dt(self, args: Boundary) -> None:
         check_dt(self, args)
 
-    def forward_at(
-        self, params: Params, x: Array, dt: Array, ctx: Context, state: State
-    ) -> tuple[Array, LinearSaved]:
+    def forward_at(self, params: Params, x: Array, dt: Array, ctx: Context, state: State) -> tuple[Array, LinearSaved]:
         lam, step = self._continuous(params)
         folded = self.fold_weights(params, DiagonalFolding(lam, np.ones_like(step)))  # gain follows from dt
         w_in, _, w_out, skip = folded.weights
         u = mask_padding(x, ctx.lengths)
         v = _complex(dense(u, w_in))
-        h, hT = sampled_scan(self.discretisation, lam, step, dt, v, state, ctx.lengths)
+        dt = dt.astype(v.real.dtype, copy=False)
+        h, hT = sampled_scan(
+            lam, step, dt, v, state, method=self.discretisation, lengths=ctx.lengths, return_state=True
+        )
         y = skip * u + dense(planes(h), w_out[0])
         return y, LinearSaved(folded, LinearLayerStates(u, state, ctx.lengths, h[None], v=v), hT, dt=dt)
 
     def backward_at(
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State, dh: Array | None
     ) -> tuple[Array, Params, State]:
-        assert isinstance(saved.layer, LinearLayerStates) and saved.dt is not None and saved.layer.v is not None
+        assert isinstance(saved.layer, LinearLayerStates)
         u, h0, lengths, h, _, v, _ = saved.layer
+        assert v is not None
+        assert saved.dt is not None
         lam, step = self._continuous(params)
         w_in, _, w_out, skip = saved.folded.weights
         dy = mask_padding(dy, lengths)
         dout, dw_out, _ = dense_backward(dy, planes(h[0]), w_out[0])
         dstates = _complex(dout) if dh is None else _complex(dout) + dh
         grads = sampled_scan_backward(
-            dstates, dstate, h[0], self.discretisation, lam, step, saved.dt, v, h0, lengths
+            dstates, lam, step, saved.dt, v, h[0], h0, dhT=dstate, method=self.discretisation, lengths=lengths
         )
         du, dw_in, _ = dense_backward(planes(grads.dx), u, w_in)
         dsystem = System(dw_in, lam, dw_out[None], (dy * u).sum((0, 1)))
