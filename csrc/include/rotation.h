@@ -18,9 +18,9 @@ ROT_INLINE double within_half_turn(double c) {
     return least > ROT_PI ? ROT_PI : least;
 }
 
-/* (cos c, sin c), |c| <= pi, from the half angle: sin r = r + r w s(w) and cos r = 1 + w k(w) with w = r^2, r = c / 2.
+/* cos and sin of r = c / 2, |c| <= pi: sin r = r + r w s(w) and cos r = 1 + w k(w) with w = r^2, r = c / 2.
  * s and k are Chebyshev interpolants on |r| <= pi / 2; errors of sin r and cos r 9e-10 (float), 3e-20 (double). */
-ROT_INLINE cplx unit_of(real c) {
+ROT_INLINE cplx half_unit_of(real c) {
     const real r = c / 2, w = r * r;
 #if ROT_DOUBLE
     real s = -0x1.275efdfb3f368p-57, k = -0x1.5dc6b1f3dde1cp-53;
@@ -39,8 +39,13 @@ ROT_INLINE cplx unit_of(real c) {
     s = s * w + 0x1.11111p-7f, k = k * w + 0x1.555552p-5f;
     s = s * w - 0x1.555556p-3f, k = k * w - 0.5f;
 #endif
-    const real sine = r + r * (w * s), cosine = 1 + w * k;
-    const cplx unit = {1 - 2 * sine * sine, 2 * sine * cosine};
+    const cplx half = {1 + w * k, r + r * (w * s)};
+    return half;
+}
+
+/* (cos c, sin c), |c| <= pi */
+ROT_INLINE cplx unit_of(real c) {
+    const cplx half = half_unit_of(c), unit = {1 - 2 * half.im * half.im, 2 * half.im * half.re};
     return unit;
 }
 

@@ -213,6 +213,9 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("oscillator_scan", "return_state"): lambda flag: ops.oscillator_scan(
             np.ones((2, 2, 4)), np.ones((2, 4)), X, return_state=flag
         ),
+        ("sampled_scan", "return_state"): lambda flag: ops.sampled_scan(
+            1j * np.ones(4), np.ones(4), np.ones(X.shape[:2]), 1j * X, return_state=flag
+        ),
         ("selective_scan", "return_carries"): lambda flag: ops.selective_scan(*select, return_carries=flag),
         ("selective_scan", "return_state"): lambda flag: ops.selective_scan(*select, return_state=flag),
         ("selective_scan", "reverse"): lambda flag: ops.selective_scan(*select, reverse=flag),

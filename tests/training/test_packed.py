@@ -189,7 +189,7 @@ def test_a_packed_run_learns_ends_and_is_resumed(tmp_path: Path, monkeypatch: py
     found = train(recipe, tmp_path / "run", progress=False)
     assert found["steps"] == 12
     calls, packed = [], Batch.packed
-    monkeypatch.setattr(Batch, "packed", lambda batch, stepwise: calls.append(batch) or packed(batch, stepwise))
+    monkeypatch.setattr(Batch, "packed", lambda batch, *how: calls.append(batch) or packed(batch, *how))
     ((_, again),) = reevaluate(Run(tmp_path / "run"), split="test", checkpoint="last")
     assert again == found["test"]["last"]
     assert len(calls) == 5  # of 30 sequences, 6 at a time
@@ -207,14 +207,16 @@ def test_runs_from_before_the_setting_have_their_digest() -> None:
 
 def test_sequences_of_one_length_are_left_as_they_are() -> None:
     batch = Batch(np.zeros((2, 3), int), np.zeros(2, int), None)
-    assert batch.packed(False) == (*batch, None)
+    assert batch.packed(False) == (*batch, None, None)
 
 
 def test_a_row_has_the_sequences_in_order() -> None:
     batch = Batch(np.arange(10).reshape(2, 5), -np.arange(10).reshape(2, 5), np.array([2, 4]))
-    inputs, labels, lengths, cu_seqlens = batch.packed(True)
+    inputs, labels, lengths, cu_seqlens, dt = batch.packed(True, np.arange(10).reshape(2, 5))
     assert inputs.tolist() == [[0, 1, 5, 6, 7, 8]] == (-labels).tolist()
     assert lengths is None
+    assert dt is not None
+    assert dt.tolist() == inputs.tolist()
     assert cu_seqlens is not None
     assert cu_seqlens.tolist() == [0, 2, 6]
     pairs = Batch(np.arange(8).reshape(2, 2, 2), np.zeros(2, int), np.array([[2, 1], [0, 2]]))

@@ -42,9 +42,12 @@ class Engine(ABC):
     tokens: Any
 
     @abstractmethod
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
+    def push(
+        self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool, dt: Array | None = None
+    ) -> Array:
         """Returns the logits after reading x (B,) or (B, F) if it is `one` step, else (B, T) or (B, T, F): of all
-        steps, or of the `last` of each sequence. The caller has checked the shape."""
+        steps, or of the `last` of each sequence. The caller has checked the shape. `dt` (B, T) are intervals, only for
+        the engine "python"."""
 
     @abstractmethod
     def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
@@ -85,7 +88,9 @@ class CEngine(Engine):
         self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
         self.unsettled = 0
 
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
+    def push(
+        self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool, dt: Array | None = None
+    ) -> Array:
         B, outputs = self.batch, self.outputs
         self.model.bind_sizes(args)
         x = self.model.check_input(args, "inputs", x[:, None] if one else x)
@@ -168,10 +173,15 @@ class PythonEngine(Engine):
     def state_of(self, sequence: int) -> State:
         return each(lambda one: one[sequence : sequence + 1].copy(), self.state)
 
-    def push(self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool) -> Array:
+    def push(
+        self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool, dt: Array | None = None
+    ) -> Array:
         stack, head = (None, None) if self.state is None else self.state
         try:
-            y, stack, steps = self._step(args, x, stack) if one else self._chunk(args, x, lengths, stack)
+            if one and dt is None:
+                y, stack, steps = self._step(args, x, stack)
+            else:
+                y, stack, steps = self._chunk(args, x[:, None] if one else x, lengths, stack, dt)
         except (TypeError, ValueError) as error:
             rename(error, "embedding: ids", f"{args.op}: inputs")
             raise
@@ -194,13 +204,13 @@ class PythonEngine(Engine):
         return (y if model.norm is None else model.norm.forward(params["norm"], y, TRUSTED)[0]), state, None
 
     def _chunk(
-        self, args: Boundary, x: Array, lengths: npt.ArrayLike | None, state: State
+        self, args: Boundary, x: Array, lengths: npt.ArrayLike | None, state: State, dt: Array | None
     ) -> tuple[Array, State, Int64 | None]:
         """Returns (the head's input (B, T, D), state of the stack, checked lengths) after a chunk."""
         model = self.model
         model.bind_sizes(args)
         x = model.check_input(args, "inputs", x)
-        ctx = model.check_context(args, Context(lengths))  # type: ignore[arg-type]  # checked here
+        ctx = model.check_context(args, Context(lengths, dt=dt))  # type: ignore[arg-type]  # checked here
         y, saved = model.encode(self.params, x, ctx, state)
         state = saved[1].state
         if any(one is None for one in state):

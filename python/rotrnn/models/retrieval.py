@@ -82,6 +82,9 @@ class Retrieval(SequenceModel):
         args.bind("B", B, "the pairs")  # there is an output for each
         return checked
 
+    def check_dt(self, args: Boundary) -> None:
+        raise NotImplementedError(f"{args.op}: got dt, which a model of pairs does not support")
+
     def output_sizes(self, args: Boundary) -> Sizes:
         sizes = dict(super().output_sizes(args))
         return tuple((sizes | {"B": sizes["segments"] // 2} if "segments" in sizes else sizes).items())

@@ -127,7 +127,14 @@ class Stream:
             raise ValueError(f"Stream.reset: which has shape {mask.shape}, expected (B={self.batch},)")
         self._engine.reset(mask)
 
-    def push(self, inputs: npt.ArrayLike, lengths: npt.ArrayLike | None = None, *, last: bool = False) -> Array:
+    def push(
+        self,
+        inputs: npt.ArrayLike,
+        lengths: npt.ArrayLike | None = None,
+        *,
+        dt: npt.ArrayLike | None = None,
+        last: bool = False,
+    ) -> Array:
         """Reads the next token of each sequence, or the next chunk of tokens.
 
         Parameters
@@ -135,6 +142,9 @@ class Stream:
         inputs : (B,) token ids or (B, F) features of one step; (B, T) or (B, T, F) of a chunk
         lengths : (B,) integers in [0, T], optional
             With a chunk: the number of valid steps of each sequence.
+        dt : (B,) of one step, (B, T) of a chunk, optional
+            Intervals since the step before, for samples at uneven times (`rotrnn.Context`). Only with the engine
+            "python", and layers in continuous time.
         last : bool
             From a tagger, return only the logits of each sequence's last step, which is faster; zero if it has none.
 
@@ -148,6 +158,8 @@ class Stream:
         ------
         ValueError
             The shape does not fit.
+        NotImplementedError
+            The engine or a layer does not take `dt`.
         """
         args = Boundary("Stream.push")
         F = self._features
@@ -161,8 +173,17 @@ class Stream:
         one, last = x.ndim == steps, args.flag("last", last)
         if one and lengths is not None:
             raise ValueError("Stream.push: got lengths with a single step, expected lengths only with a chunk")
+        if dt is not None:
+            if self.engine != "python":
+                what = f"Stream.push: got dt, which the engine {self.engine!r} does not support"
+                raise NotImplementedError(f"{what}, expected a stream with engine='python'")
+            args.bind("B", self.batch, "the stream")
+            if not one:
+                args.bind("T", x.shape[1], "inputs")
+            dt = args.array("dt", dt, "B" if one else "B T")
+            dt = dt[:, None] if one else dt
         with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
-            return self._engine.push(args, x, one, lengths, last)
+            return self._engine.push(args, x, one, lengths, last, dt)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state atomically as a safetensors file, with a digest of the model's settings.

@@ -199,6 +199,12 @@ class Recurrent(Module, ABC):
             "expected LRU, RotRNN, S5 or RopeMemory"
         )
 
+    def check_dt(self, args: Boundary) -> None:
+        raise NotImplementedError(
+            f"{args.op}: got dt, which {type(self).__name__} does not support, expected a layer in continuous time, "
+            "S5 or S4D"
+        )
+
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         if state is not None and getattr(self, "bidirectional", False):
             raise ValueError(f"{args.op}: a bidirectional layer takes no state, got one")

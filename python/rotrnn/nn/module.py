@@ -33,6 +33,7 @@ from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments, step
 from rotrnn.nn.summary import BUFFERS as BUFFERS
 from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
+from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.split import Ranks
 
 P = ParamSpec("P")
@@ -84,6 +85,11 @@ class Context:
         Where the state is zeroed just before a step, which cuts rows of any batch into sequences. A given state (B,
         ...) is the state before each row, and the state after a row belongs to its last sequence. Neither with
         `lengths` nor with `cu_seqlens`.
+    dt : (B, T) float32 or float64, optional
+        Samples at uneven times: the interval from the step before to each step, in units of the layer's own step size.
+        Ones are even times. A layer in continuous time discretises each step with its step size times dt; other layers
+        raise NotImplementedError. Intervals are finite and at least 0; padding is never read. With a state, a forward
+        of one step is a step of streaming inference.
     """
 
     lengths: npt.NDArray[np.int64] | None = None
@@ -96,6 +102,7 @@ class Context:
     memory: int | None = None
     cu_seqlens: npt.NDArray[np.int64] | None = None
     reset: npt.NDArray[np.bool_] | None = None
+    dt: Array | None = None
     _segments: Segments | None = field(default=None, repr=False, compare=False)
     _checked: bool = field(default=False, repr=False, compare=False)
 
@@ -124,13 +131,16 @@ class Context:
         """The checked segments of a packed row, in inner calls; None if nothing is packed."""
         return self._segments
 
-    def checked(self, lengths: npt.NDArray[np.int64] | None, segments: Segments | None = None) -> Context:
-        """Returns this context with checked lengths or segments and marked as checked, for inner calls."""
-        return replace(self, lengths=lengths, _segments=segments, _checked=True)
+    def checked(
+        self, lengths: npt.NDArray[np.int64] | None, segments: Segments | None = None, dt: Array | None = None
+    ) -> Context:
+        """Returns this context with checked lengths or segments, and intervals, marked as checked for inner calls."""
+        return replace(self, lengths=lengths, dt=dt, _segments=segments, _checked=True)
 
     def unpacked(self, group: Group) -> Context:
         """Returns the context of a group of segments (`rotrnn.nn.packing`), which is a batch with lengths."""
-        return replace(self, lengths=group.lengths, places=None, cu_seqlens=None, reset=None, _segments=None)
+        dt = None if self.dt is None or self.segments is None else self.segments.batch(group, self.dt)
+        return replace(self, lengths=group.lengths, dt=dt, places=None, cu_seqlens=None, reset=None, _segments=None)
 
 
 def split_by(gather: Gather | None) -> Ranks | None:
@@ -384,8 +394,33 @@ class Module(Summarised):
         if ctx.cu_seqlens is not None or ctx.reset is not None:
             if ctx.split is not None:
                 raise ValueError(f"{args.op}: sequences are split over processes, expected no cu_seqlens and no reset")
-            return ctx.checked(None, check_segments(args, ctx.cu_seqlens, ctx.reset, ctx.lengths))
-        return TRUSTED if ctx is EVALUATION else ctx.checked(args.lengths(ctx.lengths))
+            segments = check_segments(args, ctx.cu_seqlens, ctx.reset, ctx.lengths)
+            return ctx.checked(None, segments, self._checked_dt(args, ctx))
+        if ctx is EVALUATION:
+            return TRUSTED
+        lengths = args.lengths(ctx.lengths)
+        return ctx.checked(lengths, None, self._checked_dt(args, ctx, lengths))
+
+    def _checked_dt(self, args: Boundary, ctx: Context, lengths: npt.NDArray[np.int64] | None = None) -> Array | None:
+        """Returns the intervals of a context, zero in padding."""
+        if ctx.dt is None:
+            return None
+        if "T" not in args.size:
+            raise ValueError(f"{args.op}: dt was given for an input without a time axis")
+        if ctx.split is not None:
+            raise NotImplementedError(f"{args.op}: sequences are split over processes, expected no dt")
+        self.check_dt(args)
+        dt: Array = mask_padding(args.array("dt", ctx.dt, "B T")[..., None], lengths)[..., 0]
+        if recording() is None and not (fits := (dt >= 0) & (dt < np.inf)).all():
+            at = tuple(int(i) for i in np.argwhere(~fits)[0])
+            raise ValueError(f"{args.op}: dt is {dt[at]} at {at}, expected finite intervals of at least 0")
+        return dt
+
+    def check_dt(self, args: Boundary) -> None:
+        """Checks that every layer takes intervals (`Context.dt`). Modules of each step alone need none."""
+        for module in self.modules.values():
+            if isinstance(module, Module):
+                module.check_dt(args)
 
     def output_sizes(self, args: Boundary) -> Sizes:
         """Returns the sizes of an output of forward, whose arguments `args` has checked, by their letters."""

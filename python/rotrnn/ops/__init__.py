@@ -46,6 +46,8 @@ from rotrnn.ops.pointwise import *  # noqa: F403
 from rotrnn.ops.pointwise import __all__ as _pointwise
 from rotrnn.ops.rnn import *  # noqa: F403
 from rotrnn.ops.rnn import __all__ as _rnn
+from rotrnn.ops.sampled import *  # noqa: F403
+from rotrnn.ops.sampled import __all__ as _sampled
 from rotrnn.ops.scan import *  # noqa: F403
 from rotrnn.ops.scan import __all__ as _scan
 from rotrnn.ops.selective import *  # noqa: F403
@@ -82,6 +84,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_permuted,
         *_pointwise,
         *_rnn,
+        *_sampled,
         *_scan,
         *_selective,
         *_slstm,

@@ -127,8 +127,9 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
 
     if eigenvalues := model.eigenvalues(initial):
         figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
-    batch = task.val.batch(np.arange(min(size, len(task.val))), dtype)
-    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths))
+    index = np.arange(min(size, len(task.val)))
+    batch = task.val.batch(index, dtype)
+    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths, dt=task.val.intervals(index)))
     if len(norms):
         figures["norms"] = norms_along_sequence(norms / _root(recipe))
     if (series := _norms(records, recipe)) is not None:

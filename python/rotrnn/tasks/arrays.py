@@ -25,7 +25,8 @@ class Arrays(OwnData):
     (n,) or (n, K), or, with `per_step`, of each step, (n, T) or (n, T, K). For sequences of different lengths, "x" is
     (sum of lengths, F), "lengths" (n,) integers, and labels of steps are (sum of lengths,) or (sum of lengths, K).
     "weights" (n,), if there, are positive weights of the sequences: in the loss, the scores and the scales a sequence
-    of weight 2 counts as two. `per_step` has none.
+    of weight 2 counts as two. `per_step` has none. "dt", if there, are intervals from the step before to each step, in
+    the form of x without features, for samples at uneven times and layers in continuous time (`rotrnn.Context`).
     """
 
     files: ClassVar[str] = "a file .npz with arrays x and y"
@@ -46,6 +47,7 @@ def save_arrays(
     *,
     per_step: bool = False,
     weights: npt.ArrayLike | None = None,
+    dt: npt.NDArray[Any] | Sequence[npt.ArrayLike] | None = None,
 ) -> None:
     """Writes sequences and labels as the file .npz that the task "arrays" reads.
 
@@ -58,6 +60,8 @@ def save_arrays(
         arrays (T_i,) or (T_i, K).
     weights : (n,) positive numbers, optional
         Weights of the sequences; to leave one out, do not write it. Not with `per_step`.
+    dt : (n, T) numbers of at least 0, or a list of n arrays (T_i,), optional
+        Intervals from the step before to each step, in units of the layers' own step sizes.
 
     Raises
     ------
@@ -68,12 +72,15 @@ def save_arrays(
     check_file(call, path)
     x, y = _given("x", x), _given("y", y)
     if isinstance(x, np.ndarray) and not (x.dtype.kind == "O" and x.ndim == 1):
-        arrays = {"x": x, "y": on_host(call, "y", y)}
+        arrays, lengths = {"x": x, "y": on_host(call, "y", y)}, None
     else:
         values, lengths = joined(list(x), call, "x")
         arrays = {"x": values, "y": _of_steps(y, lengths) if per_step else on_host(call, "y", y), "lengths": lengths}
     if weights is not None:
         arrays["weights"] = on_host(call, "weights", weights)
+    if dt is not None:
+        given = _given("dt", dt)
+        arrays["dt"] = on_host(call, "dt", given) if lengths is None else _of_steps(given, lengths, "dt")
     kind = "regression" if arrays["y"].dtype.kind in "biuf" else "classification"  # the one that takes the most
     check_sequences(call, _sequences(call, kind, arrays, per_step))
     with atomic_file(path) as file:
@@ -84,6 +91,7 @@ def _sequences(where: str, kind: str, arrays: Mapping[str, Numbers], per_step: b
     """Returns the sequences that the arrays of a file are. ValueError, which begins with `where`, if they have another
     form or dtype, a label is missing, x is not finite, or a weight is not positive."""
     x, y, lengths, weights = arrays["x"], arrays["y"], arrays.get("lengths"), arrays.get("weights")
+    dt, steps = arrays.get("dt"), x.shape[: 2 if lengths is None else 1]
     if x.dtype.kind not in "iufb":
         raise ValueError(f"{where}: x has dtype {x.dtype}, expected numbers")
     if lengths is None:
@@ -121,7 +129,16 @@ def _sequences(where: str, kind: str, arrays: Mapping[str, Numbers], per_step: b
         if (bad := np.flatnonzero(~((weights > 0) & (weights <= FLOAT32_MOST)))).size:
             expected = f"a positive number, of at most {FLOAT32_MOST:.2g}"
             raise ValueError(f"{where}: weights, sequence {bad[0]}: got {weights[bad[0]]}, expected {expected}")
-    return Sequences(x, lengths.astype(np.int64), labels, per_step, classes, weights)
+    if dt is not None:
+        if dt.shape != steps or dt.dtype.kind not in "iuf":
+            got = f"dt has shape {dt.shape} and dtype {dt.dtype}"
+            raise ValueError(f"{where}: {got}, expected numbers {steps}, one for each step")
+        dt = dt.ravel().astype(np.float64)
+        if (bad := np.flatnonzero(~((dt >= 0) & (dt <= FLOAT32_MOST)))).size:
+            row = int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
+            place = f"sequence {row}, step {bad[0] - lengths[:row].sum()}"
+            raise ValueError(f"{where}: dt, {place}: got {dt[bad[0]]}, expected a finite number of at least 0")
+    return Sequences(x, lengths.astype(np.int64), labels, per_step, classes, weights, dt=dt)
 
 
 def _given(name: str, value: Any) -> Any:
@@ -136,17 +153,17 @@ def _given(name: str, value: Any) -> Any:
     return value
 
 
-def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:
-    """Returns labels of steps, one sequence after the other. TypeError or ValueError if their number differs from the
-    steps."""
+def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index, name: str = "y") -> Numbers:
+    """Returns labels, or intervals, of steps, one sequence after the other. TypeError or ValueError if their number
+    differs from the steps."""
     if len(y) != len(lengths):
-        raise ValueError(f"save_arrays: y has {len(y)} rows, expected {len(lengths)}, one for each sequence")
-    parts = [on_host("save_arrays", f"y[{i}]", one) for i, one in enumerate(y)]
+        raise ValueError(f"save_arrays: {name} has {len(y)} rows, expected {len(lengths)}, one for each sequence")
+    parts = [on_host("save_arrays", f"{name}[{i}]", one) for i, one in enumerate(y)]
     for i, (one, length) in enumerate(zip(parts, lengths, strict=True)):
         if one.shape[:1] != (length,):
-            got = f"{len(one)} labels" if one.ndim else "shape ()"
-            raise ValueError(f"save_arrays: y[{i}] has {got}, expected {length}, one for each step")
+            got = f"shape {one.shape}" if name != "y" or not one.ndim else f"{len(one)} labels"
+            raise ValueError(f"save_arrays: {name}[{i}] has {got}, expected {length}, one for each step")
         if one.shape[1:] != parts[0].shape[1:]:
-            expected = f"{(int(length), *parts[0].shape[1:])} as y[0]"
-            raise ValueError(f"save_arrays: y[{i}] has shape {one.shape}, expected {expected}")
+            expected = f"{(int(length), *parts[0].shape[1:])} as {name}[0]"
+            raise ValueError(f"save_arrays: {name}[{i}] has shape {one.shape}, expected {expected}")
     return np.concatenate(parts)

@@ -64,6 +64,8 @@ class Sequences:
         Positive weights of the sequences in losses and scores.
     names : tuple of str, optional
         Names of the features.
+    dt : (steps of all sequences,) float64, optional
+        Intervals from the step before to each step (`rotrnn.Context`).
     """
 
     values: Numbers
@@ -73,6 +75,7 @@ class Sequences:
     classes: tuple[str, ...] | None = None
     weights: Numbers | None = None
     names: tuple[str, ...] | None = None
+    dt: Numbers | None = None
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -160,6 +163,13 @@ class SequenceSplit(Split):
         """Returns the weights of the sequences at `index`, divided by their mean over the split."""
         every = self.data.weights
         return None if every is None else every[self.rows[index]] / every[self.rows].mean()
+
+    def intervals(self, index: Index) -> Numbers | None:
+        """Returns the intervals (B, T) of the sequences at `index`, zero in padding."""
+        if self.data.dt is None:
+            return None
+        at, there = self.data.steps(self.rows[index])
+        return np.where(there, self.data.dt[at], 0)
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the sequences at `index`, with features, and targets of a regression, in `dtype`."""
@@ -316,8 +326,9 @@ class OwnData:
         labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
         path = Path(folder, f"{type(self).__name__.lower()}.npz")
         with atomic_file(path) as file:
-            weights = {} if data.weights is None else {"weights": data.weights}
-            np.savez(file, x=data.values, y=labels, lengths=data.lengths, **weights)  # type: ignore[arg-type]  # as there
+            further = {"weights": data.weights, "dt": data.dt}
+            there = {name: one for name, one in further.items() if one is not None}
+            np.savez(file, x=data.values, y=labels, lengths=data.lengths, **there)  # type: ignore[arg-type]  # as there
         return task  # type: ignore[no-any-return]
 
 

@@ -31,20 +31,22 @@ class Batch(NamedTuple):
     labels: npt.NDArray[Any]
     lengths: Index | None
 
-    def packed(self, stepwise: bool) -> PackedBatch:
-        """Returns the batch as one packed row, labels too if they are `stepwise`, one for each step; unchanged if it is
-        not ragged."""
+    def packed(self, stepwise: bool, dt: npt.NDArray[np.float64] | None = None) -> PackedBatch:
+        """Returns the batch, with intervals dt (B, T) if given, as one packed row, labels too if they are `stepwise`,
+        one for each step; unchanged if it is not ragged."""
         if self.lengths is None:
-            return PackedBatch(*self)
+            return PackedBatch(*self, dt=dt)
         valid = np.arange(self.inputs.shape[self.lengths.ndim]) < self.lengths[..., None]
         labels = self.labels[valid][None] if stepwise else self.labels
-        return PackedBatch(self.inputs[valid][None], labels, None, np.append(0, np.cumsum(self.lengths)))
+        row, bounds = self.inputs[valid][None], np.append(0, np.cumsum(self.lengths))
+        return PackedBatch(row, labels, None, bounds, None if dt is None else dt[valid][None])
 
 
 class PackedBatch(NamedTuple):
     """A batch as one row (1, T, ...) of its sequences without padding, in successive pairs for a model of pairs.
 
-    `cu_seqlens` (S + 1,) says where they begin and end, as in `rotrnn.Context`, and labels of steps are (1, T, ...).
+    `cu_seqlens` (S + 1,) says where they begin and end, and `dt` has intervals, as in `rotrnn.Context`, and labels of
+    steps are (1, T, ...).
     Where `cu_seqlens` is None, it is a `Batch`.
     """
 
@@ -52,6 +54,7 @@ class PackedBatch(NamedTuple):
     labels: npt.NDArray[Any]
     lengths: Index | None
     cu_seqlens: Index | None = None
+    dt: npt.NDArray[np.float64] | None = None
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Index:
@@ -139,6 +142,11 @@ class Split(ABC):
     def weights(self, index: Index) -> npt.NDArray[np.float64] | None:
         """Returns the weights (B,) of the sequences at `index` in losses and accuracies, whose mean over the split is
         1; None if all count the same."""
+        return None
+
+    def intervals(self, index: Index) -> npt.NDArray[np.float64] | None:
+        """Returns the intervals (B, T) between the steps of the sequences at `index`, as of `rotrnn.Context`; None for
+        samples at even times."""
         return None
 
     def labels_and_lengths(self, index: Index) -> tuple[Index, Index]:

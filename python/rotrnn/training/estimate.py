@@ -187,6 +187,10 @@ class First(Split):
         """Returns the sequences at `index`."""
         return self.split.batch(index, dtype)
 
+    def intervals(self, index: Index) -> Any:
+        """Returns the intervals of the original split."""
+        return self.split.intervals(index)
+
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """Returns the lengths of the original split."""
         return self.split.curve_lengths(index, batch)

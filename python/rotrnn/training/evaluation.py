@@ -168,7 +168,7 @@ def evaluate(
     tally = Tally(*of_task)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
-        logits = logits_of(model, params, one, packed)
+        logits = logits_of(model, params, one, packed, split.intervals(index))
         weights = split.weights(index)
         tally.add(model.loss(logits, one.labels, one.lengths, weights), split.curve_lengths(index, one), weights)
     whole = Tally(*of_task)
@@ -190,7 +190,7 @@ def confusion(
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)
-        logits = logits_of(model, params, one)
+        logits = logits_of(model, params, one, dt=split.intervals(index))
         counted = model.loss(logits, one.labels, one.lengths, None).counted
         labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))
         answered = answers != IGNORED
@@ -253,12 +253,15 @@ def contraction(model: SequenceModel, params: Params, split: Split, *, batch: in
     return found
 
 
-def logits_of(model: Model, params: Params, batch: Batch, packed: bool = False) -> Array:
-    """Returns the logits of a batch in evaluation mode, on the CPU, computed where the parameters are. If it runs as
-    one `packed` row, logits of padding are zero, too."""
+def logits_of(
+    model: Model, params: Params, batch: Batch, packed: bool = False, dt: npt.NDArray[np.float64] | None = None
+) -> Array:
+    """Returns the logits of a batch, with intervals `dt` if given, in evaluation mode, on the CPU, computed where the
+    parameters are. If it runs as one `packed` row, logits of padding are zero, too."""
     device = device_of(next((array for _, array in flatten(params)), None))
-    row = batch.packed(model.stepwise) if packed else PackedBatch(*batch)
-    ctx = Context(row.lengths, cu_seqlens=row.cu_seqlens)
+    row = batch.packed(model.stepwise, dt) if packed else PackedBatch(*batch, dt=dt)
+    intervals = None if row.dt is None else device.asarray(row.dt)
+    ctx = Context(row.lengths, cu_seqlens=row.cu_seqlens, dt=intervals)
     logits = to_host(model.forward(params, device.asarray(row.inputs), ctx)[0])
     if row.cu_seqlens is None or not model.stepwise:
         return logits

@@ -33,13 +33,15 @@ def batch_order(n: int, seed: int, epoch: int) -> Array:
 
 class Part(NamedTuple):
     """A process's share of a part of a batch, the positions (B,) of its sequences in that part and in the whole batch,
-    if the split carries states on, which of them begin anew, and the sequences' weights, if they have any."""
+    if the split carries states on, which of them begin anew, and the sequences' weights and intervals, if they have
+    any."""
 
     batch: Batch
     places: Index
     rows: Index
     new: npt.NDArray[np.bool_] | None = None
     weights: npt.NDArray[np.float64] | None = None
+    dt: npt.NDArray[np.float64] | None = None
 
 
 class Loader:
@@ -105,7 +107,8 @@ class Loader:
             rows = of_part[places]
             weights = self.split.weights(index[rows])
             if before is None:
-                parts.append(Part(self.split.batch(index[rows], dtype), places, rows, None, weights))
+                batch, dt = self.split.batch(index[rows], dtype), self.split.intervals(index[rows])
+                parts.append(Part(batch, places, rows, None, weights, dt))
             else:
                 batch, _ = self.split.continued(index[rows], before[rows], dtype)
                 parts.append(Part(batch, places, rows, before[rows] < 0, weights))

@@ -481,9 +481,10 @@ class Trainer:
     def state_norms(self, state: State) -> list[float]:
         """The mean norm of each block's state over the first batch of the validation split."""
         val = self.task.val
-        batch = val.batch(np.arange(min(self.training.batch, len(val))), self.training.dtype)
-        inputs = self.device.asarray(batch.inputs)
-        norms = to_host(self.model.state_norms(state.params, inputs, Context(batch.lengths)))
+        index = np.arange(min(self.training.batch, len(val)))
+        batch, dt = val.batch(index, self.training.dtype), val.intervals(index)
+        ctx = Context(batch.lengths, dt=None if dt is None else self.device.asarray(dt))
+        norms = to_host(self.model.state_norms(state.params, self.device.asarray(batch.inputs), ctx))
         return [float(norm) for norm in norms.mean(1)]
 
 

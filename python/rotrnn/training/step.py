@@ -78,7 +78,7 @@ class Stepper:
         if self.recorder is None:
             return False
         one, *others = self.loader.parts(state.step)
-        return not others and self.recorder.launch(state, one.batch, one.places, one.weights)
+        return not others and one.dt is None and self.recorder.launch(state, one.batch, one.places, one.weights)
 
     def settle(self, state: State, but: int = 0) -> list[dict[str, Any]]:
         """Waits for all launched steps but so many, and returns their records.
@@ -124,7 +124,10 @@ class Stepper:
         training = self.recipe.training
         parts = self.loader.parts(state.step)
         pack = training.packed
-        batches = [one.batch.packed(self.model.stepwise) if pack else PackedBatch(*one.batch) for one in parts]
+        batches = [
+            one.batch.packed(self.model.stepwise, one.dt) if pack else PackedBatch(*one.batch, dt=one.dt)
+            for one in parts
+        ]
         counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
@@ -146,6 +149,7 @@ class Stepper:
                 gather=self.world.gather if self.world.size > 1 else None,
                 memory=self.memory,
                 cu_seqlens=batch.cu_seqlens,
+                dt=None if batch.dt is None else self.device.asarray(batch.dt),
             )
             before = () if part.new is None else (begun(state.carried, part.rows, part.new),)
             logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx, *before)

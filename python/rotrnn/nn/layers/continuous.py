@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rotrnn.nn.layer import Array, Params
+from rotrnn.ops.boundary import Boundary
 
 ROUNDING = float(np.finfo(np.float64).eps)
 
@@ -83,6 +84,17 @@ def input_gain_backward(dgain: Array, method: str, lam: Array, step: Array) -> t
     """Adjoint of `input_gain`: returns (dlambda, dstep), both of the broadcast shape."""
     found, z = DISCRETISATIONS[method], lam * step
     return dgain * step * np.conj(found.gain_slope(z)) * step, (dgain * np.conj(found.gain_by_step(z))).real
+
+
+def check_dt(layer: Any, args: Boundary, **further: Any) -> None:
+    """Checks the settings of a layer in continuous time that is given intervals (`Context.dt`), and `further`
+    ones."""
+    for name, value in {"bidirectional": False, "window": None, **further}.items():
+        if (got := getattr(layer, name)) != value:
+            raise NotImplementedError(
+                f"{args.op}: got dt, which {type(layer).__name__} does not support with {name}={got}, "
+                f"expected {name}={value}"
+            )
 
 
 @functools.cache

@@ -68,7 +68,10 @@ class DiagonalRecurrence(LinearRecurrence):
         return y
 
     def fold(self, params: Params) -> Folded[System]:
-        folding = self.transition(params)
+        return self.fold_weights(params, self.transition(params))
+
+    def fold_weights(self, params: Params, folding: DiagonalFolding) -> Folded[System]:
+        """Returns the system of this transition and gain."""
         gain, re, im = folding.gain[:, None], params["B_re"], params["B_im"]
         w_in = empty((2 * len(re), re.shape[1]), np.result_type(gain.real.dtype, re.dtype), like=re)
         w_out = empty((len(self.directions), *w_in.shape[::-1]), params["C_re"].dtype, like=re)
@@ -85,12 +88,17 @@ class DiagonalRecurrence(LinearRecurrence):
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         folding: DiagonalFolding = folded.kept
-        re, im, gain = dsystem.w_in[0::2], dsystem.w_in[1::2], folding.gain[:, None]
-        dgB = re + 1j * im
+        dgB = dsystem.w_in[0::2] + 1j * dsystem.w_in[1::2]
         dgain = ((params["B_re"] - 1j * params["B_im"]) * dgB).sum(1)
-        dparams = self.transition_backward(params, folding, dsystem.a, dgain)
+        own = self.transition_backward(params, folding, dsystem.a, dgain)
+        return own | self.fold_weights_backward(folding, dsystem)
+
+    def fold_weights_backward(self, folding: DiagonalFolding, dsystem: System) -> Params:
+        """Adjoint of `fold_weights`: returns the gradients of B, C and D."""
+        re, im, gain = dsystem.w_in[0::2], dsystem.w_in[1::2], folding.gain[:, None]
+        dparams: Params = {}
         if gain.dtype.kind == "c":
-            dB = np.conj(gain) * dgB
+            dB = np.conj(gain) * (re + 1j * im)
             dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
         else:
             dparams |= {"B_re": gain * re, "B_im": gain * im}

@@ -49,7 +49,8 @@ from rotrnn.ops.window import (
 class LinearSaved(NamedTuple):
     """Saved for backward: the folded system, the op's saved arrays, and the state after x.
 
-    With a window also the inputs of the scan in the state, (B, L+1, N), and the number of inputs before x.
+    With a window also the inputs of the scan in the state, (B, L+1, N), and the number of inputs before x. At uneven
+    times also the intervals (B, T).
     """
 
     folded: Folded[System]
@@ -57,6 +58,7 @@ class LinearSaved(NamedTuple):
     state: State
     recent: Array | None = None
     before: Array | None = None
+    dt: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class LinearRecurrence(Recurrent):
 
     def fusible(self, ctx: Context) -> bool:
         """Whether the fused block (`rotrnn.ops.residual_block`) computes this call."""
-        return self.window is None
+        return self.window is None and ctx.dt is None
 
     def together(self, ctx: Context) -> bool:
         return self.measures and ctx.train
@@ -150,6 +152,8 @@ class LinearRecurrence(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, LinearSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        if ctx.dt is not None:
+            return self.forward_at(params, x, ctx.dt, ctx, state)
         folded = self.fold_call(params, x, ctx)
         if self.window is not None:
             return self._forward_window(self.window, folded, x, ctx, state)
@@ -173,12 +177,24 @@ class LinearRecurrence(Recurrent):
         `gather` must be the same as in forward's context. `dh` (B, T, N), if given by another module, is a further
         gradient of `hidden_states`.
         """
+        if saved.dt is not None:
+            return self.backward_at(params, saved, dy, dstate, dh)
         if self.window is not None:
             return self._backward_window(params, saved, dy, dstate, dh)
         dhT = None if dstate is None else dstate[None]
         grads = linear_layer_backward(dy, saved.folded.weights, saved.layer, dhT, dh=dh, split=split_by(gather))
         dparams, du = self.fold_call_backward(params, saved.folded, grads.system)
         return _plus(grads.du, du), dparams, None if self.bidirectional else grads.dh0[0]
+
+    def forward_at(self, params: Params, x: Array, dt: Array, ctx: Context, state: State) -> tuple[Array, LinearSaved]:
+        """Like `forward`, at uneven times (`Context.dt`): of layers whose `check_dt` accepts them."""
+        raise NotImplementedError
+
+    def backward_at(
+        self, params: Params, saved: LinearSaved, dy: Array, dstate: State, dh: Array | None
+    ) -> tuple[Array, Params, State]:
+        """Adjoint of `forward_at`."""
+        raise NotImplementedError
 
     def _forward_window(
         self, window: int, folded: Folded[System], x: Array, ctx: Context, state: State

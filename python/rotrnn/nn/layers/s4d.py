@@ -14,6 +14,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     DISCRETISATIONS,
+    check_dt,
     check_steps,
     complex_of,
     hippo_normal,
@@ -26,6 +27,13 @@ from rotrnn.nn.layers.continuous import (
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.declared import planes
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
+
+MOST_STATES = 2**18
+"""Complex numbers in an array of states at uneven times, of some channels at once."""
 
 
 class Bank(NamedTuple):
@@ -42,6 +50,16 @@ class S4DSaved(NamedTuple):
     folded: Folded[Bank]
     directions: tuple[BankSaved, ...]
     state: Array | None
+
+
+class S4DSampled(NamedTuple):
+    """Saved for backward at uneven times (`Context.dt`): input, intervals, lengths, states before and after x."""
+
+    u: Array
+    dt: Array
+    lengths: Array | None
+    before: Array | None
+    state: Array
 
 
 def _inverse(n: Array, N: int, denominator: Array) -> Array:
@@ -70,7 +88,8 @@ class S4D(Recurrent):
     Without `tied`, gain has a separate step, ``step_scale exp(log_step_input)``, with the same initial value (the same
     section). With `conjugate`, `d_state` is the number of real lanes per channel: N = d_state / 2 complex states
     are kept, and each also represents its conjugate. Without, N = d_state is the number of complex states (2N real
-    lanes), and ``y = Re(C h) + D u``.
+    lanes), and ``y = Re(C h) + D u``. With `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t =
+    Delta dt_t``.
 
     The state after x, (B, D, N) complex, is h without the factor ``gain * B``, which is folded into the readout. With
     ``window=L`` each filter depends only on the last L inputs, the state is the previous L-1 inputs, (B, L-1, D), and a
@@ -162,8 +181,10 @@ class S4D(Recurrent):
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
-    ) -> tuple[Array, S4DSaved]:
+    ) -> tuple[Array, S4DSaved | S4DSampled]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
+        if ctx.dt is not None:
+            return self._forward_at(params, x, ctx.dt, ctx.lengths, state)
         folded, L, lengths = self.fold(params), self.window, ctx.lengths
         a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
@@ -172,7 +193,11 @@ class S4D(Recurrent):
         y_reverse, _, saved_reverse = diagonal_bank(a, c[1], 0 * skip, x, window=L, reverse=True, lengths=lengths)
         return y + y_reverse, S4DSaved(folded, (saved, saved_reverse), None)
 
-    def backward(self, params: Params, saved: S4DSaved, dy: Array, dstate: State = None) -> tuple[Array, Params, State]:
+    def backward(
+        self, params: Params, saved: S4DSaved | S4DSampled, dy: Array, dstate: State = None
+    ) -> tuple[Array, Params, State]:
+        if isinstance(saved, S4DSampled):
+            return self._backward_at(params, saved, dy, dstate)
         folded, directions, _ = saved
         (a, c, skip), u = folded.weights, directions[0].u
         dy = dy.astype(u.dtype, copy=False)
@@ -183,6 +208,84 @@ class S4D(Recurrent):
         other = diagonal_bank_backward(dy, a, c[1], 0 * skip, directions[1], reverse=True)
         dbank = Bank(grads.da + other.da, np.stack([grads.dc, other.dc]), grads.dskip)
         return grads.du + other.du, self.fold_backward(params, folded, dbank), None
+
+    def check_dt(self, args: Boundary) -> None:
+        check_dt(self, args, tied=True)
+
+    def _forward_at(
+        self, params: Params, x: Array, intervals: Array, lengths: Array | None, state: Array | None
+    ) -> tuple[Array, S4DSampled]:
+        """Forward at uneven times, for some channels at once. Here the states h include the gain, which depends on the
+        interval; the state before and after x is h divided by the gain of a unit interval."""
+        u = mask_padding(x, lengths)
+        saved = S4DSampled(u, intervals.astype(u.dtype, copy=False), lengths, state, u)  # its state follows
+        readout = self._readout(complex_of(params, "B") * complex_of(params, "C"))
+        y, ends, method = params["D"] * u, [], self.discretisation
+        for own in self._channels(u):
+            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
+            y[..., own] += einsum("btdn,dn->btd", planes(self._by_channel(h)), readout[own])
+            ends.append(self._by_channel(hT) / gain)
+        return y, saved._replace(state=np.concatenate(ends, 1))
+
+    def _backward_at(
+        self, params: Params, saved: S4DSampled, dy: Array, dstate: Array | None
+    ) -> tuple[Array, Params, Array]:
+        """Adjoint of `_forward_at`, which computes the states again."""
+        A, (step,) = self._continuous(params)
+        B, C = complex_of(params, "B"), complex_of(params, "C")
+        dy = mask_padding(dy, saved.lengths)
+        du, before, method, lengths = params["D"] * dy, [], self.discretisation, saved.lengths
+        readout = self._readout(B * C)
+        dA, dstep, dreadout = map(np.zeros_like, (A, A.real, readout))
+        for own in self._channels(dy):
+            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
+            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
+            dreadout[own] = einsum("btdn,btd->dn", planes(self._by_channel(h)), dy[..., own])
+            dh = (readout[own] * dy[..., own, None]).view(h.dtype).reshape(h.shape)
+            dhT = None if dstate is None else (dstate[:, own] / np.conj(gain)).reshape(hT.shape)
+            grads = sampled_scan_backward(dh, lam, steps, dt, x, h, h0, dhT=dhT, method=method, lengths=lengths)
+            du[..., own] += self._by_channel(grads.dx.real).sum(-1)
+            dA[own], dstep[own] = self._by_channel(grads.dlam), self._by_channel(grads.dstep)
+            dh0, dgain = self._by_channel(grads.dh0), np.zeros_like(gain)
+            before.append(np.conj(gain) * dh0)
+            if saved.before is not None:
+                dgain += (np.conj(saved.before[:, own]) * dh0).sum(0)
+            if dhT is not None:
+                dgain -= (np.conj(saved.state[:, own]) * self._by_channel(dhT)).sum(0)
+            of_gain = input_gain_backward(dgain, method, A[own], step[own])
+            dA[own] += of_gain[0]
+            dstep[own] += of_gain[1]
+        dBC, dskip = np.conj(self.weight * dreadout.view(A.dtype)), (dy * saved.u).sum((0, 1))
+        dparams = self._gradients(params, dA, [dstep], np.conj(C) * dBC, [np.conj(B) * dBC], dskip)
+        return du, dparams, np.concatenate(before, 1)
+
+    def _readout(self, BC: Array) -> Array:
+        """Returns the weights (D, 2N) of the real lanes of the states in an output."""
+        weights: Array = planes(np.conj(self.weight * BC))
+        return weights
+
+    def _scan(
+        self, params: Params, saved: S4DSampled, own: slice
+    ) -> tuple[Array, Array, Array, Array, Array | None, Array]:
+        """Returns the arguments (lam, step, dt, x, h0) of `sampled_scan` for some channels, whose states are its lanes,
+        and the gain of a unit interval."""
+        A, (step,) = self._continuous(params)
+        A, step = A[own], step[own]
+        gain = input_gain(self.discretisation, A, step)
+        h0 = None if saved.before is None else (gain * saved.before[:, own]).reshape(len(saved.u), A.size)
+        steps = np.broadcast_to(step, A.shape).reshape(A.size)
+        x = (saved.u[..., own, None] * np.ones_like(A)).reshape(*saved.u.shape[:2], A.size)
+        return A.reshape(A.size), steps, saved.dt, x, h0, gain
+
+    def _channels(self, u: Array) -> list[slice]:
+        """Returns slices of the channels whose states are computed at once."""
+        width = max(1, MOST_STATES // max(1, u.shape[0] * u.shape[1] * self.states))
+        return [slice(at, at + width) for at in range(0, self.d_model, width)]
+
+    def _by_channel(self, lanes: Array) -> Array:
+        """Returns (..., d N) as (..., d, N)."""
+        return lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // self.states, self.states)
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """Returns the bank and, with a window, the impulse response for lags 0, 1, ... L-1, oldest first, (L, D)."""
@@ -227,14 +330,20 @@ class S4D(Recurrent):
         of_gain = input_gain_backward(self.weight * np.conj(B) * dweighted, self.discretisation, A, steps[-1])
         dA += of_gain[0]
         dsteps = [dstep + of_gain[1]] if self.tied else [dstep, of_gain[1]]
+        return self._gradients(params, dA, dsteps, dB, [np.conj(gain * B) * dc for dc in dbank.c], dbank.skip)
+
+    def _gradients(
+        self, params: Params, dA: Array, dsteps: list[Array], dB: Array, dC: list[Array], dskip: Array
+    ) -> Params:
+        """Returns the gradients of the parameters; each of `dsteps` (D, N) is not yet summed over the states."""
+        A, steps = self._continuous(params)
         dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
         for name, step, one in zip(self._steps, steps, dsteps, strict=True):
             dparams[name] = (step * one).sum(1)
         dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
-        for suffix, dc in zip(self.directions, dbank.c, strict=True):
-            dC = np.conj(gain * B) * dc
-            dparams["C_re" + suffix], dparams["C_im" + suffix] = dC.real.copy(), dC.imag.copy()
-        dparams["D"] = dbank.skip
+        for suffix, one in zip(self.directions, dC, strict=True):
+            dparams["C_re" + suffix], dparams["C_im" + suffix] = one.real.copy(), one.imag.copy()
+        dparams["D"] = dskip
         return dparams
 
     def eigenvalues(self, params: Params) -> Array:

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layer import Array, Context, Params, State, astype
 from rotrnn.nn.layers.continuous import (
     DISCRETISATIONS,
+    check_dt,
     check_steps,
     hippo_normal,
     input_gain,
@@ -19,6 +20,13 @@ from rotrnn.nn.layers.continuous import (
     transition_backward,
 )
 from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
+from rotrnn.nn.layers.linear import LinearSaved
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.declared import complex_of, planes
+from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.linear_layer import LinearLayerStates, System
+from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
 
 READOUTS = ("trunc_standard_normal", "lecun_normal", "complex_normal")
 CLIPPED = -1e-4
@@ -34,7 +42,8 @@ class S5(DiagonalRecurrence):
     zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``. With `step_scale` 2 a trained
     model can be applied to data sampled at half the rate. With `conjugate`, `d_state` is the number of real lanes:
     N = d_state / 2 complex states are kept, each also represents its conjugate, and ``y = 2 Re(C h) + D * u``. Without,
-    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``.
+    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``. With
+    `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t = Delta dt_t`` (section 6.3).
 
     Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A
     bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters.
@@ -119,13 +128,58 @@ class S5(DiagonalRecurrence):
         of_a = transition_backward(da, self.discretisation, lam, step)
         of_gain = input_gain_backward(dgain, self.discretisation, lam, step)
         dlam, dstep = (one + other for one, other in zip(of_a, of_gain, strict=True))
+        return self._continuous_backward(params, step, dlam, dstep)
+
+    def _continuous_backward(self, params: Params, step: Array, dlam: Array, dstep: Array) -> Params:
         clipped = self.clip_eigs & (params["lambda_re"] > CLIPPED)
         return {"lambda_re": np.where(clipped, 0, dlam.real), "lambda_im": dlam.imag.copy(), "log_step": step * dstep}
+
+    def check_dt(self, args: Boundary) -> None:
+        check_dt(self, args)
+
+    def forward_at(self, params: Params, x: Array, dt: Array, ctx: Context, state: State) -> tuple[Array, LinearSaved]:
+        lam, step = self._continuous(params)
+        folded = self.fold_weights(params, DiagonalFolding(lam, np.ones_like(step)))  # gain follows from dt
+        w_in, _, w_out, skip = folded.weights
+        u = mask_padding(x, ctx.lengths)
+        v = _complex(dense(u, w_in))
+        dt = dt.astype(v.real.dtype, copy=False)
+        h, hT = sampled_scan(
+            lam, step, dt, v, state, method=self.discretisation, lengths=ctx.lengths, return_state=True
+        )
+        y = skip * u + dense(planes(h), w_out[0])
+        return y, LinearSaved(folded, LinearLayerStates(u, state, ctx.lengths, h[None], v=v), hT, dt=dt)
+
+    def backward_at(
+        self, params: Params, saved: LinearSaved, dy: Array, dstate: State, dh: Array | None
+    ) -> tuple[Array, Params, State]:
+        assert isinstance(saved.layer, LinearLayerStates)
+        u, h0, lengths, h, _, v, _ = saved.layer
+        assert v is not None
+        assert saved.dt is not None
+        lam, step = self._continuous(params)
+        w_in, _, w_out, skip = saved.folded.weights
+        dy = mask_padding(dy, lengths)
+        dout, dw_out, _ = dense_backward(dy, planes(h[0]), w_out[0])
+        dstates = _complex(dout) if dh is None else _complex(dout) + dh
+        grads = sampled_scan_backward(
+            dstates, lam, step, saved.dt, v, h[0], h0, dhT=dstate, method=self.discretisation, lengths=lengths
+        )
+        du, dw_in, _ = dense_backward(planes(grads.dx), u, w_in)
+        dsystem = System(dw_in, lam, dw_out[None], (dy * u).sum((0, 1)))
+        dparams = self._continuous_backward(params, step, grads.dlam, grads.dstep)
+        dparams |= self.fold_weights_backward(saved.folded.kept, dsystem)
+        return du + skip * dy, dparams, grads.dh0
 
     def _continuous(self, params: Params) -> tuple[Array, Array]:
         """Returns (Lambda, Delta)."""
         real = np.minimum(params["lambda_re"], CLIPPED) if self.clip_eigs else params["lambda_re"]
         return real + 1j * params["lambda_im"], self.step_scale * np.exp(params["log_step"])
+
+
+def _complex(x: Array) -> Array:
+    """Views pairs of lanes as complex numbers."""
+    return x.view(complex_of(x.dtype))
 
 
 def truncated_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -1,0 +1,148 @@
+"""A diagonal system in continuous time, sampled at uneven times (csrc/kernels/sampled.c)."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, overload
+
+import numpy.typing as npt
+
+from rotrnn._cpu import SAMPLING
+from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.declared import Declared
+
+__all__ = ["SampledScanGrads", "sampled_scan", "sampled_scan_backward"]
+
+SAMPLED = Declared("sampled_scan_forward", "sampled_scan_backward")
+
+
+class SampledScanGrads(NamedTuple):
+    """Gradients of `sampled_scan`: of lam (N,), step (N,), dt (B, T), x (B, T, N) and h0 (B, N)."""
+
+    dlam: Array
+    dstep: Array
+    ddt: Array
+    dx: Array
+    dh0: Array
+
+
+@overload
+def sampled_scan(
+    lam: npt.ArrayLike, step: npt.ArrayLike, dt: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    method: str = "zoh", return_state: Literal[False] = False, lengths: npt.ArrayLike | None = None,
+) -> Array: ...  # fmt: skip
+@overload
+def sampled_scan(
+    lam: npt.ArrayLike, step: npt.ArrayLike, dt: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    method: str = "zoh", return_state: Literal[True], lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def sampled_scan(
+    lam: npt.ArrayLike, step: npt.ArrayLike, dt: npt.ArrayLike, x: npt.ArrayLike, h0: npt.ArrayLike | None = None, *,
+    method: str = "zoh", return_state: bool, lengths: npt.ArrayLike | None = None,
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
+def sampled_scan(
+    lam: npt.ArrayLike,
+    step: npt.ArrayLike,
+    dt: npt.ArrayLike,
+    x: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    method: str = "zoh",
+    lengths: npt.ArrayLike | None = None,
+    return_state: bool = False,
+) -> Array | tuple[Array, Array]:
+    """States of ``h'(s) = lam h(s) + x(s)`` at uneven times: step t takes the time ``step dt_t``.
+
+    ``h_t = a_t h_{t-1} + gain_t x_t`` with ``z_t = lam step dt_t`` and
+
+    - "zoh", zero-order hold, exact for an x that is constant between the times: ``a = e^z``, ``gain = (e^z - 1) /
+      lam``. Without input, two steps of dt_1 and dt_2 equal one of their sum;
+    - "bilinear", the trapezoidal rule: ``a = (1 + z / 2) / (1 - z / 2)``, ``gain = step dt / (1 - z / 2)``;
+    - "first_order": ``a = e^z``, ``gain = step dt``.
+
+    This is the recurrence of S5 on irregular samples (Smith, Warrington, Linderman 2023, section 6.3).
+
+    Parameters
+    ----------
+    lam : (N,) complex64 or complex128
+        Eigenvalues, per unit of time.
+    step : (N,) float32 or float64
+        Step size of each lane, the time of a unit interval.
+    dt : (B, T) float32 or float64
+        Intervals: dt_t is from step t-1 to step t. At 0 the state stays as it is.
+    x : (B, T, N) complex
+        Input, any T >= 0. All arrays are promoted to a common precision.
+    h0 : (B, N) complex, optional
+        State before the first step. Default: zero.
+    method : "zoh", "bilinear" or "first_order"
+        The discretisation.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in `h`.
+    return_state : bool
+        Also return the state after the last valid step.
+
+    Returns
+    -------
+    h : (B, T, N)
+    hT : (B, N)
+        Only with `return_state`.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype.
+    ValueError
+        Shapes disagree, a length is out of range, the method is unknown, or a size product overflows.
+    """
+    args = Boundary("sampled_scan")
+    return_state, which = args.flag("return_state", return_state), SAMPLING[args.choice("method", method, SAMPLING)]
+    args.take(SAMPLED, lam=lam, step=step, dt=dt, x=x, h0=h0, lengths=lengths)
+    h, hT = args.run("sampled_scan_forward", method=which).values()
+    return (h, hT) if return_state else h
+
+
+def sampled_scan_backward(
+    dh: npt.ArrayLike,
+    lam: npt.ArrayLike,
+    step: npt.ArrayLike,
+    dt: npt.ArrayLike,
+    x: npt.ArrayLike,
+    h: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    dhT: npt.ArrayLike | None = None,
+    method: str = "zoh",
+    lengths: npt.ArrayLike | None = None,
+) -> SampledScanGrads:
+    """Adjoint of `sampled_scan`.
+
+    ``g_t = dh_t + conj(a_{t+1}) g_{t+1}``, which begins with `dhT`; ``dx_t = conj(gain_t) g_t`` and ``dh0 = conj(a_0)
+    g_0``. From ``da_t = g_t conj(h_{t-1})`` and ``dgain_t = g_t conj(x_t)`` follow the gradients of lam and of
+    ``sigma_t = step dt_t``, with ``dstep = sum dsigma_t dt_t`` and ``ddt_t = sum dsigma_t step`` over the lanes.
+
+    Parameters
+    ----------
+    dh : (B, T, N)
+        Gradient of `h`; padding beyond `lengths` is never read.
+    lam, step, dt, x, h0, method, lengths
+        As given to `sampled_scan`.
+    h : (B, T, N)
+        As returned by `sampled_scan`.
+    dhT : (B, N), optional
+        Gradient of the final state.
+
+    Returns
+    -------
+    SampledScanGrads
+        ``(dlam, dstep, ddt, dx, dh0)``, all new arrays (nothing is accumulated), zero beyond `lengths`. Complex
+        gradients are ``dL/dRe + i dL/dIm``. Sums over steps and lanes are taken in double precision.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `sampled_scan`.
+    """
+    args = Boundary("sampled_scan_backward")
+    which = SAMPLING[args.choice("method", method, SAMPLING)]
+    args.take(SAMPLED, dh=dh, lam=lam, step=step, dt=dt, x=x, h=h, h0=h0, dhT=dhT, lengths=lengths)
+    return SampledScanGrads(**args.run("sampled_scan_backward", method=which))

@@ -1,0 +1,151 @@
+"""Rows of systems in continuous time at uneven times: the op, and the layers with `Context.dt`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cases.layer_row import LayerRow
+from cases.table import Arrays, Case, beside, normal, padding, scan_loop
+from rotrnn.nn.layer import Context
+from rotrnn.nn.layers.s4d import S4D
+from rotrnn.nn.layers.s5 import S5
+from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
+
+
+def discretised_at(method: str, lam: Any, size: Any) -> tuple[Any, Any]:
+    """Transition and gain of ``h' = lam h + x`` over times `size`; the gain at lam = 0 is its limit."""
+    z = lam * size
+    if method == "bilinear":
+        return (1 + z / 2) / (1 - z / 2), size / (1 - z / 2)
+    still = lam == 0
+    gain = np.where(still, size, np.expm1(z) / np.where(still, 1, lam)) if method == "zoh" else size + 0j
+    return np.exp(z), gain
+
+
+def sampled_loop(
+    lam: Any, step: Any, dt: Any, x: Any, h0: Any, method: str = "zoh", lengths: Any = None
+) -> tuple[Any, Any]:
+    """One step after the other; (h, hT)."""
+    a, gain = discretised_at(method, lam, step * dt[..., None])
+    return scan_loop(a, gain * x, h0, False, lengths)
+
+
+def sampled_case(B: int, T: int, N: int, method: str = "zoh", lengths: Any = None) -> Case:
+    """The first lane is lam = 0, the second turns without decay, and the others have |z| on both sides of 1/2, where
+    the adjoint of zoh goes from a series to a quotient. An interval is 0, and one turns the fastest lanes around."""
+
+    def make(rng: np.random.Generator) -> Arrays:
+        lam = -rng.uniform(0, 1, N) + 4j * rng.uniform(-1, 1, N)
+        lam[:1], lam[1:2] = 0, 1j
+        dt = rng.uniform(0, 2, (B, T))
+        dt[:, 1:2], dt[:, 2:3] = 0, 5
+        step = np.geomspace(0.02, 0.5, N)
+        return {"lam": lam, "step": step, "dt": dt, "x": normal(rng, (B, T, N), True), "h0": normal(rng, (B, N), True)}
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        dh, dhT = doutputs
+        lam, step, dt, x, h0 = args.values()
+        how = {"method": method, "lengths": lengths}
+        grads = sampled_scan_backward(dh, lam, step, dt, x, outputs[0], h0, dhT=dhT, **how)
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    return Case(
+        f"sampled_scan {method}{' ragged' * (lengths is not None)} {B}x{T}x{N}",
+        make,
+        lambda args: sampled_scan(**args, method=method, lengths=lengths, return_state=True),
+        backward,
+        lambda args: sampled_loop(**args, method=method, lengths=lengths),
+        terms=16 * (B * T + N + 4),  # exp(z) has an error of |z| roundings, |z| <= 11; dlam is summed over B and T
+        linear=(("x", "h0"),),
+        ragged=padding(lengths, "dt", "x", "out0"),
+        lengths=lengths,
+    )
+
+
+def s5_at(layer: S5, params: Arrays, x: Any, dt: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """Each step with the transition and the gain of its own interval."""
+    real = np.minimum(params["lambda_re"], -1e-4) if layer.clip_eigs else params["lambda_re"]
+    lam, step = real + 1j * params["lambda_im"], layer.step_scale * np.exp(params["log_step"])
+    Bu = x @ (params["B_re"] + 1j * params["B_im"]).T
+    h, hT = sampled_loop(lam, step, dt, Bu, state, layer.discretisation, lengths)
+    weight = 2 if layer.conjugate else 1
+    y = weight * (h @ (params["C_re"] + 1j * params["C_im"]).T).real + params["D"] * x
+    return y, hT
+
+
+def s4d_at(layer: S4D, params: Arrays, x: Any, dt: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    """Channel after channel; the state in and out is h without the gain of a unit interval and B."""
+    A = -np.exp(params["log_A_re"]) + 1j * params["A_im"]
+    step, B = layer.step_scale * np.exp(params["log_step"]), params["B_re"] + 1j * params["B_im"]
+    C = (2 if layer.conjugate else 1) * (params["C_re"] + 1j * params["C_im"])
+    y, ends = params["D"] * x, []
+    for d in range(layer.d_model):
+        gain = discretised_at(layer.discretisation, A[d], step[d])[1]
+        u = x[:, :, d : d + 1] * B[d]
+        h, hT = sampled_loop(A[d], step[d], dt, u, gain * B[d] * state[:, d], layer.discretisation, lengths)
+        y[:, :, d] += (h @ C[d]).real
+        ends.append(hT / (gain * B[d]))
+    return y, np.stack(ends, 1)
+
+
+def row_at(name: str, layer: Any, B: int, T: int, lengths: Any = None) -> LayerRow:
+    reference = s5_at if isinstance(layer, S5) else s4d_at
+    terms = 16 * (T + layer.d_state + layer.d_model + 8)
+    return LayerRow(f"at uneven times {name}", layer, B, T, lengths, reference, terms, (("x", "state"),))
+
+
+def case_at(row: LayerRow) -> Case:
+    """A row's layer with intervals from 0 to some units."""
+    layer, dt = row.layer, np.random.default_rng(5).exponential(size=(row.B, row.T))
+    dt[:, 1:2] = 0
+
+    def run(args: Arrays) -> tuple[Arrays, Any, Any]:
+        params = {name: args[name] for name in layer.shapes}
+        ctx = Context(row.ctx.lengths, dt=beside(dt.astype(args["x"].dtype), args["x"]))
+        return params, *layer.forward(params, args["x"], ctx, args["state"])
+
+    def forward(args: Arrays) -> tuple[Any, ...]:
+        _, y, saved = run(args)
+        return y, saved.state
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        params, _, saved = run(args)
+        dx, dparams, dstate = layer.backward(params, saved, *doutputs)
+        return {**dparams, "x": dx, "state": dstate}
+
+    def reference(args: Arrays) -> tuple[Any, ...]:
+        assert row.reference is not None
+        y, state = row.reference(layer, args, args["x"], dt, args["state"], row.lengths)
+        for b, steps in enumerate(row.lengths or ()):
+            y[b, steps:] = 0
+        return y, state
+
+    make = row.case().make
+    ragged = padding(row.lengths, "x", "out0")
+    return Case(row.title, make, forward, backward, reference, row.terms, row.linear, ragged, lengths=row.lengths)
+
+
+ROWS = [
+    row_at("zoh", S5(3, 8, blocks=2), 2, 9),
+    row_at("zoh", S5(3, 8, blocks=2), 1, 0),
+    row_at("bilinear", S5(3, 4, discretisation="bilinear"), 3, 8, (8, 0, 3)),
+    row_at("clipped", S5(2, 4, clip_eigs=True, discretisation="first_order", dt_min=0.05), 2, 6),
+    row_at("all states", S5(3, 3, conjugate=False, step_scale=2.0), 2, 7, (3, 7)),
+    row_at("zoh", S4D(3, 8), 2, 9),
+    row_at("zoh", S4D(3, 4), 1, 0),
+    row_at("bilinear", S4D(2, 4, discretisation="bilinear", frequencies="lin"), 3, 8, (8, 0, 3)),
+    row_at("all states", S4D(3, 3, conjugate=False, step_scale=2.0, discretisation="first_order"), 2, 7, (3, 7)),
+]
+OPS = [
+    *(sampled_case(2, 13, 5, method) for method in ("zoh", "bilinear", "first_order")),
+    sampled_case(1, 1, 1),
+    sampled_case(2, 0, 3),
+    sampled_case(0, 3, 2),
+    sampled_case(3, 9, 7, "zoh", (9, 0, 4)),
+    sampled_case(3, 9, 7, "bilinear", (9, 0, 4)),
+    sampled_case(2, 31, 131, "zoh", (31, 17)),  # more than two strips of lanes
+    *(case_at(row) for row in ROWS),
+]
+OPS_LARGE = [sampled_case(3, 130, 150, "zoh", (130, 0, 77))]

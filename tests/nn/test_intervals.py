@@ -1,0 +1,364 @@
+"""Samples at uneven times (`Context.dt`): S5 and S4D, models, streams and training. The gradients of layers and of the
+op are in the table of cases (cases/sampled.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import rotrnn
+from cases.table import normal
+from rotrnn.nn.layer import Context, Recurrent, astype
+from rotrnn.nn.packing import pack
+from rotrnn.ops.optim import adamw
+from rotrnn.tasks.arrays import Arrays, save_arrays
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loop import train
+from rotrnn.training.recipe import Recipe, Training
+
+EPS = np.finfo(np.float64).eps
+METHODS = ("bilinear", "first_order", "zoh")
+LAYERS = [kind(3, 8, discretisation=method) for kind in (rotrnn.S4D, rotrnn.S5) for method in METHODS]
+layers = pytest.mark.parametrize("layer", LAYERS, ids=lambda one: f"{type(one).__name__} {one.discretisation}")
+holds = pytest.mark.parametrize("layer", [one for one in LAYERS if one.discretisation == "zoh"], ids=repr)
+
+
+def drawn(layer: Recurrent, B: int = 2, T: int = 11, seed: int = 0) -> tuple[Any, Any, Any, Any, Any]:
+    """Parameters, input, intervals from 0 to some units, a state, and a generator."""
+    rng = np.random.default_rng(seed)
+    params = astype(layer.init(rng), np.float64)
+    x, dt = normal(rng, (B, T, layer.d_model)), rng.exponential(size=(B, T))
+    form: Any = layer.state_form
+    return params, x, dt, normal(rng, (B, *form.shape), True), rng
+
+
+def close(got: Any, expected: Any, what: str = "", terms: float = 400) -> None:
+    """To the rounding of so many operations on numbers of the largest size."""
+    size = max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=terms * EPS * size, err_msg=what)
+
+
+@layers
+def test_ones_are_even_times(layer: Recurrent) -> None:
+    params, x, _, state, rng = drawn(layer)
+    ctx = Context(dt=np.ones(x.shape[:2]))
+    (y, saved), (even, saved_even) = layer.forward(params, x, ctx, state), layer.forward(params, x, state=state)
+    close(y, even)
+    close(saved.state, saved_even.state)
+    dy, dstate = normal(rng, y.shape), normal(rng, state.shape, True)
+    found, expected = layer.backward(params, saved, dy, dstate), layer.backward(params, saved_even, dy, dstate)
+    close(found[0], expected[0], "dx")
+    close(found[2], expected[2], "dstate")
+    for name in params:  # sums over sequences and steps, through slopes of the discretisation
+        close(found[1][name], expected[1][name], name, 400 * x.shape[0] * x.shape[1])
+
+
+@holds
+def test_zero_order_hold_is_the_exponential_of_the_continuous_system(layer: Any) -> None:
+    """Over each interval the input is constant: the state follows the matrix exponential of the system and its
+    input."""
+    params, x, dt, _, _ = drawn(layer)
+    y, _ = layer.forward(params, x, Context(dt=dt))
+    expected = params["D"] * x
+    if isinstance(layer, rotrnn.S5):
+        lam, step = params["lambda_re"] + 1j * params["lambda_im"], np.exp(params["log_step"])
+        groups = [(np.diag(lam * step), (params["B_re"] + 1j * params["B_im"]) * step[:, None], slice(None))]
+        readouts = [params["C_re"] + 1j * params["C_im"]]
+    else:
+        A, step = -np.exp(params["log_A_re"]) + 1j * params["A_im"], np.exp(params["log_step"])
+        B, C = params["B_re"] + 1j * params["B_im"], params["C_re"] + 1j * params["C_im"]
+        groups = [(np.diag(A[d] * step[d]), B[d][:, None] * step[d], slice(d, d + 1)) for d in range(layer.d_model)]
+        readouts = [C[d][None] for d in range(layer.d_model)]
+    for (matrix, into, own), C in zip(groups, readouts, strict=True):
+        N, M = into.shape
+        whole = np.zeros((N + M, N + M), complex)  # of (h, u), whose u stays as it is
+        whole[:N, :N], whole[:N, N:] = matrix, into
+        for b in range(len(x)):
+            h = np.zeros(N, complex)
+            for t in range(x.shape[1]):
+                h = (scipy.linalg.expm(whole * dt[b, t]) @ np.append(h, x[b, t, own]))[:N]
+                expected[b, t, own] += 2 * (C @ h).real
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@holds
+def test_an_interval_can_be_cut_in_two(layer: Recurrent) -> None:
+    """A constant input over two intervals equals the input over their sum, whatever the cut: also without input."""
+    params, x, _, state, _ = drawn(layer, T=1)
+    for share in (0.0, 0.3, 1.0):
+        for u in (0 * x, x):
+            _, whole = layer.forward(params, u, Context(dt=np.full((2, 1), 3.7)), state)
+            cut = np.tile([3.7 * share, 3.7 * (1 - share)], (2, 1))
+            _, two = layer.forward(params, np.repeat(u, 2, 1), Context(dt=cut), state)
+            close(two.state, whole.state)
+
+
+@layers
+def test_no_time_leaves_the_state(layer: Recurrent) -> None:
+    params, x, _, state, _ = drawn(layer)
+    _, saved = layer.forward(params, x, Context(dt=np.zeros(x.shape[:2])), state)
+    close(saved.state, state)
+
+
+@layers
+def test_chunks_and_steps_are_the_whole(layer: Recurrent) -> None:
+    params, x, dt, state, _ = drawn(layer, T=6)
+    whole, saved = layer.forward(params, x, Context(dt=dt), state)
+    for cuts in [[k] for k in range(7)] + [list(range(1, 6))]:
+        parts, now = [], state
+        for own in np.split(np.arange(6), cuts):
+            y, one = layer.forward(params, x[:, own], Context(dt=dt[:, own]), now)
+            parts.append(y)
+            now = one.state
+        close(np.concatenate(parts, 1), whole, str(cuts))
+        close(now, saved.state, str(cuts))
+
+
+@layers
+def test_padding_packed_rows_and_resets_are_the_sequences(layer: Recurrent) -> None:
+    params, x, dt, _, rng = drawn(layer, B=3, T=9)
+    lengths = np.array([9, 0, 4])
+    alone = [layer.forward(params, x[b : b + 1, :n], Context(dt=dt[b : b + 1, :n])) for b, n in enumerate(lengths)]
+    ragged, spoiled = dt.copy(), x.copy()
+    for b, n in enumerate(lengths):
+        ragged[b, n:], spoiled[b, n:] = np.nan, np.nan
+    y, saved = layer.forward(params, spoiled, Context(lengths, dt=ragged))
+    for b, n in enumerate(lengths):
+        close(y[b, :n], alone[b][0][0])
+        assert not y[b, n:].any()
+        close(saved.state[b], alone[b][1].state[0])
+    row, bounds = pack([x[b, :n] for b, n in enumerate(lengths)])
+    intervals = pack([dt[b, :n] for b, n in enumerate(lengths)]).x
+    packed, saved_row = layer.forward(params, row, Context(cu_seqlens=bounds, dt=intervals))
+    close(packed[0], np.concatenate([one[0][0] for one in alone]))
+    reset = np.zeros(row.shape[:2], bool)
+    reset[0, 9] = True
+    close(layer.forward(params, row, Context(reset=reset, dt=intervals))[0], packed)
+    dy = normal(rng, row.shape)
+    dx, dparams, _ = layer.backward(params, saved_row, dy)
+    each = [layer.backward(params, alone[b][1], dy[:, s:e]) for b, (s, e) in enumerate([(0, 9), (9, 9), (9, 13)])]
+    close(dx, np.concatenate([one[0] for one in each], 1))
+    for name in params:
+        close(dparams[name], sum(one[1][name] for one in each), name, 4000)
+
+
+def test_channels_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4D computes states for some channels at once, whose number does not matter."""
+    layer = rotrnn.S4D(5, 8)
+    params, x, dt, state, rng = drawn(layer)
+    dy = normal(rng, x.shape)
+    found = []
+    for most in (1, 2 * 11 * 4 * 2, 2**20):
+        monkeypatch.setattr("rotrnn.nn.layers.s4d.MOST_STATES", most)
+        y, saved = layer.forward(params, x, Context(dt=dt), state)
+        dx, dparams, dstate = layer.backward(params, saved, dy, state)
+        found.append([y, saved.state, dx, *dparams.values(), dstate])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("dt", "kind", "message"),
+    [
+        (np.full((2, 4), -1.0), ValueError, r"S5\.forward: dt is -1\.0 at \(0, 0\), expected finite intervals of at l"),
+        (np.array([[1, 1, 1, 1], [1, np.nan, 1, 1]]), ValueError, r"dt is nan at \(1, 1\), expected finite intervals"),
+        (np.full((2, 4), np.inf), ValueError, r"S5\.forward: dt is inf at \(0, 0\), expected finite intervals"),
+        (np.ones((2, 3)), ValueError, r"S5\.forward: dt has shape \(2, 3\), expected \(B=2, T=4\)"),
+        (np.ones((2, 4, 1)), ValueError, r"S5\.forward: dt has shape \(2, 4, 1\), expected \(B, T\)"),
+        (np.ones(4), ValueError, r"S5\.forward: dt has shape \(4,\), expected \(B, T\)"),
+        (np.ones((2, 4), int), TypeError, r"S5\.forward: dt has dtype int64, expected float32 or float64"),
+        (1.0, ValueError, r"S5\.forward: dt has shape \(\), expected \(B, T\)"),
+    ],
+)
+def test_bad_intervals_are_refused(dt: Any, kind: type[Exception], message: str) -> None:
+    layer = rotrnn.S5(3, 8)
+    params = layer.init(np.random.default_rng(0))
+    with pytest.raises(kind, match=message):
+        layer.forward(params, np.zeros((2, 4, 3), np.float32), Context(dt=dt))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (rotrnn.LRU(3, 4), r"LRU\.forward: got dt, which LRU does not support, expected a layer in continuous time"),
+        (rotrnn.LinOSS(3, 4), r"got dt, which LinOSS does not support"),
+        (rotrnn.S4(3, 4), r"got dt, which S4 does not support"),
+        (rotrnn.Mamba(4, 4), r"got dt, which Mamba does not support"),
+        (rotrnn.S5(3, 4, window=2), r"got dt, which S5 does not support with window=2, expected window=None"),
+        (rotrnn.S5(3, 4, bidirectional=True), r"got dt, which S5 does not support with bidirectional=True"),
+        (rotrnn.S4D(3, 4, bidirectional=True), r"got dt, which S4D does not support with bidirectional=True"),
+        (rotrnn.S4D(3, 4, tied=False), r"got dt, which S4D does not support with tied=False, expected tied=True"),
+    ],
+    ids=lambda one: repr(one)[:40],
+)
+def test_other_layers_refuse_intervals(layer: Recurrent, message: str) -> None:
+    """Also inside a block."""
+    params = layer.init(np.random.default_rng(0))
+    x, ctx = np.zeros((2, 4, layer.d_model), np.float32), Context(dt=np.ones((2, 4)))
+    with pytest.raises(NotImplementedError, match=message):
+        layer.forward(params, x, ctx)
+    settings = rotrnn.ModelSettings(layer="s5", d_model=layer.d_model, n_layers=1)
+    model = rotrnn.build_model(settings, layer, head="classifier", n_features=2, n_classes=2)
+    with pytest.raises(
+        NotImplementedError, match=rf"SequenceClassifier\.forward: got dt, which {type(layer).__name__}"
+    ):
+        model.forward(model.init(np.random.default_rng(0)), x[..., :2], ctx)
+
+
+def test_pairs_refuse_intervals() -> None:
+    settings = rotrnn.ModelSettings(layer="s5", d_model=4, n_layers=1)
+    model = rotrnn.build_model(settings, {"d_state": 4}, head="retrieval", vocab=5, n_classes=2)
+    with pytest.raises(NotImplementedError, match=r"Retrieval\.forward: got dt, which a model of pairs"):
+        model.forward(model.init(np.random.default_rng(0)), np.zeros((2, 2, 4), int), Context(dt=np.ones((4, 4))))
+
+
+# ---- models ----
+
+
+def regressor(layer: str) -> tuple[Any, Any]:
+    """A model of two blocks with an answer at each step, and float64 parameters."""
+    settings = rotrnn.ModelSettings(layer=layer, d_model=6, n_layers=2, norm="layer", final_norm=True)
+    model = rotrnn.build_model(settings, {"d_state": 8}, head="step_regressor", n_features=2, n_classes=1)
+    return model, astype(model.init(np.random.default_rng(0)), np.float64)
+
+
+@pytest.mark.parametrize("name", ["s4d", "s5"])
+def test_a_stream_takes_intervals(name: str) -> None:
+    """Token by token, and in chunks, it answers as forward does; without dt, as at even times."""
+    model, params = regressor(name)
+    rng = np.random.default_rng(1)
+    x, dt = normal(rng, (3, 7, 2)), rng.exponential(size=(3, 7))
+    whole, _ = model.forward(params, x, Context(dt=dt))
+    stream = model.stream(params, batch=3, engine="python")
+    steps = [stream.push(x[:, t], dt=dt[:, t])[:, None] for t in range(4)]
+    lengths = np.array([3, 0, 2])
+    rest = stream.push(x[:, 4:], lengths, dt=dt[:, 4:])
+    close(np.concatenate(steps, 1), whole[:, :4], terms=4000)
+    for b, n in enumerate(lengths):
+        close(rest[b, :n], whole[b, 4 : 4 + n], terms=4000)
+    assert stream.tokens.tolist() == [7, 4, 6]
+    stream.reset()
+    even, _ = model.forward(params, x)
+    close(stream.push(x[:, 0], dt=np.ones(3)), even[:, 0], terms=4000)
+    close(stream.push(x[:, 1]), even[:, 1], terms=4000)
+
+
+def test_a_stream_refuses_intervals_that_do_not_fit() -> None:
+    model, params = regressor("s5")
+    with pytest.raises(NotImplementedError, match=r"Stream\.push: got dt, which the engine 'c' does not support"):
+        model.stream(params, engine="c").push(np.zeros((1, 2)), dt=np.ones(1))
+    stream = model.stream(params, batch=2, engine="python")
+    with pytest.raises(ValueError, match=r"Stream\.push: dt has shape \(3,\), expected \(B=2\)"):
+        stream.push(np.zeros((2, 2)), dt=np.ones(3))
+    with pytest.raises(ValueError, match=r"Stream\.push: dt is -1\.0 at \(0, 1\)"):
+        stream.push(np.zeros((2, 3, 2)), dt=np.array([[1.0, -1, 1], [1, 1, 1]]))
+
+
+@pytest.mark.parametrize("name", ["s4d", "s5"])
+def test_gradients_of_a_model(name: str) -> None:
+    model, params = regressor(name)
+    rng = np.random.default_rng(2)
+    ctx = Context(np.array([5, 2]), dt=rng.exponential(size=(2, 5)))
+    rotrnn.testing.gradcheck(model, params, normal(rng, (2, 5, 2)), ctx)
+
+
+# ---- learning ----
+
+
+def oscillations(rng: np.random.Generator, n: int, T: int) -> tuple[Any, Any, Any, complex]:
+    """A damped oscillator that is pushed at random times: its pushes, held between the times, the intervals, and the
+    positions at the times, by its own formula; and its eigenvalue."""
+    eigenvalue = -0.2 + 1.3j
+    u, dt = normal(rng, (n, T, 1)), rng.exponential(size=(n, T))
+    h, y = np.zeros(n, complex), np.zeros((n, T, 1))
+    for t in range(T):
+        a = np.exp(eigenvalue * dt[:, t])
+        h = a * h + (a - 1) / eigenvalue * u[:, t, 0]
+        y[:, t, 0] = h.imag
+    return u, dt, y, eigenvalue
+
+
+def fitted(u: Any, dt: Any, y: Any) -> tuple[float, complex]:
+    """Trains one S5 layer of one state from other values. Returns the share of the variance that it leaves, and its
+    eigenvalue per unit of time."""
+    layer, ctx = rotrnn.S5(1, 2), Context(dt=dt)
+    params = astype(layer.init(np.random.default_rng(0)), np.float64)
+    start = {"lambda_re": -0.4, "lambda_im": 1.0, "log_step": 0.1, "B_re": 0.7, "C_re": 0.1, "C_im": -0.4, "D": 0.0}
+    params = {name: np.full_like(value, start.get(name, 0.0)) for name, value in params.items()}
+    moments = {name: (np.zeros_like(one), np.zeros_like(one)) for name, one in params.items()}
+    for step in range(1, 401):
+        out, saved = layer.forward(params, u, ctx)
+        dparams = layer.backward(params, saved, 2 * (out - y) / y.size)[1]
+        for name, one in params.items():
+            adamw(one, *moments[name], dparams[name], lr=0.02 * (1 - step / 401), step=step)
+    lam = params["lambda_re"][0] + 1j * params["lambda_im"][0]
+    return float(((out - y) ** 2).mean() / y.var()), complex(lam * np.exp(params["log_step"][0]))
+
+
+def test_an_oscillator_is_found_from_irregular_samples() -> None:
+    """With the intervals, training finds the oscillator's own eigenvalue, whose outputs are then right; without, no
+    eigenvalue can be right for all steps."""
+    u, dt, y, eigenvalue = oscillations(np.random.default_rng(3), 16, 50)
+    left, found = fitted(u, dt, y)
+    left_without, _ = fitted(u, None, y)
+    assert left < 1e-3, left
+    assert abs(found - eigenvalue) < 0.02, found
+    assert left_without > 100 * left, left_without
+
+
+def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
+    """The task "arrays" reads intervals, for sequences of any lengths; padded and packed, training takes the same
+    steps, and the scores are those of the model on the intervals."""
+    u, dt, y, _ = oscillations(np.random.default_rng(4), 30, 12)
+    lengths = np.random.default_rng(5).integers(6, 13, 30)
+    cut = [[one[b, :n] for b, n in enumerate(lengths)] for one in (u, y, dt)]
+    path = tmp_path / "pendulum.npz"
+    save_arrays(path, cut[0], cut[1], per_step=True, dt=cut[2])
+    task = Arrays(str(path), kind="regression", per_step=True, scale=False)
+    loaded = task.load()
+    index = np.arange(4)
+    batch, intervals = loaded.train.batch(index, np.float64), loaded.train.intervals(index)
+    assert intervals is not None
+    assert intervals.shape == batch.inputs.shape[:2]
+    settings = rotrnn.ModelSettings(layer="s5", d_model=8, n_layers=1, norm="layer", final_norm=True)
+    layer = rotrnn.S5(8, 8)
+    scores = []
+    for packed in (False, True):
+        training = Training(batch=8, steps=20, eval_every=20, packed=packed, dtype="float64")
+        recipe = Recipe(task, settings, layer, rotrnn.AdamW(lr=1e-2), training)
+        scores.append(train(recipe, tmp_path / f"packed {packed}", progress=False)["test"]["best"]["skill"])
+    assert abs(scores[0] - scores[1]) < 1e-9
+    model = recipe.build(loaded)
+    params = model.init(np.random.default_rng(0))
+    of = {"batch": 4, "dtype": "float64"}
+    padded, row = (evaluate(model, params, loaded, loaded.val, packed=one, **of) for one in (False, True))
+    assert abs(padded["skill"] - row["skill"]) < 1e-9
+    ones = replace(loaded.val, data=replace(loaded.val.data, dt=np.ones(len(loaded.val.data.values))))  # type: ignore
+    assert evaluate(model, params, loaded, ones, **of)["skill"] != padded["skill"]
+
+
+@pytest.mark.parametrize(
+    ("dt", "message"),
+    [
+        (np.ones((3, 5)), r"save_arrays: dt has shape \(3, 5\) and dtype float64, expected numbers \(3, 4\)"),
+        (
+            np.array([[1.0, 1, 1, 1], [1, 1, -1, 1], [1, 1, 1, 1]]),
+            r"dt, sequence 1, step 2: got -1\.0, expected a fini",
+        ),
+        (np.full((3, 4), np.nan), r"save_arrays: dt, sequence 0, step 0: got nan"),
+        (np.full((3, 4), "a"), r"save_arrays: dt has shape \(3, 4\) and dtype <U1"),
+    ],
+)
+def test_arrays_refuse_bad_intervals(tmp_path: Path, dt: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        save_arrays(tmp_path / "a.npz", np.zeros((3, 4)), np.zeros(3), dt=dt)
+    assert not list(tmp_path.iterdir())
