@@ -565,7 +565,9 @@ def _(folder: Path) -> Any:
     for linear in (True, False):
         Forecaster(linear=linear, width=2, depth=1, epochs=1).fit(np.sin(np.arange(50.0))).save(path)
         contents.append(path.read_bytes())
-    return path, contents
+    y = {"a": np.sin(np.arange(50.0)), "b": np.cos(np.arange(40.0))}
+    Forecaster(width=2, depth=1, epochs=1).fit(y, {name: one**2 for name, one in y.items()}).save(path)
+    return path, [*contents, path.read_bytes()]
 
 
 # ---- models of others ----
