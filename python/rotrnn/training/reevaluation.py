@@ -56,8 +56,8 @@ def reevaluate(
     -------
     list of (str, dict)
         The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
-        warning if a key of the grid only changes initial values, so that all results are equal, and one if the
-        parameters were selected on the split that they are evaluated on.
+        warning if a key of the grid only changes initial values, so that all results are equal, one if the parameters
+        were selected on the split that they are evaluated on, and one if the data file has changed since training.
 
     Raises
     ------
@@ -77,6 +77,8 @@ def reevaluate(
         if section == "task" and key in split_settings:
             expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
+    if "task.path" not in dict((*changes, *grid)) and (wrong := run.changed_data(trained)) is not None:
+        warnings.warn(wrong, stacklevel=2)
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
