@@ -130,5 +130,10 @@ def test_a_data_file_that_changed_is_told(tmp_path, monkeypatch):
         warnings.simplefilter("error")
         train(recipe, run.folder, resume=True, progress=False)
         reevaluate(run)
+    (tmp_path / "other.csv").write_text(whole, encoding="utf-8")
+    with pytest.warns(
+        UserWarning, match=r"^task\.path: scales, classes and features follow from the new file's training"
+    ):
+        reevaluate(run, overrides=[f"task.path={tmp_path / 'other.csv'}"])
     run.write(run.sessions, to_json([{key: one for key, one in started.items() if key != "data"}]))
     train(recipe, run.folder, resume=True, progress=False)
