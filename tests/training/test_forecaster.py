@@ -443,3 +443,19 @@ def test_files_of_series_that_are_refused(tmp_path: Path, change: dict[str, Any]
     np.savez(tmp_path / "y.npz", **{"y": np.arange(20.0), **change})
     with pytest.raises(ValueError, match=f"y.npz: {message}"):
         Series(str(tmp_path / "y.npz")).load()
+
+
+def test_names_of_series_that_are_integers_of_numpy(tmp_path: Path) -> None:
+    """As pandas' groupby has them; other names are refused."""
+    y = dict(zip(np.array([10, 9]), waves().values(), strict=False))
+    one = Forecaster(**QUICK).fit(y)
+    one.save(tmp_path / "one.safetensors")
+    again = Forecaster.load(tmp_path / "one.safetensors")
+    assert list(again.predict()) == [10, 9]
+    np.testing.assert_array_equal(again.predict()[10], one.predict()[10])
+    np.testing.assert_array_equal(
+        again.predict(after={np.int64(9): y[9][:40]})[9], one.predict(after={9: y[9][:40]})[9]
+    )
+    named = Forecaster(**QUICK).fit({("a", 1): y[9]})
+    with pytest.raises(ValueError, match=r"save: a series has the name .*'a', 1.*, expected a text or an integer"):
+        named.save(tmp_path / "other.safetensors")

@@ -500,6 +500,7 @@ class Forecaster(Estimator):
         that was fitted."""
         n, m = len(past.y), len(one.y)
         goes_on = m > n and np.array_equal(one.y[:n], past.y)
+        goes_on = goes_on and (past.x is None or one.x is None or np.array_equal(one.x[:n], past.x))
         errors = self._errors(past, one) if goes_on else past.errors
         width = self._spread("predict", errors, (m if goes_on else n) - 1, interval, key)
         return self._interval(forecasts, width[: len(forecasts)])
@@ -525,7 +526,8 @@ class Forecaster(Estimator):
         for what, some in (("series has the column", columns), ("covariates has the column", of_covariates)):
             if wrong := [name for name in some or () if not isinstance(name, str | int)]:
                 raise ValueError(f"{call}: the {what} {wrong[0]!r:.80}, expected a text or an integer")
-        if self._several and (wrong := [key for key in self._order if type(key) not in (str, int)]):
+        order, names = ([_plain(key) for key in keys] for keys in (self._order, self._pasts))
+        if self._several and (wrong := [key for key in order if type(key) not in (str, int)]):
             raise ValueError(f"{call}: a series has the name {wrong[0]!r:.80}, expected a text or an integer")
         errors, line = np.concatenate([one.errors for one in pasts]), self.form_.line
         known = ~np.isnan(errors)
@@ -544,7 +546,7 @@ class Forecaster(Estimator):
             arrays |= {"stds": np.stack([one.scale.std for one in pasts])}
         fitted = {"flat": self._flat, "share": self.share_, "columns": columns, "result": self.result_}
         if self._several:
-            fitted |= {"names": list(self._pasts), "order": self._order}
+            fitted |= {"names": names, "order": order}
         if of_covariates is not None:
             fitted["covariates"] = of_covariates
         facts = {

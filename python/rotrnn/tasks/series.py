@@ -159,12 +159,6 @@ class Series:
         (n, C), and of several series, one after the other, their "lengths" (S,) and "names" (S,).
     columns : tuple of str
         The variables, columns of the table; if empty, all but those without a name, as in the task "table".
-    covariates : tuple of str
-        Columns that are known in advance, such as prices or days off. A forecast of a step reads them up to that step:
-        their effects are least squares (`rotrnn.tasks.lags.effects`), and the model reads those of the next step.
-    sequence : str
-        Column that says which series a row belongs to, whose rows are in the order of time; without it, all rows are
-        one series.
     horizon : int
         Number of steps that are forecast.
     period : int
@@ -182,12 +176,16 @@ class Series:
         Shares of the steps.
     delimiter : str
         As of the task "table".
+    covariates : tuple of str
+        Columns that are known in advance, such as prices or days off. A forecast of a step reads them up to that step:
+        their effects are least squares (`rotrnn.tasks.lags.effects`), and the model reads those of the next step.
+    sequence : str
+        Column that says which series a row belongs to, whose rows are in the order of time; without it, all rows are
+        one series.
     """
 
     path: str = ""
     columns: tuple[str, ...] = ()
-    covariates: tuple[str, ...] = ()
-    sequence: str = ""
     horizon: int = 1
     period: int = 1
     levels: bool = True
@@ -196,6 +194,8 @@ class Series:
     val_fraction: float = 0.1
     test_fraction: float = 0.2
     delimiter: str = ""
+    covariates: tuple[str, ...] = ()
+    sequence: str = ""
 
     causal: ClassVar[bool] = True
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
@@ -347,7 +347,7 @@ class Series:
         def part(low: int, high: int, n: int) -> tuple[Index, Index, Index]:
             """The part from time `low` on; each origin is in one window, after as much as half a window before it."""
             ahead = window // 2
-            first = np.arange(max(low - 1, 0), max(high - 1, low) if high > low else 0, window - ahead)
+            first = np.arange(max(low - 1, form.first), high - 1, window - ahead)
             start = np.clip(first - ahead, 0, max(n - window, 0))
             return start, first, np.minimum(first + window - ahead, high - 1)
 
