@@ -798,6 +798,16 @@ def _(folder: Path) -> Any:
     return path, contents
 
 
+@_format("series-npz", load=lambda path: _drawn(Series(str(path), horizon=2).load()), words=NPY, **NPZ)
+def _(folder: Path) -> Any:
+    path, contents = folder / "own.npz", []
+    y, x = np.arange(40.0) % 7, np.arange(80.0).reshape(40, 2) ** 2 % 5
+    for more in ({}, {"covariates": x}, {"lengths": np.array([25, 15]), "names": np.array(["a", "b"])}):
+        np.savez(path, y=y, **more)
+        contents.append(path.read_bytes())
+    return path, contents
+
+
 if importlib.util.find_spec("pyarrow"):
 
     @_format("table-parquet", load=lambda path: _drawn(Table(str(path), **PARTS).load()), words=(b"PAR1", *CELLS))

@@ -459,6 +459,8 @@ def test_a_table_with_covariates_of_several_series(tmp_path: Path) -> None:
         ({"lengths": np.array([2**63 - 1, 2**63 - 1, 22])}, "has lengths of sum"),
         ({"lengths": np.array([12, 8]), "names": np.array(["a"])}, "has names of shape .*, expected a text for each"),
         ({"y": np.zeros(0)}, "has y of shape"),
+        ({"lengths": np.array([20]), "names": np.full(1, 2**31, np.uint32).view("<U1")}, "has names that are no texts"),
+        ({"covariates": np.arange(20) * 1e-300}, "covariates: column 0 spans 1.9e-299, expected at least 1e-34"),
     ],
 )
 def test_files_of_series_that_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

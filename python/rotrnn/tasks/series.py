@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, read_npz
 from rotrnn._support.settings import settle
 from rotrnn.tasks.lags import Lags, chosen, effects
-from rotrnn.tasks.own import Numbers, Scale, check_range
+from rotrnn.tasks.own import Numbers, Scale, check_range, check_span
 from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
@@ -254,7 +254,11 @@ class Series:
             raise ValueError(f"{self.path}: has lengths of sum {lengths.sum()}, expected the {len(y)} steps of y")
         if names is not None and (names.dtype.kind != "U" or names.shape != lengths.shape):
             raise ValueError(f"{self.path}: has names of shape {names.shape}, expected a text for each series")
-        return Parts(y, x, lengths.astype(np.int64), None if names is None else tuple(names.tolist()))
+        try:
+            texts = None if names is None else tuple(names.tolist())
+        except (SystemError, ValueError) as error:  # numbers that are no characters
+            raise ValueError(f"{self.path}: has names that are no texts ({error})") from error
+        return Parts(y, x, lengths.astype(np.int64), texts)
 
     def _numbers_of(self, arrays: Any, name: str, form: str) -> Numbers | None:
         """Returns an array of a file as (n, K), checked."""
@@ -312,6 +316,7 @@ class Series:
         y = np.concatenate([scale(one) for scale, one in zip(scales, np.split(y, cuts), strict=True)])
         form = self.form
         if x is not None:
+            check_span(f"{self.path}: covariates", x)
             try:
                 form = replace(form, effects=effects(y[early], x[early], self.period, train))
             except ValueError as error:
