@@ -19,7 +19,7 @@ AREAS = {
     "include/": ["tests/lib"],
     "python/rotrnn/_support/": ["tests/training"],
     "python/rotrnn/devices/": ["tests/nn/test_devices.py"],
-    "python/rotrnn/estimators.py": ["tests/training"],
+    "python/rotrnn/estimators/": ["tests/training"],
     "python/rotrnn/jax.py": [],  # make test-jax
     "python/rotrnn/models/": ["tests/models"],
     "python/rotrnn/nn/": ["tests/nn"],

@@ -665,7 +665,8 @@ Trains a recipe in its own folder and evaluates it on the test split. The folder
   best.safetensors     the parameters with the best validation accuracy
   init.safetensors     the initial parameters
   result.json          written at the end: test loss and accuracy
-  sessions.json        for each start: time, command, versions, commit of the source tree, threads, machine
+  sessions.json        for each start: time, command, versions, commit of the source tree, threads, machine,
+                       SHA-256 of the data file
   failed.json          the error, if the run ended with one
   plots                written at the end if matplotlib is installed: the plots of `rotrnn plot`
   tensorboard          the log for TensorBoard, if the package tensorboard is installed

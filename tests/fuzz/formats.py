@@ -565,7 +565,9 @@ def _(folder: Path) -> Any:
     for linear in (True, False):
         Forecaster(linear=linear, width=2, depth=1, epochs=1).fit(np.sin(np.arange(50.0))).save(path)
         contents.append(path.read_bytes())
-    return path, contents
+    y = {"a": np.sin(np.arange(50.0)), "b": np.cos(np.arange(40.0))}
+    Forecaster(width=2, depth=1, epochs=1).fit(y, {name: one**2 for name, one in y.items()}).save(path)
+    return path, [*contents, path.read_bytes()]
 
 
 # ---- models of others ----
@@ -792,6 +794,16 @@ def _(folder: Path) -> Any:
     path, contents = folder / "own.npz", []
     for x in (np.ones((10, 3, 2)), [np.ones((2 + i % 3, 2)) for i in range(10)]):
         save_arrays(path, x, np.arange(10) % 3)
+        contents.append(path.read_bytes())
+    return path, contents
+
+
+@_format("series-npz", load=lambda path: _drawn(Series(str(path), horizon=2).load()), words=NPY, **NPZ)
+def _(folder: Path) -> Any:
+    path, contents = folder / "own.npz", []
+    y, x = np.arange(40.0) % 7, np.arange(80.0).reshape(40, 2) ** 2 % 5
+    for more in ({}, {"covariates": x}, {"lengths": np.array([25, 15]), "names": np.array(["a", "b"])}):
+        np.savez(path, y=y, **more)
         contents.append(path.read_bytes())
     return path, contents
 

@@ -177,9 +177,9 @@ def _npz(how: int = zipfile.ZIP_STORED, /, **members: bytes) -> bytes:
     return out.getvalue()
 
 
-def _said_to_have(content: bytes, size: int) -> bytes:
-    """A file .npz of one array that is said to have so many bytes."""
-    at = content.index(b"PK\1\2") + 24
+def _said_to_have(content: bytes, size: int, packed: bool = False) -> bytes:
+    """A file .npz of one array that is said to have so many bytes, or to be packed into so many."""
+    at = content.index(b"PK\1\2") + (20 if packed else 24)
     return content[:at] + size.to_bytes(4, "little") + content[at + 4 :]
 
 
@@ -275,6 +275,11 @@ FOUND = [
         "arrays-npz",
         _said_to_have(_npz(x=_array(np.zeros(9))), 2**31),
         "would take 2147483648 bytes of memory, expected",
+    ),
+    (
+        "arrays-npz",
+        _said_to_have(_npz(x=_array(np.zeros(9))), 2**31, packed=True),
+        "x.npy is said to have 2147483648 of its [0-9]+ bytes",
     ),
     ("arrays-npz", _npz(**{f"a{i}": b"" for i in range(10_001)}), "has 10001 arrays, expected at most 10000"),
     ("arrays-npz", _npz(x=_array(np.full((9, 2), 1e308)), y=_array(np.arange(9))), "has the number 1e.308, expected"),

@@ -175,6 +175,8 @@ def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: 
         if "pandas" not in example:  # tests/with_pandas/test_tables.py runs it
             exec(example, names)
     assert names["forecaster"].score(np.array(names["sold"][-24:])) > 0  # a rise of 12 a year is easily told
+    assert names["shop"].score(names["visits"][200:], covariates=names["known"][200:]) > 0.7  # most is in `known`
+    assert list(names["several"].predict(1)) == ["north", "south"]
     assert names["classifier"].score(names["x"][200:], names["y"][200:]) > 0.7  # chance is a half
     assert names["logits"].argmax() == (names["classifier"].predict(names["x"][200:201]) == "up")
     rows = [f"{i // 9},{rng.standard_normal()},{rng.standard_normal()},{i // 9 % 3 > 1}" for i in range(900)]

@@ -20,7 +20,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import rotrnn
 from rotrnn import LRU
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
-from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor, middle, share_of
+from rotrnn.estimators import Estimator, Forecaster, SequenceClassifier, SequenceRegressor
+from rotrnn.estimators.base import middle
+from rotrnn.estimators.forecaster import share_of
 from rotrnn.nn.layer import astype, flatten
 from rotrnn.tasks.lags import chosen
 from rotrnn.training.loop import Interrupted
@@ -735,7 +737,7 @@ def test_a_run_that_is_stopped_is_kept_in_a_folder_alone(monkeypatch: pytest.Mon
     def stopped(recipe: Any, folder: Path, **_: Any) -> None:
         raise Interrupted(f"stopped after step 1 of 9, all is saved; to go on: rotrnn train --resume {folder}")
 
-    monkeypatch.setattr("rotrnn.estimators.train", stopped)
+    monkeypatch.setattr("rotrnn.estimators.base.train", stopped)
     one = Forecaster(**QUICK)
     with pytest.raises(Interrupted, match=r"^Forecaster.fit: stopped, and nothing is kept without a folder$"):
         one.fit(STEPS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,10 @@ import pytest
 import toy
 from rotrnn import __version__, _cpu
 from rotrnn._support import provenance
+from rotrnn._support.json import to_json
 from rotrnn.training.loop import Interrupted, Trainer, train
 from rotrnn.training.recipe import load_recipe
+from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.run import Run
 
 
@@ -80,3 +84,56 @@ def test_a_damaged_list_of_sessions_is_named(tmp_path, recipe):
     (tmp_path / "run" / "sessions.json").write_text("[{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"sessions\.json: is damaged, expected JSON"):
         train(recipe, tmp_path / "run", resume=True, progress=False)
+
+
+OWN = """
+[task]
+name = "series"
+path = "y.csv"
+[model]
+layer = "min_gru"
+d_model = 2
+n_layers = 1
+norm = "layer"
+[layer]
+d_state = 2
+[optimiser]
+lr = 0.01
+[training]
+batch = 2
+steps = 2
+eval_every = 1
+"""
+
+
+def test_a_data_file_that_changed_is_told(tmp_path, monkeypatch):
+    """To go on is refused, an evaluation warns; the same contents again, and a run of an older version, go on."""
+    monkeypatch.chdir(tmp_path)
+    whole = "y\n" + "".join(f"{(7 * t) % 11}\n" for t in range(40))
+    (tmp_path / "y.csv").write_text(whole, encoding="utf-8")
+    (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
+    recipe, run = load_recipe(tmp_path / "own.toml"), Run(tmp_path / "run")
+    train(recipe, run.folder, progress=False)
+    (started,) = run.read_json(run.sessions)
+    assert started["data"] == hashlib.sha256(whole.encode()).hexdigest()
+    (tmp_path / "y.csv").write_text(whole.replace("10", "9"), encoding="utf-8")
+    was = started["data"][:16]
+    told = rf"{tmp_path}/y.csv: is not the file that the run was trained on: its SHA-256 is \w+, was {was}"
+    with pytest.raises(ValueError, match=f"^{told}; expected that file to go on, or another folder for the new data$"):
+        train(recipe, run.folder, resume=True, progress=False)
+    with pytest.warns(UserWarning, match=f"^{told}$"):
+        reevaluate(run)
+    with pytest.raises(ValueError, match="is not the file that the run was trained on"):  # and to more steps
+        train(load_recipe(tmp_path / "own.toml", ["training.steps=3"]), run.folder, progress=False)
+    (tmp_path / "y.csv").write_text(whole, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(recipe, run.folder, resume=True, progress=False)
+        reevaluate(run)
+    (tmp_path / "other.csv").write_text(whole, encoding="utf-8")
+    with pytest.warns(
+        UserWarning, match=r"^task\.path: scales, classes and features follow from the new file's training"
+    ):
+        reevaluate(run, overrides=[f"task.path={tmp_path / 'other.csv'}"])
+    run.write(run.sessions, to_json([{key: one for key, one in started.items() if key != "data"}]))
+    train(recipe, run.folder, resume=True, progress=False)

@@ -215,3 +215,100 @@ def test_a_forecaster_that_was_saved_takes_the_columns_by_name(tmp_path: Path) -
     named = Forecaster(**QUICK).fit(y.rename(columns={"b": ("b", 1)}))
     with pytest.raises(ValueError, match=r"save: the series has the column \('b', 1\), expected a text or an integer"):
         named.save(tmp_path / "other.safetensors")
+
+
+KNOWN = np.stack([np.cos(np.arange(70.0) ** 2), np.arange(70.0) % 7 == 0], 1)
+
+
+def calendars(days: Any, names: list[str] | None = None) -> list[Any]:
+    """The covariates as frames of pandas and polars, with these days."""
+    names = names or ["price", "off"]
+    columns = dict(zip(names, KNOWN[: len(days)].T, strict=True))
+    return [pandas.DataFrame(columns, index=days), polars.DataFrame({"at": list(days.date), **columns})]
+
+
+def test_covariates_are_found_by_name_and_date() -> None:
+    """The whole calendar, with its columns in another order, serves every call: as the rows of the steps do."""
+    days = pandas.date_range("2024-01-01", periods=70)
+    y = Y + KNOWN[:60, 0]
+    plain = Forecaster(**QUICK).fit(y, KNOWN[:60])
+    expected = plain.predict(4, covariates=KNOWN[60:64])
+    sold = [pandas.Series(y, index=days[:60]), polars.DataFrame({"day": list(days[:60].date), "sold": y})]
+    for own, calendar, other in zip(sold, calendars(days), calendars(days), strict=True):
+        one = Forecaster(**QUICK).fit(own, calendar)
+        other = other[["off", "price"]] if own is sold[0] else other.select("off", "at", "price")
+        for given in (calendar, other):
+            found = one.predict(4, covariates=given)
+            assert list(found.index if own is sold[0] else found["day"]) == list(
+                days[60:64] if own is sold[0] else days[60:64].date
+            )
+            np.testing.assert_array_equal(np.asarray(found if own is sold[0] else found["sold"]), expected)
+        after = own[:55] if own is sold[0] else own.head(55)
+        found = one.predict(3, after=after, covariates=other)
+        theirs = plain.predict(3, after=y[:55], covariates=KNOWN[:58])
+        np.testing.assert_array_equal(np.asarray(found if own is sold[0] else found["sold"]), theirs)
+
+
+def test_covariates_without_a_date_or_a_column_are_refused() -> None:
+    days = pandas.date_range("2024-01-01", periods=70)
+    sold = [pandas.Series(Y, index=days[:60]), polars.DataFrame({"day": list(days[:60].date), "sold": Y})]
+    for own, calendar, other in zip(sold, calendars(days), calendars(days, ["price", "open"]), strict=True):
+        pandas_like = own is sold[0]
+        gap = calendar.drop(index=days[[7]]) if pandas_like else calendar.filter(polars.col("at") != days[7].date())
+        with pytest.raises(
+            ValueError, match=r"^Forecaster.fit: covariates has no row of 2024-01-08.*, expected a row for"
+        ):
+            Forecaster(**QUICK).fit(own, gap)
+        one = Forecaster(**QUICK).fit(own, calendar)
+        short = calendar.iloc[:62] if pandas_like else calendar.head(62)
+        with pytest.raises(
+            ValueError, match=r"covariates has no row of 2024-03-03.*, expected a row for each step that"
+        ):
+            one.predict(covariates=short)
+        with pytest.raises(
+            ValueError, match=r"predict: covariates has the columns \['price', 'open'\], expected \['price'"
+        ):
+            one.predict(covariates=other)
+
+
+def test_steps_that_are_not_equal_take_the_next_rows() -> None:
+    """Of a series without weekends in an index without a frequency, what follows is what the calendar has."""
+    days = pandas.DatetimeIndex([day for day in pandas.date_range("2024-01-01", periods=98) if day.day % 10])
+    calendar = pandas.DataFrame({"price": KNOWN[:70, 0]}, index=days[:70])
+    one = Forecaster(**QUICK).fit(pandas.Series(Y, index=days[:60]), calendar)
+    plain = Forecaster(**QUICK).fit(Y, KNOWN[:60, 0])
+    np.testing.assert_array_equal(one.predict(3, covariates=calendar), plain.predict(3, covariates=KNOWN[60:63, 0]))
+    with pytest.raises(ValueError, match="predict: covariates has 1 rows, expected 3, one for each step: 3 that are"):
+        one.predict(3, covariates=calendar.iloc[:61])
+
+
+def test_a_long_frame_becomes_several_series() -> None:
+    """Each goes on with its own dates; one calendar serves all."""
+    days = pandas.date_range("2024-01-01", periods=70)
+    long = pandas.DataFrame({"shop": ["a"] * 60 + ["b"] * 45, "day": [*days[:60], *days[:45]]})
+    long["sold"] = [*Y, *(5 + Y[:45])]
+    series = {shop: rows.set_index("day")["sold"] for shop, rows in long.groupby("shop")}
+    one = Forecaster(**QUICK).fit(series, calendars(days)[0])
+    found = one.predict(2, covariates=calendars(days)[0])
+    assert [(key, *each.index) for key, each in found.items()] == [("a", *days[60:62]), ("b", *days[45:47])]
+    frame = polars.from_pandas(long)
+    parts = {shop: rows.drop("shop") for (shop,), rows in frame.partition_by("shop", as_dict=True).items()}
+    later = Forecaster(**QUICK).fit(parts, calendars(days)[1]).predict(2, covariates=calendars(days)[1])
+    for key, each in later.items():
+        np.testing.assert_array_equal(each["sold"].to_numpy(), found[key].to_numpy())
+
+
+def test_covariates_of_a_forecaster_that_was_saved(tmp_path: Path) -> None:
+    """Its columns are taken by name. It has no dates: rows are of the steps alone, but after a frame with dates."""
+    days = pandas.date_range("2024-01-01", periods=70)
+    calendar = calendars(days)[0]
+    one = Forecaster(**QUICK).fit(pandas.Series(Y, index=days[:60]), calendar)
+    one.save(tmp_path / "sold.safetensors")
+    again = Forecaster.load(tmp_path / "sold.safetensors")
+    expected = one.predict(covariates=calendar)
+    rows = calendar[["off", "price"]].iloc[60:63]
+    np.testing.assert_array_equal(again.predict(covariates=rows), expected.to_numpy())
+    found = again.predict(after=pandas.Series(Y, index=days[:60]), covariates=calendar)
+    np.testing.assert_array_equal(found.to_numpy(), expected.to_numpy())
+    with pytest.raises(ValueError, match="predict: covariates has 70 rows, expected 3, one for each step: 3 that are"):
+        again.predict(covariates=calendar)

@@ -165,6 +165,8 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
             if (how := one.compress_type) not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 expected = "expected 0 or 8, as np.savez writes"
                 raise ValueError(f"{path}: {one.filename} is packed by zip's method {how}, {expected}")
+            if one.compress_size > (size := os.path.getsize(path)):
+                raise ValueError(f"{path}: {one.filename} is said to have {one.compress_size} of its {size} bytes")
         check_bytes(path, sum(one.file_size for one in listed))
         try:
             return {one.filename.removesuffix(".npy"): _npy(members.read(one)) for one in listed}

@@ -13,6 +13,7 @@ import numpy as np
 
 from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.own import Numbers
+from rotrnn.tasks.task import Index
 
 
 def is_frame(y: Any) -> bool:
@@ -72,6 +73,34 @@ def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
     if len(set(here)) < len(here) or sorted(map(str, here)) != sorted(map(str, there)) or set(here) != set(there):
         raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {there!r:.80} as of the fit")
     return y[[*([_dated(call, name, y)] if _of_polars(y) and _dated(call, name, y) else []), *there]]
+
+
+def rows(call: str, name: str, x: Any, y: Any, past: bool, ahead: int, fitted: Any = None) -> Index | None:
+    """Returns the rows of a frame x, the argument `name` of `call`, with the dates of a frame y, if `past`, and then
+    those with the dates of the `ahead` steps that follow y, or the first after it if these do not go on in equal steps.
+    None if one of the two has no dates, or they are of different packages.
+
+    ValueError if x has no row of a date.
+    """
+    if _of_pandas(x) and _of_pandas(y) and hasattr(x.index, "asi8") and hasattr(y.index, "asi8"):
+        later = _following_index(y.index, ahead, getattr(fitted, "index", None)) if ahead else y.index[:0]
+        later = x.index[x.index > y.index[-1]][:ahead] if later is None else later
+        wanted = y.index.append(later) if past else later
+        found = x.index.get_indexer(wanted)
+        there = found >= 0
+    elif _of_polars(x) and _of_polars(y) and (own := _dated(call, name, x)) and (other := _dated("", "", y)):
+        dates, times = y[other], x[own].to_numpy()
+        later = _following_dates(_after(fitted, dates), ahead) if ahead else dates[:0]
+        follow = times[times > dates.to_numpy()[-1]][:ahead] if later is None else later.to_numpy()
+        wanted = np.concatenate([dates.to_numpy(), follow]) if past else follow
+        found = np.minimum(np.searchsorted(times, wanted), len(times) - 1)
+        there = times[found] == wanted
+    else:
+        return None
+    if not there.all():
+        expected = "a row for each step of the series" if past else "a row for each step that is forecast"
+        raise ValueError(f"{call}: {name} has no row of {wanted[int(np.argmin(there))]}, expected {expected}")
+    return np.asarray(found)
 
 
 @dataclass(frozen=True)

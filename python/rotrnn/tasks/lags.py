@@ -1,4 +1,7 @@
-"""A linear forecast in closed form: ridge regression on the last steps of a series."""
+"""Linear forecasts in closed form: ridge regression on the last steps of series, and regression on covariates.
+
+Several series stand one after the other in an array, with their `lengths`.
+"""
 
 from __future__ import annotations
 
@@ -72,34 +75,78 @@ class Lags:
         return np.asarray(self.inputs(read) @ self.weights + self.means)
 
 
-def chosen(y: Numbers, horizon: int, period: int) -> Lags | None:
-    """Returns the fit to a series with the size and the penalty that forecast it best from other parts of it; None if
-    it is too short.
+def chosen(y: Numbers, horizon: int, period: int, lengths: Index | None = None) -> Lags | None:
+    """Returns the fit to series with the size and the penalty that forecast them best from other parts of them; None if
+    they are too short.
 
-    The origins are cut into five blocks. Each is forecast by the fit to origins that are further than a horizon from
-    it, and the mean absolute error, in deviations of each variable's changes, decides.
+    The origins of each series are cut into five blocks. The first blocks of all series, the second blocks, and so on,
+    are forecast by the fit to origins that are further than a horizon from them, and the mean absolute error, in
+    deviations of each variable's changes, decides. No size is longer than what the shortest series has beside a
+    horizon, of the series that are long enough for the smallest size.
     """
-    n, V = y.shape
+    lengths = np.array([len(y)]) if lengths is None else lengths
+    first, V = np.cumsum(lengths) - lengths, y.shape[1]
     sizes = {*SIZES, *(k * period for k in (1, 2, 3) if period > max(SIZES[0], 1))}
-    sizes = {size for size in sizes if n - size - horizon + 1 >= 2 * size * V + 3 * horizon}
+    least = lengths[lengths >= min(sizes) + horizon].min(initial=y.shape[0])
+
+    def of_size(size: int) -> list[Index]:
+        return [np.arange(at + size - 1, at + n - horizon) for at, n in zip(first, lengths, strict=True)]
+
+    def serves(size: int) -> bool:
+        counts = np.array([len(own) for own in of_size(size)])
+        left = np.maximum(counts - -(-counts // BLOCKS) - 2 * horizon, 0)  # to fit to, for each block
+        enough = counts.sum() >= 2 * size * V + 3 * horizon and left.sum() >= size * V
+        return bool(size + horizon <= least and enough)
+
+    sizes = {size for size in sizes if serves(size)}
     if not sizes:
         return None
-    origins = np.arange(max(sizes) - 1, n - horizon)
+    each = of_size(max(sizes))
+    origins = np.concatenate(each)
     truth = _changes(y, origins, horizon)
     divisor = Scale.of(truth).divisor
 
     tried = {(size, penalty): -truth for size in sorted(sizes) for penalty in PENALTIES}
-    for block in np.array_split(origins, BLOCKS):
-        others = origins[(origins < block[0] - horizon) | (origins > block[-1] + horizon)]
+    for blocks in zip(*(np.array_split(own, BLOCKS) for own in each), strict=True):
+        block = np.concatenate(blocks)
+        others = np.concatenate([_apart(own, one, horizon) for own, one in zip(each, blocks, strict=True)])
         read = _read(y, block, max(sizes))
         for fit in Lags.fits(y, sorted(sizes), horizon, PENALTIES, others):
             at = _columns(fit.size, max(sizes), V)
-            tried[fit.size, fit.penalty][block - origins[0]] += fit.changes(read[:, at])
+            tried[fit.size, fit.penalty][np.searchsorted(origins, block)] += fit.changes(read[:, at])
     best = min(tried, key=lambda one: float(np.abs(tried[one] / divisor).mean()))
-    made = np.full((n, horizon, V), np.nan)
+    made = np.full((len(y), horizon, V), np.nan)
     made[origins] = tried[best].reshape(len(origins), horizon, V)
-    fit = Lags.fit(y, best[0], horizon, best[1])
+    fit = Lags.fit(y, best[0], horizon, best[1], np.concatenate(of_size(best[0])))
     return Lags(fit.size, horizon, fit.penalty, fit.inputs, fit.weights, fit.means, made)
+
+
+def effects(y: Numbers, x: Numbers, period: int, lengths: Index | None = None) -> Numbers:
+    """Returns the effects (C, V) of covariates x (n, C) on series y (n, V): the coefficients b of a least squares fit
+
+        y_t - y_(t-p) = (x_t - x_(t-p)) b + c + error
+
+    of changes over p = `period` steps; with a period of 0 the numbers themselves stand for their changes. Of several
+    solutions it is the one with the least norm, in deviations of the changes of x, so that a covariate whose change is
+    the same everywhere has no effect. This is the regression of a "regression with ARIMA errors" (Hyndman and
+    Athanasopoulos, Forecasting, chapter 10), by differences.
+
+    ValueError if there are no more changes than covariates.
+    """
+    lengths = np.array([len(y)]) if lengths is None else lengths
+    first = np.cumsum(lengths) - lengths
+    rows = np.concatenate([np.arange(at + period, at + n) for at, n in zip(first, lengths, strict=True)])
+    if len(rows) <= x.shape[1]:
+        raise ValueError(f"covariates has {x.shape[1]} columns, expected fewer than the {len(rows)} changes to fit to")
+    dy, dx = (one[rows] - one[rows - period] if period else one for one in (y, x))
+    scale = Scale.of(dx)
+    found = np.linalg.lstsq(scale(dx), dy - dy.mean(0), rcond=1e-10)[0]
+    return np.asarray(found / scale.divisor[:, None])
+
+
+def _apart(origins: Index, block: Index, horizon: int) -> Index:
+    """Returns the origins of a series that are further than a horizon from a block of them, which may be empty."""
+    return origins[(origins < block[0] - horizon) | (origins > block[-1] + horizon)] if len(block) else origins
 
 
 def _read(y: Numbers, origins: Index, size: int) -> Numbers:

@@ -50,7 +50,7 @@ from rotrnn.training.optimiser import NonFinite, check_parameters, describe_grou
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
-from rotrnn.training.run import Run
+from rotrnn.training.run import Run, data_of
 from rotrnn.training.start import Start, read_start
 from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
@@ -121,6 +121,7 @@ def train(
         `recipe`, `folder` or `log` is of another type.
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
+        the run that is to go on was trained on a data file (`path` of its task) with other contents;
         the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU; there is
         less memory than `training.memory` says.
     NonFinite
@@ -170,6 +171,7 @@ def train(
                 facts = {"processes": among.size, "precision": recipe.training.precision}
                 facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
                 facts |= {} if place is HOST else {"gpu": cuda.describe()}
+                facts |= {} if (data := data_of(recipe.task)) is None else {"data": data}
                 facts |= {} if trainer.start is None else {"init": trainer.start.facts()}
                 run.add_session({**session(), **facts})
             return trainer.train()
@@ -526,6 +528,8 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
                 )
             if (last := run.checkpoint("last")).exists():
                 read_checkpoint(last)  # an error before anything of the finished run is changed
+        if (resume or longer) and (wrong := run.changed_data(recipe.task)) is not None:
+            raise ValueError(f"{wrong}; expected that file to go on, or another folder for the new data")
         if resume or longer:
             return there, recipe
     run.check_free()

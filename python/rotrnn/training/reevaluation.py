@@ -11,7 +11,8 @@ from rotrnn.devices.device import named
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
 from rotrnn.ops.boundary import rename
-from rotrnn.tasks import Settings, Task
+from rotrnn.tasks import Series, Settings, Task
+from rotrnn.tasks.own import OwnData
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, contraction, evaluate
 from rotrnn.training.recipe import NO_SECTIONS, change, check_dropped, parse_override, read_recipe, recipe_tables
@@ -56,8 +57,9 @@ def reevaluate(
     -------
     list of (str, dict)
         The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
-        warning if a key of the grid only changes initial values, so that all results are equal, and one if the
-        parameters were selected on the split that they are evaluated on.
+        warning if a key of the grid only changes initial values, so that all results are equal, one if the parameters
+        were selected on the split that they are evaluated on, and one if the data file has changed since training, or
+        is another one, by whose training part its numbers are then scaled.
 
     Raises
     ------
@@ -77,6 +79,12 @@ def reevaluate(
         if section == "task" and key in split_settings:
             expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
+    wrong = run.changed_data(trained)
+    if "task.path" in dict((*changes, *grid)):
+        scaled = isinstance(trained, OwnData | Series)
+        wrong = "task.path: scales, classes and features follow from the new file's training part" if scaled else None
+    if wrong is not None:
+        warnings.warn(wrong, stacklevel=2)
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn._support.files import atomic_file, locked, read_file
+from rotrnn._support.files import atomic_file, locked, open_file, read_file
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
@@ -191,6 +192,17 @@ class Run:
         """Appends to the list in sessions.json."""
         self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
+    def changed_data(self, task: Any) -> str | None:
+        """Returns what to say of the data file of a task if its contents are not those of the run's first start; None
+        if they are, or sessions.json does not say, as of runs of older versions."""
+        known = next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
+        now = data_of(task)
+        if now is None or known is None or now == known:
+            return None
+        return (
+            f"{task.path}: is not the file that the run was trained on: its SHA-256 is {now!s:.16}, was {known!s:.16}"
+        )
+
     def last_memory(self) -> int | None:
         """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
         not."""
@@ -249,6 +261,15 @@ class Run:
             kept.setdefault(to_json(record, sort_keys=True), with_nan(record))
         self.write(self.log, "".join(f"{to_json(record)}\n" for record in kept.values()))
         return list(kept.values())
+
+
+def data_of(task: Any) -> str | None:
+    """Returns the SHA-256 of the data file of a task; None if it has none, or a folder."""
+    path = getattr(task, "path", None)
+    if not (isinstance(path, str) and Path(path).is_file()):
+        return None
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # files of open() fit
 
 
 def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:

@@ -1,0 +1,500 @@
+"""The base of estimators: settings, training by a recipe, and checks of what they are given."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rotrnn._support.files import check_folder
+from rotrnn._support.settings import Unfit, fit
+from rotrnn._support.text import an
+from rotrnn.devices.cuda import DeviceError
+from rotrnn.devices.device import named
+from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
+from rotrnn.models.model import SequenceModel
+from rotrnn.models.regressor import LOSSES, Regression, check_objective
+from rotrnn.nn.layer import Params, Recurrent, astype
+from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary, on_host, rename
+from rotrnn.tasks import Task
+from rotrnn.tasks.arrays import Arrays, save_arrays
+from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, check_span, joined
+from rotrnn.tasks.task import Index
+from rotrnn.training.evaluation import logits_of
+from rotrnn.training.loop import Interrupted, train
+from rotrnn.training.optimiser import AdamW, NonFinite
+from rotrnn.training.recipe import Recipe, Training, pick
+from rotrnn.training.run import Run
+
+Numbers = npt.NDArray[Any]
+X = npt.ArrayLike | Sequence[npt.ArrayLike]
+
+DEFAULTS = {"length": 64}
+"""Settings of layers that have no default, besides `d_state`, which is the width."""
+BATCH = 256
+"""Sequences of a prediction at a time."""
+MOST_STEPS = 2**31
+"""Largest number of updates, and of evaluations to wait for."""
+
+
+class Estimator:
+    """What the estimators share: settings, and training by a recipe. They train in float32 and predict in float64.
+
+    Parameters
+    ----------
+    layer : str or layer
+        Recurrent layer of each block: a name in `rotrnn.LAYERS`, or a layer, whose `d_model` is then the width.
+    layer_settings : dict, optional
+        Settings of a layer given by name. `d_state` is the width if they do not say.
+    width, depth : int
+        Width and number of blocks.
+    dropout : float
+        Chance that a number within a block is set to zero in training.
+    epochs : int
+        Number of times that training sees each sequence (or window), at most.
+    batch_size : int
+        Sequences per update; fewer if there are fewer.
+    learning_rate, weight_decay : float
+        Of AdamW, with a cosine schedule.
+    validation_fraction : float
+        Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept. Of
+        classes, each has its share in it.
+    patience : int, optional
+        Training stops when so many evaluations in a row, one an epoch, brought nothing better. None: it does not.
+    random_state : int
+        Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
+    folder : path, optional
+        New folder that keeps the run, with its log, checkpoints and data: `rotrnn plot FOLDER` draws it. One folder is
+        one fit: leave it out in cross-validation and searches.
+    verbose : bool
+        Print evaluations and show progress.
+    device : str
+        "cpu" or "cuda", as of `rotrnn.train`.
+    """
+
+    def __init__(
+        self,
+        layer: str | Recurrent = "lru",
+        *,
+        layer_settings: dict[str, Any] | None = None,
+        width: int = 64,
+        depth: int = 2,
+        dropout: float = 0.0,
+        epochs: int = 100,
+        batch_size: int = 32,
+        learning_rate: float = 4e-3,
+        weight_decay: float = 0.01,
+        validation_fraction: float = 0.1,
+        patience: int | None = 20,
+        random_state: int = 0,
+        folder: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self.layer = layer
+        self.layer_settings = layer_settings
+        self.width = width
+        self.depth = depth
+        self.dropout = dropout
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.folder = folder
+        self.verbose = verbose
+        self.device = device
+
+    # ---- scikit-learn's conventions ----
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        """Returns the names of all parameters: those of the class, then those that all estimators have."""
+        names = {name: None for kind in cls.__mro__[:-1] if "__init__" in vars(kind) for name in _arguments(kind)}
+        return list(names)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Returns all settings by name. `deep` has no effect: no setting is an estimator."""
+        return {name: getattr(self, name) for name in self._names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Changes settings of the next fit by name, and by ``layer_settings__NAME`` one of the layer's: what is fitted
+        keeps the settings of its fit. ValueError if there is none of that name."""
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            if name in self._names():
+                setattr(self, name, value)
+            elif outer == "layer_settings" and inner:
+                self.layer_settings = {**(self.layer_settings or {}), inner: value}
+            else:
+                known = ", ".join(self._names())
+                raise ValueError(f"{type(self).__name__}.set_params: unknown setting {name!r}, expected one of {known}")
+        return self
+
+    def __repr__(self) -> str:
+        fresh = type(self)()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != getattr(fresh, name)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "params_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn, which calls this, wants to know."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=True, three_d_array=True)
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=inputs)
+
+    def _check_fitted(self, call: str) -> None:
+        if self.__sklearn_is_fitted__():
+            return
+        message = f"{type(self).__name__}.{call}: is not fitted yet, call fit first"
+        try:
+            from sklearn.exceptions import NotFittedError
+        except ImportError:
+            raise ValueError(message) from None
+        raise NotFittedError(message)
+
+    # ---- settings ----
+
+    def _check(self, args: Boundary) -> None:
+        """Checks all settings, by the names that the caller gave them, before anything is made of them."""
+        args.integer("width", self.width, 1, MOST_WIDTH)
+        args.integer("depth", self.depth, 1, MOST_LAYERS)
+        args.integer("epochs", self.epochs, 1)
+        args.integer("batch_size", self.batch_size, 1)
+        args.number("learning_rate", self.learning_rate, positive=True)
+        args.number("weight_decay", self.weight_decay)
+        for name, share in (("dropout", self.dropout), ("validation_fraction", self.validation_fraction)):
+            if not 0 <= number(share) < 1:
+                raise ValueError(f"{args.op}: {name} is {share!r}, expected a number of at least 0, below 1")
+        if self.patience is not None:
+            args.integer("patience", self.patience, 1, MOST_STEPS)
+        args.integer("random_state", self.random_state, 0, 2**63 - 1)
+        named(args.op, self.device)
+        self._layer(args)
+        if self.folder is not None:
+            check_folder(f"{args.op}: folder", self.folder)
+            if any(path.exists() for path in Run(Path(self.folder)).files()):
+                expected = "a new folder for each fit; leave it out in cross-validation"
+                raise ValueError(f"{args.op}: folder {str(self.folder)!r} already holds a run, expected {expected}")
+
+    def _layer(self, args: Boundary) -> Recurrent:
+        """Returns the layer of each block."""
+        if isinstance(self.layer, Recurrent):
+            if self.layer_settings:
+                expected = "None with a layer that is given as an object"
+                raise ValueError(f"{args.op}: layer_settings is {self.layer_settings!r}, expected {expected}")
+            return self.layer
+        if isinstance(self.layer, type):
+            expected = f"a name, or a layer such as {self.layer.__name__}({self.width}, ...)"
+            raise TypeError(f"{args.op}: layer is the class {self.layer.__name__}, expected {expected}")
+        kind = pick(f"{args.op}: layer", self.layer, LAYERS)
+        args.one_of("layer_settings", self.layer_settings or {}, dict)
+        missing = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+        given = {key: value for key, value in {"d_state": self.width, **DEFAULTS}.items() if key in missing}
+        try:
+            return make_layer(self.layer, self.width, {**given, **(self.layer_settings or {})})
+        except ValueError as error:
+            raise ValueError(f"{args.op}: layer is {self.layer!r}, of width {self.width}: {error}") from error
+
+    # ---- training ----
+
+    def _recipe(self, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
+        """Returns the recipe of these settings for a task."""
+        args = Boundary(f"{type(self).__name__}.fit")
+        layer = self._layer(args)
+        batch = min(int(self.batch_size), len(loaded.train))
+        epoch = max(len(loaded.train) // batch, 1)
+        epochs = args.integer("epochs", self.epochs, 1, MOST_STEPS // epoch)
+        name = next((name for name, kind in LAYERS.items() if type(layer) is kind), type(layer).__name__)
+        settings = ModelSettings(
+            name, layer.d_model, self.depth, norm="layer", dropout=self.dropout, final_norm=True, **model
+        )
+        training = Training(
+            batch=batch,
+            steps=epochs * epoch,
+            eval_every=epoch if loaded.val is not loaded.train else epochs * epoch,
+            seed=int(self.random_state),
+            patience=int(self.patience) if self.patience is not None and loaded.val is not loaded.train else None,
+            class_weights=class_weights,
+        )
+        optimiser = AdamW(lr=self.learning_rate, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0)
+        return Recipe(task, settings, layer, optimiser, training)
+
+    def _share(self, n: int) -> float:
+        """Returns the share of n sequences or steps that is held out, 0 if it is less than half of one."""
+        share = self.validation_fraction
+        return share if round(share * n) else 0.0
+
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        """Gives the file of the data, in the folder of the run. A folder that was not asked for is removed at the end
+        of the block, and errors do not speak of it."""
+        call = f"{type(self).__name__}.fit"
+        made = tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
+        with made as folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(os.path.abspath(folder), "data.npz")
+            try:
+                yield path
+            except ValueError as error:
+                rename(error, f"{path}:", f"{call}:")
+                rename(error, "Series:", f"{call}:")
+                raise
+            except (NonFinite, DeviceError, MemoryError) as error:
+                what, _, kept = str(error).rpartition("; ")
+                if self.folder is None and "checkpoint" in kept:
+                    raise type(error)(f"{call}: {what}") from error.__cause__
+                raise
+            except Interrupted:
+                if self.folder is None:
+                    raise Interrupted(f"{call}: stopped, and nothing is kept without a folder") from None
+                raise
+
+    def _train(
+        self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
+    ) -> None:
+        """Trains, and sets what is fitted. Scales become part of the encoder and of the head; `_params` are those of
+        predictions, in float64: in float32 a mean of many deviations would leave few digits, or none."""
+        self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
+        run = Run(Path(folder))
+        self.model_: SequenceModel = recipe.build(loaded)
+        params = run.load_params("last" if loaded.val is loaded.train else "best")
+        exact = scaled(self.model_, params, inputs, outputs)
+        self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
+        self.n_iter_ = self.result_["steps"]
+        self._keep_settings()
+
+    def _keep_settings(self) -> None:
+        """Keeps the settings of this fit: what is fitted goes by them, whatever `set_params` changes later."""
+        self._fitted = SimpleNamespace(**copy.deepcopy(self.get_params()))
+
+    def _outputs(self, call: str, x: X) -> Numbers:
+        """Returns the model's outputs for sequences, in float64: in float32 they would differ in their last digits with
+        the number of sequences in a call."""
+        self._check_fitted(call)
+        values, lengths = sequences(f"{type(self).__name__}.{call}", x)
+        if values.shape[1] != self.n_features_in_:
+            expected = f"is expecting {self.n_features_in_} features as input"
+            one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
+            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
+        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
+        split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
+        rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
+        return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
+
+    def _begin(
+        self, x: X, y: Any, sample_weight: Any, *, numbers: bool
+    ) -> tuple[Numbers, Index, Numbers, Numbers | None]:
+        """Checks the settings, and returns `sequences`, the targets (`targets_of`) and the weights, without the
+        sequences of weight 0; weights that are all the same are None. What is wrong with x is said before what is with
+        y."""
+        args = Boundary(f"{type(self).__name__}.fit")
+        self._check(args)
+        values, lengths = sequences(args.op, x)
+        labels = targets_of(args.op, y, numbers=numbers)
+        if len(labels) != len(lengths):
+            raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
+        check_span(f"{args.op}: X", values)
+        if numbers:
+            check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
+        weights = shares_of(args.op, sample_weight, len(lengths))
+        if weights is not None:
+            there = weights > 0
+            values, lengths = values[np.repeat(there, lengths)], lengths[there]
+            labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
+        return values, lengths, labels, weights
+
+    def _fit(
+        self,
+        values: Numbers,
+        lengths: Index,
+        labels: Numbers,
+        kind: str,
+        scale: bool,
+        weights: Numbers | None,
+        class_weights: Any = None,
+        **model: Any,
+    ) -> None:
+        """Fits sequences and labels that are checked, with positive weights."""
+        self.n_features_in_ = values.shape[1]
+        held = self._share(len(lengths))
+        with self._place() as path:
+            starts = np.cumsum(lengths)[:-1]
+            save_arrays(path, np.split(values, starts), labels, weights=weights)
+            task = Arrays(
+                str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
+                stratified=kind == "classification",
+            )  # fmt: skip
+            loaded = task.load()
+            own = loaded.train
+            assert isinstance(own, SequenceSplit)
+            outputs = own.targets or Scale.none(loaded.n_classes)
+            recipe = self._recipe(task, loaded, class_weights, **model)
+            self._train(recipe, path.parent, loaded, own.inputs, outputs)
+
+
+def number(value: Any) -> float:
+    """Returns a number as it is, and NaN for anything else."""
+    try:
+        number: float = fit(value, float)
+    except Unfit:
+        return math.nan
+    return number
+
+
+def check_regression(args: Boundary, objective: str, quantiles: tuple[float, ...] | None) -> None:
+    """Checks the two settings of a regression."""
+    args.choice("objective", objective, LOSSES)
+    try:
+        check_objective(args.op, objective, fit(quantiles, tuple[float, ...] | None) or ())
+    except Unfit:
+        expected = "increasing numbers between 0 and 1, or None"
+        raise ValueError(f"{args.op}: quantiles is {quantiles!r}, expected {expected}") from None
+
+
+def _arguments(kind: type) -> list[str]:
+    named = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    return [one.name for one in named if one.name != "self" and one.kind is not one.VAR_KEYWORD]
+
+
+def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) -> Params:
+    """Returns the parameters of a model that does with numbers as they are what it did with scaled ones.
+
+    Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with
+    means m and r and deviations s and t of inputs and outputs. A target that was constant is so again: its t is 0.
+    """
+    encoder, head = dict(params["encoder"]), dict(params["head"])
+    w = encoder["w"] / inputs.divisor
+    encoder["bias"], encoder["w"] = encoder["bias"] - w @ inputs.mean, w
+    levels = model.levels if isinstance(model, Regression) else 1
+    mean, std = np.repeat(outputs.mean, levels), np.repeat(outputs.std, levels)
+    head["w"], head["bias"] = head["w"] * std[:, None], head["bias"] * std + mean
+    return {**params, "encoder": encoder, "head": head}
+
+
+def sequences(call: str, x: X) -> tuple[Numbers, Index]:
+    """Returns sequences one after the other, (steps, F) float64, and their lengths, from an array (n, T) or (n, T, F),
+    or from a list of arrays (T_i,) or (T_i, F).
+
+    Raises
+    ------
+    TypeError, ValueError
+        x is sparse, complex, empty, not of numbers, not finite, or of another form.
+    """
+    if hasattr(x, "tocsr"):
+        raise TypeError(f"{call}: X is a sparse array or matrix, expected a dense one, or a list of arrays")
+    array: Numbers | None = None
+    if hasattr(x, "__array__"):
+        array = on_host(call, "X", x)
+    elif isinstance(x, str) or not isinstance(x, Sequence):
+        raise TypeError(f"{call}: X is {an(type(x).__name__)}, expected an array, or a list of arrays")
+    given: Any = x if array is None else array
+    listed = array is None or (array.dtype.kind == "O" and array.ndim == 1)
+    if listed:
+        given = [on_host(call, f"X[{i}]", one) for i, one in enumerate(given)]
+        array = None if len({one.shape for one in given}) > 1 else np.asarray(given)
+    if array is not None and array.ndim not in (2, 3):
+        raise ValueError(
+            f"{call}: Expected 2D array, (n, time), or 3D array, (n, time, features), got {array.ndim}D array instead. "
+            "Reshape your data: x.reshape(1, -1) is one sequence"
+        )
+    if array is not None:
+        n, T, *features = array.shape
+        least = f"(shape={array.shape}) while a minimum of 1 is required."
+        if not n:
+            raise ValueError(f"{call}: Found array with 0 sample(s) {least}")
+        if 0 in features or (not T and not features and not listed):  # of a table, scikit-learn calls columns so
+            raise ValueError(f"{call}: Found array with 0 feature(s) {least}")
+        values, lengths = array.reshape(n * T, *(features or [1])), np.full(n, T)
+    else:
+        values, lengths = joined(given, call, "X")
+    if not lengths.all():
+        raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
+    values = _numbers(call, "X", values)
+    if not np.isfinite(values).all():
+        what = "NaN" if np.isnan(values).any() else "infinity"
+        step, feature = np.argwhere(~np.isfinite(values))[0]
+        row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
+        at = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
+        raise ValueError(f"{call}: Input X contains {what}: {at}")
+    check_range(f"{call}: X", values)
+    return values, lengths
+
+
+def _numbers(call: str, name: str, array: Numbers) -> Numbers:
+    """Returns an array as float64. TypeError or ValueError if it is complex or not of numbers."""
+    if array.dtype.kind == "c":
+        raise ValueError(f"{call}: Complex data not supported, {name} has dtype {array.dtype}")
+    if array.dtype.kind not in "biufO":
+        raise ValueError(f"{call}: {name} has dtype {array.dtype}, expected numbers")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{call}: {name} has dtype {array.dtype}, expected numbers: {error}") from error
+
+
+def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y") -> Numbers:
+    """Returns y, the argument `name`, as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or
+    ValueError if it is None, complex, empty, not finite, or of another form."""
+    if y is None:
+        raise ValueError(f"{call}: requires y to be passed, but the target y is None")
+    array = on_host(call, name, y)
+    if numbers or array.dtype.kind == "c":
+        array = _numbers(call, name, array)
+    values = array
+    if array.dtype.kind == "O":  # of labels of any kind
+        values = np.array([one for one in array.flat if one is None or isinstance(one, float | np.floating)], float)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"{call}: Input {name} contains {'NaN' if np.isnan(values).any() else 'infinity'}.")
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{call}: {name} has shape {array.shape}, expected (n,) or (n, K)")
+    if not array.size:
+        raise ValueError(f"{call}: {name} is empty, of shape {array.shape}, expected at least one row and column")
+    if numbers:
+        check_range(f"{call}: {name}", array)
+    return array
+
+
+def truth_of(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:
+    """Returns the targets of predictions, in their shape. ValueError if there are more or fewer."""
+    array = targets_of(call, y, numbers=numbers)
+    if len(array) != len(found) or array.size != found.size:
+        raise ValueError(f"{call}: y has shape {array.shape}, expected {found.shape} as of the predictions")
+    return array.reshape(found.shape)
+
+
+def shares_of(call: str, given: Any, n: int) -> Numbers | None:
+    """Returns weights of n sequences, checked; None without any."""
+    if given is None:
+        return None
+    if (shape := on_host(call, "sample_weight", given).shape) != (n,):
+        raise ValueError(f"{call}: sample_weight has shape {shape}, expected ({n},)")
+    weights = targets_of(call, given, numbers=True, name="sample_weight")
+    if weights.min() < 0:
+        raise ValueError(f"{call}: sample_weight has {weights.min():g} as its least number, expected at least 0")
+    if not weights.any():
+        raise ValueError(f"{call}: sample_weight is zero for every sequence, expected a positive number for one")
+    return weights
+
+
+def middle(quantiles: Sequence[float] | None) -> int:
+    """Returns the index of the quantile nearest to the median, the first of two as near; 0 without any."""
+    return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5).round(12)))  # 0.7 - 0.5 is less than 0.5 - 0.3
