@@ -42,18 +42,22 @@ static inline int64_t mixer_ready(int64_t form, int64_t R, int64_t D) {
     return mixer_counts(R, D) ? mixer_prepared(m) : -1;
 }
 
-/* a b + c, with each from 0 to MOST_NUMBERS; -1 if the result is larger. */
+/* a b + c; -1 if one of them is negative, or the result above MOST_NUMBERS. */
 static inline int64_t product_plus(int64_t a, int64_t b, int64_t c) {
-    const int64_t factors[] = {a, b}, product = extent(factors, 2);
-    return product < 0 || product > MOST_NUMBERS - c ? -1 : product + c;
+    int64_t sum = -1;
+    const bool fits = a >= 0 && b >= 0 && c >= 0 && !__builtin_mul_overflow(a, b, &sum) &&
+                      !__builtin_add_overflow(sum, c, &sum) && sum <= MOST_NUMBERS;
+    return fits ? sum : -1;
 }
 
 /* Bars of an image of the task Pathfinder: of its two contours and of its distractors. */
 static inline int64_t pathfinder_bars(int64_t contour_length, int64_t distractors, int64_t distractor_length) {
-    return product_plus(distractors, distractor_length, 2 * contour_length);
+    return product_plus(distractors, distractor_length, product_plus(2, contour_length, 0));
 }
 
 /* Columns of a step of the iterating selective layers: vectors (R,E), gains (R), and B and C (S each). */
-static inline int64_t solve_columns(int64_t R, int64_t E, int64_t S) { return product_plus(R, E, R + 2 * S); }
+static inline int64_t solve_columns(int64_t R, int64_t E, int64_t S) {
+    return product_plus(R, E, product_plus(2, S, R));
+}
 
 #endif

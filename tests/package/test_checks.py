@@ -152,6 +152,8 @@ def test_written_arrays_that_overlap_another_are_refused(calls: Any) -> None:
         ("mixer_prepare", {"M": 1, "R": 2**47, "D": 2**47, "form": _cpu.MIXER["kronecker"]}),
         ("scan_forward", {"B": 2**32, "T": 2**32, "N": 1, "reverse": 0, "varying": 1}),
         ("selective_solve", {"B": 1, "T": 1, "E": 2**32, "S": 0, "R": 2**32, "columns": 2**32}),
+        ("selective_solve", {"B": 1, "T": 1, "E": 1, "S": 2, "R": 2**63 - 1, "columns": 2**62}),
+        ("selective_solve", {"B": 1, "T": 1, "E": 1, "S": 2**62, "R": 1, "columns": 2**62}),
     ],
 )
 def test_sizes_do_not_wrap(name: str, integers: dict[str, int]) -> None:
