@@ -147,13 +147,13 @@ rows copied(reader *r, int64_t i) {
 
 rows make_adjacent(reader *r, rows x) {
     const rows y = make(r, x.width);
-    if (good(r->b)) emit(r->b, OP_TRANSPOSE, y, x)->count = 2;
+    if (good(r->b)) (void)emit(r->b, OP_PLANES, y, x);
     return y;
 }
 rows halves_for(reader *r, rows x) {
     if (!good(r->b)) return (rows){0, 0};
     const rows y = rows_for(r, x.width);
-    emit(r->b, OP_TRANSPOSE, y, x)->count = x.width / 2;
+    emit(r->b, OP_PLANES, y, x)->choice = 1;
     return y;
 }
 

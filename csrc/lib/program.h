@@ -49,7 +49,7 @@ typedef enum {
     OP_PRODUCT,      /* y = x z */
     OP_BONUS,        /* y = (x . z) v in each of `count` heads */
     OP_COLUMNS,      /* y = columns of x, from `from` on */
-    OP_TRANSPOSE,    /* y (n, count) = x (count, n) */
+    OP_PLANES,       /* y: the planes of x, which are halves (2, N), or adjacent if `choice`, in the other layout */
     OP_PLACE,        /* columns of y, from `from` on, = x */
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */

@@ -174,13 +174,15 @@ static void run_columns(const op *o, const frame *f) {
         copy_row(rows_of(f, o->y) + r * n, rows_of(f, o->x) + r * width + o->from, n);
 }
 
-static void run_transpose(const op *o, const frame *f) {
-    const int64_t width = o->y.width, count = o->count, n = width / count;
+static void run_planes(const op *o, const frame *f) {
+    const int64_t width = o->y.width, N = width / 2;
     for (int64_t r = 0; r < f->B * f->n; r++) {
         real *const y = rows_of(f, o->y) + r * width;
         const real *const x = rows_of(f, o->x) + r * width;
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t k = 0; k < count; k++) y[i * count + k] = x[k * n + i];
+        if (o->choice)
+            EACH(i, N) y[i] = x[2 * i], y[N + i] = x[2 * i + 1];
+        else
+            EACH(i, N) y[2 * i] = x[i], y[2 * i + 1] = x[N + i];
     }
 }
 
@@ -1120,7 +1122,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
-    [OP_TRANSPOSE] = run_transpose,
+    [OP_PLANES] = run_planes,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
     [OP_DECAY_GAIN] = run_decay_gain,

@@ -301,7 +301,8 @@ class SequenceModel(Module, ABC):
 
         It computes `forward` in evaluation mode, for any batch and time from 1; the input is named "inputs" (token ids
         are int64), the output "logits". Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or
-        programs (`rotrnn.nn.program`), without windows, alone or in Griffin. Needs onnx (pip install 'rotrnn[onnx]').
+        programs (`rotrnn.nn.program`), alone, in Griffin or with a stored history; no recurrence may have a window.
+        Needs onnx (pip install 'rotrnn[onnx]').
 
         Parameters
         ----------
@@ -311,9 +312,9 @@ class SequenceModel(Module, ABC):
             sequences have the same length.
         state : bool
             Whether the graph goes on from a state: it has inputs "state_0", "state_1", ... with outputs "next_state_0",
-            ... of the same shapes (batch, ...) and dtypes. Zeros are the state before the first step. A sequence may
-            then come in pieces of any number of steps from 1, as in a `Stream`; a classifier's logits are for all steps
-            so far.
+            ... of the same shapes (batch, ...) and dtypes; an axis "past" has a row for each earlier step. Zeros, and
+            no such rows, are the state before the first step. A sequence may then come in pieces of any number of
+            steps from 1, as in a `Stream`; a classifier's logits are for all steps so far.
 
         Raises
         ------
