@@ -194,7 +194,7 @@ class LinearRecurrence(Recurrent):
         self, params: Params, saved: LinearSaved, dy: Array, dstate: State, dh: Array | None
     ) -> tuple[Array, Params, State]:
         """Adjoint of `forward_at`."""
-        raise NotImplementedError
+        raise ValueError("saved has intervals dt, expected None")
 
     def _forward_window(
         self, window: int, folded: Folded[System], x: Array, ctx: Context, state: State
