@@ -88,10 +88,10 @@ ROTRNN_API rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *pat
 ROTRNN_API rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error);
 ROTRNN_API void rotrnn_model_free(rotrnn_model *model);
 
-/* The same with the matrices of the encoder, of all dense maps and of the head rounded to bfloat16 (to nearest, ties to
- * even), which takes half the memory and is faster where memory is the limit. All else, sums and states too, is
- * float: logits have the bits of the model whose matrices are these rounded numbers. A state may go from a stream of
- * one to a stream of the other. ROTRNN_UNSUPPORTED if the model's numbers are double. */
+/* The same with the matrix or table of the encoder, and the matrices of all dense maps and of the head, rounded to
+ * bfloat16 (to nearest, ties to even), which takes half the memory and is faster where memory is the limit. All else,
+ * sums and states too, is float: logits have the bits of the model whose matrices are these rounded numbers. A state
+ * may go from a stream of one to a stream of the other. ROTRNN_UNSUPPORTED if the model's numbers are double. */
 ROTRNN_API rotrnn_status rotrnn_model_open_bf16(rotrnn_model **model, const char *path, rotrnn_error *error);
 ROTRNN_API rotrnn_status rotrnn_model_read_bf16(rotrnn_model **model, const void *bytes, size_t size,
                                                 rotrnn_error *error);

@@ -50,10 +50,11 @@ ROT_INLINE sampled_lane sampled_lane_of(cplx lam) {
     return one;
 }
 
-/* 1 / (1 - z/2) */
+/* 1 / (1 - z/2), also where the square of z overflows */
 ROT_INLINE cplx sampled_implicit(cplx z) {
-    const real re = 1 - z.re / 2, im = -z.im / 2, norm = re * re + im * im;
-    const cplx w = {re / norm, -im / norm};
+    const real re = 1 - z.re / 2, im = -z.im / 2, size = ROT_ABS(re) > ROT_ABS(im) ? ROT_ABS(re) : ROT_ABS(im);
+    const real u = re / size, v = im / size, norm = (u * u + v * v) * size;
+    const cplx w = {u / norm, -v / norm};
     return w;
 }
 
@@ -96,12 +97,13 @@ ROT_ALWAYS_INLINE sampled_adjoints sampled_adjoint(const int method, sampled_lan
                                                    cplx da, cplx dgain) {
     const real s = (real)sigma;
     const cplx z = cplx_scaled(s, k.lam);
-    cplx dz, slope; /* slope: of the gain, by lambda */
+    cplx dz, through_a, slope; /* dz: of a; through_a = s dz; slope: of the gain, by lambda */
     sampled_adjoints r;
     if (method == SAMPLING_BILINEAR) {
-        const cplx w = sampled_implicit(z), square = cplx_product(w, w);
+        const cplx w = sampled_implicit(z), square = cplx_product(w, w), gain = cplx_scaled(s, w);
         dz = cplx_conj_product(square, da);
-        slope = cplx_scaled(s * s / 2, square);
+        through_a = cplx_conj_product(cplx_product(gain, w), da); /* s w^2, where w^2 may be too small */
+        slope = cplx_scaled((real)0.5, cplx_product(gain, gain)); /* s^2 w^2 / 2, where s^2 may be too large */
         r.dsigma = cplx_conj_product(square, dgain).re;
     } else if (method == SAMPLING_ZOH) {
         const bool near_zero = z.re * z.re + z.im * z.im < (real)0.25;
@@ -110,14 +112,16 @@ ROT_ALWAYS_INLINE sampled_adjoints sampled_adjoint(const int method, sampled_lan
         const cplx series = cplx_scaled(s * s, sampled_slope(small)), away = cplx_product(difference, k.inverse);
         slope.re = near_zero ? series.re : away.re, slope.im = near_zero ? series.im : away.im;
         dz = cplx_conj_product(t.a, da);
+        through_a = cplx_scaled(s, dz);
         r.dsigma = cplx_conj_product(t.a, dgain).re;
     } else {
         slope.re = slope.im = 0;
         dz = cplx_conj_product(t.a, da);
+        through_a = cplx_scaled(s, dz);
         r.dsigma = dgain.re;
     }
     r.dsigma += cplx_conj_product(k.lam, dz).re;
-    r.dlam = cplx_fma_conj(slope, dgain, cplx_scaled(s, dz));
+    r.dlam = cplx_fma_conj(slope, dgain, through_a);
     return r;
 }
 

@@ -17,10 +17,6 @@ ROT_ALWAYS_INLINE sum_vec plus_product(sum_vec sum, const real *x, vec w) {
 #endif
 }
 
-/* Sums that are computed at once for one row: more than a processor's additions take cycles, so that none waits for the
- * one before. They are of several panels, `stride` numbers apart. */
-enum { ROW_VECTORS = 8, ROW_COLUMNS = ROW_VECTORS * LANES };
-
 static const real ZEROS[ROW_COLUMNS] = {0};
 
 /* y(i, :) = start(i, :) + sum_k x(i, k) panel(k, :) for i < rows <= MR and the first vectors of the panel, or of
@@ -97,54 +93,3 @@ GEMM_PRODUCT(K(gemm_product)) {
         }
     }
 }
-
-#if !ROT_DOUBLE && !defined(ROT_PAIRS)
-/* The numbers at k and at k + 1 of LANES columns. */
-ROT_ALWAYS_INLINE vec first_of(bits_vec words) { return (vec)(words << 16); }
-ROT_ALWAYS_INLINE vec second_of(bits_vec words) { return (vec)(words & ((bits_vec){0} + 0xffff0000u)); }
-
-ROT_ALWAYS_INLINE bits_vec load_words(const uint32_t *words) { return (bits_vec)load((const real *)words); }
-
-/* ROW_COLUMNS columns of one row, as in tile_rows; panels begin `stride` words apart. */
-static void half_row(real *y, const real *start, gemm_view x, const uint32_t *words, int64_t stride, int64_t depth) {
-    vec sum[ROW_VECTORS];
-    for (int v = 0; v < ROW_VECTORS; v++) sum[v] = load(start + v * LANES);
-    for (int64_t k = 0; k < depth; k += 2, words += NR, x.at += 2 * x.step) {
-        const bool two = k + 1 < depth;
-        const real one = x.at[0], other = two ? x.at[x.step] : 0;
-        for (int v = 0; v < ROW_VECTORS; v++) {
-            const bits_vec both = load_words(words + v / NV * stride + v % NV * LANES);
-            sum[v] = sum[v] + one * first_of(both);
-            sum[v] = sum[v] + other * second_of(both);
-        }
-    }
-    for (int v = 0; v < ROW_VECTORS; v++) store(y + v * LANES, sum[v]);
-}
-
-/* Other rows and columns are products with panels that are widened a part at a time. A sum goes on from part to part.
- */
-void K(gemm_half_product)(real *y, int64_t y_row, const real *start, gemm_view x, const uint32_t *packed, int64_t rows,
-                          int64_t depth, int64_t columns) {
-    enum { PART = 4096 / NR }; /* even */
-    const int64_t stride = pieces_of(depth, 2) * NR;
-    real wide[PART * NR];
-    int64_t n = 0;
-    if (rows == 1)
-        for (; n + ROW_COLUMNS <= columns; n += ROW_COLUMNS, packed += ROW_VECTORS / NV * stride)
-            half_row(y + n, start ? start + n : ZEROS, x, packed, stride, depth);
-    for (; n < columns; n += NR, packed += stride) {
-        const real *from = start ? start + n : NULL;
-        for (int64_t k = 0, row = 0; k == 0 || k < depth; k += PART, from = y + n, row = y_row) {
-            const int64_t part = least(depth - k, PART);
-            for (int64_t i = 0; i < part; i += 2)
-                for (int64_t j = 0; j < NR; j += LANES) {
-                    const bits_vec both = load_words(packed + (k + i) / 2 * NR + j);
-                    store(wide + i * NR + j, first_of(both));
-                    store(wide + (i + 1) * NR + j, second_of(both));
-                }
-            const gemm_view some = {x.at + k * x.step, x.row, x.step};
-            K(gemm_product)(y + n, y_row, from, row, some, wide, 0, rows, part, least(columns - n, NR));
-        }
-    }
-}
-#endif

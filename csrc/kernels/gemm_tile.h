@@ -27,6 +27,10 @@ enum { NV = 1 };
 enum { NR = NV * LANES, MR = 6 };
 enum { GEMM_LINE = 64 / sizeof(real) }; /* numbers of a cache line */
 
+/* Sums that are computed at once for one row: more than a processor's additions take cycles, so that none waits for the
+ * one before. They are of several panels, `stride` numbers apart. */
+enum { ROW_VECTORS = 8, ROW_COLUMNS = ROW_VECTORS * LANES };
+
 /* Number of columns of a packed matrix, a multiple of NR. */
 static inline int64_t packed_columns(int64_t columns) { return pieces_of(columns, NR) * NR; }
 
@@ -101,12 +105,6 @@ static inline void unrounded_product(real *y, int64_t y_row, const real *start, 
                                      const real *packed, int64_t rows, int64_t depth, int64_t columns) {
     K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
 }
-
-/* The same with w in bfloat16: panels of words, in which the numbers k and k+1 of a column share one, the first in its
- * low half, with a zero beside an unpaired last number. `start` is one row for all, or NULL. The result has the bits of
- * the product with these numbers as float32. */
-void K(gemm_half_product)(real *y, int64_t y_row, const real *start, gemm_view x, const uint32_t *packed, int64_t rows,
-                          int64_t depth, int64_t columns);
 
 /* The same with operands rounded by `how`, and w packed by pack_rounded (gemm_rounded.c). */
 void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,

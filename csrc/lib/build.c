@@ -8,6 +8,7 @@
 #include "choose.h"
 #include "cuts.h"
 #include "platform.h"
+#include "precision.h"
 
 enum { LINE = 64 }; /* bytes of a cache line */
 
@@ -135,7 +136,16 @@ static void *taken(builder *b, int64_t count, size_t size) {
     return memory;
 }
 
-typedef enum { UNCHANGED, PACKED, HALVED } layout;
+typedef enum { UNCHANGED, HALVED_ROWS, PACKED, HALVED } layout;
+
+/* Whether bfloat16 has numbers as large; an error if not. */
+static bool fit_half(builder *b, const double *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(bf16_of((float)x[i])))
+            return failed(b->error, ROTRNN_UNSUPPORTED, "a matrix has the number %g, which bfloat16 does not have",
+                          x[i]);
+    return true;
+}
 
 /* w (out, in) in a layout, converted through double, a panel of rows at a time to stay in cache. */
 static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, layout how) {
@@ -143,14 +153,17 @@ static const void *by_panels(builder *b, weights w, int64_t out, int64_t in, lay
     const int64_t panel = run->packed(1, 1); /* rows that are packed together */
     double *const some = w.at && good(b) ? spare(b, panel * in) : NULL;
     const int64_t row = how == HALVED ? pieces_of(in, 2) * 2 : in; /* numbers of a row in memory */
-    const size_t size = how == HALVED ? sizeof(uint16_t) : run->number;
-    char *const to = some ? taken(b, how == UNCHANGED ? out * in : run->packed(out, row), size) : NULL;
+    const size_t size = how == HALVED || how == HALVED_ROWS ? sizeof(uint16_t) : run->number;
+    char *const to = some ? taken(b, how < PACKED ? out * in : run->packed(out, row), size) : NULL;
     for (int64_t o = 0; to && o < out; o += panel) {
         const int64_t some_rows = least(panel, out - o);
         char *const at = to + (size_t)(o * row) * size;
         widen(some, from_row(w, o, in), some_rows * in);
+        if ((how == HALVED || how == HALVED_ROWS) && !fit_half(b, some, some_rows * in)) return NULL;
         if (how == UNCHANGED)
             run->convert(at, some, some_rows * in);
+        else if (how == HALVED_ROWS)
+            for (int64_t i = 0; i < some_rows * in; i++) ((uint16_t *)at)[i] = (uint16_t)bf16_bits((float)some[i]);
         else
             (how == PACKED ? run->pack : run->pack_half)(at, some, some_rows, in);
     }
@@ -162,7 +175,7 @@ const void *dense_of(builder *b, weights w, int64_t out, int64_t in) {
     return by_panels(b, w, out, in, b->half ? HALVED : PACKED);
 }
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns) {
-    return by_panels(b, w, rows, columns, UNCHANGED);
+    return by_panels(b, w, rows, columns, b->half ? HALVED_ROWS : UNCHANGED);
 }
 
 const void *stored(builder *b, const double *from, int64_t count) {

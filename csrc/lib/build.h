@@ -59,9 +59,10 @@ void widen(double *to, weights from, int64_t count);
 /* Temporary numbers, zeroed; NULL if memory is exhausted. */
 double *spare(builder *b, int64_t count);
 
-/* Weights of the program: w (out, in) packed for products, a table, and numbers unchanged; NULL stays NULL. */
+/* Weights of the program: w (out, in) packed for products, and numbers unchanged; then w of a dense map, packed, and a
+ * table, both in bfloat16 if the builder says so. NULL stays NULL. */
 const void *packed_of(builder *b, weights w, int64_t out, int64_t in);
-const void *dense_of(builder *b, weights w, int64_t out, int64_t in); /* in bfloat16 if the builder says so */
+const void *dense_of(builder *b, weights w, int64_t out, int64_t in);
 const void *table_of(builder *b, weights w, int64_t rows, int64_t columns);
 const void *stored(builder *b, const double *from, int64_t count);
 const void *stored_exact(builder *b, const double *from, int64_t count);

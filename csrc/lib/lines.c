@@ -145,6 +145,7 @@ rows copied(reader *r, int64_t i) {
     return to;
 }
 
+#if LIB_HISTORIES
 rows make_adjacent(reader *r, rows x) {
     const rows y = make(r, x.width);
     if (good(r->b)) (void)emit(r->b, OP_PLANES, y, x);
@@ -156,6 +157,7 @@ rows halves_for(reader *r, rows x) {
     emit(r->b, OP_PLANES, y, x)->choice = 1;
     return y;
 }
+#endif
 
 int64_t state_for(reader *r, int64_t count) { return take_state(r->b, count, r->b->run->number); }
 
@@ -480,15 +482,17 @@ static const struct {
     {"Scan", read_scan, 2, 2},
     {"System", read_system, 8, 10},
     {"Bank", read_bank, 3, 3},
-    {"TurningScan", read_turning_scan, 6, 6},
     {"Rotary", read_rotary, 1, 1},
     {"Attention", read_attention, 3, 3},
-    {"History", read_history, 1, 3},
-    {"Wrope", read_wrope, 1, 1},
     {"Elman", read_elman, 2, 2},
     {"LSTMCells", read_lstm, 2, 2},
     {"GRUCells", read_gru, 3, 3},
     {"SelectiveScan", read_selective, 6, 6},
+#if LIB_HISTORIES
+    {"TurningScan", read_turning_scan, 6, 6},
+    {"History", read_history, 1, 3},
+    {"Wrope", read_wrope, 1, 1},
+#endif
 #if LIB_S4
     {"OscillatorScan", read_oscillator_scan, 3, 3},
     {"DplrBank", read_dplr_bank, 3, 3},

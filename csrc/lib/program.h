@@ -14,9 +14,13 @@
 
 #include "kernels.h"
 
-/* Layers in this build: S4, Mamba-2 and DeltaNet, layers with exponential gates, and layers that iterate */
+/* Layers in this build: S4, WropeMemory, SelectiveRotRNN and stored histories, Mamba-2 and DeltaNet, layers with
+ * exponential gates, and layers that iterate */
 #ifndef LIB_S4
 #define LIB_S4 1
+#endif
+#ifndef LIB_HISTORIES
+#define LIB_HISTORIES 1
 #endif
 #ifndef LIB_MATRIX_STATES
 #define LIB_MATRIX_STATES 1
@@ -185,7 +189,7 @@ typedef struct {
     const void *head[2];    /* packed weight and bias */
     int64_t inputs, outputs, width;
     bool tokens;
-    bool half; /* the matrices of the encoder and the head are in bfloat16 */
+    bool half; /* the matrices, or table, of the encoder and the head are in bfloat16 */
     pool_kind pool;
     double cap;         /* of the logits; 0 for none */
     int64_t pool_state; /* place in a sequence's state: sums in double, or the last row */

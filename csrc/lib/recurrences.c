@@ -89,10 +89,15 @@ void read_system(reader *r) {
     if (!good(r->b)) return;
     emit_dense(r->b, y, planes, computed(w_out), NULL);
     emit(r->b, OP_SKIP, y, x->rows)->w[0] = stored(r->b, doubles(r, r->in[5]), D);
+#if LIB_HISTORIES
     if (hidden) (void)make_adjacent(r, planes);
+#else
+    if (hidden) unsupported(r->b, &r->p, " whose states are read");
+#endif
     give_back(r, planes);
 }
 
+#if LIB_HISTORIES
 /* Planes v (N, 2), which become h <- a e^{i angle} h + v, with transitions a (2, N). With decays (H), gamma_log (H) and
  * scale (H), a has the modulus 1, that of a step is exp(-exp(gamma_log + decay)), and v is multiplied by scale
  * sqrt(1 - modulus^2), by heads. In older files there is no window, and v is (2, N). */
@@ -118,6 +123,8 @@ void read_turning_scan(reader *r) {
     scan->w[1] = stored(r->b, doubles(r, r->in[4]), H);
     scan->w[2] = stored(r->b, doubles(r, r->in[5]), H);
 }
+
+#endif
 
 /* ------------------------------------------------------------------------------------------------------ filters */
 
@@ -280,6 +287,7 @@ void read_attention(reader *r) {
     attend->state = take_history(r->b, window, 2 * K);
 }
 
+#if LIB_HISTORIES
 /* Planes (2, N), which become the sum of all of them so far, each turned by its age. */
 static op *emit_history(reader *r, rows planes, int64_t form, int64_t heads) {
     const int64_t length = integer_of(r->b, &r->p, "length", 1), window = window_of(r->b, &r->p);
@@ -324,6 +332,8 @@ void read_history(reader *r) {
     give_back(r, planes);
     give_back(r, queries);
 }
+
+#endif
 
 /* ------------------------------------------------------------------------------------------------------ memories */
 

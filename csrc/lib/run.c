@@ -8,6 +8,7 @@
 
 #include "exact.h"
 #include "float_mode.h"
+#include "half.h"
 #include "kernels.h"
 #include "permuted.h"
 #include "rotation.h"
@@ -24,7 +25,7 @@ static void dense(real *y, const real *x, int64_t x_row, const void *w, const re
     const gemm_view from = {x, x_row, 1};
 #if !ROT_DOUBLE
     if (half) {
-        K(gemm_half_product)(y, out, bias, from, w, rows, in, out);
+        half_product(y, out, bias, from, w, rows, in, out);
         return;
     }
 #endif
@@ -174,6 +175,7 @@ static void run_columns(const op *o, const frame *f) {
         copy_row(rows_of(f, o->y) + r * n, rows_of(f, o->x) + r * width + o->from, n);
 }
 
+#if LIB_HISTORIES
 static void run_planes(const op *o, const frame *f) {
     const int64_t width = o->y.width, N = width / 2;
     for (int64_t r = 0; r < f->B * f->n; r++) {
@@ -185,6 +187,8 @@ static void run_planes(const op *o, const frame *f) {
             EACH(i, N) y[2 * i] = x[i], y[2 * i + 1] = x[N + i];
     }
 }
+
+#endif
 
 static void run_place(const op *o, const frame *f) {
     const int64_t n = o->x.width, width = o->y.width;
@@ -257,6 +261,7 @@ static void run_window_scan(const op *o, const frame *f) {
     }
 }
 
+#if LIB_HISTORIES
 /* The decay gamma of a head, from the logarithm of its mean and a term of the input, and the gain of its input: `scale`
  * times sqrt(1 - gamma^2), or times 1 - gamma (`bounded`). */
 typedef struct {
@@ -317,6 +322,8 @@ static void run_turning_scan(const op *o, const frame *f) {
         }
     }
 }
+
+#endif
 
 static void run_decay_gain(const op *o, const frame *f) {
     const int64_t N = o->y.width;
@@ -421,6 +428,7 @@ static void run_attention(const op *o, const frame *f) {
     }
 }
 
+#if LIB_HISTORIES
 /* The angle of an age, where L is the typical length of a sequence (python/rotrnn/ops/memory.py). */
 static double wrope_angle(double age, double L, int64_t form) {
     const double pi = 3.14159265358979323846;
@@ -511,6 +519,8 @@ static void run_history(const op *o, const frame *f) {
                 sum_history(o, y, kept, w ? w + head * o->from : NULL, head * n, n, k);
     }
 }
+
+#endif
 
 /* ---------------------------------------------------------------------------------------- banks and gated layers */
 
@@ -1122,7 +1132,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_SUM] = run_sum,
     [OP_PRODUCT] = run_product,
     [OP_COLUMNS] = run_columns,
-    [OP_PLANES] = run_planes,
     [OP_PLACE] = run_place,
     [OP_SOFTPLUS] = run_softplus,
     [OP_DECAY_GAIN] = run_decay_gain,
@@ -1136,10 +1145,13 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_CONV] = run_conv,
     [OP_SELECTIVE] = run_selective,
     [OP_ROTARY] = run_rotary,
-    [OP_HISTORY] = run_history,
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
+#if LIB_HISTORIES
+    [OP_PLANES] = run_planes,
+    [OP_HISTORY] = run_history,
     [OP_TURNING_SCAN] = run_turning_scan,
+#endif
 #if LIB_S4
     [OP_OSCILLATOR] = run_oscillator,
     [OP_DPLR_BANK] = run_dplr_bank,
@@ -1187,8 +1199,12 @@ static void encode(const program *p, const frame *f, const pushed *call, int64_t
             continue;
         }
         for (int64_t t = 0; t < f->n; t++) {
+            const int64_t row = call->tokens[from + t] * D;
             copy_row(x + t * D, bias, D);
-            add_row(x + t * D, weight + call->tokens[from + t] * D, D);
+            if (p->half)
+                add_half_row(x + t * D, (const uint16_t *)p->encoder[0] + row, D);
+            else
+                add_row(x + t * D, weight + row, D);
         }
     }
 }
@@ -1264,21 +1280,6 @@ static void pack_weight(void *to, const double *w, int64_t out, int64_t in) {
             for (int64_t j = 0; j < columns; j++) panels[k * NR + j] = (real)w[(o + j) * in + k];
     }
 }
-
-#if ROT_DOUBLE
-static void (*const pack_half)(void *, const double *, int64_t, int64_t) = NULL;
-#else
-/* As gemm_half_product expects it; `to` is zero. */
-static void pack_half(void *to, const double *w, int64_t out, int64_t in) {
-    uint32_t *panels = to;
-    for (int64_t o = 0; o < out; o += NR, panels += pieces_of(in, 2) * NR) {
-        const int64_t columns = least(NR, out - o);
-        for (int64_t k = 0; k < in; k++)
-            for (int64_t j = 0; j < columns; j++)
-                panels[k / 2 * NR + j] |= bf16_bits((float)w[(o + j) * in + k]) << k % 2 * 16;
-    }
-}
-#endif
 
 #define ROT_TEXT_(name) #name
 #define ROT_TEXT(name)  ROT_TEXT_(name)

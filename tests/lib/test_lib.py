@@ -1066,12 +1066,18 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("option", "left_out"),
-    [("LIB_S4", "s4"), ("LIB_MATRIX_STATES", "mamba2"), ("LIB_XLSTM", "mlstm"), ("LIB_FIXED_POINTS", "bedouin")],
+    "left_out",
+    [
+        {"LIB_S4": "s4", "LIB_HISTORIES": "wrope_memory"},
+        {"LIB_MATRIX_STATES": "mamba2", "LIB_FIXED_POINTS": "bedouin"},
+        {"LIB_XLSTM": "mlstm", "LIB_HISTORIES": "selective_rotrnn"},
+    ],
+    ids=lambda left_out: "-".join(left_out),
 )
-def test_layers_can_be_left_out(option: str, left_out: str, tmp_path: Path) -> None:
-    lib = librotrnn.library(f"{librotrnn.FOLDER}-without-{left_out}", LIB_ISA=SIMD_AVAILABLE[0], **{option: "0"})
-    for name in ("lru", left_out):
+def test_layers_can_be_left_out(left_out: dict[str, str], tmp_path: Path) -> None:
+    folder = f"{librotrnn.FOLDER}-without-{'-'.join(left_out.values())}"
+    lib = librotrnn.library(folder, LIB_ISA=SIMD_AVAILABLE[0], **dict.fromkeys(left_out, "0"))
+    for name in ("lru", *left_out.values()):
         model, params, x = built(name)
         content = saved(tmp_path, model, params)
         if name == "lru":

@@ -84,7 +84,7 @@ def in_bfloat16(x: Any) -> Any:
 
 
 def with_rounded_matrices(listing: ModelListing) -> ModelListing:
-    """The listing with the matrices of its encoder of features, its dense maps and its head in bfloat16."""
+    """The listing with the matrices of its encoder, its dense maps and its head in bfloat16."""
     arrays, lines = dict(listing.arrays), []
 
     def rounded(name: str) -> str:
@@ -104,10 +104,7 @@ def with_rounded_matrices(listing: ModelListing) -> ModelListing:
         if line.op in ("Dense", "BlockDense"):
             inputs[1] = rounded(str(inputs[1]))
         lines.append(line._replace(inputs=tuple(inputs)))
-    encoder, head = (
-        (w if listing.tokens and i == 0 else rounded(w), bias)
-        for i, (w, bias) in enumerate((listing.encoder, listing.head))
-    )
+    encoder, head = ((rounded(w), bias) for w, bias in (listing.encoder, listing.head))
     return replace(listing, arrays=arrays, lines=lines, encoder=encoder, head=head)
 
 
@@ -125,6 +122,7 @@ def test_matrices_in_bfloat16_are_rounded_and_nothing_else(layer: str, tokens: b
     assert np.array_equal(stream.push(x[:, :70]), expected[:, :70])
     other = pickle.loads(pickle.dumps(stream))
     assert other.weights == "bf16"
+    assert "weights='bf16', 70 tokens read" in repr(other)
     for t in range(70, T):
         assert np.array_equal(stream.push(x[:, t]), expected[:, t])
     assert np.array_equal(other.push(x[:, 70:]), expected[:, 70:])
@@ -157,6 +155,11 @@ def test_bfloat16_where_it_is_not_possible() -> None:
         model.stream(params, engine="python", weights="bf16")
     with pytest.raises(ValueError, match="Stream: weights is 'half', expected one of exact, bf16"):
         model.stream(params, weights="half")
+    large = params | {"head": params["head"] | {"w": np.full_like(params["head"]["w"], 3.4e38)}}
+    with pytest.raises(
+        ValueError, match=r"but a matrix has the number 3\.4e\+38, which bfloat16 does not have: expected"
+    ):
+        model.stream(large, weights="bf16")
     keeping = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
     with pytest.raises(ValueError, match=r"Stream: weights is 'bf16', but .*: expected 'exact'"):
         keeping.stream(keeping.init(np.random.default_rng(0)), weights="bf16")
@@ -361,7 +364,7 @@ def test_what_the_library_does_not_have_runs_in_python(monkeypatch: pytest.Monke
     attention = build_model(ModelSettings("attention", 8, 1), {"heads": 2}, head="tagger", n_classes=C, n_features=F)
     params = attention.init(np.random.default_rng(0))
     assert attention.stream(params).engine == "python"
-    with pytest.raises(ValueError, match="Stream: engine is 'c', but a layer's state grows with time"):
+    with pytest.raises(ValueError, match="Stream: engine is 'c', but a layer keeps every step, so its state grows"):
         attention.stream(params, engine="c")
     model, params, x = made("lru")
     with pytest.raises(ValueError, match="Stream: engine is 'd', expected one of auto, c, python"):

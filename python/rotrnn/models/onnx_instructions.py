@@ -155,8 +155,8 @@ def _bank(g: Graph, line: Line, x: str, k: Array, skip: Array) -> str:
 
 
 def _no_window(line: Line) -> None:
-    if line.settings["window"] is not None:
-        raise ValueError(f"save_onnx: {an(line.layer)} has window={line.settings['window']}, expected None")
+    if (window := line.settings["window"]) is not None:
+        raise ValueError(f"save_onnx: {an(line.layer)} has a recurrence with window={window}, expected None")
 
 
 def _parts(g: Graph, lanes: str, N: int) -> Names:

@@ -83,7 +83,7 @@ class Retrieval(SequenceModel):
         return checked
 
     def check_dt(self, args: Boundary) -> None:
-        raise NotImplementedError(f"{args.op}: got dt, which a model of pairs does not support")
+        raise NotImplementedError(f"{args.op}: got dt, which a model of pairs does not support, expected None")
 
     def output_sizes(self, args: Boundary) -> Sizes:
         sizes = dict(super().output_sizes(args))

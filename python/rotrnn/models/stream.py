@@ -30,16 +30,17 @@ WEIGHTS = ("exact", "bf16")
 class Stream:
     """Streaming inference: reads a batch of sequences token by token or in chunks, in constant memory.
 
-    (Memory and the time of a token grow in two layers without a window: attention keeps every key and value, and
-    wrope_memory every state.) `model.stream(params)` creates a stream. Its output equals that of the model's forward in
-    evaluation mode on all inputs pushed so far, up to rounding. For layers that iterate to a fixed point, it is equal
-    up to their `tol`; FPMamba may reach another of its fixed points (see `inference_gap`). Values that do not depend on
-    time are computed once, when the stream is created: after a change of `params`, create a new stream.
+    (Memory and the time of a token grow in three layers without a window: attention keeps every key and value,
+    wrope_memory and a stored history every state.) `model.stream(params)` creates a stream. Its output equals that of
+    the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers that iterate to a
+    fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see `inference_gap`).
+    Values that do not depend on time are computed once, when the stream is created: after a change of `params`, create
+    a new stream.
 
     Models on NumPy arrays run in the C library (docs/c.md), whose numbers have the dtype of the parameters: inputs are
     converted to it, and subnormal numbers (below 1.2e-38 in float32) are zero there. Its results have the same bits
     however tokens are divided into chunks, and do not depend on `rotrnn.precision`. A GPU's arrays, layers of your own,
-    the two layers that keep every step, and layers that the library does not have run by the layers' functions in
+    layers that keep every step, and layers that the library does not have run by the layers' functions in
     Python, some ten times slower for a token.
 
     A stream belongs to one thread at a time: in the C library, a call while another thread is in one raises
@@ -53,10 +54,10 @@ class Stream:
     engine : "auto", "c" or "python"
         The engine. "auto" is "c" where possible. "c" raises ValueError with the reason where it is not.
     weights : "exact" or "bf16"
-        "bf16" rounds the matrices of the encoder, of all dense maps and of the head to bfloat16 (to nearest, ties to
-        even), which takes half the memory and is faster where memory is the limit: every logit has the bits of a
-        stream with these rounded matrices. Everything else, sums and states too, stays float32. Only in the C library,
-        for float32 parameters.
+        "bf16" rounds the matrix or table of the encoder, and the matrices of all dense maps and of the head, to
+        bfloat16 (to nearest, ties to even), which takes half the memory and is faster where memory is the limit: every
+        logit has the bits of a stream with these rounded numbers. Everything else, sums and states too, stays float32.
+        Only in the C library, for float32 parameters.
 
     Raises
     ------
@@ -89,7 +90,8 @@ class Stream:
     def __repr__(self) -> str:
         model, read = type(self.model).__name__, self.tokens
         steps = f"{read.min()}" if read.min() == read.max() else f"{read.min()} to {read.max()}"
-        return f"<Stream of {model}: batch={self.batch}, engine={self.engine!r}, {steps} tokens read>"
+        kind = f"engine={self.engine!r}" + (f", weights={self.weights!r}" if self.weights != "exact" else "")
+        return f"<Stream of {model}: batch={self.batch}, {kind}, {steps} tokens read>"
 
     @property
     def engine(self) -> str:

@@ -411,9 +411,9 @@ class Module(Summarised):
             raise NotImplementedError(f"{args.op}: sequences are split over processes, expected no dt")
         self.check_dt(args)
         dt: Array = mask_padding(args.array("dt", ctx.dt, "B T")[..., None], lengths)[..., 0]
-        if recording() is None and not (fits := (dt >= 0) & (dt < np.inf)).all():
+        if recording() is None and not (fits := (dt >= 0) & (dt <= LONGEST_INTERVAL)).all():
             at = tuple(int(i) for i in np.argwhere(~fits)[0])
-            raise ValueError(f"{args.op}: dt is {dt[at]} at {at}, expected finite intervals of at least 0")
+            raise ValueError(f"{args.op}: dt is {dt[at]} at {at}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
         return dt
 
     def check_dt(self, args: Boundary) -> None:
@@ -641,6 +641,9 @@ def in_order(tree: Any) -> Any:
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of code that gets values of another form."""
 FOREIGN = "params or saved are not as forward had and returned them"
+LONGEST_INTERVAL = float(np.finfo(np.float32).max)
+"""Of `Context.dt`: parameters may be float32."""
+
 _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
 

@@ -269,7 +269,7 @@ def data_of(task: Any) -> str | None:
     if not (isinstance(path, str) and Path(path).is_file()):
         return None
     with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # files of open() fit
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # binary files fit
 
 
 def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:
