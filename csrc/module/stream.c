@@ -99,7 +99,8 @@ static PyObject *new_stream(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (fill(&f, &memory, facts, arrays)) {
         self->model = model_of(&f, half, &error);
         if (self->model && self->model->program.step_bytes)
-            failed(&error, ROTRNN_UNSUPPORTED, "a layer keeps every step, so its state grows with time without a window");
+            failed(&error, ROTRNN_UNSUPPORTED,
+                   "a layer keeps every step, so its state grows with time without a window");
         else if (self->model)
             (void)rotrnn_stream_new(&self->stream, self->model, batch, 0, &error);
         if (error.status != ROTRNN_OK) raise(&error);

@@ -42,7 +42,14 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         log = Path(f"{compiler}.log")
         log.write_text("", encoding="utf-8")
         settings = {"LIB_CFLAGS": "", "LIB_ISA": "base avx2 avx512"}
-        settings |= {"LIB_S4": "1", "LIB_HISTORIES": "1", "LIB_MATRIX_STATES": "1", "LIB_XLSTM": "1", "LIB_FIXED_POINTS": "1", **options}
+        settings |= {
+            "LIB_S4": "1",
+            "LIB_HISTORIES": "1",
+            "LIB_MATRIX_STATES": "1",
+            "LIB_XLSTM": "1",
+            "LIB_FIXED_POINTS": "1",
+            **options,
+        }
         librotrnn.make("lib", folder=str(tmp_path / "lib"), CC=str(compiler), **settings)
         lines = [shlex.split(line) for line in log.read_text(encoding="utf-8").splitlines()]
         return sorted(Path(line[-1]).name for line in lines if "-c" in line)
