@@ -185,6 +185,7 @@ class Forecaster(Estimator):
         self._several = isinstance(y, dict)
         if self._several and not y:
             raise ValueError(f"{where}: y is an empty dict, expected series by name")
+        self._check_list(where, y)
         self._order = list(y) if self._several else [None]
         self._columns: Any = None
         self._pasts: dict[Any, Past] = {}
@@ -340,6 +341,20 @@ class Forecaster(Estimator):
         check_regression(args, self.objective, self.quantiles)
         check_causal(f"{args.op}: ", Series(), self._layer(args))
 
+    def _check_list(self, where: str, y: Any) -> None:
+        """Raises ValueError if y is a list of series instead of a dict."""
+        if (
+            not isinstance(y, list | tuple)
+            or not y
+            or not all(np.iterable(one) and not isinstance(one, str) for one in y)
+        ):
+            return
+        lengths = {len(one) for one in y if hasattr(one, "__len__")}
+        few = len(y) <= self.period + self.horizon and max(lengths, default=0) > len(y)
+        if few or len(lengths) > 1 or any(map(frames.is_frame, y)):
+            got = f"{an(type(y).__name__)} of {len(y)} sequences"
+            raise ValueError(f"{where}: y is {got}, expected a series (n,) or (n, V), or a dict of series by name")
+
     def _series(
         self, call: str, name: str, y: Any, like: Any, of: str = "the series that was fitted"
     ) -> tuple[Numbers, bool]:
@@ -361,12 +376,19 @@ class Forecaster(Estimator):
         if isinstance(given, dict):
             if not self._several:
                 raise TypeError(f"{where}: covariates is a dict, expected an array or a frame, as there is one series")
+            if unknown := [one for one in given if one not in self._order]:
+                known = ", ".join(map(repr, self._order))
+                raise ValueError(f"{where}: covariates has the series {unknown[0]!r}, expected some of {known:.200}")
             if key not in given:
                 raise ValueError(f"{where}: covariates has no series {key!r}, expected one for each series")
             given, name = given[key], _named(name, key)
+            if given is None and call == "fit":
+                raise ValueError(f"{where}: {name} is None, expected an array or a frame")
         if call != "fit" and (given is None) != (self._columns is None):
-            got, expected = ("None", "those") if given is None else ("given", "None:")
-            raise ValueError(f"{where}: {name} is {got}, expected {expected} as of the fit")
+            got = "None, expected those of these steps" if given is None else "given, expected None"
+            raise ValueError(
+                f"{where}: {name} is {got}, as the fit was {'without' if given is not None else 'with'} them"
+            )
         if given is None:
             return None
         framed = frames.is_frame(given)
