@@ -601,7 +601,7 @@ def test_series_that_do_not_fit(tmp_path: Path) -> None:
         Series(str(path)).load()
     with pytest.raises(ValueError, match="Series: levels is False with period 0, expected one of the two"):
         Series(str(path), period=0, levels=False)
-    with pytest.raises(ValueError, match="Series: horizon is 0, expected an integer of at least 1"):
+    with pytest.raises(ValueError, match="Series: horizon is 0, expected an integer from 1 to 2147483647"):
         Series(str(path), horizon=0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.linear_model import LinearRegression
 
 from rotrnn.estimators import Forecaster
@@ -175,7 +176,7 @@ def test_intervals_with_covariates_hold_their_share() -> None:
         ("fit", {"covariates": [np.nan] * 60}, "fit: Input covariates contains NaN"),
         ("fit", {"covariates": np.zeros((60, 59))}, "fit: covariates has 59 columns, expected fewer than the 47"),
         ("fit", {"covariates": {"a": 1}}, "fit: covariates is a dict, expected an array or a frame"),
-        ("predict", {}, "predict: covariates is None, expected those as of the fit"),
+        ("predict", {}, "predict: covariates is None, expected those of these steps, as the fit was with"),
         (
             "predict",
             {"covariates": np.zeros((2, 2))},
@@ -193,7 +194,7 @@ def test_intervals_with_covariates_hold_their_share() -> None:
             {"y": np.zeros(5), "covariates": np.zeros((8, 2))},
             "backtest: covariates has 8 rows, expected 5,",
         ),
-        ("score", {"y": np.zeros(5)}, "score: covariates is None, expected those as of the fit"),
+        ("score", {"y": np.zeros(5)}, "score: covariates is None, expected those of these steps, as the fit was with"),
     ],
 )
 def test_covariates_that_do_not_fit(method: str, arguments: dict[str, Any], message: str) -> None:
@@ -207,7 +208,7 @@ def test_covariates_that_do_not_fit(method: str, arguments: dict[str, Any], mess
 
 def test_without_covariates_none_are_taken() -> None:
     one = Forecaster(**QUICK).fit(np.arange(40.0))
-    with pytest.raises(ValueError, match="predict: covariates is given, expected None: as of the fit"):
+    with pytest.raises(ValueError, match="predict: covariates is given, expected None, as the fit was without them"):
         one.predict(covariates=[1.0])
 
 
@@ -376,6 +377,57 @@ def test_series_that_do_not_go_together(method: str, y: Any, message: str) -> No
         one.fit(waves())
     with pytest.raises((TypeError, ValueError), match=f"^Forecaster.{method}: {message}"):
         getattr(one, method)(y)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("lengths", [(40, 40), (40, 30), (40, 40, 40)])
+def test_a_list_of_series_is_refused(kind: Any, lengths: tuple[int, ...]) -> None:
+    """A list of rows is one series, as any list of numbers is."""
+    y = kind(np.arange(float(n)) for n in lengths)
+    with pytest.raises(
+        ValueError, match=rf"^Forecaster.fit: y is a {kind.__name__} of {len(y)} sequences, expected a s"
+    ):
+        Forecaster(**QUICK, horizon=3).fit(y)
+    rows = np.random.default_rng(0).standard_normal((40, 2))
+    found = Forecaster(**QUICK).fit(kind(rows)).predict()
+    np.testing.assert_array_equal(found, Forecaster(**QUICK).fit(rows).predict())
+
+
+@pytest.mark.parametrize(
+    ("covariates", "message"),
+    [
+        ({"a": None, "b": np.ones(40)}, r"covariates\['a'\] is None, expected an array or a frame"),
+        ({"a": np.ones(40), "b": None}, r"covariates\['b'\] is None, expected an array or a frame"),
+        (
+            {"a": np.ones(40), "b": np.ones(40), "bb": np.ones(40)},
+            "covariates has the series 'bb', expected some of 'a'",
+        ),
+    ],
+)
+def test_a_dict_of_covariates_has_one_for_each_series(covariates: Any, message: str) -> None:
+    y = np.random.default_rng(0).standard_normal(40)
+    with pytest.raises(ValueError, match=f"^Forecaster.fit: {message}"):
+        Forecaster(**QUICK).fit({"a": y, "b": y}, covariates)
+    one = Forecaster(**QUICK).fit({"a": y})
+    with pytest.raises(ValueError, match=r"^Forecaster.predict: after\['a'\] is None, expected numbers \(n,\) or"):
+        one.predict(after={"a": None})
+
+
+def test_objects_that_hold_arrays_are_named() -> None:
+    """SciPy's sparse arrays, and what has methods of polars' LazyFrame."""
+
+    class LazyFrame:
+        def collect_schema(self) -> None: ...
+
+    for y, name, way in (
+        (csr_array(np.ones((40, 1))), "csr_array", "an array, by .toarray"),
+        (LazyFrame(), "LazyFrame", "a DataFrame, by .collect"),
+    ):
+        message = rf"^Forecaster.fit: {{}} is a {name}, expected {way}\(\)$"
+        with pytest.raises(TypeError, match=message.format("y")):
+            Forecaster(**QUICK).fit(y)
+        with pytest.raises(TypeError, match=message.format("covariates")):
+            Forecaster(**QUICK).fit(np.arange(40.0), y)
 
 
 def test_a_dict_after_one_series_is_refused() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -19,7 +21,9 @@ from rotrnn._support.json import to_json
 from rotrnn.training.loop import Interrupted, Trainer, train
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.results import collect, notes
 from rotrnn.training.run import Run
+from rotrnn.training.sweep import prepared
 
 
 @pytest.fixture
@@ -137,3 +141,57 @@ def test_a_data_file_that_changed_is_told(tmp_path, monkeypatch):
         reevaluate(run, overrides=[f"task.path={tmp_path / 'other.csv'}"])
     run.write(run.sessions, to_json([{key: one for key, one in started.items() if key != "data"}]))
     train(recipe, run.folder, resume=True, progress=False)
+
+
+def test_runs_on_several_contents_of_a_file_are_told(tmp_path, monkeypatch):
+    """By a sweep that is repeated after the file has changed, and below a table; runs on one file are not."""
+    monkeypatch.chdir(tmp_path)
+    whole = "y\n" + "".join(f"{(7 * t) % 11}\n" for t in range(40))
+    (tmp_path / "y.csv").write_text(whole, encoding="utf-8")
+    (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
+    recipes = {f"seed{i}": load_recipe(tmp_path / "own.toml", [f"training.seed={i}"]) for i in range(3)}
+    runs = [Run(tmp_path / "sweep" / name) for name in recipes]
+    for run, recipe in list(zip(runs, recipes.values(), strict=True))[:2]:
+        train(recipe, run.folder, progress=False)
+
+    def said():
+        lines = []
+        with prepared(recipes, tmp_path / "sweep", False, lines.append) as (_, todo):
+            assert [run.folder.name for run in todo] == ["seed2"]
+        return [line for line in lines if line.startswith("warning: ")]
+
+    def noted():
+        return [line for line in notes([one.row() for one in collect(runs[:2])]) if "contents" in line]
+
+    assert (said(), noted()) == ([], [])
+    (tmp_path / "y.csv").write_text(whole.replace("10", "9"), encoding="utf-8")
+    (line,) = said()
+    assert line.startswith(
+        f"warning: 2 finished runs on other contents of {tmp_path}/y.csv than it has now, which stay"
+    )
+    shutil.rmtree(runs[1].folder)
+    train(recipes["seed1"], runs[1].folder, progress=False)
+    hashes = sorted(hashlib.sha256(one.encode()).hexdigest()[:16] for one in (whole, whole.replace("10", "9")))
+    assert noted() == [f"trained on several contents of {tmp_path}/y.csv: SHA-256 {', '.join(hashes)}."]
+
+
+def test_a_data_file_that_has_moved_may_be_linked(tmp_path, monkeypatch):
+    """The error says so if the other file has the contents of the run's; with a link the run goes on."""
+    monkeypatch.chdir(tmp_path)
+    old, new = tmp_path / "y.csv", tmp_path / "moved.csv"
+    old.write_text("y\n" + "".join(f"{(7 * t) % 11}\n" for t in range(40)), encoding="utf-8")
+    (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "own.toml")
+    train(recipe, tmp_path / "run", progress=False)
+    old.rename(new)
+    other = load_recipe(tmp_path / "own.toml", ["task.path=moved.csv"])
+    hint = f"; {new} has the same contents, so a link to it at {old} will do"
+    with pytest.raises(ValueError, match=re.escape(hint) + "$"):
+        train(other, tmp_path / "run", resume=True, progress=False)
+    with new.open("a", encoding="utf-8") as file:
+        file.write("3\n")
+    with pytest.raises(ValueError, match=r"as in the run's recipe, which it keeps$"):
+        train(other, tmp_path / "run", resume=True, progress=False)
+    new.write_text("y\n" + "".join(f"{(7 * t) % 11}\n" for t in range(40)), encoding="utf-8")
+    old.symlink_to(new)
+    train(recipe, tmp_path / "run", resume=True, progress=False)

@@ -110,6 +110,21 @@ def test_the_skill_of_a_loss_that_is_not_finite_is_the_lowest_number(tmp_path: P
     assert np.isfinite(json.loads(json.dumps(found["skill"])))
 
 
+def test_the_skill_of_targets_that_are_all_zero(tmp_path: Path) -> None:
+    """It is 0, or 1 of a model without a loss; the reference has no loss of which to be a share."""
+    x, y = ragged(), np.full((120, 1), 3.0)
+    recipe = recipe_in(tmp_path, x, y, 'kind = "regression"')
+    task = recipe.task.load()
+    model = recipe.build(task)
+    params = model.init(np.random.default_rng(0))
+    for one in params["head"].values():
+        one[:] = 0
+    for bias, skill in ((0, 1.0), (1, 0.0)):
+        params["head"]["bias"][:] = bias
+        found = evaluate(model, params, task, task.test, batch=16, dtype=np.float32)
+        assert (found["loss"], found["skill"]) == (bias, skill)
+
+
 def test_several_labels_and_balanced_weights(tmp_path: Path) -> None:
     x = ragged()
     y = np.array([[one[:, 0].sum() > 1, one[:, 1].sum() > 0] for one in x], np.int64)

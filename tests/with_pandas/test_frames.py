@@ -312,3 +312,114 @@ def test_covariates_of_a_forecaster_that_was_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.to_numpy(), expected.to_numpy())
     with pytest.raises(ValueError, match="predict: covariates has 70 rows, expected 3, one for each step: 3 that are"):
         again.predict(covariates=calendar)
+
+
+def test_series_of_one_dict_have_their_columns_by_name(tmp_path: Path) -> None:
+    """In whatever order each frame has them, and whether or not an array comes first."""
+    one = pandas.DataFrame({"a": Y, "b": 100 + np.cos(np.arange(60.0) ** 2)})
+    past, later, swapped = one[:50], one[50:], ["b", "a"]
+    same = Forecaster(**QUICK).fit({"x": past, "y": past})
+    calls: list[Any] = [
+        lambda fitted, order: fitted.predict(2)["y"],
+        lambda fitted, order: fitted.predict(2, after={"y": one[order]})["y"],
+        lambda fitted, order: pandas.Series(fitted.score({"y": later[order]})),
+        lambda fitted, order: pandas.DataFrame(fitted.backtest({"y": later[order]})[0]["y"][:, 0]),
+        lambda fitted, order: pandas.DataFrame(fitted.predict(interval=0.5)["y"][:, 0]),
+    ]
+    swap = Forecaster(**QUICK).fit({"x": past, "y": past[swapped]})
+    mixed = Forecaster(**QUICK).fit({"w": past.to_numpy(), "x": past, "y": past[swapped]})
+    alike = Forecaster(**QUICK).fit(dict.fromkeys("wxy", past))
+    for call in calls:
+        for order in (list(one), swapped):
+            for other, expected in ((swap, same), (mixed, alike)):
+                theirs = call(expected, list(one))
+                np.testing.assert_array_equal(
+                    call(other, order)[theirs.columns] if theirs.ndim > 1 else call(other, order), theirs
+                )
+    mixed.save(tmp_path / "m.safetensors")
+    assert Forecaster.load(tmp_path / "m.safetensors").score({"w": later[swapped]}) == alike.score({"w": later})
+    with pytest.raises(ValueError, match=r"fit: y\['y'\] has the columns \['a', 'c'\], expected \['a', 'b'\] as of"):
+        Forecaster(**QUICK).fit({"w": past.to_numpy(), "x": past, "y": past.rename(columns={"b": "c"})})
+
+
+def test_covariates_of_one_dict_have_their_columns_by_name() -> None:
+    known = pandas.DataFrame(KNOWN[:60], columns=["price", "off"])
+    y = Y + KNOWN[:60] @ [5, -1]
+    expected = Forecaster(**QUICK).fit(dict.fromkeys("abc", y), dict.fromkeys("abc", KNOWN[:60]))
+    mixed = {"a": KNOWN[:60], "b": known, "c": known[["off", "price"]]}
+    found = Forecaster(**QUICK).fit(dict.fromkeys("abc", y), mixed)
+    np.testing.assert_array_equal(found.form_.effects, expected.form_.effects)
+
+
+def test_dates_with_and_without_a_time_zone_are_not_compared() -> None:
+    """With the hours of two zones, those of one would be found as others of the other."""
+    hours = pandas.date_range("2024-01-01", periods=70, freq="h")
+    price, aware = KNOWN[:, 0], hours.tz_localize("Asia/Tokyo")
+    for own, other in ((aware, hours), (hours, aware)):
+        frames = [
+            (pandas.Series(Y[:40], index=own[10:50]), pandas.Series(price, index=other)),
+            tuple(
+                polars.from_pandas(pandas.DataFrame({"at": at, "z": z}))
+                for at, z in ((own[10:50], Y[:40]), (other, price))
+            ),
+        ]
+        got = "with a" if other is aware else "without a"
+        for y, x in frames:
+            with pytest.raises(ValueError, match=f"fit: covariates has dates {got} time zone, expected dates"):
+                Forecaster(**QUICK).fit(y, x)
+
+
+def test_covariates_after_a_few_dates_are_of_the_steps_of_their_series() -> None:
+    """Of a dict whose series have months and days, where the months come first."""
+    days = pandas.date_range("2020-01-01", periods=1900)
+    price = pandas.Series(np.cos(np.arange(1900.0) ** 2), index=days)
+    months = pandas.date_range("2020-01-01", periods=60, freq="MS")
+    series = {"a": 5 * price[months], "b": 5 * price[days[:60]]}
+    one = Forecaster(**QUICK).fit(series, price)
+    after = pandas.Series(5 * price[days[60:62]].to_numpy(), index=pandas.DatetimeIndex(list(days[60:62])))
+    found = one.predict(3, after={"b": after}, covariates=price)["b"]
+    rows = one.predict(3, after={"b": after.to_numpy()}, covariates={"b": price[days[60:65]].to_numpy()})["b"]
+    np.testing.assert_array_equal(found, rows)
+    assert found.index.equals(days[62:65])
+
+
+@pytest.mark.parametrize("kind", ["objects", "date32[pyarrow]", "timestamp[us][pyarrow]"])
+def test_dates_of_other_kinds_in_an_index_of_pandas(kind: str) -> None:
+    """They go on, have to increase, and covariates are found by them, as with an index of pandas' own dates."""
+    days = pandas.date_range("2024-01-01", periods=70)
+    whole = pandas.Index(days.date, dtype=object if kind == "objects" else kind)
+    y, x = pandas.Series(Y + KNOWN[:60, 0], index=whole[:60]), pandas.Series(KNOWN[:, 0], index=whole)
+    found = Forecaster(**QUICK).fit(y[3:], x).predict(covariates=x)
+    theirs = Forecaster(**QUICK).fit(y.to_numpy()[3:], KNOWN[3:60, 0]).predict(covariates=KNOWN[60:63, 0])
+    np.testing.assert_array_equal(found, theirs)
+    assert list(found.index) == list(days[60:63])
+    with pytest.raises(ValueError, match=r"^Forecaster.fit: y has the date 2024-02-28 .*after 2024-02-29"):
+        Forecaster(**QUICK).fit(y[::-1])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("freq", ["D", "MS", "ME", "h/Europe/Paris"])
+def test_a_few_dates_after_a_gap_go_on_in_the_steps_of_the_fitted_ones(freq: str, count: int) -> None:
+    """With both packages, and each fitted with the other."""
+    freq, _, zone = freq.partition("/")
+    whole = pandas.date_range("2020-01-01", periods=80, freq=freq, tz=zone or None)
+    times = [pandas.DatetimeIndex(list(part)) for part in (whole[:60], whole[70 - count : 70])]
+    frames = [[pandas.Series(Y[: len(at)], index=at) for at in times]]
+    frames += [[polars.DataFrame({"at": at.to_pydatetime().tolist(), "y": Y[: len(at)]}) for at in times]]
+    if zone:
+        frames[1] = [one.with_columns(polars.col("at").dt.convert_time_zone(zone)) for one in frames[1]]
+    for fitted, _ in frames:
+        for _, after in frames:
+            found = (
+                like(after, np.zeros(3), fitted) if hasattr(after, "index") else like(after, np.zeros((3, 1)), fitted)
+            )
+            assert list(found.index if hasattr(found, "index") else found["at"]) == list(whole[70:73])
+    if freq == "MS":  # not on the first of a month
+        off = frames[1][1].with_columns(polars.col("at").dt.offset_by("3d"))
+        assert isinstance(like(off, np.zeros((3, 1)), frames[1][0]), np.ndarray)
+
+
+def test_a_time_of_the_day_is_no_date() -> None:
+    hours = [datetime(2024, 1, 1, hour % 24).time() for hour in range(60)]
+    with pytest.raises(ValueError, match=r"^Forecaster.fit: y has column 'at' of dtype Time, expected numbers"):
+        Forecaster(**QUICK).fit(polars.DataFrame({"at": hours, "y": Y}))

@@ -454,6 +454,8 @@ def _numbers(call: str, name: str, array: Numbers) -> Numbers:
 def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y") -> Numbers:
     """Returns y, the argument `name`, as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or
     ValueError if it is None, complex, empty, not finite, or of another form."""
+    if y is None and name != "y":
+        raise ValueError(f"{call}: {name} is None, expected numbers (n,) or (n, K)")
     if y is None:
         raise ValueError(f"{call}: requires y to be passed, but the target y is None")
     array = on_host(call, name, y)

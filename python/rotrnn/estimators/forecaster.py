@@ -185,6 +185,7 @@ class Forecaster(Estimator):
         self._several = isinstance(y, dict)
         if self._several and not y:
             raise ValueError(f"{where}: y is an empty dict, expected series by name")
+        self._check_list(where, y)
         self._order = list(y) if self._several else [None]
         self._columns: Any = None
         self._pasts: dict[Any, Past] = {}
@@ -192,12 +193,13 @@ class Forecaster(Estimator):
         flats: list[bool] = []
         for key in sorted(self._order, key=repr):  # the order in the dict does not matter
             given = y[key] if self._several else y
-            like, of = next(((one[2], _named("y", other)) for other, one in own.items()), (None, ""))
+            others = [(one[2], _named("y", other)) for other, one in own.items()]
+            like, of = next((one for one in others if frames.names(one[0])), others[0] if others else (None, ""))
             series, flat = self._series("fit", _named("y", key), given, like, of)
             self._variables = series.shape[1]
             flats.append(flat)
             known = self._covariates("fit", key, covariates, given, len(series), 0)
-            own[key] = series, known, frames.kept(given)
+            own[key] = series, known, frames.kept(frames.ordered(where, _named("y", key), given, like))
         self._flat = all(flats)
         arrays, knowns, _ = zip(*own.values(), strict=True)
         names = tuple(str(key) for key in own) if self._several else None
@@ -339,6 +341,20 @@ class Forecaster(Estimator):
         check_regression(args, self.objective, self.quantiles)
         check_causal(f"{args.op}: ", Series(), self._layer(args))
 
+    def _check_list(self, where: str, y: Any) -> None:
+        """Raises ValueError if y is a list of series instead of a dict."""
+        if (
+            not isinstance(y, list | tuple)
+            or not y
+            or not all(np.iterable(one) and not isinstance(one, str) for one in y)
+        ):
+            return
+        lengths = {len(one) for one in y if hasattr(one, "__len__")}
+        few = len(y) <= self.period + self.horizon and max(lengths, default=0) > len(y)
+        if few or len(lengths) > 1 or any(map(frames.is_frame, y)):
+            got = f"{an(type(y).__name__)} of {len(y)} sequences"
+            raise ValueError(f"{where}: y is {got}, expected a series (n,) or (n, V), or a dict of series by name")
+
     def _series(
         self, call: str, name: str, y: Any, like: Any, of: str = "the series that was fitted"
     ) -> tuple[Numbers, bool]:
@@ -360,12 +376,19 @@ class Forecaster(Estimator):
         if isinstance(given, dict):
             if not self._several:
                 raise TypeError(f"{where}: covariates is a dict, expected an array or a frame, as there is one series")
+            if unknown := [one for one in given if one not in self._order]:
+                known = ", ".join(map(repr, self._order))
+                raise ValueError(f"{where}: covariates has the series {unknown[0]!r}, expected some of {known:.200}")
             if key not in given:
                 raise ValueError(f"{where}: covariates has no series {key!r}, expected one for each series")
             given, name = given[key], _named(name, key)
+            if given is None and call == "fit":
+                raise ValueError(f"{where}: {name} is None, expected an array or a frame")
         if call != "fit" and (given is None) != (self._columns is None):
-            got, expected = ("None", "those") if given is None else ("given", "None:")
-            raise ValueError(f"{where}: {name} is {got}, expected {expected} as of the fit")
+            got = "None, expected those of these steps" if given is None else "given, expected None"
+            raise ValueError(
+                f"{where}: {name} is {got}, as the fit was {'without' if given is not None else 'with'} them"
+            )
         if given is None:
             return None
         framed = frames.is_frame(given)
@@ -373,13 +396,16 @@ class Forecaster(Estimator):
             given = frames.ordered(where, name, given, self._columns)
         array = targets_of(where, frames.numbers_of(where, name, given) if framed else given, numbers=True, name=name)
         array = array.reshape(len(array), -1)
+        names = frames.names(given)
         if self._columns is None:
-            names, self._known = frames.names(given), array.shape[1]
+            self._known = array.shape[1]
+        if self._columns is None or (call == "fit" and names and not frames.names(self._columns)):
             self._columns = array[:0] if names is None else frames.Named(names)
         if array.shape[1] != self._known:
             expected = f"(n, {self._known}) as of the covariates that were fitted"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
-        rows = frames.rows(where, name, given, y, steps > 0, ahead, self._first()) if framed else None
+        fitted = self._pasts[key].given if key in self._pasts else None
+        rows = frames.rows(where, name, given, y, steps > 0, ahead, fitted) if framed else None
         array = array if rows is None else array[rows]
         if len(array) != steps + ahead:
             parts = [f"{n} {what}" for n, what in ((steps, "of the series"), (ahead, "that are forecast")) if n]
@@ -387,8 +413,10 @@ class Forecaster(Estimator):
             raise ValueError(f"{where}: {name} has {len(array)} rows, expected {expected}")
         return array
 
-    def _first(self) -> Any:
-        return next(iter(self._pasts.values())).given if self._pasts else None
+    def _like(self) -> Any:
+        """Returns the fitted series that says the names of columns, or the first one if none has names."""
+        given = [one.given for one in self._pasts.values()]
+        return next((one for one in given if frames.names(one)), given[0])
 
     def _each(self, call: str, name: str, given: Any) -> dict[Any, Any]:
         """Returns later series by the names of those that were fitted, None of the only one."""
@@ -467,7 +495,7 @@ class Forecaster(Estimator):
                 x = self._covariates("predict", key, covariates, past.given, 0, steps)
                 one = past._replace(x=None if x is None or past.x is None else np.concatenate([past.x, x]))
             else:
-                y, _ = self._series("predict", _named("after", key), given, past.given)
+                y, _ = self._series("predict", _named("after", key), given, self._like())
                 x = self._covariates("predict", key, covariates, given, len(y), steps)
                 one = past._replace(y=y, x=x)
             forecasts = self._forecast(one, steps)
@@ -476,7 +504,7 @@ class Forecaster(Estimator):
                 continue
             shaped, whole = self._shaped(forecasts, quantiles), past.given if after is None else given
             if frames.is_frame(whole) and not quantiles:
-                ordered = frames.ordered("Forecaster.predict", "after", whole, past.given)
+                ordered = frames.ordered("Forecaster.predict", "after", whole, self._like())
                 shaped = frames.like(ordered, shaped, past.given)
             found[key] = shaped
         return self._returned(found)
@@ -521,7 +549,7 @@ class Forecaster(Estimator):
         self._check_fitted("save")
         call = f"{type(self).__name__}.save"
         check_file(call, path)
-        pasts, columns, known_columns = list(self._pasts.values()), frames.names(self._first()), self._columns
+        pasts, columns, known_columns = list(self._pasts.values()), frames.names(self._like()), self._columns
         of_covariates = frames.names(known_columns)
         for what, some in (("series has the column", columns), ("covariates has the column", of_covariates)):
             if wrong := [name for name in some or () if not isinstance(name, str | int)]:
@@ -567,7 +595,7 @@ class Forecaster(Estimator):
             raise ValueError(f"{path}: is not a forecaster, expected a file that Forecaster.save wrote")
         try:
             one = cls._read(arrays, facts["forecaster"])
-            check_like(path, arrays, one._like(arrays))
+            check_like(path, arrays, one._arrays_like(arrays))
             one._split(arrays)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = str(error)
@@ -613,7 +641,7 @@ class Forecaster(Estimator):
         one.n_iter_ = one.result_["steps"]
         return one
 
-    def _like(self, arrays: dict[str, Numbers]) -> dict[str, Numbers]:
+    def _arrays_like(self, arrays: dict[str, Numbers]) -> dict[str, Numbers]:
         """Returns arrays of the shapes and dtypes that the arrays of a file have."""
         n, V = arrays["series"].shape
         H, S, line = self._fitted.horizon, len(self._pasts), self.form_.line
@@ -725,7 +753,7 @@ class Forecaster(Estimator):
         found = {}
         for key, given in self._each(call, "y", y).items():
             past = self._pasts[key]
-            later, _ = self._series(call, _named("y", key), given, past.given)
+            later, _ = self._series(call, _named("y", key), given, self._like())
             x = self._covariates(call, key, covariates, given, len(later), 0)
             known = None if x is None or past.x is None else np.concatenate([past.x, x])
             found[key] = past._replace(y=np.concatenate([past.y, later]), x=known)

@@ -84,6 +84,8 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         raise ValueError(f"{path}: is the folder {of_a_run}")
     check_file("load", path)
     arrays, facts = read_checkpoint(path)
+    if "forecaster_format" in facts:
+        raise ValueError(f"{path}: is a forecaster, not a model; rotrnn.estimators.Forecaster.load reads it")
     if "model" not in facts:
         run = Path(path).with_name("recipe.toml").is_file()
         hint = f"; this is a checkpoint {of_a_run}" if run else ""

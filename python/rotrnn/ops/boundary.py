@@ -83,13 +83,19 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{op}: {name} is a masked array, expected an array without a mask, which would be ignored")
     try:
-        return np.asarray(value)
+        found = np.asarray(value)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         if fields := getattr(value, "_fields", None):  # what another call returned
             what = f"expected an array, one of its parts {', '.join(fields)}"
             raise kind(f"{op}: {name} is {an(type(value).__name__)}, {what}") from error
         raise kind(f"{op}: {name} is {an(type(value).__name__)} that is no array: {error}") from error
+    if found.dtype.kind == "O":
+        way = {"collect_schema": "a DataFrame, by .collect()", "tocoo": "an array, by .toarray()"}
+        for method, wanted in way.items():  # of polars' LazyFrame, of SciPy's sparse arrays
+            if hasattr(value, method) and not hasattr(value, "__array__"):
+                raise TypeError(f"{op}: {name} is {an(type(value).__name__)}, expected {wanted}")
+    return found
 
 
 def asked(first: Array, *more: Array | None) -> Any:

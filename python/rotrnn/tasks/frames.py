@@ -5,6 +5,7 @@ Neither package is imported: what is there is found by the methods that its obje
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +37,9 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
         missing = y[dated].is_null().to_numpy() if dated else np.zeros(0, bool)
         columns = [y[one] for one in y.columns if one != dated] if hasattr(y, "columns") else [y]
     else:
-        dates = y.index if hasattr(y.index, "asi8") else ()
-        missing = np.asarray(y.index.isna()) if hasattr(y.index, "asi8") else np.zeros(0, bool)
+        index = _index(y, f"{call}: {name}")
+        dates = index if hasattr(index, "asi8") else ()
+        missing = np.asarray(index.isna()) if hasattr(index, "asi8") else np.zeros(0, bool)
         columns = [y.iloc[:, i] for i in range(y.shape[1])] if y.ndim == 2 else [y]
     if missing.any():
         raise ValueError(f"{call}: {name} has no date in row {int(missing.argmax())}, expected dates that increase")
@@ -80,17 +82,22 @@ def rows(call: str, name: str, x: Any, y: Any, past: bool, ahead: int, fitted: A
     those with the dates of the `ahead` steps that follow y, or the first after it if these do not go on in equal steps.
     None if one of the two has no dates, or they are of different packages.
 
-    ValueError if x has no row of a date.
+    ValueError if x has no row of a date, or one of the two has dates with a time zone and the other has not.
     """
-    if _of_pandas(x) and _of_pandas(y) and hasattr(x.index, "asi8") and hasattr(y.index, "asi8"):
-        later = _following_index(y.index, ahead, getattr(fitted, "index", None)) if ahead else y.index[:0]
-        later = x.index[x.index > y.index[-1]][:ahead] if later is None else later
-        wanted = y.index.append(later) if past else later
-        found = x.index.get_indexer(wanted)
+    if _of_pandas(x) and _of_pandas(y):
+        known, index = _index(x), _index(y)
+        if not (hasattr(known, "asi8") and hasattr(index, "asi8")):
+            return None
+        _check_kinds(call, name, known, index)
+        later = _following_index(index, ahead, fitted) if ahead else index[:0]
+        later = known[known > index[-1]][:ahead] if later is None else later
+        wanted = index.append(later) if past else later
+        found = known.get_indexer(wanted)
         there = found >= 0
     elif _of_polars(x) and _of_polars(y) and (own := _dated(call, name, x)) and (other := _dated("", "", y)):
+        _check_kinds(call, name, x[own], y[other])
         dates, times = y[other], x[own].to_numpy()
-        later = _following_dates(_after(fitted, dates), ahead) if ahead else dates[:0]
+        later = _following_dates(dates, ahead, fitted) if ahead else dates[:0]
         follow = times[times > dates.to_numpy()[-1]][:ahead] if later is None else later.to_numpy()
         wanted = np.concatenate([dates.to_numpy(), follow]) if past else follow
         found = np.minimum(np.searchsorted(times, wanted), len(times) - 1)
@@ -101,6 +108,21 @@ def rows(call: str, name: str, x: Any, y: Any, past: bool, ahead: int, fitted: A
         expected = "a row for each step of the series" if past else "a row for each step that is forecast"
         raise ValueError(f"{call}: {name} has no row of {wanted[int(np.argmin(there))]}, expected {expected}")
     return np.asarray(found)
+
+
+def _check_kinds(call: str, name: str, dates: Any, others: Any) -> None:
+    """Raises ValueError if the dates of the argument `name` of `call` are not comparable with those of the series."""
+
+    def kind(of: Any) -> str:
+        if hasattr(of, "asfreq"):
+            return "periods"
+        if str(of.dtype).lower().startswith(("timedelta", "duration")):
+            return "durations"
+        zone = getattr(of, "tz", None) or getattr(of.dtype, "time_zone", None)
+        return "dates with a time zone" if zone else "dates without a time zone"
+
+    if (got := kind(dates)) != (expected := kind(others)):
+        raise ValueError(f"{call}: {name} has {got}, expected {expected} as of the series")
 
 
 @dataclass(frozen=True)
@@ -122,8 +144,8 @@ def _names(y: Any) -> list[Any]:
 
 def like(y: Any, forecasts: Numbers, fitted: Any = None) -> Any:
     """Returns forecasts (steps,) or (steps, V) of what follows a frame as such a frame, with the index or the dates
-    that follow; the array itself if they do not go on in equal steps. Of one or two dates alone, the frame that was
-    `fitted` says the steps."""
+    that follow; the array itself if they do not go on in equal steps. After one or two dates the steps are those of the
+    frame that was `fitted`."""
     steps = len(forecasts)
     if _of_polars(y):
         if not hasattr(y, "columns"):
@@ -132,49 +154,67 @@ def like(y: Any, forecasts: Numbers, fitted: Any = None) -> Any:
         values = iter(forecasts.T)
         if dated is None:
             return type(y)(dict(zip(y.columns, values, strict=True)))
-        later = _following_dates(_after(fitted, y[dated]), steps)
+        later = _following_dates(y[dated], steps, fitted)
         if later is None:
             return forecasts
         return type(y)({one: later if one == dated else next(values) for one in y.columns})
-    index = _following_index(y.index, steps, getattr(fitted, "index", None))
+    index = _following_index(_index(y), steps, fitted)
     if index is None:
         return forecasts
     forecasts = forecasts[:, 0] if y.ndim < forecasts.ndim else forecasts
     return type(y)(forecasts, index=index, **({"columns": y.columns} if y.ndim == 2 else {"name": y.name}))
 
 
-def _after(fitted: Any, dates: Any) -> Any:
-    """Returns a column of polars with fewer than three dates after the earlier ones of a frame that has such dates;
-    another column as it is."""
-    name = _dated("", "", fitted) if len(dates) < 3 and _of_polars(fitted) else None
-    if name is None or fitted[name].dtype != dates.dtype:
-        return dates
-    return fitted[name].filter(fitted[name] < dates[0]).append(dates)
+def _fitted_dates(fitted: Any, dates: Any) -> Any:
+    """Returns the dates of a frame that was fitted as a column of polars like `dates`, whose zone they have; None if
+    it has no such dates."""
+    if _of_polars(fitted):
+        name = _dated("", "", fitted)
+        found = fitted[name] if name else None
+    elif _of_pandas(fitted) and hasattr(index := _index(fitted), "tz"):
+        times = index.tz_convert(None) if index.tz else index
+        found = type(dates)(dates.name, times.to_numpy().astype("M8[us]"))
+        if index.tz:
+            found = found.dt.replace_time_zone("UTC").dt.convert_time_zone(str(index.tz))
+    else:
+        return None
+    if found is None or found.to_numpy().dtype.kind != dates.to_numpy().dtype.kind:
+        return None
+    if getattr(found.dtype, "time_zone", None) != getattr(dates.dtype, "time_zone", None):
+        return None
+    cast = found.cast(dates.dtype)
+    return cast if (cast.cast(found.dtype) == found).all() else None
 
 
-def _following_dates(dates: Any, steps: int) -> Any:
+def _following_dates(dates: Any, steps: int, fitted: Any = None) -> Any:
     """Returns the column of polars that follows one of dates; None if it does not go on in equal steps. Days and longer
-    steps go on in local time, which has days of 23 and 25 hours; a time that a day does not have is none."""
+    steps go on in local time, which has days of 23 and 25 hours; a time that a day does not have is none. Of fewer than
+    three dates, the steps are those of the frame that was `fitted`."""
+    known = _fitted_dates(fitted, dates) if len(dates) < 3 else dates
+    if known is None:
+        return None
     zone = getattr(dates.dtype, "time_zone", None)
-    local = dates.dt.replace_time_zone(None) if zone else dates
-    times = local.to_numpy()
+    local = [one.dt.replace_time_zone(None) if zone else one for one in (known, dates)]
+    times = local[0].to_numpy()
     if zone and len(times) > 1 and not np.isnat(times[-2:]).any() and times[-1] - times[-2] < np.timedelta64(1, "D"):
-        zone, local = None, dates
-    found = following(local.to_numpy(), steps)
+        zone, local = None, [known, dates]
+    found = following(local[0].to_numpy(), steps, local[1].to_numpy()[-1])
     if found is None:
         return None
-    later = type(dates)(dates.name, found).cast(local.dtype)
+    later = type(dates)(dates.name, found).cast(local[1].dtype)
     if zone:
         later = later.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
     return None if later.null_count() else later
 
 
-def following(dates: Numbers, steps: int) -> Numbers | None:
-    """Returns the dates, datetime64 (steps,), that follow dates in equal steps of calendar months, on the same day or
-    on the last, or else of time: of the first of July, August and September, the first of October, not 31 days later.
-    None if there are fewer than three, they do not, or a month does not have the day."""
+def following(dates: Numbers, steps: int, last: Any = None) -> Numbers | None:
+    """Returns the dates, datetime64 (steps,), that follow the date `last`, by default that of dates, in their equal
+    steps of calendar months, on the same day or on the last, or else of time: of the first of July, August and
+    September, the first of October, not 31 days later. None if there are fewer than three, they do not, or `last` or a
+    month does not have the day."""
     if len(dates) < 3 or np.isnat(dates).any():
         return None
+    last = dates[-1] if last is None else last
     apart = np.diff(dates)
     ahead = np.arange(1, steps + 1)
     day = np.timedelta64(1, "D")
@@ -185,19 +225,26 @@ def following(dates: Numbers, steps: int) -> Numbers | None:
         months = moved.astype("M8[M]")
         within, between = moved - months.astype(moved.dtype), np.diff(months)
         if between[0].astype(int) > 0 and (within == within[0]).all() and (between == between[0]).all():
-            later = months[-1] + between[0] * ahead
+            month = (last + shift).astype("M8[M]")
+            if last + shift - month.astype(moved.dtype) != within[0]:
+                return None
+            later = month + between[0] * ahead
             found = later.astype(dates.dtype) + within[0] - shift
             return np.asarray(found) if ((found + shift).astype("M8[M]") == later).all() else None
-    return np.asarray(dates[-1] + apart[0] * ahead) if (apart == apart[0]).all() else None
+    return np.asarray(last + apart[0] * ahead) if (apart == apart[0]).all() else None
 
 
 def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
     """Returns the index that follows one of pandas; None if it does not go on in equal steps. Where it has fewer than
-    three dates and no frequency, it is that of the index that was `fitted`."""
+    three dates and no frequency, it is that of the frame that was `fitted`."""
     if hasattr(index, "asi8"):
+        before: Any = _index(fitted) if _of_pandas(fitted) else None
+        if _of_polars(fitted) and hasattr(index, "tz") and (name := _dated("", "", fitted)):
+            zone = getattr(fitted[name].dtype, "time_zone", None)
+            before = type(index)((fitted[name].dt.replace_time_zone(None) if zone else fitted[name]).to_numpy())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pandas says that it will be an offset instead of its name; both will do
-            own = [one for one in (index, fitted) if hasattr(one, "asi8")][: 1 if len(index) > 2 else 2]
+            own = [one for one in (index, before) if hasattr(one, "asi8")][: 1 if len(index) > 2 else 2]
             found = (one.freq or (one.inferred_freq if len(one) > 2 else None) for one in own)
             freq = next((one for one in found if one), None)
         if freq is None:
@@ -214,6 +261,29 @@ def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
         index = index.astype(np.int64)
         later = [index[-1:] + int(apart[0]) * i for i in range(1, steps + 1)]
     return later[0].append(later[1:])
+
+
+OF_OBJECTS = {
+    "date": "DatetimeIndex",
+    "datetime": "DatetimeIndex",
+    "datetime64": "DatetimeIndex",
+    "period": "PeriodIndex",
+    "timedelta": "TimedeltaIndex",
+    "timedelta64": "TimedeltaIndex",
+}
+"""The index of pandas for what an index of objects or of Arrow holds."""
+
+
+def _index(y: Any, what: str = "a frame") -> Any:
+    """Returns the index of a frame of pandas; of dates that are objects or of Arrow, one of pandas' own. ValueError
+    names `what`."""
+    index = y.index
+    if hasattr(index, "asi8") or index.inferred_type not in OF_OBJECTS:
+        return index
+    try:
+        return getattr(sys.modules["pandas"], OF_OBJECTS[index.inferred_type])(index)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} has an index of dtype {index.dtype}, expected dates of one kind ({error})") from error
 
 
 def _of_pandas(y: Any) -> bool:
@@ -233,7 +303,12 @@ def _numeric(dtype: Any) -> bool:
 
 def _dated(call: str, name: str, y: Any) -> str | None:
     """Returns the column of dates of a frame of polars."""
-    dated = [one.name for one in y.get_columns() if one.dtype.is_temporal()] if hasattr(y, "columns") else []
+    dated = [one.name for one in y.get_columns() if _is_date(one.dtype)] if hasattr(y, "columns") else []
     if len(dated) > 1:
         raise ValueError(f"{call}: {name} has the columns of dates {', '.join(map(repr, dated))}, expected one")
     return dated[0] if dated else None
+
+
+def _is_date(dtype: Any) -> bool:
+    """Returns whether a dtype of polars is that of dates or durations; a time of the day is none."""
+    return bool(dtype.is_temporal()) and str(dtype) != "Time"

@@ -205,7 +205,9 @@ class Series:
         settle(self)
         for key, least in (("horizon", 1), ("period", 0), ("window", 0)):
             if not least <= getattr(self, key) < 2**31:
-                raise ValueError(f"Series: {key} is {getattr(self, key)}, expected an integer of at least {least}")
+                raise ValueError(
+                    f"Series: {key} is {getattr(self, key)}, expected an integer from {least} to {2**31 - 1}"
+                )
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             shares = f"val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}"
             raise ValueError(f"Series: {shares}, expected numbers of at least 0 whose sum is below 1")

@@ -117,11 +117,13 @@ class Tally:
         any; with a curve also "curve", the lists "length", "n", "accuracy" and "sequence_accuracy".
 
         For a regression, "loss" (per target), "skill" and "n": the skill is 1 - loss / (loss of predicting zero
-        for every target), at most 1, and the lowest number if the loss is not finite.
+        for every target), at most 1, and the lowest number if the loss is not finite. If every target is zero, it is 0,
+        or 1 without a loss.
         """
         if self.metric == "skill":
             loss = self.loss / self.labels
-            skill = 1 - self.loss / max(self.reference, sys.float_info.min) if math.isfinite(loss) else -LARGEST
+            skill = 1 - self.loss / self.reference if self.reference else float(not self.loss)
+            skill = skill if math.isfinite(loss) else -LARGEST
             return {"loss": loss, "skill": max(skill, -LARGEST), "n": self.sequences}
         found: Found = {
             "loss": self.loss / self.labels,

@@ -548,7 +548,10 @@ def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:
                 got, expected = (repr(table[key]) if key in table else "unset" for table in (new, old))
                 others.append(f"{section}.{key} is {got}, expected {expected}")
     if others:
-        raise ValueError(f"{run.folder}: {'; '.join(others)} as in the run's recipe, which it keeps")
+        old_path, path = (getattr(one.task, "path", None) for one in (there, recipe))
+        same = old_path != path and (known := run.trained_on()) is not None and data_of(recipe.task) == known
+        hint = f"; {path} has the same contents, so a link to it at {old_path} will do" if same else ""
+        raise ValueError(f"{run.folder}: {'; '.join(others)} as in the run's recipe, which it keeps{hint}")
     raise ValueError(f"{run.folder}: the task's data are generated here and read from files there, or vice versa")
 
 

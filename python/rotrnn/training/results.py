@@ -51,7 +51,7 @@ class Outcome:
         failed = run.read_json(run.failed, {})
         one = cls(run, recipe, run.status(), run.read_json(run.result, {}), failed.get("error", ""))
         try:
-            _ = one.costs, one.commits
+            _ = one.costs, one.commits, one.data
             render([Configuration("", [one]).row()])
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             what = f"{run.folder}: {run.result.name} or {run.log.name} is damaged"
@@ -80,6 +80,12 @@ class Outcome:
         """The commits of the source trees that trained the run, one for each start. An installed package has none."""
         sessions = self.run.read_json(self.run.sessions, [])
         return [session["commit"] for session in sessions if session.get("commit")]
+
+    @cached_property
+    def data(self) -> list[str]:
+        """The data file of the run, as a line of sha256sum has it; of a run without one, none."""
+        known, path = self.run.trained_on(), getattr(self.recipe.task, "path", None)
+        return [f"{known}  {path}"] if known and path else []
 
 
 Folders = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -176,6 +182,7 @@ class Configuration:
             "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
             "peak_memory": max((one["peak_memory"] for one in costs), default=None),
             "commits": sorted({commit for one in self.done for commit in one.commits}),
+            "data": sorted({file for one in self.done for file in one.data}),
             "errors": {one.run.folder.name: one.error for one in self.outcomes if one.status == "failed"},
         }
 
@@ -417,6 +424,12 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
         lines.append("small variant: the published figures are those of the full recipe.")
     if len(commits := sorted({commit for row in rows for commit in row["commits"]})) > 1:
         lines.append(f"trained with several commits of rotrnn: {', '.join(map(_short, commits))}.")
+    contents: dict[str, set[str]] = {}
+    for known, _, path in (file.partition("  ") for row in rows for file in row["data"]):
+        contents.setdefault(path, set()).add(known[:16])
+    for path, several in sorted(contents.items()):
+        if len(several) > 1:
+            lines.append(f"trained on several contents of {path}: SHA-256 {', '.join(sorted(several))}.")
     for row in rows:
         lines += [f"failed: {row['configuration']} ({run}): {error}" for run, error in row["errors"].items()]
     lines += [f"unreadable run {i} of {len(unreadable)}, skipped: {error}" for i, error in enumerate(unreadable, 1)]

@@ -192,11 +192,14 @@ class Run:
         """Appends to the list in sessions.json."""
         self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
+    def trained_on(self) -> str | None:
+        """Returns the SHA-256 of the data file at the run's first start; None if sessions.json does not say."""
+        return next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
+
     def changed_data(self, task: Any) -> str | None:
         """Returns what to say of the data file of a task if its contents are not those of the run's first start; None
         if they are, or sessions.json does not say, as of runs of older versions."""
-        known = next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
-        now = data_of(task)
+        known, now = self.trained_on(), data_of(task)
         if now is None or known is None or now == known:
             return None
         return (

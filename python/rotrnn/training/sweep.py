@@ -48,7 +48,7 @@ from rotrnn.training.recipe import (
     replaced,
     warn_of_dropped,
 )
-from rotrnn.training.run import Run
+from rotrnn.training.run import Run, data_of
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "rotrnn")
 """The command that trains a run; it is followed by the arguments of `rotrnn`. By -P no module of the working directory
@@ -453,9 +453,28 @@ def prepared(
             _put(run, recipe, retry)
             if retry:
                 run.drop_damaged_result()
+        _tell_changed(every, list(runs.values()), say)
         todo = [run for run in every if run.status() == "unfinished" or (retry and run.status() == "failed")]
         say(f"{plural(len(every), 'run')} in {top}, ended: {len(every) - len(todo)}")
         yield every, todo
+
+
+def _tell_changed(every: Sequence[Run], recipes: Sequence[Recipe], say: Any) -> None:
+    """Says how many finished runs were trained on other contents of the data file than it has now."""
+    now: dict[Any, str | None] = {}
+    changed: dict[Any, int] = {}
+    for run, recipe in zip(every, recipes, strict=True):
+        path = getattr(recipe.task, "path", None)
+        known = run.trained_on() if run.status() == "done" else None
+        if known is None:
+            continue
+        if path not in now:
+            now[path] = data_of(recipe.task)
+        if now[path] not in (None, known):
+            changed[path] = changed.get(path, 0) + 1
+    for path, count in changed.items():
+        what = f"{plural(count, 'finished run')} on other contents of {path} than it has now"
+        say(f"warning: {what}, which stay as they are; another folder (--out) has all runs on the same file")
 
 
 def _put(run: Run, recipe: Recipe, retry: bool) -> None:
