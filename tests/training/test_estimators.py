@@ -650,7 +650,7 @@ def fitted() -> dict[str, Any]:
         ("f", "predict", {"after": []}, "after is empty, of shape (0,), expected at least one row and column"),
         ("f", "backtest", {"y": np.zeros((5, 2))}, "y has shape (5, 2), expected (n, 1) as of the series that was"),
         ("f", "fit", {"y": LATER}, "5 of 5 steps are for training, expected at least 14"),
-        ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list that is no array"),
+        ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list of 2 sequences, expected a series"),
         ("r", "fit", {"x": None, "y": LATER}, "X is a NoneType, expected an array, or a list of arrays"),
         ("r", "fit", {"x": 5, "y": LATER}, "X is an int, expected an array, or a list of arrays"),
         ("r", "fit", {"x": [[[1], [2, 3]]], "y": [1]}, "X[0] is a list that is no array"),
