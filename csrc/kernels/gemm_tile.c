@@ -93,3 +93,20 @@ GEMM_PRODUCT(K(gemm_product)) {
         }
     }
 }
+
+#if !ROT_DOUBLE && !defined(ROT_PAIRS)
+void K(gemm_half_row)(real *y, const real *start, gemm_view x, const uint32_t *words, int64_t stride, int64_t depth) {
+    vec sum[ROW_VECTORS];
+    if (!start) start = ZEROS;
+    for (int v = 0; v < ROW_VECTORS; v++) sum[v] = load(start + v * LANES);
+    for (int64_t k = 0; k < depth; k += 2, words += NR, x.at += 2 * x.step) {
+        const real one = x.at[0], other = k + 1 < depth ? x.at[x.step] : 0;
+        for (int v = 0; v < ROW_VECTORS; v++) {
+            const bits_vec both = load_words(words + v / NV * stride + v % NV * LANES);
+            sum[v] = sum[v] + one * first_of(both);
+            sum[v] = sum[v] + other * second_of(both);
+        }
+    }
+    for (int v = 0; v < ROW_VECTORS; v++) store(y + v * LANES, sum[v]);
+}
+#endif

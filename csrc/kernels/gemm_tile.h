@@ -106,6 +106,17 @@ static inline void unrounded_product(real *y, int64_t y_row, const real *start, 
     K(gemm_product)(y, y_row, start, start_row, x, packed, depth * NR, rows, depth, columns);
 }
 
+#if !ROT_DOUBLE
+/* The numbers at k and at k + 1 of LANES columns in bfloat16: a word has both, the first in its low half. */
+ROT_ALWAYS_INLINE vec first_of(bits_vec words) { return (vec)(words << 16); }
+ROT_ALWAYS_INLINE vec second_of(bits_vec words) { return (vec)(words & ((bits_vec){0} + 0xffff0000u)); }
+ROT_ALWAYS_INLINE bits_vec load_words(const uint32_t *words) { return (bits_vec)load((const real *)words); }
+
+/* ROW_COLUMNS columns of one row of y, w in panels of such words (csrc/lib/half.h), which begin `stride` words apart.
+ */
+void K(gemm_half_row)(real *y, const real *start, gemm_view x, const uint32_t *words, int64_t stride, int64_t depth);
+#endif
+
 /* The same with operands rounded by `how`, and w packed by pack_rounded (gemm_rounded.c). */
 void K(gemm_rounded_product)(real *y, int64_t y_row, const real *start, int64_t start_row, gemm_view x,
                              const real *packed, int64_t rows, int64_t depth, int64_t columns, rounding how);

@@ -15,28 +15,6 @@ static void add_half_row(real *restrict sum, const uint16_t *restrict x, int64_t
 #if ROT_DOUBLE
 static void (*const pack_half)(void *, const double *, int64_t, int64_t) = NULL;
 #else
-/* The numbers at k and at k + 1 of LANES columns. */
-ROT_ALWAYS_INLINE vec first_of(bits_vec words) { return (vec)(words << 16); }
-ROT_ALWAYS_INLINE vec second_of(bits_vec words) { return (vec)(words & ((bits_vec){0} + 0xffff0000u)); }
-
-ROT_ALWAYS_INLINE bits_vec load_words(const uint32_t *words) { return (bits_vec)load((const real *)words); }
-
-/* ROW_COLUMNS columns of one row, as in gemm_tile.c; panels begin `stride` words apart. */
-static void half_row(real *y, const real *start, gemm_view x, const uint32_t *words, int64_t stride, int64_t depth) {
-    vec sum[ROW_VECTORS];
-    for (int v = 0; v < ROW_VECTORS; v++) sum[v] = start ? load(start + v * LANES) : (vec){0};
-    for (int64_t k = 0; k < depth; k += 2, words += NR, x.at += 2 * x.step) {
-        const bool two = k + 1 < depth;
-        const real one = x.at[0], other = two ? x.at[x.step] : 0;
-        for (int v = 0; v < ROW_VECTORS; v++) {
-            const bits_vec both = load_words(words + v / NV * stride + v % NV * LANES);
-            sum[v] = sum[v] + one * first_of(both);
-            sum[v] = sum[v] + other * second_of(both);
-        }
-    }
-    for (int v = 0; v < ROW_VECTORS; v++) store(y + v * LANES, sum[v]);
-}
-
 /* Other rows and columns are products with panels that are widened a part at a time. A sum goes on from part to part.
  */
 static void half_product(real *y, int64_t y_row, const real *start, gemm_view x, const uint32_t *packed, int64_t rows,
@@ -47,7 +25,7 @@ static void half_product(real *y, int64_t y_row, const real *start, gemm_view x,
     int64_t n = 0;
     if (rows == 1)
         for (; n + ROW_COLUMNS <= columns; n += ROW_COLUMNS, packed += ROW_VECTORS / NV * stride)
-            half_row(y + n, start ? start + n : NULL, x, packed, stride, depth);
+            K(gemm_half_row)(y + n, start ? start + n : NULL, x, packed, stride, depth);
     for (; n < columns; n += NR, packed += stride) {
         const real *from = start ? start + n : NULL;
         for (int64_t k = 0, row = 0; k == 0 || k < depth; k += PART, from = y + n, row = y_row) {

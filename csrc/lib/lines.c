@@ -487,7 +487,6 @@ static const struct {
     {"Elman", read_elman, 2, 2},
     {"LSTMCells", read_lstm, 2, 2},
     {"GRUCells", read_gru, 3, 3},
-    {"SelectiveScan", read_selective, 6, 6},
 #if LIB_HISTORIES
     {"TurningScan", read_turning_scan, 6, 6},
     {"History", read_history, 1, 3},
@@ -499,6 +498,7 @@ static const struct {
     {"Products", read_products, 1, 1},
 #endif
 #if LIB_MATRIX_STATES
+    {"SelectiveScan", read_selective, 6, 6},
     {"UnitScan", read_unit_scan, 3, 3},
     {"Softmax", read_softmax, 1, 1},
     {"Polar", read_polar, 2, 2},

@@ -14,7 +14,7 @@
 
 #include "kernels.h"
 
-/* Layers in this build: S4, WropeMemory, SelectiveRotRNN and stored histories, Mamba-2 and DeltaNet, layers with
+/* Layers in this build: S4, WropeMemory, SelectiveRotRNN and stored histories, Mamba and DeltaNet, layers with
  * exponential gates, and layers that iterate */
 #ifndef LIB_S4
 #define LIB_S4 1

@@ -385,6 +385,7 @@ void read_permuted_scan(reader *r) {
 }
 #endif
 
+#if LIB_MATRIX_STATES
 void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
     const value *const B = steps(r, 3, 1), *const C = steps(r, 4, 1), *const skip = fixed(r, 5, 1);
@@ -404,6 +405,7 @@ void read_selective(reader *r) {
     o->negative = flag_of(r->b, &r->p, "negative");
     o->state = state_for(r, S * D);
 }
+#endif
 
 void read_elman(reader *r) {
     static const int64_t cells[] = {CELL_IDENTITY, CELL_TANH, CELL_RELU};

@@ -812,6 +812,7 @@ static void run_bonus(const op *o, const frame *f) {
 }
 #endif
 
+#if LIB_MATRIX_STATES
 /* One state of each channel. By vectors: a compiler does not vectorise the ends of the exponential. */
 static void selective_row(real *restrict y, real *restrict h, const real *restrict A, const real *restrict delta,
                           const real *restrict x, real b, real c, int64_t D, bool negative) {
@@ -842,7 +843,6 @@ static void run_selective(const op *o, const frame *f) {
     }
 }
 
-#if LIB_MATRIX_STATES
 /* One state of each channel of a head, with e = exp(delta A). */
 static void head_row(real *restrict y, real *restrict h, real e, bool negative, real delta, const real *restrict x,
                      real b, real c, int64_t P) {
@@ -1143,7 +1143,6 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_LSTM] = run_lstm,
     [OP_GRU] = run_gru,
     [OP_CONV] = run_conv,
-    [OP_SELECTIVE] = run_selective,
     [OP_ROTARY] = run_rotary,
     [OP_ATTENTION] = run_attention,
     [OP_WINDOW_SCAN] = run_window_scan,
@@ -1158,6 +1157,7 @@ static instruction *const INSTRUCTIONS[OP_COUNT] = {
     [OP_PRODUCTS] = run_products,
 #endif
 #if LIB_MATRIX_STATES
+    [OP_SELECTIVE] = run_selective,
     [OP_UNIT_SCAN] = run_unit_scan,
     [OP_SOFTMAX] = run_softmax,
     [OP_POLAR] = run_polar,
