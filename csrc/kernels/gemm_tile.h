@@ -109,7 +109,10 @@ static inline void unrounded_product(real *y, int64_t y_row, const real *start, 
 #if !ROT_DOUBLE
 /* The numbers at k and at k + 1 of LANES columns in bfloat16: a word has both, the first in its low half. */
 ROT_ALWAYS_INLINE vec first_of(bits_vec words) { return (vec)(words << 16); }
-ROT_ALWAYS_INLINE vec second_of(bits_vec words) { return (vec)(words & ((bits_vec){0} + 0xffff0000u)); }
+ROT_ALWAYS_INLINE vec second_of(bits_vec words) {
+    const bits_vec none = {0};
+    return (vec)(words & (none + 0xffff0000u));
+}
 ROT_ALWAYS_INLINE bits_vec load_words(const uint32_t *words) { return (bits_vec)load((const real *)words); }
 
 /* ROW_COLUMNS columns of one row of y, w in panels of such words (csrc/lib/half.h), which begin `stride` words apart.
