@@ -134,7 +134,7 @@ def trial(seed: int, index: int, only: str = "") -> Trial:
 
 # ---- judging ----
 
-MAY_RAISE = (TypeError, ValueError, IndexError, rotrnn.ConvergenceError, NonFinite)
+MAY_RAISE = (TypeError, ValueError, IndexError, NotImplementedError, rotrnn.ConvergenceError, NonFinite)
 CHANGES: dict[str, Callable[[Path], bool]] = {
     "AdamW.update": lambda path: path[0] in ("params", "moments"),
     "tiir_scan": lambda path: path[:2] in (("state", "delay"), ("state", 0)),
