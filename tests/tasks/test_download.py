@@ -21,8 +21,9 @@ import pytest
 
 from rotrnn.tasks import AAN, CIFAR, IMDB, MNIST, TASKS, ListOps, Pathfinder, SpeechCommands
 from rotrnn.tasks.download import CHUNK, fetch, unpack
+from rotrnn.tasks.listops import RELEASE as LISTOPS
 from rotrnn.tasks.pathfinder_files import level_release
-from rotrnn.tasks.released import Release, Released, find, lra
+from rotrnn.tasks.released import Release, Released, Source, find
 
 DATA = np.random.default_rng(0).bytes(3_000_000)  # several chunks of a download
 SHA256 = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -96,9 +97,11 @@ def test_fetches_once(server, tmp_path):
 def test_every_release_but_long_range_arena_is_pinned_by_sha256():
     """Nobody publishes one of Long Range Arena's archive: that of the first download is kept, as below."""
     kinds = {kind for kind in TASKS.values() if issubclass(kind, Released)}
-    pins = {url: pin for kind in kinds for url, pin in kind.release.urls.items()}
+    releases = [LISTOPS, level_release(32, 14), *(kind.release for kind in kinds)]
+    pins = {url: pin for release in releases for source in release.sources for url, pin in source.urls.items()}
     unknown = {url for url, pin in pins.items() if not re.fullmatch("sha256:[0-9a-f]{64}", pin or "")}
-    assert unknown == {"https://storage.googleapis.com/long-range-arena/lra_release.gz"}
+    lra = "https://storage.googleapis.com/long-range-arena/lra_release"
+    assert unknown == {f"{lra}.gz", *(f"{lra}/listops-1000/basic_{name}.tsv" for name in ("train", "val", "test"))}
 
 
 def test_another_hash_leaves_nothing(server, tmp_path):
@@ -159,17 +162,17 @@ def test_a_part_that_is_whole_already(server, tmp_path):
 def test_a_file_that_is_not_there(server, tmp_path):
     with pytest.raises(OSError, match=rf"{server.url}/other\.bin: 404"):
         fetch(f"{server.url}/other.bin", None, tmp_path)
-    with pytest.raises(OSError, match="the connection broke after 0 bytes"):
+    with pytest.raises(OSError, match=r"^http://127.0.0.1:9/data.bin: .*refused"):
         fetch("http://127.0.0.1:9/data.bin", None, tmp_path)  # no server listens there
+    assert names(tmp_path) == []
 
 
 def test_where_files_from_elsewhere_belong(server, monkeypatch, tmp_path):
     """The address may be dead, as Long Range Arena's is at times."""
-    release = lra("listops-1000", "basic_train.tsv")
-    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", release._replace(urls={f"{server.url}/lra_release.gz": None}))
+    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", moved(LISTOPS, server))
     message = (
-        rf"^ListOps: {server.url}/lra_release.gz: 404 .*Files that you have from elsewhere are read from "
-        rf"{tmp_path}/data/listops-1000, expected a folder with basic_train.tsv"
+        rf"^ListOps: {server.url}/basic_test.tsv: 404 .*; {server.url}/lra_release.gz: 404 .*Files that you have from "
+        rf"elsewhere are read from {tmp_path}/data/listops-1000, expected a folder with basic_train.tsv"
     )
     with pytest.raises(OSError, match=message):
         ListOps(data_dir=str(tmp_path / "data"), download=True).load()
@@ -307,8 +310,19 @@ def published(server, monkeypatch, kind, files):
     """Puts these files (name -> content) on the server, and sets `kind`'s release to them, with the correct hashes."""
     urls = {f"{server.url}/{name}": f"sha256:{hashlib.sha256(content).hexdigest()}" for name, content in files.items()}
     server.files = {f"/{name}": content for name, content in files.items()}
-    monkeypatch.setattr(kind, "release", kind.release._replace(urls=urls))
+    source = kind.release.sources[0]._replace(urls=urls)
+    monkeypatch.setattr(kind, "release", kind.release._replace(sources=(source,)))
     yield
+
+
+def moved(release, server):
+    """The same release on this server."""
+    return release._replace(
+        sources=tuple(
+            source._replace(urls={f"{server.url}/{url.rpartition('/')[2]}": pin for url, pin in source.urls.items()})
+            for source in release.sources
+        )
+    )
 
 
 def archive_of(folder, inner, tmp_path):
@@ -325,7 +339,7 @@ def archive_of(folder, inner, tmp_path):
 def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind, settings):
     kind(**settings).stand_in(tmp_path / "made", 4)
     made = tmp_path / "made" / (kind.release.home or kind.release.places[0])
-    archive = archive_of(made, kind.release.inner, tmp_path)
+    archive = archive_of(made, kind.release.sources[0].inner, tmp_path)
     with published(server, monkeypatch, kind, {"archive.tar.gz": archive}):
         with pytest.raises(FileNotFoundError, match=f"{kind.__name__}: no data in .*or download = true"):
             kind(data_dir=str(tmp_path / "data"), **settings).load()
@@ -342,7 +356,7 @@ def test_a_task_downloads_its_archive_once(server, monkeypatch, tmp_path, kind, 
 @pytest.mark.filterwarnings("ignore:.*not the whole published data set")
 def test_mnist_downloads_four_files_whatever_happens_in_between(server, monkeypatch, tmp_path):
     MNIST().stand_in(tmp_path / "made", 20)
-    order = [url.rpartition("/")[2] for url in MNIST.release.urls]
+    order = [url.rpartition("/")[2] for url in MNIST.release.sources[0].urls]
     files = {name: (tmp_path / "made" / name).read_bytes() for name in order}
     with published(server, monkeypatch, MNIST, files):
         mnist = MNIST(data_dir=str(tmp_path / "data"), download=True)
@@ -358,9 +372,8 @@ def test_mnist_downloads_four_files_whatever_happens_in_between(server, monkeypa
 def test_listops_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
     small = {"train": 20, "val": 5, "test": 5, "min_length": 3, "max_length": 30}
     ours = ListOps(**small).write(tmp_path / "made")
-    release = lra("listops-1000", "basic_train.tsv")
-    server.files["/lra_release.gz"] = archive_of(tmp_path / "made", release.inner, tmp_path)
-    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", release._replace(urls={f"{server.url}/lra_release.gz": None}))
+    server.files["/lra_release.gz"] = archive_of(tmp_path / "made", LISTOPS.sources[-1].inner, tmp_path)
+    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", moved(LISTOPS, server))
     with pytest.warns(UserWarning, match="no hash is published"):
         task = ListOps(data_dir=str(tmp_path / "data"), download=True, **small).load()
     every = np.arange(20)
@@ -371,12 +384,54 @@ def test_listops_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
         ListOps(download=True, **small).load()
 
 
+def test_listops_by_its_files(server, monkeypatch, tmp_path):
+    """Three small files come before the archive. Where one is missing, all is read from the archive."""
+    small = {"train": 20, "val": 5, "test": 5, "min_length": 3, "max_length": 30}
+    ours = ListOps(**small).write(tmp_path / "made")
+    files = {f"/{path.name}": path.read_bytes() for path in (tmp_path / "made").iterdir()}
+    monkeypatch.setattr("rotrnn.tasks.listops.RELEASE", moved(LISTOPS, server))
+    every = np.arange(20)
+    server.files = dict(files)
+    with pytest.warns(UserWarning, match="no hash is published"):
+        task = ListOps(data_dir=str(tmp_path / "data"), download=True, **small).load()
+    np.testing.assert_array_equal(task.train.batch(every).inputs, ours.train.batch(every).inputs)
+    assert [path for path, _, _ in server.seen] == [f"/basic_{name}.tsv" for name in ("test", "val", "train")]
+    archive = archive_of(tmp_path / "made", LISTOPS.sources[-1].inner, tmp_path)
+    server.files = {**files, "/lra_release.gz": archive}
+    (tmp_path / "other/listops-1000").mkdir(parents=True)
+    (tmp_path / "other/listops-1000/.basic_val.tsv.part").write_bytes(b"of an earlier attempt")
+    del server.files["/basic_train.tsv"]
+    with pytest.warns(UserWarning, match="no hash is published"):
+        task = ListOps(data_dir=str(tmp_path / "other"), download=True, **small).load()
+    np.testing.assert_array_equal(task.train.batch(every).inputs, ours.train.batch(every).inputs)
+    assert not [name for name in names(tmp_path / "other/listops-1000") if re.search(r"sha256|\.part", name)]
+
+
+def test_a_mirror_is_asked_where_a_server_has_other_content(server, monkeypatch, tmp_path):
+    """A hash decides. A connection that breaks ends the attempt, so that the next one resumes."""
+    good, bad = f"{server.url}/good/data.bin", f"{server.url}/bad/data.bin"
+    release = Release((Source({bad: SHA256}), Source({good: SHA256})), ("data.bin",), (".",))
+    server.files = {"/bad/data.bin": b"<html>", "/good/data.bin": DATA}
+    assert find("T", release, str(tmp_path), True) == tmp_path
+    assert (tmp_path / "data.bin").read_bytes() == DATA
+    (tmp_path / "data.bin").unlink()
+    server.files["/good/data.bin"] = DATA[:-1]
+    with pytest.raises(ValueError, match=rf"^T: {bad}: .*does not match.*; {good}: .*does not match.* from elsewhere"):
+        find("T", release, str(tmp_path), True)
+    server.files["/bad/data.bin"], server.cut, server.seen = DATA, 20 * CHUNK, []
+    with pytest.raises(OSError, match="the connection broke"):
+        find("T", release, str(tmp_path), True)
+    server.cut = None
+    assert find("T", release, str(tmp_path), True) == tmp_path
+    assert [(path, status) for path, _, status in server.seen] == [("/bad/data.bin", 200), ("/bad/data.bin", 206)]
+
+
 def test_pathfinder_out_of_the_archive_of_all(server, monkeypatch, tmp_path):
     small = {"train": 8, "val": 1, "test": 1}
     Pathfinder(**small).write(tmp_path / "made")
     release = level_release(32, 14)
-    server.files["/lra_release.gz"] = archive_of(tmp_path / "made", release.inner, tmp_path)
-    here = release._replace(urls={f"{server.url}/lra_release.gz": None})
+    server.files["/lra_release.gz"] = archive_of(tmp_path / "made", release.sources[0].inner, tmp_path)
+    here = moved(release, server)
     monkeypatch.setattr("rotrnn.tasks.pathfinder.level_release", lambda *_: here)
     with pytest.warns(UserWarning, match="no hash is published"):
         task = Pathfinder(data_dir=str(tmp_path / "data"), download=True, **small).load()
@@ -389,9 +444,8 @@ def test_a_second_process_waits_for_the_download(server, tmp_path):
     """Two threads stand for two processes: only one request is made."""
     archive = tar_gz({"in/mark": b"here"})
     server.files["/a.tar.gz"] = archive
-    release = Release(
-        {f"{server.url}/a.tar.gz": f"sha256:{hashlib.sha256(archive).hexdigest()}"}, ("mark",), ("x",), "in"
-    )
+    pins = {f"{server.url}/a.tar.gz": f"sha256:{hashlib.sha256(archive).hexdigest()}"}
+    release = Release((Source(pins, "in"),), ("mark",), ("x",))
     found = []
     threads = [threading.Thread(target=lambda: found.append(find("T", release, str(tmp_path), True))) for _ in range(4)]
     for thread in threads:

@@ -236,7 +236,7 @@ def test_an_estimate_counts_what_training_does(tmp_path):
 class Kept(Released):
     """Digits, which for an estimate look like data read from files."""
 
-    release: ClassVar[Release] = Release({}, ("count.npy",), (".",), None)
+    release: ClassVar[Release] = Release((), ("count.npy",), (".",))
 
     cache_dir: str = "elsewhere"
     download: bool = True

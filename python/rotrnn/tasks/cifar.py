@@ -16,9 +16,12 @@ from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.hub import PLACE, read_rows, split_file
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Forms, Store
-from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.released import Release, Released, Source, compare
 from rotrnn.tasks.task import Shape, Task
 
+# the hash is published at https://www.cs.toronto.edu/~kriz/cifar.html
+ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+SHA256 = "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 ByteArray = npt.NDArray[np.uint8]
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -70,14 +73,9 @@ class CIFAR(Released):
 
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "seed")
     release: ClassVar[Release] = Release(
-        # the hash is published at https://www.cs.toronto.edu/~kriz/cifar.html
-        {
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": "sha256:"
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-        },
+        (Source({ARCHIVE: SHA256}, "cifar-10-batches-bin"),),
         marks=(f"{TEST}.bin", split_file("test"), TEST),
         places=("cifar-10-batches-bin", PLACE, "cifar-10-batches-py", "."),
-        inner="cifar-10-batches-bin",
     )
 
     def __post_init__(self) -> None:

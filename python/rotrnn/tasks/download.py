@@ -8,6 +8,7 @@ import re
 import shutil
 import tarfile
 import warnings
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +24,10 @@ EXTENDED = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
+
+
+class Unavailable(OSError):
+    """A server does not have a file, or does not answer."""
 
 
 def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> Path:
@@ -41,8 +46,10 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     ------
     ImportError
         pooch is not installed.
+    Unavailable
+        The server has no such file, or does not answer. An OSError.
     OSError
-        The connection broke, or the server has no such file.
+        The connection broke.
     ValueError
         The download has another hash. It is deleted.
     """
@@ -72,6 +79,13 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     return path
 
 
+def forget(urls: Iterable[str], folder: Path) -> None:
+    """Removes what `fetch` has made of these addresses in a folder."""
+    for name in (url.rpartition("/")[2] for url in urls):
+        for one in (name, f"{name}.sha256", f".{name}.part", f".{name}.part.tag"):
+            (folder / one).unlink(missing_ok=True)
+
+
 class ResumingDownloader:
     """A downloader for `pooch.retrieve` that keeps a partial download of `path` and resumes it on the next call.
 
@@ -86,17 +100,19 @@ class ResumingDownloader:
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         import requests
 
-        with open(self.part, "ab", opener=regular) as file:
-            try:
+        try:
+            with open(self.part, "ab", opener=regular) as file:
                 self.fetch(url, file)
-            except requests.RequestException as error:
-                if error.response is not None:  # not found, forbidden, ...
-                    raise OSError(f"{url}: {error}") from error
-                have = os.path.getsize(self.part)
-                raise OSError(
-                    f"{url}: the connection broke after {have} bytes ({error}); the next attempt resumes from there"
-                ) from error
-            os.replace(self.part, output_file)
+        except requests.RequestException as error:
+            have = os.path.getsize(self.part)
+            if not have:
+                self.part.unlink()
+            if error.response is not None or not have:  # not found, forbidden, no server, ...
+                raise Unavailable(f"{url}: {error}") from error
+            raise OSError(
+                f"{url}: the connection broke after {have} bytes ({error}); the next attempt resumes from there"
+            ) from error
+        os.replace(self.part, output_file)
         self.tag.unlink(missing_ok=True)
 
     def fetch(self, url: str, file: Any) -> None:

@@ -16,10 +16,13 @@ from rotrnn._support.files import atomic_file, read_file
 from rotrnn._support.text import an
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.hub import PLACE, read_rows, split_file
-from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.released import Release, Released, Source, compare
 from rotrnn.tasks.task import Shape, Task
 from rotrnn.tasks.text import READINGS, Rows, TextSplit, prepare_texts, reading, text_forms
 
+# the hash is from torchtext (pytorch/text, torchtext/datasets/imdb.py)
+ARCHIVE = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
+SHA256 = "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
 LABELS = ("neg", "pos")
 SPLITS = ("train", "test")
 RATINGS = {"neg": range(1, 5), "pos": range(7, 11)}
@@ -56,14 +59,9 @@ class IMDB(Released):
     min_frequency: int = 15
 
     release: ClassVar[Release] = Release(
-        # the hash is from torchtext (pytorch/text, torchtext/datasets/imdb.py)
-        {
-            "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz": "sha256:"
-            "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
-        },
+        (Source({ARCHIVE: SHA256}, "aclImdb"),),
         marks=("train/neg", split_file("train")),
         places=("aclImdb", PLACE, "."),
-        inner="aclImdb",
     )
 
     def __post_init__(self) -> None:

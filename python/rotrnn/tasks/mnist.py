@@ -18,7 +18,7 @@ from rotrnn._support.files import Readable, atomic_file, open_file, read_most
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Forms, Store
-from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.released import Release, Released, Source, compare
 from rotrnn.tasks.task import Index, Shape, Task, shuffled
 
 ByteArray = npt.NDArray[np.uint8]
@@ -33,15 +33,18 @@ IMAGES = {"train": 60_000, "test": 10_000}
 MOST = 2**20
 """Number of records of an idx file that `read_idx` reads at most; the largest published one, EMNIST's, has 814,255."""
 PERMUTATIONS = "random", "bit_reversal", "numpy"
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
-# Hashes from torchvision (pytorch/vision, torchvision/datasets/mnist.py). The file named in `marks` is downloaded last:
-# when it is there, all others are.
-SHA256 = {
+MIRRORS = "https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"
+SHA256 = {  # from torchvision (pytorch/vision, torchvision/datasets/mnist.py)
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
 }
+
+
+def sources_of(mirrors: tuple[str, ...], hashes: dict[str, str]) -> tuple[Source, ...]:
+    """Returns servers that have the same four files."""
+    return tuple(Source({f"{at}/{name}.gz": f"sha256:{known}" for name, known in hashes.items()}) for at in mirrors)
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,9 @@ class MNIST(Released):
     scale: ClassVar[tuple[float, float]] = 0.1307, 0.3081
     """Mean and deviation of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples."""
     release: ClassVar[Release] = Release(
-        {f"{MIRROR}/{name}.gz": f"sha256:{sha256}" for name, sha256 in SHA256.items()},
+        sources_of(MIRRORS, SHA256),
         marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
         places=(".", "MNIST/raw"),
-        inner=None,
     )
 
     def __post_init__(self) -> None:
@@ -169,7 +171,10 @@ class MNIST(Released):
             write_idx(Path(folder, f"{labels}.gz"), rng.integers(0, 10, examples, np.uint8))
 
 
-FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+FASHION = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+)
 FASHION_SHA256 = {  # of the files whose MD5 hashes its authors publish
     "t10k-labels-idx1-ubyte": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     "t10k-images-idx3-ubyte": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
@@ -191,7 +196,7 @@ class FashionMNIST(MNIST):
     name: ClassVar[str] = "fashion_mnist"
     scale: ClassVar[tuple[float, float]] = 0.2860, 0.3530
     release: ClassVar[Release] = MNIST.release._replace(
-        urls={f"{FASHION}/{name}.gz": f"sha256:{sha256}" for name, sha256 in FASHION_SHA256.items()},
+        sources=sources_of(FASHION, FASHION_SHA256),
         places=("FashionMNIST/raw", "fashion-mnist", "."),
     )
 

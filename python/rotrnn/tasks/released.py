@@ -14,9 +14,25 @@ from typing import ClassVar, NamedTuple
 
 from rotrnn._support.files import locked
 from rotrnn._support.settings import settle
-from rotrnn.tasks.download import fetch, unpack
+from rotrnn.tasks.download import Unavailable, fetch, forget, unpack
 from rotrnn.tasks.prepared import Arrays, Forms, Store, check_forms, prepared
 from rotrnn.tasks.task import Shape, Task
+
+
+class Source(NamedTuple):
+    """Addresses from which a data set is downloaded.
+
+    Parameters
+    ----------
+    urls : dict
+        Maps the address of an archive, or of each file, to its hash ("sha256:..."), or to None if no hash is
+        published. The file that marks the data comes last: when it is there, all others are.
+    inner : str, optional
+        Folder of the archive that holds the data; None if the files are published without an archive.
+    """
+
+    urls: dict[str, str | None]
+    inner: str | None = None
 
 
 class Release(NamedTuple):
@@ -24,24 +40,23 @@ class Release(NamedTuple):
 
     Parameters
     ----------
-    urls : dict
-        Maps the address of an archive, or of each file, to its hash ("sha256:..."), or to None if no hash is
-        published.
+    sources : tuple of Source
+        They are tried in turn: the next one where one is not available, or sends other content.
     marks : tuple of str
         Names of files or folders. A folder that has one of them is taken to hold the data.
     places : tuple of str
         Possible locations of that folder in `data_dir`; the first one that exists is used.
-    inner : str, optional
-        Folder of the archive that holds the data; None if the files are published without an archive.
     home : str, optional
         Folder in `data_dir` for the download; None for the first of `places`.
     """
 
-    urls: dict[str, str | None]
+    sources: tuple[Source, ...]
     marks: tuple[str, ...]
     places: tuple[str, ...]
-    inner: str | None
     home: str | None = None
+
+
+LRA = "https://storage.googleapis.com/long-range-arena/lra_release"
 
 
 def lra(folder: str, *marks: str) -> Release:
@@ -52,8 +67,8 @@ def lra(folder: str, *marks: str) -> Release:
     `data_dir` is that outer folder, or the folder above it, the inner pathfinder128 is used, as in published code.
     """
     inner = f"lra_release/lra_release/{folder}"
-    url = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
-    return Release({url: None}, marks, (inner, f"lra_release/{folder}", folder, "."), inner, home=folder)
+    archive = Source({f"{LRA}.gz": None}, inner)
+    return Release((archive,), marks, (inner, f"lra_release/{folder}", folder, "."), home=folder)
 
 
 def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
@@ -65,8 +80,9 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
         `data_dir` is an empty string.
     FileNotFoundError
         The files are missing, and `download` is False.
-    OSError
-        They cannot be downloaded; the error says where files that come from elsewhere belong.
+    OSError, ValueError
+        They cannot be downloaded, or have other hashes than published. The error has an entry for each source, and says
+        where files that come from elsewhere belong.
     """
     expected = f"expected a folder with {' or '.join(release.marks)}"
     if not data_dir:
@@ -78,13 +94,15 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
     if found is None:
         with locked(data_dir):
             found = _find(release, data_dir)
-            try:
-                return found or _download(release, data_dir)
-            except OSError as error:
-                place = Path(data_dir, release.home or release.places[0])
-                raise OSError(
-                    f"{name}: {error}. Files that you have from elsewhere are read from {place}, {expected}"
-                ) from error
+            if found is None:
+                target = Path(data_dir, release.home or release.places[0])
+                elsewhere = f". Files that you have from elsewhere are read from {target}, {expected}"
+                try:
+                    found = _download(release, data_dir, target)
+                except OSError as error:
+                    raise OSError(f"{name}: {error}{elsewhere}") from error
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}{elsewhere}") from error
     return found
 
 
@@ -93,14 +111,25 @@ def _find(release: Release, data_dir: str) -> Path | None:
     return next((place for place in places if any((place / mark).exists() for mark in release.marks)), None)
 
 
-def _download(release: Release, data_dir: str) -> Path:
-    target = Path(data_dir, release.home or release.places[0])
-    for url, known_hash in release.urls.items():
-        if release.inner is None:
-            fetch(url, known_hash, target)
-        else:
-            unpack(fetch(url, known_hash, data_dir), release.inner, target)
-    return target
+def _download(release: Release, data_dir: str, target: Path) -> Path:
+    """Downloads the data from the first source that has it."""
+    refused: list[OSError | ValueError] = []
+    tried: list[str] = []
+    for source in release.sources:
+        try:
+            for url, known_hash in source.urls.items():
+                if source.inner is None:
+                    tried.append(url)
+                    fetch(url, known_hash, target)
+                else:
+                    archive = fetch(url, known_hash, data_dir)
+                    forget(tried, target)  # an archive becomes a new folder
+                    unpack(archive, source.inner, target)
+            return target
+        except (Unavailable, ValueError) as error:
+            refused.append(error)
+    kind = OSError if all(isinstance(one, OSError) for one in refused) else ValueError
+    raise kind("; ".join(map(str, refused))) from refused[-1]
 
 
 @dataclass(frozen=True)

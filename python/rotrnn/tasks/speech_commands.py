@@ -14,9 +14,12 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, read_file
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.prepared import Forms, Store
-from rotrnn.tasks.released import Release, Released, compare
+from rotrnn.tasks.released import Release, Released, Source, compare
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
+# the hash is from TensorFlow Datasets (speech_commands/checksums.tsv) and torchaudio
+ARCHIVE = "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz"
+SHA256 = "sha256:af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
 WORDS = (
     *("bed", "cat", "down", "five", "forward", "go", "house", "left", "marvin", "no", "on", "right", "sheila", "tree"),
     *("up", "visual", "yes", "backward", "bird", "dog", "eight", "follow", "four", "happy", "learn", "nine", "off"),
@@ -60,14 +63,9 @@ class SpeechCommands(Released):
     normalise: str = "step"
 
     release: ClassVar[Release] = Release(
-        # the hash is from TensorFlow Datasets (speech_commands/checksums.tsv) and torchaudio
-        {
-            "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz": "sha256:"
-            "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
-        },
+        (Source({ARCHIVE: SHA256}, "."),),
         marks=tuple(LISTS.values()),
         places=("speech_commands_v0.02", ".", "SpeechCommands/speech_commands_v0.02", "SpeechCommands"),
-        inner=".",
     )
 
     def __post_init__(self) -> None:
