@@ -167,6 +167,11 @@ def sampled(steps: int) -> object:
     return model.sample(params, np.zeros((1, 2), np.int64), steps)
 
 
+def sampled_from_a_tensor() -> object:
+    model, params = language_model()
+    return model.sample(params, Tensor(np.zeros((1, 2), np.int64)), 2)  # type: ignore[arg-type]
+
+
 def half_precision() -> object:
     params = {"w": zeros(2)}
     optimiser = rotrnn.AdamW()
@@ -267,6 +272,12 @@ FOUND = [
     Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
     Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),
     Found("LanguageModel.sample, steps", lambda: sampled(2**62), "LanguageModel.sample: steps is 4611686018427387904"),
+    Found("LanguageModel.sample, a foreign prompt", sampled_from_a_tensor, None),
+    Found(
+        "FixedPointRNN, rotations of an odd width",
+        lambda: rotrnn.FixedPointRNN(4, 5, mixer="rotation"),
+        "FixedPointRNN: mixer='rotation' with a width of 5, expected an even width",
+    ),
     Found("Stream.push, another state", lambda: stream_with(state=(1, 2, 3)), "Stream.push: inputs, or the"),
     Found(
         "Stream.push, integers", lambda: stream_of_features(np.zeros((1, 3), np.int32)), "Stream.push: inputs has dtype"

@@ -233,7 +233,7 @@ class LanguageModel(Tagger):
         """
         given = (seed, temperature, top_k, top_p, min_p, repetition_penalty, stop, lengths)
         drawn = self._written(Boundary("LanguageModel.sample"), params, prompt, steps, *given)
-        tokens, count = np.empty((len(prompt), steps), np.int64), 0
+        tokens, count = np.empty((np.shape(prompt)[0], steps), np.int64), 0
         for count, one in enumerate(drawn, 1):
             tokens[:, count - 1] = one
         return tokens[:, :count]

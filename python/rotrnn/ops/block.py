@@ -309,7 +309,7 @@ def _checked_kept(
     if one is None:
         return None
     array = args.any_array(f"saved.{name}", one)
-    if array.shape != shape or array.dtype != dtype:
+    if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
         got = f"shape {array.shape} and dtype {array.dtype}"
         raise ValueError(f"{args.op}: saved.{name} has {got}, expected {shape} and {dtype}")
     return args.layout(array, dtype)

@@ -380,7 +380,7 @@ class Rotation(Gains):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % 2:
-            raise ValueError(f"Mixer: the width is {self.width}, expected an even one for '{self.name}'")
+            raise ValueError(f"Mixer: mixer='{self.name}' with a width of {self.width}, expected an even width")
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
