@@ -20,7 +20,7 @@ typedef struct {
 /* A stream belongs to one thread at a time, even while a push lets other threads run. */
 static bool enter(stream_object *self, const char *call) {
     if (!atomic_flag_test_and_set(&self->busy)) return true;
-    PyErr_Format(PyExc_RuntimeError, "Stream.%s: another thread is in a call of this stream, expected one at a time",
+    PyErr_Format(PyExc_RuntimeError, "Stream.%s: the stream is in use by another thread, expected one call at a time",
                  call);
     return false;
 }

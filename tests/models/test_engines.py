@@ -539,7 +539,7 @@ def test_threads_do_not_meet_in_a_stream() -> None:
         done = sum(pool.map(push, range(16)))
     assert shared.tokens.tolist() == [4000 * done]
     assert done
-    assert set(refusals) <= {"Stream.push: another thread is in a call of this stream, expected one at a time"}
+    assert set(refusals) <= {"Stream.push: the stream is in use by another thread, expected one call at a time"}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

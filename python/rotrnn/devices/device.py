@@ -184,7 +184,7 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
 def full(shape: tuple[int, ...], value: complex, dtype: npt.DTypeLike, like: Array) -> Array:
     """Returns an array of equal numbers on the device of `like`.
 
-    ``numpy.full`` and ``numpy.ones`` with ``like`` would pass an argument on that CuPy's do not have.
+    ``numpy.full`` and ``numpy.ones`` with ``like`` would pass an argument that CuPy rejects.
     """
     array = empty(shape, dtype, like)
     array[...] = value

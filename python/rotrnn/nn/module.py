@@ -640,7 +640,7 @@ def in_order(tree: Any) -> Any:
 
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of code that gets values of another form."""
-FOREIGN = "params or saved are not as forward had and returned them"
+FOREIGN = "params or saved do not match the forward call"
 LONGEST_INTERVAL = float(np.finfo(np.float32).max)
 """Of `Context.dt`: parameters may be float32."""
 
