@@ -374,9 +374,7 @@ def test_what_backward_is_given_may_be_byte_swapped(parts: Any) -> None:
     """As read from a file of another machine: the same bits."""
     x, norm, system, gating, h0 = parts
     kept = residual_block(x, norm, system, gating, h0, keep=("layer", "states")).saved
-    swapped = {
-        name: one.astype(one.dtype.newbyteorder(">")) for name, one in kept._asdict().items() if one is not None
-    }
+    swapped = {name: one.astype(one.dtype.newbyteorder(">")) for name, one in kept._asdict().items() if one is not None}
     want = residual_block_backward(x, norm, system, gating, kept)
     got = residual_block_backward(x, norm, system, gating, kept._replace(**swapped))
     assert got.dx.tobytes() == want.dx.tobytes()

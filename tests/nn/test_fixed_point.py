@@ -472,7 +472,10 @@ def test_norms_whose_squares_float32_does_not_have(scale: float) -> None:
             "spectral=True with 'kronecker' and contractive=True, expected contractive=False, as the norm",
         ),
         ({"mixer": "monarch", "rank": 3}, "FixedPointRNN: rank=3, expected a divisor of the width, 4"),
-        ({"mixer": "rotation", "d_state": 5}, "FixedPointRNN: mixer='rotation' with a width of 5, expected an even width"),
+        (
+            {"mixer": "rotation", "d_state": 5},
+            "mixer='rotation' with a width of 5, expected an even width",
+        ),
         ({"mixer": "rotation", "unit_eps": 1.0}, "unit_eps=1.0, expected 0 with 'rotation', which has no vectors"),
         ({"mixer": "mixture"}, "FixedPointRNN: rank=1, expected at least 2 for 'mixture'"),
         ({"mixer": "mixture", "rank": 2, "tile": 2}, "tile=2 with mixer='mixture', expected mixer to be one of"),

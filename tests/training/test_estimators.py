@@ -153,6 +153,23 @@ def test_quantiles_bracket_as_many_targets_as_they_say() -> None:
     assert 0.65 < inside < 0.95  # 0.8, with a deviation of 0.03 by the 200 targets and as much by what was fitted
 
 
+def test_quantiles_do_not_cross() -> None:
+    """After a single epoch the model's own do. In order, their loss is smaller."""
+    levels = tuple(np.linspace(0.3, 0.7, 9).tolist())
+    x, y = noise(200), np.random.default_rng(1).standard_normal(200)
+    one = SequenceRegressor(objective="quantile", quantiles=levels, **SMALL | {"epochs": 1}).fit(x, y)
+    own, found = one._outputs("predict", x), one.predict_quantiles(x)
+    assert (np.diff(own) < 0).any()
+    assert (np.diff(found) >= 0).all()
+    np.testing.assert_array_equal(np.sort(own), found)
+    losses = [
+        np.maximum(np.array(levels) * (y[:, None] - q), (np.array(levels) - 1) * (y[:, None] - q)) for q in (found, own)
+    ]
+    assert (losses[0].sum(1) <= losses[1].sum(1) * (1 + 1e-12)).all()
+    series = Forecaster(horizon=3, objective="quantile", quantiles=levels, **SMALL | {"epochs": 1}).fit(y)
+    assert (np.diff(series.predict(3, quantiles=True)) >= 0).all()
+
+
 @pytest.mark.parametrize("low", [0.1, 0.2, 0.3, 0.4])
 def test_of_two_quantiles_as_near_to_the_median_the_first_is_predicted(low: float) -> None:
     assert middle((low / 2, low, 1 - low)) == 1

@@ -497,6 +497,12 @@ def shares_of(call: str, given: Any, n: int) -> Numbers | None:
     return weights
 
 
+def rearranged(found: Numbers) -> Numbers:
+    """Returns quantiles (..., Q) in order. Each is learnt alone, so that a lower one may lie above a higher one; in
+    order their loss is never larger (Chernozhukov, Fernandez-Val and Galichon 2010, proposition 4)."""
+    return np.sort(found, axis=-1)
+
+
 def middle(quantiles: Sequence[float] | None) -> int:
     """Returns the index of the quantile nearest to the median, the first of two as near; 0 without any."""
     return int(np.argmin(np.abs(np.array(quantiles or (0.5,)) - 0.5).round(12)))  # 0.7 - 0.5 is less than 0.5 - 0.3

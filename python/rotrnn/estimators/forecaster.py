@@ -18,6 +18,7 @@ from rotrnn.estimators.base import (
     check_regression,
     middle,
     number,
+    rearranged,
     scaled,
     targets_of,
 )
@@ -322,7 +323,7 @@ class Forecaster(Estimator):
     def _whole(self, found: Numbers, one: Past, origins: Index) -> Numbers:
         """Returns forecasts (origins, horizon, V, Q) of a series, of forecasts of its rest."""
         scale = one.scale
-        return np.asarray(self.form_.expected(found, one.x, origins) * scale.divisor[:, None] + scale.mean[:, None])
+        return rearranged(self.form_.expected(found, one.x, origins) * scale.divisor[:, None] + scale.mean[:, None])
 
     def _at(self, one: Past, origins: Index) -> Numbers:
         """Returns the forecasts at origins of a series, (origins, horizon, V, Q)."""
@@ -470,8 +471,8 @@ class Forecaster(Estimator):
             Another series of the same variables to go on from, such as the fitted one with newer numbers at its end. Of
             several series a dict of some, of which alone the forecasts are then returned.
         quantiles : bool
-            Return all quantiles, (..., Q); ValueError with another objective. Those beyond `horizon` are after
-            forecasts of the middle one: their spread is then too small.
+            Return all quantiles, (..., Q), in order; ValueError with another objective. Those beyond `horizon` are
+            after forecasts of the middle one: their spread is then too small.
         interval : float, optional
             Return the ends (..., 2) of intervals that are to hold so large a share of what follows, for at most
             `horizon` steps: the forecast less and plus a quantile of its errors at recent origins, of which as many are

@@ -13,6 +13,7 @@ from rotrnn.estimators.base import (
     X,
     check_regression,
     middle,
+    rearranged,
     shares_of,
     truth_of,
 )
@@ -217,8 +218,8 @@ class SequenceRegressor(Estimator):
         check_regression(args, self.objective, self.quantiles)
 
     def predict_quantiles(self, x: X) -> Numbers:
-        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the Q quantiles. ValueError with
-        another objective."""
+        """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the Q quantiles, in order.
+        ValueError with another objective."""
         self._check_fitted("predict_quantiles")
         if not self._fitted.quantiles:
             where = f"{type(self).__name__}.predict_quantiles: objective is {self._fitted.objective!r}"
@@ -227,7 +228,7 @@ class SequenceRegressor(Estimator):
 
     def _quantiles(self, call: str, x: X) -> Numbers:
         found = self._outputs(call, x)
-        found = found.reshape(len(found), -1, len(self._fitted.quantiles or ()) or 1)
+        found = rearranged(found.reshape(len(found), -1, len(self._fitted.quantiles or ()) or 1))
         return found[:, 0] if self._flat else found
 
     def predict(self, x: X) -> Numbers:
