@@ -234,6 +234,12 @@ FOUND = [
         lambda: rotrnn.ops.attention(*[zeros(1, 2, 4)] * 3, heads=2, past=np.array([2**63 - 1])),
         "past",
     ),
+    Found("rotary, many heads of nothing", lambda: ops.rotary(zeros(1, 2, 0), heads=2**63 - 1), "rotary: heads is"),
+    Found(
+        "rotary, heads of NumPy that wrap",
+        lambda: ops.rotary(zeros(1, 2, 4), heads=np.int64(2**63 - 1)),  # type: ignore[arg-type]
+        "rotary: heads is",
+    ),
     Found("embedding, unaligned ids", lambda: rotrnn.ops.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
     Found("cross_entropy, unaligned weights of samples", unaligned_weights, None),
     Found(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import MOST_STEPS
+from rotrnn._cpu import MOST_NUMBERS, MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import Array, Boundary
@@ -28,7 +28,7 @@ class AttentionGrads(NamedTuple):
 
 def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
     D = args.size["D"]
-    if args.integer("heads", heads, 1) and D % (heads * (1 + even)):
+    if (count := args.integer("heads", heads, 1)) > MOST_NUMBERS or D % (count * (1 + even)):
         width = "even width" if even else "one width"
         raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
 
