@@ -149,6 +149,13 @@ def mixed_precision() -> None:
         assert np.allclose(y, whole, rtol=0, atol=100 * 2.0**-24)
 
 
+def states_of_a_tensor() -> None:
+    """The op's backward takes a foreign initial state."""
+    system = ops.System(zeros(6, 4), np.zeros(3, complex), zeros(1, 4, 6), zeros(4))
+    y, _, saved = rotrnn.ops.linear_layer(system, zeros(1, 5, 4), np.zeros((1, 1, 3), complex), fused=False)
+    ops.linear_layer_backward(y, system, saved._replace(h0=Tensor(saved.h0)))  # type: ignore[arg-type]
+
+
 def prepared_of_objects() -> object:
     layer = rotrnn.SelectiveRotRNN(4, 6)
     params = layer.init(np.random.default_rng(0))
@@ -261,6 +268,7 @@ FOUND = [
     Found("RotRNN, parameters backwards", backwards, None),
     Found("LRU, saved backwards", saved_backwards, None),
     Found("linear_layer_backward, states in Fortran order", states_backwards, None),
+    Found("linear_layer_backward, a foreign initial state", states_of_a_tensor, None),
     Found("SelectiveRotRNN.prepare, objects", prepared_of_objects, "SelectiveRotRNN: parameter D has dtype object"),
     Found("LRU, a phase below float32", lambda: rotrnn.LRU(4, 3, max_phase=1e-40), "LRU: max_phase=1e-40, expected"),
     Found("RotRNN, no angle", lambda: rotrnn.RotRNN(4, 4, theta_max=-0.0).init(np.random.default_rng(0)), None),

@@ -401,6 +401,7 @@ def linear_layer_backward(
         whole = complex_of(dtype)
         saved = saved._replace(
             u=args.layout(saved.u, dtype),
+            h0=None if z0 is None else args.layout(z0, whole),
             lengths=steps,
             h=args.layout(args.array("saved.h", saved.h, "K B T N", kinds=COMPLEX), whole),
             v=None if L is None else args.layout(args.array("saved.v", saved.v, "B T N", kinds=COMPLEX), whole),  # type: ignore[arg-type]  # not None here
