@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ ODD = (None, "text", 1.5, [], np.zeros(3), np.zeros((), np.int64), object())
 DTYPES = ("f4", "f8", "c8", "c16", "i8", "u1", ">f8", "O", "U1")
 MOST = 1 << 16
 """Numbers in an array; a call that needs more gets a wrong one."""
+PATIENCE = 1.0
+"""Second of the processor after which a call is stopped by a signal: it may ask for 2^31 iterations, which is no fault.
+A kernel that no signal stops is one, which libFuzzer's own timeout finds."""
 
 
 def _triangle(n: int) -> int:
@@ -172,10 +176,25 @@ def call_of(data: bytes) -> tuple[Any, dict[str, Any]]:
     return kernel, given
 
 
+class Stopped(Exception):
+    """A call took too long."""
+
+
+def _stop(*_: Any) -> None:
+    raise Stopped
+
+
+signal.signal(signal.SIGVTALRM, _stop)
+
+
 def one(data: bytes) -> None:
     """Makes the call."""
     kernel, given = call_of(data)
     try:
-        getattr(_cpu.kernels, kernel.name)(**given)
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE)
+        try:
+            getattr(_cpu.kernels, kernel.name)(**given)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except Exception:
         return
