@@ -15,6 +15,7 @@ from rotrnn.nn.blocks.norm import LayerNorm
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.fixed_points.mixer import Orthogonal
 from rotrnn.nn.layer import Context, astype
+from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 
 UNFUSED = Context(fused=False)
@@ -156,6 +157,14 @@ def states_of_a_tensor() -> None:
     ops.linear_layer_backward(y, system, saved._replace(h0=Tensor(saved.h0)))  # type: ignore[arg-type]
 
 
+def unsigned_places() -> object:
+    """NumPy adds such numbers to int64 in float64."""
+    layer, x = Attention(4, heads=2), zeros(1, 2, 4)
+    params = layer.init(np.random.default_rng(0))
+    _, saved = layer.forward(params, x)
+    return layer.forward(params, x, state=(*saved.state[:2], saved.state[2].astype(np.uint64)))
+
+
 def prepared_of_objects() -> object:
     layer = rotrnn.SelectiveRotRNN(4, 6)
     params = layer.init(np.random.default_rng(0))
@@ -247,6 +256,12 @@ FOUND = [
         lambda: ops.rotary(zeros(1, 2, 4), heads=np.int64(2**63 - 1)),  # type: ignore[arg-type]
         "rotary: heads is",
     ),
+    Found(
+        "rotation_mix, ragged",
+        lambda: ops.rotation_mix([[[1.0], [1.0, 2.0]]], zeros(1, 2, 4)),  # type: ignore[list-item]
+        "rotation_mix: u",
+    ),
+    Found("Attention, unsigned places", unsigned_places, "Attention.forward: state.places has dtype uint64, expected"),
     Found("embedding, unaligned ids", lambda: rotrnn.ops.embedding(unaligned_zeros(1, 2), zeros(3, 2)), None),
     Found("cross_entropy, unaligned weights of samples", unaligned_weights, None),
     Found(

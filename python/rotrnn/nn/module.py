@@ -475,8 +475,8 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
     if not is_array(leaf):
         raise TypeError(f"{args.op}: {name} is {an(type(leaf).__name__)}, expected an array")
     if form.kind == "integer":
-        if not gradient and leaf.dtype.kind not in "iu":
-            raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected an integer dtype")
+        if not gradient and (leaf.dtype.kind not in "iu" or not np.can_cast(leaf.dtype, np.int64)):
+            raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected an integer dtype that int64 holds")
     elif leaf.dtype.newbyteorder("=") not in _DTYPES[form.kind]:
         expected = " or ".join(str(kind) for kind in _DTYPES[form.kind])
         raise TypeError(f"{args.op}: {name} has dtype {leaf.dtype}, expected {expected}")

@@ -408,7 +408,10 @@ def rotation_mix_backward(
 
 def no_gains(like: Any) -> Any:
     """Returns the empty alpha of a mixer without gains, beside an array `like` of it."""
-    return np.zeros_like(like, shape=(0,))
+    try:
+        return np.zeros_like(like, shape=(0,))
+    except (TypeError, ValueError):  # no array, which the call refuses by its name
+        return np.zeros(0)
 
 
 class GainsGrads(NamedTuple):
