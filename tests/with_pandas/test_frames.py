@@ -271,6 +271,16 @@ def test_covariates_without_a_date_or_a_column_are_refused() -> None:
             one.predict(covariates=other)
 
 
+def test_dates_of_two_packages_are_not_taken_by_position() -> None:
+    days = pandas.date_range("2024-01-01", periods=60)
+    sold = [pandas.Series(Y, index=days), polars.DataFrame({"day": list(days.date), "sold": Y})]
+    for own, calendar in zip(sold, calendars(days)[::-1], strict=True):
+        with pytest.raises(TypeError, match=r"fit: covariates is a frame of \w+ and the series of \w+, expected dates"):
+            Forecaster(**QUICK).fit(own, calendar)
+    undated = pandas.DataFrame(dict(zip(["price", "off"], KNOWN[:60].T, strict=True)))
+    Forecaster(**QUICK).fit(sold[1], undated)  # by position, as arrays are
+
+
 def test_steps_that_are_not_equal_take_the_next_rows() -> None:
     """Of a series without weekends in an index without a frequency, what follows is what the calendar has."""
     days = pandas.DatetimeIndex([day for day in pandas.date_range("2024-01-01", periods=98) if day.day % 10])

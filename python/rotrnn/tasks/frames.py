@@ -80,9 +80,10 @@ def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
 def rows(call: str, name: str, x: Any, y: Any, past: bool, ahead: int, fitted: Any = None) -> Index | None:
     """Returns the rows of a frame x, the argument `name` of `call`, with the dates of a frame y, if `past`, and then
     those with the dates of the `ahead` steps that follow y, or the first after it if these do not go on in equal steps.
-    None if one of the two has no dates, or they are of different packages.
+    None if one of the two has no dates.
 
-    ValueError if x has no row of a date, or one of the two has dates with a time zone and the other has not.
+    ValueError if x has no row of a date, or one of the two has dates with a time zone and the other has not. TypeError
+    if both have dates and are of different packages.
     """
     if _of_pandas(x) and _of_pandas(y):
         known, index = _index(x), _index(y)
@@ -102,12 +103,19 @@ def rows(call: str, name: str, x: Any, y: Any, past: bool, ahead: int, fitted: A
         wanted = np.concatenate([dates.to_numpy(), follow]) if past else follow
         found = np.minimum(np.searchsorted(times, wanted), len(times) - 1)
         there = times[found] == wanted
+    elif all(_of_pandas(one) or _of_polars(one) for one in (x, y)) and _has_dates(x) and _has_dates(y):
+        got, of = (type(one).__module__.partition(".")[0] for one in (x, y))
+        raise TypeError(f"{call}: {name} is a frame of {got} and the series of {of}, expected dates of one package")
     else:
         return None
     if not there.all():
         expected = "a row for each step of the series" if past else "a row for each step that is forecast"
         raise ValueError(f"{call}: {name} has no row of {wanted[int(np.argmin(there))]}, expected {expected}")
     return np.asarray(found)
+
+
+def _has_dates(y: Any) -> bool:
+    return hasattr(_index(y), "asi8") if _of_pandas(y) else _dated("", "", y) is not None
 
 
 def _check_kinds(call: str, name: str, dates: Any, others: Any) -> None:
