@@ -59,6 +59,14 @@ def weighted(head: str, weights: Any) -> object:
     return model.loss(zeros(*lead, 3), labels, weights=weights)
 
 
+def soft_labels() -> object:
+    """`cross_entropy` takes them, a model's loss has no place for them."""
+    model = rotrnn.build_model(
+        rotrnn.ModelSettings(layer="lru", d_model=4, n_layers=1), {"d_state": 2}, n_classes=3, vocab=3
+    )
+    return model.loss(zeros(2, 3), zeros(2, 3))
+
+
 def immense_matrix() -> object:
     layer = rotrnn.RotRNN(4, 4)
     params = layer.init(np.random.default_rng(0))
@@ -297,6 +305,9 @@ FOUND = [
     Found("BitTagger.loss, weights", lambda: weighted("bits", {}), "BitTagger.loss: weights is a dict"),
     Found(
         "Classifier.loss, weights", lambda: weighted("classifier", zeros(3)), "Classifier.loss: weights has shape (3,)"
+    ),
+    Found(
+        "Classifier.loss, soft labels", soft_labels, "SequenceClassifier.loss: labels has dtype float64, expected int64"
     ),
     Found("Mixer, width", lambda: Orthogonal({}), "width={}, expected an integer"),  # type: ignore[arg-type]
     Found("AdamW.update, half precision", half_precision, "AdamW.update: grads has w of dtype float16"),

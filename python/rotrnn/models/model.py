@@ -164,11 +164,13 @@ class SequenceModel(Module, ABC):
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, C) for labels (B,). The terms of sequence b are multiplied by its weight, of
         `weights` (B,) if given; the number of labels that the mean is divided by does not change."""
+        args = Boundary(f"{type(self).__name__}.loss")
+        labels = args.integers("labels", labels, "B")
         try:
             mean, dlogits = cross_entropy(logits, labels, sample_weights=weights, **self.weighted)
         except (TypeError, ValueError) as error:
-            rename(error, "cross_entropy: sample_weights", f"{type(self).__name__}.loss: weights")
-            rename(error, "cross_entropy:", f"{type(self).__name__}.loss:")
+            rename(error, "cross_entropy: sample_weights", f"{args.op}: weights")
+            rename(error, "cross_entropy:", f"{args.op}:")
             raise
         right = (self.answers(logits) == labels)[:, None]
         return Loss(mean, dlogits, np.ones_like(right), right)
