@@ -131,6 +131,18 @@ def saved_backwards() -> None:
     }
 
 
+def uneven_backwards() -> None:
+    """At uneven times a state is divided by the gain of its interval in NumPy; its layout changes no bit of results."""
+    rng = np.random.default_rng(0)
+    layer, dt, x = rotrnn.S4D(16, 8), rng.random((2, 5)), rng.standard_normal((2, 5, 16), np.float32)
+    params = layer.init(rng)
+    first = layer.forward(params, x, Context(dt=dt))[1].state
+    kept, other = (layer.forward(params, x, Context(dt=dt), state=one) for one in (first, flipped(first)))
+    assert kept[0].tobytes() == other[0].tobytes()
+    of_kept, of_other = (layer.backward(params, kept[1], x, one) for one in (first, flipped(first)))
+    assert of_kept[2].tobytes() == of_other[2].tobytes()
+
+
 def states_backwards() -> None:
     """The op's backward takes states of any layout."""
     system = ops.System(zeros(6, 4), np.zeros(3, complex), zeros(1, 4, 6), zeros(4))
@@ -290,6 +302,7 @@ FOUND = [
     Found("cross_entropy, unaligned labels", lambda: rotrnn.ops.cross_entropy(zeros(2, 3), unaligned_zeros(2)), None),
     Found("RotRNN, parameters backwards", backwards, None),
     Found("LRU, saved backwards", saved_backwards, None),
+    Found("S4D at uneven times, a state backwards", uneven_backwards, None),
     Found("linear_layer_backward, states in Fortran order", states_backwards, None),
     Found("linear_layer_backward, a foreign initial state", states_of_a_tensor, None),
     Found("SelectiveRotRNN.prepare, objects", prepared_of_objects, "SelectiveRotRNN: parameter D has dtype object"),

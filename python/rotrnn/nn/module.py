@@ -707,6 +707,10 @@ def _along(method: Any) -> Any:
         x = self.check_input(args, name, x)
         ctx = self.check_context(args, ctx)
         self.check_state(args, "state", state[0] if state else more.get("state"))
+        if state:
+            state = in_order(state[0]), *state[1:]
+        elif "state" in more:
+            more["state"] = in_order(more["state"])
         try:
             result = method(self, in_order(params), x, ctx, *state, **more)
         except (TypeError, ValueError) as error:
@@ -782,7 +786,7 @@ def _backward(method: Any) -> Any:
                 del dy
                 if given.get("dh") is not None:
                     _check_hidden(self, saved, given["dh"])
-                return method(self, in_order(params), in_order(saved), checked.pop(), dstate, **given)
+                return method(self, in_order(params), in_order(saved), checked.pop(), in_order(dstate), **given)
 
         return backward_of_hidden
     if "gather" not in takes:
@@ -792,7 +796,7 @@ def _backward(method: Any) -> Any:
             with Unchecked(self, "backward", FOREIGN):
                 given = [_check_backward(self, params, saved, name, dy, dstate)]
                 del dy
-                return method(self, in_order(params), in_order(saved), given.pop(), dstate)
+                return method(self, in_order(params), in_order(saved), given.pop(), in_order(dstate))
 
         return backward_with_state
 
@@ -803,7 +807,7 @@ def _backward(method: Any) -> Any:
         with Unchecked(self, "backward", FOREIGN):
             given = [_check_backward(self, params, saved, name, dy, dstate)]
             del dy
-            return method(self, in_order(params), in_order(saved), given.pop(), dstate, gather)
+            return method(self, in_order(params), in_order(saved), given.pop(), in_order(dstate), gather)
 
     return backward_with_both
 
