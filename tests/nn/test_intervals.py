@@ -147,22 +147,6 @@ def test_padding_packed_rows_and_resets_are_the_sequences(layer: Recurrent) -> N
         close(dparams[name], sum(one[1][name] for one in each), name, 4000)
 
 
-def test_channels_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4D computes states for some channels at once, whose number does not matter."""
-    layer = rotrnn.S4D(5, 8)
-    params, x, dt, state, rng = drawn(layer)
-    dy = normal(rng, x.shape)
-    found = []
-    for most in (1, 2 * 11 * 4 * 2, 2**20):
-        monkeypatch.setattr("rotrnn.nn.layers.s4d.MOST_STATES", most)
-        y, saved = layer.forward(params, x, Context(dt=dt), state)
-        dx, dparams, dstate = layer.backward(params, saved, dy, state)
-        found.append([y, saved.state, dx, *dparams.values(), dstate])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
-
-
 # ---- refusals ----
 
 
