@@ -13,9 +13,11 @@ import scipy.linalg
 
 import rotrnn
 from cases.table import normal
+from rotrnn.cli import main
 from rotrnn.nn.layer import Context, Recurrent, astype
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
+from rotrnn.tasks import describe
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
@@ -304,7 +306,7 @@ def test_an_oscillator_is_found_from_irregular_samples() -> None:
     assert left_without > 100 * left, left_without
 
 
-def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
+def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The task "arrays" reads intervals, for sequences of any lengths; padded and packed, training takes the same
     steps, and the scores are those of the model on the intervals."""
     u, dt, y, _ = oscillations(np.random.default_rng(4), 30, 12)
@@ -326,6 +328,9 @@ def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
         recipe = Recipe(task, settings, layer, rotrnn.AdamW(lr=1e-2), training)
         scores.append(train(recipe, tmp_path / f"packed {packed}", progress=False)["test"]["best"]["skill"])
     assert abs(scores[0] - scores[1]) < 1e-9
+    assert "samples at uneven times: intervals dt from" in describe(loaded)
+    assert main(["export", str(tmp_path / "packed False"), "--out", str(tmp_path / "m.safetensors")]) == 0
+    assert f"warning: {path} has intervals dt: ONNX and the C library read" in capsys.readouterr().err
     model = recipe.build(loaded)
     params = model.init(np.random.default_rng(0))
     of = {"batch": 4, "dtype": "float64"}
