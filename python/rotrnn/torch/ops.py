@@ -255,7 +255,7 @@ def _plan(given: Given, text: str) -> tuple[Plan, Sequence[tuple[Any, Any, Any]]
     batch, steps = (inputs.x.shape[i] for i in (0, call.time_axis))
     free = [not isinstance(one, int) for one in (batch, steps)]
     if any(free):
-        axes = {id(one): (0,) for one in (*inputs.state, inputs.lengths)}
+        axes: dict[int, tuple[int, ...]] = {id(one): (0,) for one in (*inputs.state, inputs.lengths)}
         axes |= {id(inputs.x): (0, call.time_axis), id(inputs.dt): (0, 1)}
         found = call.open_plan(inputs.map(lambda one: _shape(one, axes.get(id(one), ()))), *free)
         if found is not None:
