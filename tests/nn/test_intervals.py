@@ -14,6 +14,7 @@ import scipy.linalg
 import rotrnn
 from cases.table import normal
 from rotrnn.cli import main
+from rotrnn.estimators import SequenceClassifier, SequenceRegressor
 from rotrnn.nn.layer import Context, Recurrent, astype
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
@@ -338,6 +339,39 @@ def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path, capsys: 
     assert abs(padded["skill"] - row["skill"]) < 1e-9
     ones = replace(loaded.val, data=replace(loaded.val.data, dt=np.ones(len(loaded.val.data.values))))  # type: ignore
     assert evaluate(model, params, loaded, ones, **of)["skill"] != padded["skill"]
+
+
+def test_estimators_take_intervals() -> None:
+    """Predictions are those of the fitted model on the intervals; a sequence of weight 0 is left out with its own."""
+    u, dt, y, _ = oscillations(np.random.default_rng(6), 24, 9)
+    lengths = np.random.default_rng(7).integers(5, 10, 24)
+    x, times = ([one[b, :n] for b, n in enumerate(lengths)] for one in (u, dt))
+    last = y[np.arange(24), lengths - 1, 0]
+    settings: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
+    fitted = SequenceRegressor("s5", **settings).fit(x, last, dt=times)
+    params, found = astype(fitted.params_, np.float64), fitted.predict(x, dt=times)
+    for own, interval, value in zip(x, times, found, strict=True):
+        expected, _ = fitted.model_.forward(params, own[None], Context(dt=interval[None]))
+        np.testing.assert_allclose(value, expected[0, 0], rtol=1e-5, atol=1e-5)  # params_ are float32
+    assert not np.allclose(found, fitted.predict(x, dt=[np.ones_like(one) for one in times]), rtol=1e-3)
+    assert fitted.score(x, last, dt=times) == fitted.score(x, last, np.ones(24), dt=times)
+    weighted = SequenceRegressor("s5", **settings).fit(x, last, np.arange(24) < 16, dt=times)
+    alone = SequenceRegressor("s5", **settings).fit(x[:16], last[:16], dt=times[:16])
+    np.testing.assert_array_equal(weighted.predict(x, dt=times), alone.predict(x, dt=times))
+    classes = SequenceClassifier("s4d", **settings).fit(u, last > 0, dt=dt)
+    np.testing.assert_allclose(np.exp(classes.predict_log_proba(u, dt)), classes.predict_proba(u, dt=dt))
+    with pytest.raises(ValueError, match=r"SequenceRegressor.predict: dt is None, expected intervals, as fit had"):
+        fitted.predict(x)
+    with pytest.raises(ValueError, match=r"SequenceRegressor.score: dt\[1\] has shape \(4,\), expected"):
+        fitted.score(x, last, dt=[times[0], times[1][:4], *times[2:]])
+    with pytest.raises(ValueError, match=r"SequenceRegressor.fit: dt has intervals of 23 sequences, expected 24"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=times[1:])
+    with pytest.raises(ValueError, match=r"SequenceRegressor.fit: dt, sequence 0, step 0: got -\d"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=[-1 - one for one in times])
+    with pytest.raises(TypeError, match=r"SequenceRegressor.fit: dt is a float, expected an array, or a list"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=1.0)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match=r"got dt, which LRU does not support"):
+        SequenceRegressor("lru", **settings).fit(x, last, dt=times)
 
 
 @pytest.mark.parametrize(
