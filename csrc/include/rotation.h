@@ -18,10 +18,14 @@ ROT_INLINE double within_half_turn(double c) {
     return least > ROT_PI ? ROT_PI : least;
 }
 
-/* cos and sin of r = c / 2, |c| <= pi: sin r = r + r w s(w) and cos r = 1 + w k(w) with w = r^2, r = c / 2.
- * s and k are Chebyshev interpolants on |r| <= pi / 2; errors of sin r and cos r 9e-10 (float), 3e-20 (double). */
-ROT_INLINE cplx half_unit_of(real c) {
-    const real r = c / 2, w = r * r;
+/* sin r and cos r - 1, |r| <= pi / 2: r w s(w) + r and w k(w) with w = r^2. s and k are Chebyshev interpolants; errors
+ * of sin r and cos r 9e-10 (float), 3e-20 (double). */
+typedef struct {
+    real sin, cos_less_one;
+} arc;
+
+ROT_INLINE arc arc_of(real r) {
+    const real w = r * r;
 #if ROT_DOUBLE
     real s = -0x1.275efdfb3f368p-57, k = -0x1.5dc6b1f3dde1cp-53;
     s = s * w + 0x1.9507fd43389a8p-49, k = k * w + 0x1.ae4f727bd24e8p-45;
@@ -39,8 +43,37 @@ ROT_INLINE cplx half_unit_of(real c) {
     s = s * w + 0x1.11111p-7f, k = k * w + 0x1.555552p-5f;
     s = s * w - 0x1.555556p-3f, k = k * w - 0.5f;
 #endif
-    const cplx half = {1 + w * k, r + r * (w * s)};
+    const arc one = {r + r * (w * s), w * k};
+    return one;
+}
+
+/* cos and sin of c / 2, |c| <= pi */
+ROT_INLINE cplx half_unit_of(real c) {
+    const arc one = arc_of(c / 2);
+    const cplx half = {1 + one.cos_less_one, one.sin};
     return half;
+}
+
+/* An angle, in half turns, less whole half turns: |rest| <= 1/2, and `odd` has its last bit set if they are odd. Beyond
+ * 2^22 half turns (float) or 2^51 their rounding error is a quarter or more: the rest is then 0. */
+typedef struct {
+    real rest, odd;
+} half_turns;
+
+ROT_INLINE half_turns half_turns_of(real x) {
+    const real most = ROT_DOUBLE ? 0x1p51 : 0x1p22, shift = 3 * most, c = clamp(x, -most, most), odd = c + shift;
+    const half_turns one = {c - (odd - shift), odd};
+    return one;
+}
+
+/* x, or -x if the last bit of `odd` is set */
+ROT_INLINE real signed_by(real odd, real x) {
+    real_bits of_odd, of_x;
+    memcpy(&of_odd, &odd, sizeof odd);
+    memcpy(&of_x, &x, sizeof x);
+    of_x ^= of_odd << (8 * sizeof x - 1);
+    memcpy(&x, &of_x, sizeof x);
+    return x;
 }
 
 /* (cos c, sin c), |c| <= pi */

@@ -5,7 +5,8 @@
  *   bilinear      a = (1 + z/2) / (1 - z/2)      gain = sigma / (1 - z/2)        trapezoidal rule
  *   first_order   a = e^z                        gain = sigma
  *
- * e^z - 1 is accurate near zero. Angles are in double, and reduced to half a turn. Gradients are dL/dRe + i dL/dIm. */
+ * e^z - 1 is accurate near zero. Angles are counted in half turns. Loops over lanes vectorise. Gradients are
+ * dL/dRe + i dL/dIm. */
 #ifndef ROT_SAMPLED_H
 #define ROT_SAMPLED_H
 
@@ -13,10 +14,11 @@
 #include "rotation.h"
 #include "steps.h"
 
-/* `inverse` is 1 / lambda, zero for lambda = 0, where the gain is sigma: `still` is then 1, else 0. */
+/* `inverse` is 1 / lambda, zero for lambda = 0, where the gain is sigma: `still` is then `step`, else 0. An interval of
+ * 1 is the time `step`; the logarithm of the transition is then `decay`, and its angle `turns` half turns. */
 typedef struct {
     cplx lam, inverse;
-    real still;
+    real still, step, decay, turns;
 } sampled_lane;
 
 typedef struct {
@@ -33,20 +35,25 @@ ROT_INLINE cplx cplx_scaled(real s, cplx z) {
     return r;
 }
 ROT_INLINE cplx cplx_product(cplx a, cplx b) {
-    const cplx zero = {0, 0};
-    return cplx_fma(a, b, zero);
+    const cplx r = {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+    return r;
 }
 /* conj(a) b */
 ROT_INLINE cplx cplx_conj_product(cplx a, cplx b) {
-    const cplx zero = {0, 0};
-    return cplx_fma_conj(a, b, zero);
+    const cplx r = {a.re * b.re + a.im * b.im, a.re * b.im - a.im * b.re};
+    return r;
 }
 
-ROT_INLINE sampled_lane sampled_lane_of(cplx lam) {
+ROT_INLINE sampled_lane sampled_lane_of(cplx lam, real step) {
     const double re = (double)lam.re, im = (double)lam.im, larger = re * re > im * im ? re : im;
     const bool still = larger == 0;
     const double u = still ? 0 : re / larger, v = still ? 0 : im / larger, norm = still ? 1 : (u * u + v * v) * larger;
-    const sampled_lane one = {lam, {(real)(u / norm), (real)(-v / norm)}, still ? (real)1 : (real)0};
+    const sampled_lane one = {lam,
+                              {(real)(u / norm), (real)(-v / norm)},
+                              still ? step : (real)0,
+                              step,
+                              (real)(re * (double)step),
+                              (real)(im * (double)step / ROT_PI)};
     return one;
 }
 
@@ -58,23 +65,24 @@ ROT_INLINE cplx sampled_implicit(cplx z) {
     return w;
 }
 
-ROT_ALWAYS_INLINE sampled_terms sampled_terms_of(const int method, sampled_lane k, double sigma) {
-    const real s = (real)sigma;
+ROT_ALWAYS_INLINE sampled_terms sampled_terms_of(const int method, sampled_lane k, real dt) {
+    const real s = k.step * dt;
     sampled_terms t;
     if (method == SAMPLING_BILINEAR) {
         const cplx z = cplx_scaled(s, k.lam), more = {1 + z.re / 2, z.im / 2}, w = sampled_implicit(z);
         t.a = cplx_product(more, w), t.gain = cplx_scaled(s, w);
         return t;
     }
-    const exp_parts e = vmath_parts((real)((double)k.lam.re * sigma));
-    const cplx half = half_unit_of((real)within_half_turn((double)k.lam.im * sigma));
-    const real grown = 2 * (e.half * e.p + (e.half - (real)0.5)), size = 2 * (e.half + e.half * e.p);
-    const real turned = -2 * half.im * half.im, im = size * (2 * half.im * half.re);
-    t.a.re = size + size * turned, t.a.im = im;
+    const exp_parts e = vmath_parts(k.decay * dt); /* e^z = size e^(ir), size = +-e^(Re z) */
+    const half_turns angle = half_turns_of(k.turns * dt);
+    const arc r = arc_of((real)ROT_PI * angle.rest);
+    const real half = signed_by(angle.odd, e.half), size = 2 * (half + half * e.p);
+    t.a.re = size + size * r.cos_less_one, t.a.im = size * r.sin;
     if (method == SAMPLING_ZOH) {
-        const cplx less_one = {grown + size * turned, im};
+        const real grown = 2 * (half * e.p + (half - (real)0.5));
+        const cplx less_one = {grown + size * r.cos_less_one, t.a.im};
         t.gain = cplx_product(less_one, k.inverse);
-        t.gain.re += k.still * s;
+        t.gain.re += k.still * dt;
     } else {
         t.gain.re = s, t.gain.im = 0;
     }
@@ -93,9 +101,9 @@ ROT_ALWAYS_INLINE cplx sampled_slope(cplx z) {
 }
 
 /* From the terms of the forward step and the gradients of a and gain. */
-ROT_ALWAYS_INLINE sampled_adjoints sampled_adjoint(const int method, sampled_lane k, double sigma, sampled_terms t,
-                                                   cplx da, cplx dgain) {
-    const real s = (real)sigma;
+ROT_ALWAYS_INLINE sampled_adjoints sampled_adjoint(const int method, sampled_lane k, real dt, sampled_terms t, cplx da,
+                                                   cplx dgain) {
+    const real s = k.step * dt;
     const cplx z = cplx_scaled(s, k.lam);
     cplx dz, through_a, slope; /* dz: of a; through_a = s dz; slope: of the gain, by lambda */
     sampled_adjoints r;

@@ -36,6 +36,7 @@ from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.tasks import TASKS, Released, describe
+from rotrnn.tasks.arrays import Arrays
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
@@ -330,8 +331,21 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
     return read_folder(folder), folder
 
 
+def _check_intervals(args: argparse.Namespace) -> None:
+    """Warns if a run's samples are at uneven times, which files for other programs do not know."""
+    run = Run(Path(args.model))
+    task = run.load_recipe(trust=args.trust).task if run.recipe.is_file() else None
+    if isinstance(task, Arrays) and Path(task.path).is_file() and task.read().dt is not None:
+        warnings.warn(
+            f"{task.path} has intervals dt: ONNX and the C library read samples as evenly spaced; "
+            "streams in Python take push(..., dt=...)",
+            stacklevel=2,
+        )
+
+
 def _export(args: argparse.Namespace) -> None:
     (model, params), _ = _model(args)
+    _check_intervals(args)
     if args.out.suffix == ".onnx":
         model.save_onnx(args.out, params, lengths=args.lengths, state=args.state)
     elif args.lengths or args.state:

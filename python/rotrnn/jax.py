@@ -47,13 +47,13 @@ def function(
 ) -> Callable[..., Any]:
     """Returns a layer, block, stack or model as a function for JAX.
 
-        f(params, x, state=None, *, lengths=None, cu_seqlens=None, reset=None, seed=0, step=0)
+        f(params, x, state=None, *, lengths=None, cu_seqlens=None, reset=None, dt=None, seed=0, step=0)
 
     It returns y, or a tuple of y and the other results requested here. `params` is a nested dict of arrays, as from
     ``module.init``, and `state` the state before x. `lengths`, and in training mode `seed` and `step`, are as in
     `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, or `reset`,
     where rows of a batch are cut, is a NumPy array, since shapes follow from it: the sequences run as a padded batch as
-    long as the longest.
+    long as the longest. `dt` (B, T), intervals between samples at uneven times, may be traced; it has no gradient.
 
     Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
     mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
@@ -113,6 +113,7 @@ def function(
         lengths: Any = None,
         cu_seqlens: Any = None,
         reset: Any = None,
+        dt: Any = None,
         seed: Any = 0,
         step: Any = 0,
     ) -> Any:
@@ -121,8 +122,9 @@ def function(
             packed = adapter.as_batch(x, cu_seqlens, reset, lengths)
             if packed.origins is not None:
                 state = tree_map(lambda leaf: adapter.spread(leaf, packed.origins, len(x)), state)
+            dt = adapter.of_rows(dt, x.shape[:2], packed.rows)
             x, lengths = x.reshape(-1, *x.shape[2:])[packed.rows], packed.lengths.astype(np.int32)
-        given = adapter.arguments(params, x, state, lengths, (seed, step) if train else None)
+        given = adapter.arguments(params, x, state, lengths, dt, (seed, step) if train else None)
         y, after, buffers = compiled(given)
         if packed is not None and stepwise(module):
             y = y.reshape(-1, *y.shape[2:])[packed.back]
@@ -155,6 +157,7 @@ class _Given(NamedTuple):
     state: list[Any]
     """The leaves of the state before x, or nothing."""
     lengths: Any
+    dt: Any
     key: Any
     """Seed and step, in training."""
 
@@ -178,7 +181,7 @@ class _Adapter:
         self.title = f"rotrnn.jax: {type(module).__name__}"
         self.buffers = [name for name in self.call.names if name not in self.call.trained]
 
-    def arguments(self, params: Params, x: Any, state: State, lengths: Any, key: Any) -> _Given:
+    def arguments(self, params: Params, x: Any, state: State, lengths: Any, dt: Any, key: Any) -> _Given:
         """Returns the arrays of a call. Checks names and kinds, and that JAX will not round them in silence."""
         if not isinstance(params, dict):
             kind = type(params).__name__
@@ -186,8 +189,9 @@ class _Adapter:
         flat = dict(flatten(params))
         for name, value in [("x", x), *((f"params.{name}", value) for name, value in flat.items())]:
             self._check_array(name, value)
-        if lengths is not None:
-            self._check_array("lengths", lengths)
+        for name, value in (("lengths", lengths), ("dt", dt)):
+            if value is not None:
+                self._check_array(name, value)
         for name, value in zip(("seed", "step"), key or (), strict=False):
             if not hasattr(value, "dtype"):
                 Context(**{name: value})  # refuses what is no integer from 0
@@ -209,7 +213,7 @@ class _Adapter:
             leaves = tree_leaves(state)
             for leaf in leaves:
                 self._check_array("state", leaf)
-        return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, key)
+        return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, dt, key)
 
     def as_batch(self, x: Any, cu_seqlens: Any, reset: Any, lengths: Any) -> AsBatch:
         """Returns the segments of a batch as a batch."""
@@ -218,6 +222,15 @@ class _Adapter:
             if isinstance(value, jax.core.Tracer):
                 raise TypeError(f"{self.title}: {name} is traced, expected a NumPy array: shapes follow from it")
         return as_batch(self.title, self.module, x.shape, cu_seqlens, reset, lengths)
+
+    def of_rows(self, dt: Any, shape: tuple[int, ...], rows: Any) -> Any:
+        """Returns the intervals (B, T) of rows, if any, as intervals of the batch that the rows become."""
+        if dt is None:
+            return None
+        self._check_array("dt", dt)
+        if dt.shape != shape:
+            raise ValueError(f"{self.title}: dt has shape {dt.shape}, expected {shape}")
+        return dt.reshape(-1)[rows]
 
     def spread(self, leaf: Any, origins: Any, B: int) -> Any:
         """Returns a leaf (S, ...) of the state (B, ...) before rows with resets, zero where segments begin by one."""
@@ -267,7 +280,7 @@ class _Adapter:
     def inputs(self, given: _Given) -> Inputs:
         """Returns the inputs of a `Call`."""
         key = np.array([int(one) for one in given.key]) if self.train else None
-        return Inputs(given.x, given.params, given.state, given.lengths, key, self.after, "cpu")
+        return Inputs(given.x, given.params, given.state, given.lengths, given.dt, key, self.after, "cpu")
 
     def sorted(self, outputs: Sequence[Any]) -> _Made:
         """Returns outputs of a `Call`, or their forms, by name."""
@@ -323,7 +336,7 @@ class _Adapter:
             grads = self._call_backward(given, y, held, _dense(cotangents.y), dstate)
             found = dict(zip(self.call.trained, grads.dparams, strict=True))
             dparams = [found.get(name) for name in self.call.names]
-            return (_Given(grads.dx, dparams, grads.dstate, None, None),)
+            return (_Given(grads.dx, dparams, grads.dstate, None, None, None),)
 
         run = jax.custom_vjp(alone)
         run.defvjp(forward, backward, symbolic_zeros=True)

@@ -1,4 +1,4 @@
-"""Rows of systems in continuous time at uneven times: the op, and the layers with `Context.dt`."""
+"""Rows of systems in continuous time at uneven times: the ops, and the layers with `Context.dt`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cases.table import Arrays, Case, beside, normal, padding, scan_loop
 from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.s4d import S4D
 from rotrnn.nn.layers.s5 import S5
-from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
+from rotrnn.ops.sampled import sampled_bank, sampled_bank_backward, sampled_scan, sampled_scan_backward
 
 
 def discretised_at(method: str, lam: Any, size: Any) -> tuple[Any, Any]:
@@ -60,6 +60,60 @@ def sampled_case(B: int, T: int, N: int, method: str = "zoh", lengths: Any = Non
         terms=16 * (B * T + N + 4),  # exp(z) has an error of |z| roundings, |z| <= 11; dlam is summed over B and T
         linear=(("x", "h0"),),
         ragged=padding(lengths, "dt", "x", "out0"),
+        lengths=lengths,
+    )
+
+
+def bank_at(
+    lam: Any, c: Any, skip: Any, step: Any, u: Any, h0: Any, dt: Any, method: str = "zoh", lengths: Any = None
+) -> tuple[Any, Any]:
+    """Channel after channel; (y, hT)."""
+    y, ends = skip * u, []
+    for d in range(u.shape[2]):
+        inputs = np.repeat(u[:, :, d : d + 1], len(lam[d]), 2)
+        h, hT = sampled_loop(lam[d], np.full(len(lam[d]), step[d]), dt, inputs, h0[:, d], method, lengths)
+        y[:, :, d] += (h @ c[d]).real
+        ends.append(hT)
+    for b, steps in enumerate(lengths or ()):
+        y[b, steps:] = 0
+    return y, np.stack(ends, 1) if ends else h0
+
+
+def sampled_bank_case(B: int, T: int, D: int, N: int, method: str = "zoh", lengths: Any = None) -> Case:
+    """Eigenvalues and intervals as in `sampled_case`. Intervals have no gradient; beyond `lengths` they are NaN."""
+    of_lanes = sampled_case(B, T, D * N, method)
+    intervals = of_lanes.make(np.random.default_rng(5))["dt"]
+    for b, steps in enumerate(lengths or ()):
+        intervals[b, steps:] = np.nan
+
+    def at(args: Arrays) -> Any:
+        return beside(intervals.astype(args["u"].dtype), args["u"])
+
+    def make(rng: np.random.Generator) -> Arrays:
+        return {
+            "lam": of_lanes.make(rng)["lam"].reshape(D, N),
+            "c": normal(rng, (D, N), True),
+            "skip": normal(rng, (D,)),
+            "step": np.geomspace(0.5, 0.02, D),
+            "u": normal(rng, (B, T, D)),
+            "h0": normal(rng, (B, D, N), True),
+        }
+
+    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
+        system = [args[name] for name in ("lam", "c", "skip", "step")]
+        saved = sampled_bank(**args, dt=at(args), method=method, lengths=lengths)[2]
+        grads = sampled_bank_backward(doutputs[0], *system, saved, doutputs[1], method=method)
+        return {name: getattr(grads, f"d{name}") for name in args}
+
+    return Case(
+        f"sampled_bank {method}{' ragged' * (lengths is not None)} {B}x{T}x{D} by {N}",
+        make,
+        lambda args: sampled_bank(**args, dt=at(args), method=method, lengths=lengths)[:2],
+        backward,
+        lambda args: bank_at(**args, dt=np.nan_to_num(intervals), method=method, lengths=lengths),
+        terms=16 * (B * T + N + 4),  # as of `sampled_case`, and a sum over N states
+        linear=(("u", "h0"), ("c", "skip")),
+        ragged=padding(lengths, "u", "out0"),
         lengths=lengths,
     )
 
@@ -145,7 +199,14 @@ OPS = [
     sampled_case(0, 3, 2),
     sampled_case(3, 9, 7, "zoh", (9, 0, 4)),
     sampled_case(3, 9, 7, "bilinear", (9, 0, 4)),
-    sampled_case(2, 31, 131, "zoh", (31, 17)),  # more than two strips of lanes
+    sampled_case(2, 31, 131, "zoh", (31, 17)),  # more than four strips of lanes
+    *(sampled_bank_case(2, 13, 3, 5, method) for method in ("zoh", "bilinear", "first_order")),
+    *(sampled_bank_case(*shape) for shape in ((1, 1, 1, 1), (2, 0, 3, 2), (0, 4, 3, 2), (2, 4, 0, 2), (2, 4, 3, 0))),
+    sampled_bank_case(3, 33, 35, 2, "zoh", (33, 0, 32)),  # more than one tile and one strip of channels
+    sampled_bank_case(3, 9, 18, 2, "bilinear", (9, 0, 4)),
     *(case_at(row) for row in ROWS),
 ]
-OPS_LARGE = [sampled_case(3, 130, 150, "zoh", (130, 0, 77))]
+OPS_LARGE = [
+    sampled_case(3, 130, 150, "zoh", (130, 0, 77)),
+    sampled_bank_case(18, 70, 40, 7, "zoh", tuple(range(53, 71))),  # more sequences than slots of partial sums
+]

@@ -30,7 +30,7 @@ from cases.ops import (
 from cases.orthogonal import orthogonal_case
 from cases.pd_ssm import permuted_case
 from cases.rnn import attention_case, lstm_case, rnn_case, rotary_case
-from cases.sampled import sampled_case
+from cases.sampled import sampled_bank_case, sampled_case
 from cases.selective import selective_case
 from cases.slstm import slstm_case
 from cases.ssd import ssd_case
@@ -65,6 +65,7 @@ TIMED: list[Case] = [
     conv_case(B, T, D, 4),
     oscillator_case(B, T, D),
     sampled_case(B, T, D),
+    sampled_bank_case(B, T, D, 32),
     permuted_case(B, T, 32, 6),
     history_case(B, T, D, 64, 64),
     linear_layer_case(B, T, D, D, 1),

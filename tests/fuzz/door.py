@@ -81,6 +81,7 @@ FUNCTIONS |= {
     "SSD_CHUNK": _cpu.SSD_CHUNK,
     "DELTA_TILE": _cpu.DELTA_TILE,
     "DPLR_TILE": _cpu.DPLR_TILE,
+    "SAMPLED_TILE": _cpu.SAMPLED_TILE,
 }
 
 

@@ -13,9 +13,12 @@ import scipy.linalg
 
 import rotrnn
 from cases.table import normal
+from rotrnn.cli import main
+from rotrnn.estimators import SequenceClassifier, SequenceRegressor
 from rotrnn.nn.layer import Context, Recurrent, astype
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
+from rotrnn.tasks import describe
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
@@ -145,22 +148,6 @@ def test_padding_packed_rows_and_resets_are_the_sequences(layer: Recurrent) -> N
     close(dx, np.concatenate([one[0] for one in each], 1))
     for name in params:
         close(dparams[name], sum(one[1][name] for one in each), name, 4000)
-
-
-def test_channels_run_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4D computes states for some channels at once, whose number does not matter."""
-    layer = rotrnn.S4D(5, 8)
-    params, x, dt, state, rng = drawn(layer)
-    dy = normal(rng, x.shape)
-    found = []
-    for most in (1, 2 * 11 * 4 * 2, 2**20):
-        monkeypatch.setattr("rotrnn.nn.layers.s4d.MOST_STATES", most)
-        y, saved = layer.forward(params, x, Context(dt=dt), state)
-        dx, dparams, dstate = layer.backward(params, saved, dy, state)
-        found.append([y, saved.state, dx, *dparams.values(), dstate])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
 
 
 # ---- refusals ----
@@ -320,7 +307,7 @@ def test_an_oscillator_is_found_from_irregular_samples() -> None:
     assert left_without > 100 * left, left_without
 
 
-def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
+def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The task "arrays" reads intervals, for sequences of any lengths; padded and packed, training takes the same
     steps, and the scores are those of the model on the intervals."""
     u, dt, y, _ = oscillations(np.random.default_rng(4), 30, 12)
@@ -342,6 +329,9 @@ def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
         recipe = Recipe(task, settings, layer, rotrnn.AdamW(lr=1e-2), training)
         scores.append(train(recipe, tmp_path / f"packed {packed}", progress=False)["test"]["best"]["skill"])
     assert abs(scores[0] - scores[1]) < 1e-9
+    assert "samples at uneven times: intervals dt from" in describe(loaded)
+    assert main(["export", str(tmp_path / "packed False"), "--out", str(tmp_path / "m.safetensors")]) == 0
+    assert f"warning: {path} has intervals dt: ONNX and the C library read" in capsys.readouterr().err
     model = recipe.build(loaded)
     params = model.init(np.random.default_rng(0))
     of = {"batch": 4, "dtype": "float64"}
@@ -349,6 +339,39 @@ def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path) -> None:
     assert abs(padded["skill"] - row["skill"]) < 1e-9
     ones = replace(loaded.val, data=replace(loaded.val.data, dt=np.ones(len(loaded.val.data.values))))  # type: ignore
     assert evaluate(model, params, loaded, ones, **of)["skill"] != padded["skill"]
+
+
+def test_estimators_take_intervals() -> None:
+    """Predictions are those of the fitted model on the intervals; a sequence of weight 0 is left out with its own."""
+    u, dt, y, _ = oscillations(np.random.default_rng(6), 24, 9)
+    lengths = np.random.default_rng(7).integers(5, 10, 24)
+    x, times = ([one[b, :n] for b, n in enumerate(lengths)] for one in (u, dt))
+    last = y[np.arange(24), lengths - 1, 0]
+    settings: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
+    fitted = SequenceRegressor("s5", **settings).fit(x, last, dt=times)
+    params, found = astype(fitted.params_, np.float64), fitted.predict(x, dt=times)
+    for own, interval, value in zip(x, times, found, strict=True):
+        expected, _ = fitted.model_.forward(params, own[None], Context(dt=interval[None]))
+        np.testing.assert_allclose(value, expected[0, 0], rtol=1e-5, atol=1e-5)  # params_ are float32
+    assert not np.allclose(found, fitted.predict(x, dt=[np.ones_like(one) for one in times]), rtol=1e-3)
+    assert fitted.score(x, last, dt=times) == fitted.score(x, last, np.ones(24), dt=times)
+    weighted = SequenceRegressor("s5", **settings).fit(x, last, np.arange(24) < 16, dt=times)
+    alone = SequenceRegressor("s5", **settings).fit(x[:16], last[:16], dt=times[:16])
+    np.testing.assert_array_equal(weighted.predict(x, dt=times), alone.predict(x, dt=times))
+    classes = SequenceClassifier("s4d", **settings).fit(u, last > 0, dt=dt)
+    np.testing.assert_allclose(np.exp(classes.predict_log_proba(u, dt)), classes.predict_proba(u, dt=dt))
+    with pytest.raises(ValueError, match=r"SequenceRegressor.predict: dt is None, expected intervals, as fit had"):
+        fitted.predict(x)
+    with pytest.raises(ValueError, match=r"SequenceRegressor.score: dt\[1\] has shape \(4,\), expected"):
+        fitted.score(x, last, dt=[times[0], times[1][:4], *times[2:]])
+    with pytest.raises(ValueError, match=r"SequenceRegressor.fit: dt has intervals of 23 sequences, expected 24"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=times[1:])
+    with pytest.raises(ValueError, match=r"SequenceRegressor.fit: dt, sequence 0, step 0: got -\d"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=[-1 - one for one in times])
+    with pytest.raises(TypeError, match=r"SequenceRegressor.fit: dt is a float, expected an array, or a list"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=1.0)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match=r"got dt, which LRU does not support"):
+        SequenceRegressor("lru", **settings).fit(x, last, dt=times)
 
 
 @pytest.mark.parametrize(

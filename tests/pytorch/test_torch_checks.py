@@ -59,7 +59,17 @@ def given(name: str, train: bool) -> tuple[Any, ...]:
     key = torch.tensor([3, 4]) if train else None
     params = [tensors[name] for name in call.names]
     lengths = torch.full_like(lengths_of(core), T)
-    return x.requires_grad_(x.is_floating_point()), params, [], lengths, key, call.form is not None, True, net._text
+    return (
+        x.requires_grad_(x.is_floating_point()),
+        params,
+        [],
+        lengths,
+        None,
+        key,
+        call.form is not None,
+        True,
+        net._text,
+    )
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
@@ -67,6 +77,12 @@ def given(name: str, train: bool) -> tuple[Any, ...]:
 def test_opcheck(name: str, train: bool) -> None:
     """Schema, autograd's registration, fake tensors, and tracing with sizes held open."""
     torch.library.opcheck(ops.forward, given(name, train))
+
+
+@pytest.mark.parametrize("name", ["s4d", "s5"])
+def test_opcheck_with_intervals(name: str) -> None:
+    x, params, state, lengths, _, *rest = given(name, False)
+    torch.library.opcheck(ops.forward, (x, params, state, lengths, torch.rand(B, T), *rest))
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -137,7 +153,7 @@ def test_the_sizes_of_outputs_follow_from_open_numbers(name: str, free: tuple[bo
         sizes = list(x.shape)
         sizes[0], sizes[call.time_axis] = batch, steps
         after = call.form is not None
-        return Inputs(Shape(tuple(sizes), DTYPES[x.dtype]), params, (), None, None, after, "cpu")
+        return Inputs(Shape(tuple(sizes), DTYPES[x.dtype]), params, (), None, None, None, after, "cpu")
 
     found = call.open_plan(forms(4, 0), *free)
     assert found is not None

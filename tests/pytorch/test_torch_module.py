@@ -411,6 +411,43 @@ def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
     torch.testing.assert_close(later[:, :4], net(x[:, :4], state=parts[0][1]))
 
 
+@pytest.mark.parametrize("layer", [rotrnn.S4D(D, 4), rotrnn.S5(D, 4)], ids=["s4d", "s5"])
+def test_intervals_are_those_of_the_context(layer: Any) -> None:
+    """Outputs, states and gradients have the bits of the layer's forward and backward; a packed row has the results of
+    its sequences."""
+    net = rotrnn.torch.Module(layer).double()
+    x, dt = torch.randn(2, 7, D, dtype=torch.float64, requires_grad=True), torch.rand(2, 7, dtype=torch.float64) + 0.1
+    y, state = net(x, [7, 4], dt=dt, return_state=True)
+    weights = torch.randn_like(y)
+    found = torch.autograd.grad((weights * y).sum(), [x, *net.parameters()])
+    ctx = rotrnn.Context(np.array([7, 4]), dt=dt.numpy())
+    expected, saved = layer.forward(net.params(), x.detach().numpy(), ctx)
+    dx, dparams, _ = layer.backward(net.params(), saved, weights.numpy())
+    for got, wanted in zip(
+        [y, state, *found], [expected, saved.state, dx, *dict(flatten(dparams)).values()], strict=True
+    ):
+        np.testing.assert_array_equal(got.detach().numpy(), wanted)
+    row, times = (torch.cat([one[0], one[1, :4]])[None] for one in (x, dt))
+    torch.testing.assert_close(net(row, cu_seqlens=[0, 7, 11], dt=times)[0], torch.cat([y[0], y[1, :4]]))
+    assert not torch.allclose(y, net(x, [7, 4]))
+
+
+def test_intervals_that_are_refused() -> None:
+    net, x, dt = rotrnn.torch.S5(D, d_state=4), torch.randn(2, 7, D), torch.ones(2, 7)
+    with pytest.raises(NotImplementedError, match=r"LRU.forward: got dt, which LRU does not support"):
+        rotrnn.torch.LRU(D, d_state=4)(x, dt=dt)
+    with pytest.raises(NotImplementedError, match=r"S5.forward: dt requires a gradient"):
+        net(x, dt=dt.clone().requires_grad_())
+    with pytest.raises(TypeError, match=r"S5.forward: dt is a list, expected a torch.Tensor"):
+        net(x, dt=[[1.0] * 7] * 2)
+    for more in ({}, {"cu_seqlens": [0, 3, 7]}):
+        with pytest.raises(ValueError, match=r"S5.forward: dt has shape \(\d, 6\), expected \("):
+            net(x[: 2 - len(more)], dt=dt[: 2 - len(more), :6], **more)
+    nested = torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged)
+    with pytest.raises(NotImplementedError, match=r"S5.forward: got dt with a nested tensor"):
+        net(nested, dt=dt)
+
+
 def test_errors_of_a_packed_row_are_in_its_words() -> None:
     """S sequences, and the shape that was given, though the row runs as a batch."""
     net, x, bounds = rotrnn.torch.LRU(4, d_state=3), torch.randn(1, 9, 4), [0, 3, 5, 9]

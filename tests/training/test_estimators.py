@@ -158,7 +158,7 @@ def test_quantiles_do_not_cross() -> None:
     levels = tuple(np.linspace(0.3, 0.7, 9).tolist())
     x, y = noise(200), np.random.default_rng(1).standard_normal(200)
     one = SequenceRegressor(objective="quantile", quantiles=levels, **SMALL | {"epochs": 1}).fit(x, y)
-    own, found = one._outputs("predict", x), one.predict_quantiles(x)
+    own, found = one._outputs("predict", x, None), one.predict_quantiles(x)
     assert (np.diff(own) < 0).any()
     assert (np.diff(found) >= 0).all()
     np.testing.assert_array_equal(np.sort(own), found)

@@ -625,6 +625,30 @@ def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
         traced(bounds)
 
 
+@pytest.mark.parametrize("name", ["s4d", "s5"])
+def test_intervals_are_those_of_the_context(name: str) -> None:
+    """Outputs and gradients have the bits of forward and backward, also where intervals are traced; a packed row has
+    the results of its sequences."""
+    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    f = rotrnn.jax.function(layer)
+    params, x = layer.init(rng), rng.standard_normal((2, 6, D)).astype(np.float32)
+    dt = rng.exponential(size=(2, 6)).astype(np.float32)
+    expected, saved = layer.forward(params, x, Context(dt=dt))
+    np.testing.assert_array_equal(jax.jit(lambda dt: f(params, x, dt=dt))(dt), expected)
+    weights = rng.standard_normal(expected.shape).astype(np.float32)
+    grads = jax.grad(lambda p, x: (weights * f(p, x, dt=dt)).sum(), (0, 1))(params, x)
+    dx, dparams, _ = layer.backward(params, saved, weights)
+    np.testing.assert_array_equal(grads[1], dx)
+    for key, value in dparams.items():
+        np.testing.assert_array_equal(grads[0][key], value, err_msg=key)
+    row = f(params, x.reshape(1, 12, D), cu_seqlens=np.array([0, 6, 12]), dt=dt.reshape(1, 12))
+    np.testing.assert_allclose(row.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"dt has shape \(2, 6\), expected \(1, 12\)"):
+        f(params, x.reshape(1, 12, D), cu_seqlens=np.array([0, 6, 12]), dt=dt)
+    with pytest.raises(NotImplementedError, match=r"got dt, which LRU does not support"):
+        rotrnn.jax.function(LAYER)(PARAMS, X, dt=jax.numpy.ones(X.shape[:2]))
+
+
 @pytest.mark.parametrize("name", ["mamba2", "lru"])
 def test_rows_with_resets_have_the_results_of_forward(name: str) -> None:
     layer, rng = REGISTRY[name], np.random.default_rng(0)

@@ -254,8 +254,8 @@ class Estimator:
             try:
                 yield path
             except ValueError as error:
-                rename(error, f"{path}:", f"{call}:")
-                rename(error, "Series:", f"{call}:")
+                for place in (f"{path}:", "Series:", "save_arrays:"):
+                    rename(error, place, f"{call}:")
                 raise
             except (NonFinite, DeviceError, MemoryError) as error:
                 what, _, kept = str(error).rpartition("; ")
@@ -285,26 +285,30 @@ class Estimator:
         """Keeps the settings of this fit: what is fitted goes by them, whatever `set_params` changes later."""
         self._fitted = SimpleNamespace(**copy.deepcopy(self.get_params()))
 
-    def _outputs(self, call: str, x: X) -> Numbers:
+    def _outputs(self, call: str, x: X, dt: X | None = None) -> Numbers:
         """Returns the model's outputs for sequences, in float64: in float32 they would differ in their last digits with
         the number of sequences in a call."""
         self._check_fitted(call)
-        values, lengths = sequences(f"{type(self).__name__}.{call}", x)
+        where = f"{type(self).__name__}.{call}"
+        values, lengths = sequences(where, x)
         if values.shape[1] != self.n_features_in_:
             expected = f"is expecting {self.n_features_in_} features as input"
             one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
-        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64))
+        if dt is None and self._timed:
+            raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
+        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
-        return np.concatenate([logits_of(self.model_, self._params, split.batch(one, np.float64)) for one in rows])
+        batches = ((split.batch(one, np.float64), split.intervals(one)) for one in rows)
+        return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
 
     def _begin(
-        self, x: X, y: Any, sample_weight: Any, *, numbers: bool
-    ) -> tuple[Numbers, Index, Numbers, Numbers | None]:
-        """Checks the settings, and returns `sequences`, the targets (`targets_of`) and the weights, without the
-        sequences of weight 0; weights that are all the same are None. What is wrong with x is said before what is with
-        y."""
+        self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool
+    ) -> tuple[Numbers, Index, Numbers, Numbers | None, Numbers | None]:
+        """Checks the settings, and returns `sequences`, the targets (`targets_of`), the weights and the `intervals`,
+        without the sequences of weight 0; weights that are all the same are None. What is wrong with x is said before
+        what is with y."""
         args = Boundary(f"{type(self).__name__}.fit")
         self._check(args)
         values, lengths = sequences(args.op, x)
@@ -314,12 +318,13 @@ class Estimator:
         check_span(f"{args.op}: X", values)
         if numbers:
             check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
-        weights = shares_of(args.op, sample_weight, len(lengths))
+        weights, times = shares_of(args.op, sample_weight, len(lengths)), intervals(args.op, dt, lengths)
         if weights is not None:
             there = weights > 0
-            values, lengths = values[np.repeat(there, lengths)], lengths[there]
+            of_steps = np.repeat(there, lengths)
+            values, times, lengths = values[of_steps], None if times is None else times[of_steps], lengths[there]
             labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
-        return values, lengths, labels, weights
+        return values, lengths, labels, weights, times
 
     def _fit(
         self,
@@ -329,15 +334,17 @@ class Estimator:
         kind: str,
         scale: bool,
         weights: Numbers | None,
+        times: Numbers | None,
         class_weights: Any = None,
         **model: Any,
     ) -> None:
-        """Fits sequences and labels that are checked, with positive weights."""
-        self.n_features_in_ = values.shape[1]
+        """Fits sequences and labels that are checked, with positive weights, and intervals of the steps if any."""
+        self.n_features_in_, self._timed = values.shape[1], times is not None
         held = self._share(len(lengths))
         with self._place() as path:
             starts = np.cumsum(lengths)[:-1]
-            save_arrays(path, np.split(values, starts), labels, weights=weights)
+            dt = None if times is None else np.split(times, starts)
+            save_arrays(path, np.split(values, starts), labels, weights=weights, dt=dt)
             task = Arrays(
                 str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
                 stratified=kind == "classification",
@@ -436,6 +443,22 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
         raise ValueError(f"{call}: Input X contains {what}: {at}")
     check_range(f"{call}: X", values)
     return values, lengths
+
+
+def intervals(call: str, dt: X | None, lengths: Index) -> Numbers | None:
+    """Returns the intervals of sequences one after the other, (steps,) float64, from an array (n, T) or a list of
+    arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, or have other shapes."""
+    if dt is None:
+        return None
+    if isinstance(dt, str) or not (hasattr(dt, "__array__") or isinstance(dt, Sequence)):
+        raise TypeError(f"{call}: dt is {an(type(dt).__name__)}, expected an array, or a list of arrays")
+    rows = [on_host(call, f"dt[{i}]", one) for i, one in enumerate(dt)]  # type: ignore[arg-type]  # or an array
+    if len(rows) != len(lengths):
+        raise ValueError(f"{call}: dt has intervals of {len(rows)} sequences, expected {len(lengths)}")
+    for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+        if row.shape != (length,):
+            raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
+    return _numbers(call, "dt", np.concatenate(rows))
 
 
 def _numbers(call: str, name: str, array: Numbers) -> Numbers:

@@ -63,15 +63,17 @@ class SequenceClassifier(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> Self:
         """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone.
 
         `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales, a "balanced"
         `class_weight` and the scores on what is held out: weight 2 counts as two sequences, and a sequence of weight 0
-        is left out. Only ratios matter.
+        is left out. Only ratios matter. `dt`, for samples at uneven times and the layers "s5" and "s4d", has the
+        interval before each step (`rotrnn.Context`), (n, time) or a list of n arrays (time_i,); calls after fit then
+        take it, too.
         """
         call = f"{type(self).__name__}.fit"
-        values, lengths, labels, weights = self._begin(x, y, sample_weight, numbers=False)
+        values, lengths, labels, weights, times = self._begin(x, y, sample_weight, dt, numbers=False)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         self._several = labels.ndim == 2
@@ -91,7 +93,7 @@ class SequenceClassifier(Estimator):
                 raise ValueError(f"{call}: y has 1 class{left}, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
         of_classes = self._weights(call, labels)
-        self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, of_classes)
+        self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, times, of_classes)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -120,32 +122,32 @@ class SequenceClassifier(Estimator):
             raise ValueError(f"{call}: class_weight has {unknown[0]!r}, expected one of {self.classes_.tolist()}")
         return tuple(float(given.get(one, 1.0)) for one in self.classes_.tolist())
 
-    def predict_log_proba(self, x: X) -> Numbers:
+    def predict_log_proba(self, x: X, dt: X | None = None) -> Numbers:
         """Returns the logarithms of `predict_proba`."""
-        return self._log_proba("predict_log_proba", x)
+        return self._log_proba("predict_log_proba", x, dt)
 
-    def _log_proba(self, call: str, x: X) -> Numbers:
-        z = self._outputs(call, x)
+    def _log_proba(self, call: str, x: X, dt: X | None) -> Numbers:
+        z = self._outputs(call, x, dt)
         if self._several:
             return -np.logaddexp(0, -z)
         z -= z.max(1, keepdims=True)
         return np.asarray(z - np.log(np.exp(z).sum(1, keepdims=True)))
 
-    def predict_proba(self, x: X) -> Numbers:
+    def predict_proba(self, x: X, dt: X | None = None) -> Numbers:
         """Returns probabilities (n, C) of the classes; for several labels (n, K), of the ones."""
-        return np.asarray(np.exp(self._log_proba("predict_proba", x)))
+        return np.asarray(np.exp(self._log_proba("predict_proba", x, dt)))
 
-    def predict(self, x: X) -> Numbers:
+    def predict(self, x: X, dt: X | None = None) -> Numbers:
         """Returns the most probable class (n,) of each sequence; for several labels (n, K) of 0 and 1."""
-        return self._predict("predict", x)
+        return self._predict("predict", x, dt)
 
-    def _predict(self, call: str, x: X) -> Numbers:
-        z = self._outputs(call, x)
+    def _predict(self, call: str, x: X, dt: X | None) -> Numbers:
+        z = self._outputs(call, x, dt)
         return (z > 0).astype(np.int64) if self._several else np.asarray(self.classes_[z.argmax(1)])
 
-    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> float:
         """Returns the share of sequences of which every label is right, by the weights (n,) of sequences if given."""
-        call, found = f"{type(self).__name__}.score", self._predict("score", x)
+        call, found = f"{type(self).__name__}.score", self._predict("score", x, dt)
         right = found == truth_of(call, y, found, numbers=False)
         return float(
             np.average(right.all(1) if self._several else right, weights=shares_of(call, sample_weight, len(found)))
@@ -200,16 +202,17 @@ class SequenceRegressor(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> Self:
+    def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> Self:
         """Fits to sequences and their targets. ValueError if they are of another form.
 
         `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales and the skill on what
-        is held out: weight 2 counts as two sequences, and a sequence of weight 0 is left out. Only ratios matter.
+        is held out: weight 2 counts as two sequences, and a sequence of weight 0 is left out. Only ratios matter. `dt`
+        as of `SequenceClassifier.fit`.
         """
-        values, lengths, targets, weights = self._begin(x, y, sample_weight, numbers=True)
+        values, lengths, targets, weights, times = self._begin(x, y, sample_weight, dt, numbers=True)
         self._flat = targets.ndim == 1
         objective = {"objective": self.objective, "quantiles": self.quantiles}
-        self._fit(values, lengths, targets, "regression", self.scale, weights, **objective)
+        self._fit(values, lengths, targets, "regression", self.scale, weights, times, **objective)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -217,32 +220,32 @@ class SequenceRegressor(Estimator):
         args.flag("scale", self.scale)
         check_regression(args, self.objective, self.quantiles)
 
-    def predict_quantiles(self, x: X) -> Numbers:
+    def predict_quantiles(self, x: X, dt: X | None = None) -> Numbers:
         """Returns predictions (n, K, Q), or (n, Q) after targets (n,), for each of the Q quantiles, in order.
         ValueError with another objective."""
         self._check_fitted("predict_quantiles")
         if not self._fitted.quantiles:
             where = f"{type(self).__name__}.predict_quantiles: objective is {self._fitted.objective!r}"
             raise ValueError(f"{where}, expected a fit with objective 'quantile'")
-        return self._quantiles("predict_quantiles", x)
+        return self._quantiles("predict_quantiles", x, dt)
 
-    def _quantiles(self, call: str, x: X) -> Numbers:
-        found = self._outputs(call, x)
+    def _quantiles(self, call: str, x: X, dt: X | None) -> Numbers:
+        found = self._outputs(call, x, dt)
         found = rearranged(found.reshape(len(found), -1, len(self._fitted.quantiles or ()) or 1))
         return found[:, 0] if self._flat else found
 
-    def predict(self, x: X) -> Numbers:
+    def predict(self, x: X, dt: X | None = None) -> Numbers:
         """Returns predictions (n, K), or (n,) after targets (n,); of several quantiles, the one nearest to the
         median, the first of two as near."""
-        return self._predict("predict", x)
+        return self._predict("predict", x, dt)
 
-    def _predict(self, call: str, x: X) -> Numbers:
-        return np.asarray(self._quantiles(call, x)[..., middle(self._fitted.quantiles)])
+    def _predict(self, call: str, x: X, dt: X | None) -> Numbers:
+        return np.asarray(self._quantiles(call, x, dt)[..., middle(self._fitted.quantiles)])
 
-    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> float:
         """Returns the coefficient of determination R^2, the mean over the targets, by the weights (n,) of sequences if
         given. Of a target that is constant it is 1 if all predictions are right, else 0, as in scikit-learn."""
-        call, found = f"{type(self).__name__}.score", self._predict("score", x)
+        call, found = f"{type(self).__name__}.score", self._predict("score", x, dt)
         targets = truth_of(call, y, found, numbers=True)
         weights = shares_of(call, sample_weight, len(found))
         error = np.average((targets - found) ** 2, 0, weights)

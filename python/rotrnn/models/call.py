@@ -48,6 +48,8 @@ class Inputs(NamedTuple):
     state: Sequence[Any]
     """The leaves of the state before x, or nothing."""
     lengths: Any
+    dt: Any
+    """Intervals (B, T) between samples at uneven times, or None; they have no gradient."""
     key: Any
     """Seed and step of random numbers, (2,) int64, in training; None in evaluation."""
     after: bool
@@ -57,10 +59,9 @@ class Inputs(NamedTuple):
 
     def map(self, function: Callable[[Any], Any]) -> Inputs:
         """Returns these inputs with a function of each array in its place."""
-        lengths = None if self.lengths is None else function(self.lengths)
-        key = None if self.key is None else function(self.key)
+        lengths, dt, key = (None if one is None else function(one) for one in (self.lengths, self.dt, self.key))
         params, state = tuple(map(function, self.params)), tuple(map(function, self.state))
-        return Inputs(function(self.x), params, state, lengths, key, self.after, self.device)
+        return Inputs(function(self.x), params, state, lengths, dt, key, self.after, self.device)
 
     def forms(self) -> Inputs:
         """Returns the shapes and dtypes of arrays."""
@@ -151,7 +152,7 @@ class Call:
         for name in buffers:
             params[name] = params[name].copy()  # forward updates them in place
         seed, step = inputs.key.tolist() if train else (0, 0)
-        ctx = Context(inputs.lengths, train, seed, step)
+        ctx = Context(inputs.lengths, train, seed, step, dt=inputs.dt)
         state = (filled(self.form, inputs.state),) if inputs.state else ()
         with precision(self.precision):
             y, saved = self.core.forward(unflatten(params), inputs.x, ctx, *state)
@@ -231,6 +232,7 @@ class Call:
             params=[array(params[name].astype(one.dtype)) for name, one in pairs],
             state=[array(np.zeros(*one)) for one in forms.state],
             lengths=lengths,
+            dt=None if forms.dt is None else array(np.zeros(*forms.dt)),
             key=key,
         )
 
@@ -367,7 +369,9 @@ def _sized(forms: Inputs, axis: int, batch: int, steps: int) -> Inputs:
     sizes = list(forms.x.shape)
     sizes[0], sizes[axis] = batch, steps
     lengths = None if forms.lengths is None else rows(forms.lengths)
-    return forms._replace(x=forms.x._replace(shape=tuple(sizes)), state=tuple(map(rows, forms.state)), lengths=lengths)
+    dt = None if forms.dt is None else forms.dt._replace(shape=(batch, steps))
+    x = forms.x._replace(shape=tuple(sizes))
+    return forms._replace(x=x, state=tuple(map(rows, forms.state)), lengths=lengths, dt=dt)
 
 
 def _size_of(probes: list[tuple[int, int]], values: list[int]) -> Size | None:

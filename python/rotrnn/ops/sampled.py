@@ -1,18 +1,28 @@
-"""A diagonal system in continuous time, sampled at uneven times (csrc/kernels/sampled.c)."""
+"""Diagonal systems in continuous time, sampled at uneven times (csrc/kernels/sampled.c)."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import SAMPLING
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
+from rotrnn.ops.linear_layer import check_precision
 
-__all__ = ["SampledScanGrads", "sampled_scan", "sampled_scan_backward"]
+__all__ = [
+    "SampledBankGrads",
+    "SampledScanGrads",
+    "sampled_bank",
+    "sampled_bank_backward",
+    "sampled_scan",
+    "sampled_scan_backward",
+]
 
 SAMPLED = Declared("sampled_scan_forward", "sampled_scan_backward")
+BANK = Declared("sampled_bank_forward", "sampled_bank_backward")
 
 
 class SampledScanGrads(NamedTuple):
@@ -146,3 +156,131 @@ def sampled_scan_backward(
     which = SAMPLING[args.choice("method", method, SAMPLING)]
     args.take(SAMPLED, dh=dh, lam=lam, step=step, dt=dt, x=x, h=h, h0=h0, dhT=dhT, lengths=lengths)
     return SampledScanGrads(**args.run("sampled_scan_backward", method=which))
+
+
+class SampledBankSaved(NamedTuple):
+    """Saved for backward by `sampled_bank`: intervals, input, lengths, and the states before each tile of 32 steps, as
+    real and imaginary parts (B, tiles, N, 2, D)."""
+
+    dt: Array
+    u: Array
+    lengths: npt.NDArray[np.int64] | None
+    carries: Array
+
+
+class SampledBankGrads(NamedTuple):
+    """Gradients of `sampled_bank`: of lam, c (D, N), skip, step (D,), u (B, T, D) and h0 (B, D, N)."""
+
+    dlam: Array
+    dc: Array
+    dskip: Array
+    dstep: Array
+    du: Array
+    dh0: Array
+
+
+def sampled_bank(
+    lam: npt.ArrayLike,
+    c: npt.ArrayLike,
+    skip: npt.ArrayLike,
+    step: npt.ArrayLike,
+    dt: npt.ArrayLike,
+    u: npt.ArrayLike,
+    h0: npt.ArrayLike | None = None,
+    *,
+    method: str = "zoh",
+    lengths: npt.ArrayLike | None = None,
+) -> tuple[Array, Array, SampledBankSaved]:
+    """N systems of `sampled_scan` per channel with one input, and their weighted sum: one filter for each channel, at
+    uneven times.
+
+    ``h_t = a_t h_{t-1} + gain_t u_t`` for every channel's N states, with a and gain of `sampled_scan` for ``z_t = lam
+    step dt_t``, and ``y_t = Re sum_n c_n h_{t,n} + skip u_t``. This is S4D's bank (`diagonal_bank`) on irregular
+    samples. The states of a step, (B, D, N), are stored only once per 32 steps.
+
+    Parameters
+    ----------
+    lam, c : (D, N) complex64 or complex128
+        Eigenvalues, per unit of time, and readout of each channel's states.
+    skip, step : (D,) float32 or float64
+        Gain of the direct path from input to output, and the time of a unit interval.
+    dt : (B, T) float32 or float64
+        Intervals: dt_t is from step t-1 to step t. At 0 the states stay as they are.
+    u : (B, T, D) float32 or float64
+        Input. All arrays are promoted to a common precision.
+    h0 : (B, D, N) complex, optional
+        States before the first step. Default: zero.
+    method : "zoh", "bilinear" or "first_order"
+        The discretisation, as in `sampled_scan`.
+    lengths : (B,) integers in [0, T], optional
+        Number of valid steps of each sequence. Padding beyond is never read (it may be NaN), and y is zero there.
+
+    Returns
+    -------
+    y : (B, T, D)
+    hT : (B, D, N) complex
+        States after the last valid step.
+    saved : SampledBankSaved
+        For `sampled_bank_backward`.
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype.
+    ValueError
+        Shapes disagree, a length is out of range, the method is unknown, or a size product overflows.
+    """
+    args = Boundary("sampled_bank")
+    which = SAMPLING[args.choice("method", method, SAMPLING)]
+    given = args.take(BANK, lam=lam, c=c, skip=skip, step=step, dt=dt, u=u, h0=h0, lengths=lengths)
+    y, hT, carries = args.run("sampled_bank_forward", method=which).values()
+    return y, hT, SampledBankSaved(given["dt"], given["u"], given["lengths"], carries)
+
+
+def sampled_bank_backward(
+    dy: npt.ArrayLike,
+    lam: npt.ArrayLike,
+    c: npt.ArrayLike,
+    skip: npt.ArrayLike,
+    step: npt.ArrayLike,
+    saved: SampledBankSaved,
+    dhT: npt.ArrayLike | None = None,
+    *,
+    method: str = "zoh",
+) -> SampledBankGrads:
+    """Adjoint of `sampled_bank`. The states within each tile are computed again from the states before it.
+
+    ``g_t = conj(c) dy_t + conj(a_{t+1}) g_{t+1}``, with dhT for ``conj(a_{t+1}) g_{t+1}`` at the last step;
+    ``du_t = Re sum_n conj(gain_t) g_t + skip dy_t``, ``dh0 = conj(a_0) g_0`` (dhT if there are no steps),
+    ``dc = sum dy_t conj(h_t)``, ``dskip = sum dy_t u_t``. From ``da_t = g_t conj(h_{t-1})`` and ``dgain_t = g_t u_t``
+    follow the gradients of lam and of step. The intervals have no gradient; those of `sampled_scan` have.
+
+    Parameters
+    ----------
+    dy : (B, T, D)
+        Gradient of y; padding beyond `lengths` is never read.
+    lam, c, skip, step, method
+        As given to `sampled_bank`.
+    saved : SampledBankSaved
+        As returned by `sampled_bank`.
+    dhT : (B, D, N) complex, optional
+        Gradient of the final states.
+
+    Returns
+    -------
+    SampledBankGrads
+        ``(dlam, dc, dskip, dstep, du, dh0)``, all new arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `sampled_bank`.
+    """
+    args = Boundary("sampled_bank_backward")
+    args.one_of("saved", saved, SampledBankSaved)
+    which = SAMPLING[args.choice("method", method, SAMPLING)]
+    given = {"dy": dy, "lam": lam, "c": c, "skip": skip, "step": step, "dhT": dhT}
+    args.take(BANK, "saved: dt u carries", **given, **saved._asdict())
+    check_precision(args, "saved.u", saved.u, args.plan.dtype)
+    check_precision(args, "saved.carries", saved.carries, args.plan.dtype)
+    return SampledBankGrads(**args.run("sampled_bank_backward", method=which))

@@ -312,6 +312,11 @@ def describe(task: Task) -> str:
         lines.append("there is no validation or test split: test is the training data")
     elif task.selected_on == "test":
         lines.append("there is no validation split: val is test")
+    dt = task.train.intervals(_counted_examples(task.train))
+    if dt is not None:
+        of_steps = dt[np.arange(dt.shape[1]) < spread["train"][1][:, None]]
+        low, middle, high = (f"{one:.3g}" for one in np.quantile(of_steps, (0, 0.5, 1)))
+        lines.append(f"samples at uneven times: intervals dt from {low} to {high} in training, median {middle}")
     last = "targets: mean, standard deviation" if task.is_regression else "majority baseline"
     lines.append(f"{'split':<6}{'size':>8}  length at " + "".join(f"{q:>6.0%}" for q in QUANTILES) + f"  {last}")
     for name, (labels, lengths) in spread.items():

@@ -141,6 +141,7 @@ class Module(_Tree):
         *,
         cu_seqlens: Any = None,
         reset: Any = None,
+        dt: Any = None,
         return_state: bool = False,
     ) -> Any:
         """Returns y, or (y, the state after x) with `return_state`.
@@ -160,15 +161,20 @@ class Module(_Tree):
         reset : (B, T) bool, optional
             Where the state is replaced by zero, just before a step, as in `rotrnn.Context`. Neither with `lengths` nor
             with `cu_seqlens`.
+        dt : (B, T) tensor of x's dtype, optional
+            Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`; of S5 and
+            S4D. It has no gradient. Not with a `PackedSequence` or a nested tensor.
         """
         if isinstance(x, PackedSequence) or getattr(x, "is_nested", False):
             for name, value in (("lengths", lengths), ("cu_seqlens", cu_seqlens), ("reset", reset)):
                 if value is not None:
                     raise ValueError(f"{self._name}.forward: got {name} with {_kind(x)}, which has its own lengths")
+            if dt is not None:
+                raise NotImplementedError(f"{self._name}.forward: got dt with {_kind(x)}, expected x (B, T, D)")
             of = self._of_packed_sequence if isinstance(x, PackedSequence) else self._of_nested
             return of(x, state, return_state)
         if cu_seqlens is not None or reset is not None:
-            return self._packed(x, lengths, state, cu_seqlens, reset, return_state)
+            return self._packed(x, lengths, state, cu_seqlens, reset, dt, return_state)
         params = [self._at(path) for path in self._paths]
         returned = x.dtype if isinstance(x, torch.Tensor) and x.is_floating_point() else None
         if returned in HALF and params and params[0].dtype != returned and torch.is_autocast_enabled(x.device.type):
@@ -180,13 +186,15 @@ class Module(_Tree):
             if wrong and lengths.numel():  # an empty list is one of float32
                 raise TypeError(f"{self._name}.forward: lengths has dtype {lengths.dtype}, expected an integer dtype")
             lengths = lengths.to("meta" if x.is_meta else "cpu", torch.int64)
+        if dt is not None:
+            dt = self._intervals(dt, x)
         before = [] if state is None else self._flat(state)
         key = torch.randint(2**32, (2,), device="cpu") if self.training else None
         given = list(params)
         for i in self._buffered:
             given[i] = params[i].clone()  # autograd would see their next update as a change of saved tensors
         given, before = ([_widened(one) for one in many] for many in (given, before))
-        outputs = ops.forward(_widened(x), given, before, lengths, key, return_state, False, self._text)
+        outputs = ops.forward(_widened(x), given, before, lengths, dt, key, return_state, False, self._text)
         last = len(outputs) - len(self._buffered) * self.training
         if self.training:
             for i, new in zip(self._buffered, outputs[last:], strict=True):
@@ -198,7 +206,9 @@ class Module(_Tree):
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
         return y, filled(self._form, outputs[last - self._leaves : last])
 
-    def _packed(self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, return_state: bool) -> Any:
+    def _packed(
+        self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, dt: Any, return_state: bool
+    ) -> Any:
         """Like `forward`, of a packed row, or of rows with resets."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
@@ -214,8 +224,14 @@ class Module(_Tree):
             zero = [one.new_zeros(1, *one.shape[1:]) for one in leaves]
             state = filled(self._form, [torch.cat(both)[origins + 1] for both in zip(zero, leaves, strict=True)])
         given = x.flatten(0, 1)[rows]
+        if dt is not None:
+            dt = self._intervals(dt, x)
+            if dt.shape != x.shape[:2]:
+                got, expected = tuple(dt.shape), tuple(x.shape[:2])
+                raise ValueError(f"{self._name}.forward: dt has shape {got}, expected {expected}")
+            dt = dt.flatten(0, 1)[rows]
         try:
-            found = self.forward(given, steps, state, return_state=return_state)
+            found = self.forward(given, steps, state, dt=dt, return_state=return_state)
         except ValueError as error:  # in the words of the row
             words = str(error).replace(f"(B={len(given)}", f"(S={len(given)}")
             raise ValueError(words.replace(str(tuple(given.shape)), str(tuple(x.shape)))) from error
@@ -299,6 +315,18 @@ class Module(_Tree):
         if real not in (torch.float32, torch.float64, *HALF) and (params or real not in ops.DTYPES):
             expected = "expected torch.float32, float64, bfloat16 or float16"
             raise TypeError(f"{self._name}.forward: dtype is {real}, {expected}")
+
+    def _intervals(self, dt: Any, x: torch.Tensor) -> torch.Tensor:
+        """Returns intervals as the op takes them. The core checks their values."""
+        if not isinstance(dt, torch.Tensor):
+            raise TypeError(f"{self._name}.forward: dt is {an(type(dt).__name__)}, expected a torch.Tensor")
+        if dt.requires_grad:
+            raise NotImplementedError(
+                f"{self._name}.forward: dt requires a gradient, expected dt.detach(): it has none"
+            )
+        if dt.device != x.device:
+            raise TypeError(f"{self._name}.forward: x is on {x.device} and dt on {dt.device}, expected one")
+        return _widened(dt)
 
     def _flat(self, state: Any) -> list[torch.Tensor]:
         """Returns the leaves of a state."""

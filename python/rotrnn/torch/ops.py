@@ -1,7 +1,7 @@
 """The two custom ops under every module: forward and backward of a core, described by a text.
 
-    outputs = forward(x, params, state, lengths, key, after, keep, text)
-    grads = backward(dy, dstate, x, params, state, lengths, key, after, kept, text)
+    outputs = forward(x, params, state, lengths, dt, key, after, keep, text)
+    grads = backward(dy, dstate, x, params, state, lengths, dt, key, after, kept, text)
 
 Arguments and outputs are as in `rotrnn.models.call.Call`, as tensors that share the memory of its arrays; with `keep`,
 which autograd sets, the outputs that backward needs are included. A single pair serves all cores, so torch.compile
@@ -36,10 +36,10 @@ DTYPES: dict[Any, np.dtype[Any]] = {
 }
 TORCH = {there: here for here, there in DTYPES.items()}
 
-Given = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None, Tensor | None, bool]
-"""x, params, state, lengths, key, and whether to return the state after x."""
+Given = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None, bool]
+"""x, params, state, lengths, dt, key, and whether to return the state after x."""
 
-_GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? key, bool after"
+_GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? dt, Tensor? key, bool after"
 
 _library: Any = None  # if the module is loaded again, its old ops are removed first
 _library = torch.library.Library("rotrnn", "DEF")
@@ -50,10 +50,10 @@ forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.
 
 @torch.library.impl(_library, "forward", "CompositeExplicitAutograd")
 def _(
-    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
-    keep: bool, text: str,
+    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, dt: Tensor | None,
+    key: Tensor | None, after: bool, keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
-    given = x, params, state, lengths, key, after
+    given = x, params, state, lengths, dt, key, after
     with _on_device(x):
         outputs, _ = parse(text).forward(_inputs(given).map(_array))
         return [_tensor(one) for one in (outputs if keep else _given_out(outputs, given, text))]
@@ -61,10 +61,10 @@ def _(
 
 @torch.library.register_fake("rotrnn::forward", lib=_library)
 def _(
-    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None, after: bool,
-    keep: bool, text: str,
+    x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, dt: Tensor | None,
+    key: Tensor | None, after: bool, keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
-    given = x, params, state, lengths, key, after
+    given = x, params, state, lengths, dt, key, after
     _, forms = _plan(given, text)
     outputs = []
     for shape, strides, dtype in forms if keep else _given_out(forms, given, text):
@@ -76,11 +76,11 @@ def _(
 @torch.library.impl(_library, "backward", "CompositeExplicitAutograd")
 def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
-    lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
+    lengths: Tensor | None, dt: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
 ) -> list[Tensor]:  # fmt: skip
     with _on_device(x):
         later = [None if one is None else _array(one) for one in dstate]
-        inputs = _inputs((x, params, state, lengths, key, after)).map(_array)
+        inputs = _inputs((x, params, state, lengths, dt, key, after)).map(_array)
         grads = parse(text).backward(inputs, [_array(one) for one in kept], _array(dy), later)
         found = [grads.dx, *grads.dparams, *grads.dstate]
         pairs = zip(found, _differentiable(x, params, state, text), strict=True)
@@ -90,7 +90,7 @@ def _(
 @torch.library.register_fake("rotrnn::backward", lib=_library)
 def _(
     dy: Tensor, dstate: list[Tensor | None], x: Tensor, params: list[Tensor], state: list[Tensor],
-    lengths: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
+    lengths: Tensor | None, dt: Tensor | None, key: Tensor | None, after: bool, kept: list[Tensor], text: str,
 ) -> list[Tensor]:  # fmt: skip
     wanted = _differentiable(x, params, state, text)
     return [one.new_empty(one.shape) for one in wanted if one is not None]
@@ -113,12 +113,12 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def forward(
         ctx: Any, keyset: Any, counts: tuple[int, int], after: bool, text: str, x: Tensor, lengths: Tensor | None,
-        key: Tensor | None, *rest: Tensor,
+        dt: Tensor | None, key: Tensor | None, *rest: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Saves all inputs and the kept outputs, so that autograd finds a change in place of any of them."""
-        given = x, rest[: counts[0]], rest[counts[0] :], lengths, key, after
+        given = x, rest[: counts[0]], rest[counts[0] :], lengths, dt, key, after
         outputs = _below_autograd(forward, keyset, *given, True, text)
-        ctx.save_for_backward(x, lengths, key, *rest, *(outputs[i] for i in _plan(given, text)[0].kept))
+        ctx.save_for_backward(x, lengths, dt, key, *rest, *(outputs[i] for i in _plan(given, text)[0].kept))
         ctx.counts, ctx.after, ctx.text = counts, after, text
         ctx.y = outputs[0].shape, outputs[0].dtype, outputs[0].device
         ctx.set_materialize_grads(False)
@@ -127,7 +127,7 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         call = parse(ctx.text)
-        x, lengths, key, *rest = ctx.saved_tensors
+        x, lengths, dt, key, *rest = ctx.saved_tensors
         n, m = ctx.counts
         params, state, kept = rest[:n], rest[n : n + m], rest[n + m :]
         shape, dtype, device = ctx.y
@@ -137,13 +137,13 @@ class _Forward(torch.autograd.function._SingleLevelFunction):
         dstate = list(grads[last - len(call.leaves) : last]) if ctx.after else []
         # no second derivatives: record nothing, except to refuse them
         with contextlib.nullcontext() if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd():
-            found = iter(backward(dy, dstate, x, params, state, lengths, key, ctx.after, kept, ctx.text))
+            found = iter(backward(dy, dstate, x, params, state, lengths, dt, key, ctx.after, kept, ctx.text))
         wanted = _differentiable(x, params, state, ctx.text)
         dx, *more = [None if one is None else next(found) for one in wanted]
         dparams: list[Tensor | None] = [None] * n
         for i, dparam in zip(call.trained_at, more, strict=False):
             dparams[i] = dparam
-        return None, None, None, None, dx, None, None, *dparams, *more[len(call.trained) :]
+        return None, None, None, None, dx, None, None, None, *dparams, *more[len(call.trained) :]
 
 
 def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
@@ -158,8 +158,8 @@ def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
 
 
 def _autograd(
-    keyset: Any, x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, key: Tensor | None,
-    after: bool, keep: bool, text: str,
+    keyset: Any, x: Tensor, params: list[Tensor], state: list[Tensor], lengths: Tensor | None, dt: Tensor | None,
+    key: Tensor | None, after: bool, keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
     """The op `forward` where autograd may be recording."""
     if forward_ad._current_level >= 0 and any(
@@ -170,10 +170,10 @@ def _autograd(
             "expected reverse mode: torch.autograd.grad, torch.func.vjp"
         )
     if not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *params, *state))):
-        return _below_autograd(forward, keyset, x, params, state, lengths, key, after, keep, text)
+        return _below_autograd(forward, keyset, x, params, state, lengths, dt, key, after, keep, text)
     counts = len(params), len(state)
-    outputs = _apply(_Forward, keyset, counts, after, text, x, lengths, key, *params, *state)
-    return list(outputs if keep else _given_out(outputs, (x, params, state, lengths, key, after), text))
+    outputs = _apply(_Forward, keyset, counts, after, text, x, lengths, dt, key, *params, *state)
+    return list(outputs if keep else _given_out(outputs, (x, params, state, lengths, dt, key, after), text))
 
 
 class _Backward(torch.autograd.function._SingleLevelFunction):
@@ -255,7 +255,8 @@ def _plan(given: Given, text: str) -> tuple[Plan, Sequence[tuple[Any, Any, Any]]
     batch, steps = (inputs.x.shape[i] for i in (0, call.time_axis))
     free = [not isinstance(one, int) for one in (batch, steps)]
     if any(free):
-        axes = {id(one): (0,) for one in (*inputs.state, inputs.lengths)} | {id(inputs.x): (0, call.time_axis)}
+        axes: dict[int, tuple[int, ...]] = {id(one): (0,) for one in (*inputs.state, inputs.lengths)}
+        axes |= {id(inputs.x): (0, call.time_axis), id(inputs.dt): (0, 1)}
         found = call.open_plan(inputs.map(lambda one: _shape(one, axes.get(id(one), ()))), *free)
         if found is not None:
             plan, sizes = found

@@ -28,12 +28,7 @@ from rotrnn.nn.listing import Listing
 from rotrnn.nn.scaling import bounded_exp
 from rotrnn.ops.bank import BankSaved, bank_response, bank_step, diagonal_bank, diagonal_bank_backward
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.declared import planes
-from rotrnn.ops.pointwise import mask_padding
-from rotrnn.ops.sampled import sampled_scan, sampled_scan_backward
-
-MOST_STATES = 2**18
-"""Complex numbers in an array of states at uneven times, of some channels at once."""
+from rotrnn.ops.sampled import SampledBankSaved, sampled_bank, sampled_bank_backward
 
 
 class Bank(NamedTuple):
@@ -53,11 +48,9 @@ class S4DSaved(NamedTuple):
 
 
 class S4DSampled(NamedTuple):
-    """Saved for backward at uneven times (`Context.dt`): input, intervals, lengths, states before and after x."""
+    """Saved for backward at uneven times (`Context.dt`): the op's saved arrays, and the states before and after x."""
 
-    u: Array
-    dt: Array
-    lengths: Array | None
+    bank: SampledBankSaved
     before: Array | None
     state: Array
 
@@ -213,79 +206,42 @@ class S4D(Recurrent):
         check_dt(self, args, tied=True)
 
     def _forward_at(
-        self, params: Params, x: Array, intervals: Array, lengths: Array | None, state: Array | None
+        self, params: Params, x: Array, dt: Array, lengths: Array | None, state: Array | None
     ) -> tuple[Array, S4DSampled]:
-        """Forward at uneven times, for some channels at once. Here the states h include the gain, which depends on the
-        interval; the state before and after x is h divided by the gain of a unit interval."""
-        u = mask_padding(x, lengths)
-        saved = S4DSampled(u, intervals.astype(u.dtype, copy=False), lengths, state, u)  # its state follows
-        readout = self._readout(complex_of(params, "B") * complex_of(params, "C"))
-        y, ends, method = params["D"] * u, [], self.discretisation
-        for own in self._channels(u):
-            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
-            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
-            y[..., own] += einsum("btdn,dn->btd", planes(self._by_channel(h)), readout[own])
-            ends.append(self._by_channel(hT) / gain)
-        return y, saved._replace(state=np.concatenate(ends, 1))
+        """Forward at uneven times. Here the states h include the gain, which depends on the interval; the state before
+        and after x is h divided by the gain of a unit interval."""
+        system, gain = self._sampled(params)
+        h0, dt = None if state is None else gain * state, dt.astype(x.dtype, copy=False)
+        y, hT, saved = sampled_bank(*system, dt, x, h0, method=self.discretisation, lengths=lengths)
+        return y, S4DSampled(saved, state, hT / gain)
 
     def _backward_at(
         self, params: Params, saved: S4DSampled, dy: Array, dstate: Array | None
     ) -> tuple[Array, Params, Array]:
-        """Adjoint of `_forward_at`, which computes the states again."""
+        """Adjoint of `_forward_at`."""
+        system, gain = self._sampled(params)
+        dhT = None if dstate is None else dstate / np.conj(gain)
+        dy = dy.astype(saved.bank.u.dtype, copy=False)
+        grads = sampled_bank_backward(dy, *system, saved.bank, dhT, method=self.discretisation)
+        dgain = np.zeros_like(gain)
+        if saved.before is not None:
+            dgain += (np.conj(saved.before) * grads.dh0).sum(0)
+        if dhT is not None:
+            dgain -= (np.conj(saved.state) * dhT).sum(0)
         A, (step,) = self._continuous(params)
-        B, C = complex_of(params, "B"), complex_of(params, "C")
-        dy = mask_padding(dy, saved.lengths)
-        du, before, method, lengths = params["D"] * dy, [], self.discretisation, saved.lengths
-        readout = self._readout(B * C)
-        dA, dstep, dreadout = map(np.zeros_like, (A, A.real, readout))
-        for own in self._channels(dy):
-            lam, steps, dt, x, h0, gain = self._scan(params, saved, own)
-            h, hT = sampled_scan(lam, steps, dt, x, h0, method=method, lengths=lengths, return_state=True)
-            dreadout[own] = einsum("btdn,btd->dn", planes(self._by_channel(h)), dy[..., own])
-            dh = (readout[own] * dy[..., own, None]).view(h.dtype).reshape(h.shape)
-            dhT = None if dstate is None else (dstate[:, own] / np.conj(gain)).reshape(hT.shape)
-            grads = sampled_scan_backward(dh, lam, steps, dt, x, h, h0, dhT=dhT, method=method, lengths=lengths)
-            du[..., own] += self._by_channel(grads.dx.real).sum(-1)
-            dA[own], dstep[own] = self._by_channel(grads.dlam), self._by_channel(grads.dstep)
-            dh0, dgain = self._by_channel(grads.dh0), np.zeros_like(gain)
-            before.append(np.conj(gain) * dh0)
-            if saved.before is not None:
-                dgain += (np.conj(saved.before[:, own]) * dh0).sum(0)
-            if dhT is not None:
-                dgain -= (np.conj(saved.state[:, own]) * self._by_channel(dhT)).sum(0)
-            of_gain = input_gain_backward(dgain, method, A[own], step[own])
-            dA[own] += of_gain[0]
-            dstep[own] += of_gain[1]
-        dBC, dskip = np.conj(self.weight * dreadout.view(A.dtype)), (dy * saved.u).sum((0, 1))
-        dparams = self._gradients(params, dA, [dstep], np.conj(C) * dBC, [np.conj(B) * dBC], dskip)
-        return du, dparams, np.concatenate(before, 1)
+        of_gain = input_gain_backward(dgain, self.discretisation, A, step)
+        dsteps = grads.dstep[:, None] + of_gain[1].sum(1, keepdims=True)
+        B, C, dBC = complex_of(params, "B"), complex_of(params, "C"), self.weight * grads.dc
+        dparams = self._gradients(
+            params, grads.dlam + of_gain[0], [dsteps], np.conj(C) * dBC, [np.conj(B) * dBC], grads.dskip
+        )
+        return grads.du, dparams, np.conj(gain) * grads.dh0
 
-    def _readout(self, BC: Array) -> Array:
-        """Returns the weights (D, 2N) of the real lanes of the states in an output."""
-        weights: Array = planes(np.conj(self.weight * BC))
-        return weights
-
-    def _scan(
-        self, params: Params, saved: S4DSampled, own: slice
-    ) -> tuple[Array, Array, Array, Array, Array | None, Array]:
-        """Returns the arguments (lam, step, dt, x, h0) of `sampled_scan` for some channels, whose states are its lanes,
-        and the gain of a unit interval."""
+    def _sampled(self, params: Params) -> tuple[tuple[Array, Array, Array, Array], Array]:
+        """Returns the system (lam, c, skip, step) of `sampled_bank`, and the gain (D, N) of a unit interval."""
         A, (step,) = self._continuous(params)
-        A, step = A[own], step[own]
-        gain = input_gain(self.discretisation, A, step)
-        h0 = None if saved.before is None else (gain * saved.before[:, own]).reshape(len(saved.u), A.size)
-        steps = np.broadcast_to(step, A.shape).reshape(A.size)
-        x = (saved.u[..., own, None] * np.ones_like(A)).reshape(*saved.u.shape[:2], A.size)
-        return A.reshape(A.size), steps, saved.dt, x, h0, gain
-
-    def _channels(self, u: Array) -> list[slice]:
-        """Returns slices of the channels whose states are computed at once."""
-        width = max(1, MOST_STATES // max(1, u.shape[0] * u.shape[1] * self.states))
-        return [slice(at, at + width) for at in range(0, self.d_model, width)]
-
-    def _by_channel(self, lanes: Array) -> Array:
-        """Returns (..., d N) as (..., d, N)."""
-        return lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // self.states, self.states)
+        BC = self.weight * complex_of(params, "B") * complex_of(params, "C")
+        return (A, BC, params["D"], step[:, 0]), input_gain(self.discretisation, A, step)
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """Returns the bank and, with a window, the impulse response for lags 0, 1, ... L-1, oldest first, (L, D)."""
@@ -335,7 +291,8 @@ class S4D(Recurrent):
     def _gradients(
         self, params: Params, dA: Array, dsteps: list[Array], dB: Array, dC: list[Array], dskip: Array
     ) -> Params:
-        """Returns the gradients of the parameters; each of `dsteps` (D, N) is not yet summed over the states."""
+        """Returns the gradients of the parameters; each of `dsteps`, (D, N) or (D, 1), is not yet summed over the
+        states."""
         A, steps = self._continuous(params)
         dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
         for name, step, one in zip(self._steps, steps, dsteps, strict=True):
