@@ -62,7 +62,6 @@ FORMED: dict[str, dict[str, Any]] = {
     "orthogonal": {},
     "dense": {"unit_eps": 1e-5},
     "mixture": {"rank": 3},
-    "rotation": {"rank": 3},
 }
 """Mixers whose direct solver eliminates matrices."""
 CASES = {
@@ -86,12 +85,6 @@ CASES = {
     "selective_rotrnn": Case("selective_rotrnn", {"d_state": 16, "heads": 2, "selectivity": 1.0}),
     "selective_rotrnn, decays": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "gamma": "input"}),
     "selective_rotrnn, bounded": Case("selective_rotrnn", {"d_state": 6, "gamma": "input", "normalise": "bounded"}),
-    "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
-    "selective_rotrnn, window": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "window": 5}),
-    "selective_rotrnn, window and decays": Case(
-        "selective_rotrnn", {"d_state": 8, "heads": 2, "gamma": "input", "window": 8, "selectivity": 1.0}
-    ),
-    "selective_rotrnn, window of one": Case("selective_rotrnn", {"d_state": 6, "window": 1}),
     **{
         f"history of {an(layer)}, {own}": Case(layer, {**settings, "history": {"length": 9, **history}})
         for layer, settings, own, history in (
@@ -211,12 +204,6 @@ CASES = {
     "fixed_point, constant monarch": Case(
         "fixed_point", {**LINEAR, **TIGHT, "mixer": "monarch", "rank": 2, "selective": ("lambda",), "contractive": True}
     ),
-    "fixed_point, rotation": Case(
-        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 2, "contractive": True, "mixer_silu": True}
-    ),
-    "fixed_point, constant rotation": Case(
-        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 3, "selective": ()}
-    ),
     "fixed_point, dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "unit_eps": 1e-5}),
     "fixed_point, constant dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "selective": ()}),
     "fixed_point, epsilon": Case("fixed_point", {**LINEAR, **TIGHT, "rank": 2, "unit_eps": 3.0}),
@@ -270,12 +257,10 @@ CASES = {
         )
         for mixer, own in FORMED.items()
     },
-    **{
-        f"fixed_point, direct unscaled {mixer}": Case(
-            "fixed_point", {**LINEAR, "solver": "direct", "mixer": mixer, "scaled": False, "lambda_init": (0.1, 0.2)}
-        )
-        for mixer in ("orthogonal", "rotation")
-    },
+    "fixed_point, direct unscaled orthogonal": Case(
+        "fixed_point",
+        {**LINEAR, "solver": "direct", "mixer": "orthogonal", "scaled": False, "lambda_init": (0.1, 0.2)},
+    ),
     "fixed_point, symmetric": Case(
         "fixed_point",
         {
@@ -290,7 +275,6 @@ CASES = {
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
     "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
-    "bedouin, rotation": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "rotation", "rank": 2, "symmetric": True}),
     "bedouin, mixture": Case(
         "bedouin",
         {"d_state": 3, **TIGHT, "mixer": "mixture", "rank": 3, "mixer_silu": True, "feedback": ("mixer", "C")},
@@ -1020,7 +1004,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
 }
