@@ -122,8 +122,7 @@ class FPMamba(MatrixFixedPoint):
         super().__post_init__()
         self.check_positive("norm_eps")
         self.check_sizes("d_head", least=0)
-        if self.d_head and self.width % self.d_head:
-            raise ValueError(f"FPMamba: d_head={self.d_head}, expected a divisor of expand * d_model={self.width}")
+        self.check_divisor("d_head", self.width, f"expand * d_model={self.width}", self.d_head or 1)
         if self.gate_in_loop and "gate" in self.feedback:
             raise ValueError(f"FPMamba: feedback={self.feedback!r}, expected none to the gate with gate_in_loop=True")
         self.check_range("dt_min", "dt_max")
