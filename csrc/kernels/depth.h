@@ -114,8 +114,14 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
 #if !ROT_DEVICE
     if (!has_vectors(p->m.form)) {
         real *const e = p->adjoint ? y : right, *const kept = right + D;
+        const bool plain = p->m.form == MIXER_ROTATION && !p->scaled; /* the system of Q, whose inverse is Q^T */
         for (int64_t n = 0; n < D; n++) kept[n] = p->scaled ? ROT_ABS(lam[n]) : 0;
-        solve_formed(e, kept, gain, w, p->alpha + t * p->alpha_size, p->adjoint, kept + D, p->m);
+        if (plain && p->adjoint)
+            apply_rotation(e, w, p->m);
+        else if (plain)
+            apply_rotation_transposed(e, w, p->m);
+        else
+            solve_formed(e, kept, gain, w, p->alpha + t * p->alpha_size, p->adjoint, kept + D, p->m);
         for (int64_t n = 0; n < D && !p->adjoint; n++) y[n] = x[n] + e[n];
         return;
     }

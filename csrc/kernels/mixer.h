@@ -11,6 +11,8 @@
  *                       upper triangular U_k
  *   MIXER_GRAM          Q = alpha U U^T, U upper triangular, R = D
  *   MIXER_MATRIX        Q = u (D,D), without gains, R = D
+ *   MIXER_ROTATION      Q = R_0 .. R_{R-1}; each R_k turns D/2 planes by the angles of row k of u (R,D/2), without
+ *                       gains, D even; plane i of R_k has the lanes i and D/2 + (i + s) mod D/2, with s of plane_shift
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -20,6 +22,7 @@
 
 #include "kernels.h"
 #include "lanes.h"
+#include "rotation.h"
 
 /* A function that is slow to compile is compiled once per file: the time of a call is negligible beside its loops. */
 #define APART __attribute__((noinline, unused)) static
@@ -93,6 +96,7 @@ ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
 ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
     if (has_vectors(form)) return true;
+    if (form == MIXER_ROTATION) return D % 2 == 0;
     return R >= 1 && (form == MIXER_GRAM || form == MIXER_MATRIX ? D == R : D % R == 0);
 }
 
@@ -104,6 +108,7 @@ ROT_INLINE int64_t mixer_u(mixer m) {
     case MIXER_KRONECKER: return triangle(a) + triangle(b);
     case MIXER_MONARCH:
     case MIXER_GRAM: return b * triangle(a);
+    case MIXER_ROTATION: return a * (m.D / 2);
     default: return a * m.D;
     }
 }
@@ -113,7 +118,8 @@ ROT_INLINE int64_t mixer_alpha(mixer m) {
     case MIXER_KRONECKER: return a + b;
     case MIXER_MONARCH:
     case MIXER_GRAM: return b;
-    case MIXER_MATRIX: return 0;
+    case MIXER_MATRIX:
+    case MIXER_ROTATION: return 0;
     default: return a;
     }
 }
@@ -123,7 +129,8 @@ ROT_INLINE int64_t mixer_prepared(mixer m) {
     case MIXER_KRONECKER: return factor_room(a) + factor_room(b);
     case MIXER_MONARCH:
     case MIXER_GRAM: return b * 2 * a * a;
-    case MIXER_MATRIX: return a * m.D;
+    case MIXER_MATRIX:
+    case MIXER_ROTATION: return a * m.D;
     default: return a * (m.D + 1);
     }
 }
@@ -133,7 +140,8 @@ ROT_INLINE int64_t mixer_scratch(mixer m) {
     case MIXER_KRONECKER: return 4 * m.D + 3 * (a * a + b * b);
     case MIXER_MONARCH:
     case MIXER_GRAM: return a * a + 2 * a;
-    case MIXER_MATRIX: return m.D;
+    case MIXER_MATRIX:
+    case MIXER_ROTATION: return m.D;
     default: return a * (m.D + 1);
     }
 }
@@ -391,6 +399,82 @@ ROT_ROW void adjoint_matrix(real *g, real *du, const real *v, const real *w, rea
     apply_matrix_transposed(g, w, scratch, n);
 }
 
+/* -------------------------------------------------------------------------------------------------------- rotation */
+
+/* Factors 0, 1, 2, .. have shifts 0, 1, 3, 7, .., repeated from ceil(log2 D) on. m factors in a row reach 2^m lanes
+ * from each lane, for every even D. */
+ROT_INLINE int64_t plane_shift(int64_t k, int64_t D) {
+    int64_t levels = 1;
+    while (levels < 62 && (int64_t)1 << levels < D) levels++;
+    return D < 2 ? 0 : (((int64_t)1 << k % levels) - 1) % (D / 2);
+}
+
+/* An angle of a layer: between -largest and largest, and close to u near zero. */
+ROT_INLINE real bounded_angle(real u, real largest) { return largest * vmath_tanh(u / largest); }
+
+/* w: for each factor the cosines (D/2) and sines (D/2) of its angles */
+ROT_ROW void prepare_rotation(real *restrict w, const real *restrict u, mixer m) {
+    const int64_t half = m.D / 2;
+    for (int64_t k = 0; k < m.R; k++, w += m.D, u += half) EACH_OF_ROW(i, half) {
+            const cplx unit = unit_of((real)within_half_turn((double)u[i]));
+            w[i] = unit.re;
+            w[half + i] = unit.im;
+        }
+}
+
+/* The pairs (x_i, y_i) turned by the angles of cosines c and sines sign s. */
+ROT_ROW void turn_pairs(real *restrict x, real *restrict y, const real *restrict c, const real *restrict s, real sign,
+                        int64_t n) {
+    EACH_OF_ROW(i, n) {
+        const cplx unit = {c[i], sign * s[i]}, pair = {x[i], y[i]}, turned = turn_step(unit, pair);
+        x[i] = turned.re;
+        y[i] = turned.im;
+    }
+}
+
+/* v <- R_k v, or R_k^T v with sign -1 */
+ROT_ROW void turn_planes(real *v, const real *w, real sign, int64_t k, mixer m) {
+    const int64_t half = m.D / 2, shift = plane_shift(k, m.D), rest = half - shift;
+    const real *const c = w + k * m.D, *const s = c + half;
+    join_row();
+    turn_pairs(v, v + half + shift, c, s, sign, rest);
+    turn_pairs(v + rest, v + half, c + rest, s + rest, sign, shift);
+    join_row();
+}
+
+/* The last factor acts first. */
+ROT_ROW void apply_rotation(real *v, const real *w, mixer m) {
+    for (int64_t k = m.R - 1; k >= 0; k--) turn_planes(v, w, 1, k, m);
+}
+
+ROT_ROW void apply_rotation_transposed(real *v, const real *w, mixer m) {
+    for (int64_t k = 0; k < m.R; k++) turn_planes(v, w, -1, k, m);
+}
+
+/* du (n) += the gradients of the angles by which the pairs (x, y) were turned, with their gradients dx and dy */
+ROT_ROW void add_angles(real *restrict du, const real *restrict x, const real *restrict y, const real *restrict dx,
+                        const real *restrict dy, int64_t n) {
+    EACH_OF_ROW(i, n) {
+        const cplx turned = {x[i], y[i]}, grad = {dx[i], dy[i]};
+        du[i] += turn_angle_adjoint(turned, grad);
+    }
+}
+
+/* g <- Q^T g; du is added to. Q v is turned back factor by factor beside g. */
+ROT_ROW void adjoint_rotation(real *g, real *du, const real *v, const real *w, real *turned, mixer m) {
+    const int64_t half = m.D / 2;
+    copy_row(turned, v, m.D);
+    apply_rotation(turned, w, m);
+    for (int64_t k = 0; k < m.R; k++, du += half) {
+        const int64_t shift = plane_shift(k, m.D), rest = half - shift;
+        join_row();
+        add_angles(du, turned, turned + half + shift, g, g + half + shift, rest);
+        add_angles(du + rest, turned + rest, turned + half, g + rest, g + half, shift);
+        turn_planes(turned, w, -1, k, m);
+        turn_planes(g, w, -1, k, m);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------------- any form */
 
 ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
@@ -401,6 +485,8 @@ ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
         prepare_vectors(w, u, m);
     } else if (m.form == MIXER_MATRIX) {
         copy_row(w, u, m.R * m.D);
+    } else if (m.form == MIXER_ROTATION) {
+        prepare_rotation(w, u, m);
     } else {
         for (int64_t k = 0; k < mixer_columns(m); k++) prepare_gram(w + k * 2 * m.R * m.R, u + k * triangle(m.R), m.R);
     }
@@ -410,6 +496,7 @@ ROT_ROW void mixer_apply(real *v, const real *w, const real *alpha, real *scratc
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product(v, w, alpha, m); break;
     case MIXER_MATRIX: apply_matrix(v, w, scratch, m.D); break;
+    case MIXER_ROTATION: apply_rotation(v, w, m); break;
     case MIXER_KRONECKER: apply_kronecker(v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
@@ -421,6 +508,7 @@ ROT_ROW void mixer_apply_transposed(real *v, const real *w, const real *alpha, r
     switch (m.form) {
     case MIXER_HOUSEHOLDER: apply_product_transposed(v, w, alpha, m); break;
     case MIXER_MATRIX: apply_matrix_transposed(v, w, scratch, m.D); break;
+    case MIXER_ROTATION: apply_rotation_transposed(v, w, m); break;
     case MIXER_KRONECKER: apply_kronecker_transposed(v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: apply_gram(v, w, alpha, scratch, m); break;
@@ -433,6 +521,7 @@ ROT_ROW void mixer_adjoint(real *g, real *du, real *dalpha, const real *v, const
     switch (m.form) {
     case MIXER_HOUSEHOLDER: adjoint_product(g, du, dalpha, v, w, alpha, scratch, m); break;
     case MIXER_MATRIX: adjoint_matrix(g, du, v, w, scratch, m.D); break;
+    case MIXER_ROTATION: adjoint_rotation(g, du, v, w, scratch, m); break;
     case MIXER_KRONECKER: adjoint_kronecker(g, du, dalpha, v, w, alpha, scratch, m); break;
     case MIXER_MONARCH:
     case MIXER_GRAM: adjoint_gram(g, du, dalpha, v, w, alpha, scratch, m); break;

@@ -62,9 +62,9 @@ static int64_t direct_scratch(const mixer_parts *m) {
 
 static mixer_parts mixer_of(reader *r, int64_t N) {
     enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
-    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR,   MIXER_LOW_RANK, MIXER_KRONECKER,
-                                    MIXER_MONARCH,     MIXER_MATRIX, MIXER_GRAM,     MIXER_MIXTURE};
-    static const char *const names = "householder dplr low_rank kronecker monarch orthogonal dense mixture";
+    static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR, MIXER_LOW_RANK, MIXER_KRONECKER, MIXER_MONARCH,
+                                    MIXER_MATRIX,      MIXER_GRAM, MIXER_MIXTURE,  MIXER_ROTATION};
+    static const char *const names = "householder dplr low_rank kronecker monarch orthogonal dense mixture rotation";
     mixer_parts m = {.of = {.rank = integer_of(r->b, &r->p, "rank", 1), .width = N}};
     const double eps = number_of(r->b, &r->p, "unit_eps");
     m.of.form = forms[choice_of(r->b, &r->p, "mixer", names)];
@@ -120,7 +120,7 @@ static void set_constant_mixer(reader *r, iterated *to, const mixer_parts *m, in
     if (!good(r->b)) return;
     for (int64_t g = 0; g < gains; g++) alpha[g] = raw ? to->largest / (1 + exp(-raw[g])) : 1;
     copy_row(u, given, m->u);
-    prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps);
+    prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps, to->largest);
     to->prepared = stored(r->b, prepared, m->prepared);
     to->alpha = stored(r->b, alpha, gains);
 }

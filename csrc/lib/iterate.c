@@ -155,7 +155,7 @@ static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *
     if (!alpha->width) gains[0] = 1; /* that of Gram, behind what is prepared */
     EACH(i, alpha->width) gains[i] = (real)how->largest * gains[i];
     prepare_members(prepared, values_of(f, how->maps + MAP_U, row), gains, F->scratch, &how->mixing,
-                    (real)how->unit_eps);
+                    (real)how->unit_eps, (real)how->largest);
     F->w = prepared, F->alpha = gains;
 }
 

@@ -28,10 +28,13 @@ static inline member member_of(const mixing *m, real eps, int64_t i) {
                     all * mixer_prepared(one) + at * mixer_prepared(product)};
 }
 
-/* Computes `prepared` from u, and the gains from alpha, in place. room: gains_room */
-static inline void prepare_members(real *prepared, real *u, real *alpha, real *room, const mixing *m, real eps) {
+/* Computes `prepared` from u, with angles bounded in place, and the gains from alpha, in place. room: gains_room */
+static inline void prepare_members(real *prepared, real *u, real *alpha, real *room, const mixing *m, real eps,
+                                   real largest) {
     for (int64_t i = 0; i < members_of(m); i++) {
         const member one = member_of(m, eps, i);
+        const int64_t angles = one.sizes.m.form == MIXER_ROTATION ? mixer_u(one.sizes.m) : 0;
+        for (int64_t n = 0; n < angles; n++) u[n] = bounded_angle(u[n], largest);
         if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, room, one.sizes);
         mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
     }

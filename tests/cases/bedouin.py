@@ -226,6 +226,7 @@ BEDOUIN = [
     row("monarch", 2, 4, (4, 3), mixer="monarch", rank=2, unit_eps=1e-5),
     row("dense", 1, 4, mixer="dense", symmetric=True),
     row("mixture", 2, 3, mixer="mixture", rank=2),
+    row("rotation", 2, 4, (4, 3), mixer="rotation", rank=2),
     row("", 0, 3),
     row("", 2, 0),
     row("", 1, 1),

@@ -202,6 +202,10 @@ FIXED_POINT = [
     row("mixture", 2, 4, (4, 3), mixer="mixture", rank=3, **SMALL_GAIN),
     row("mixture constant", 1, 3, mixer="mixture", rank=2, selective=("lambda",), unit_eps=0.5, **SMALL_GAIN),
     row("mixture feedback", 2, 3, mixer="mixture", rank=2, spectral=True, feedback=("mixer",), **SMALL_GAIN),
+    row("rotation", 3, 5, (5, 0, 3), mixer="rotation", rank=2, **SMALL_GAIN),
+    row("rotation contractive", 2, 5, mixer="rotation", rank=3, contractive=True, tile=2, mixer_silu=True),
+    row("rotation constant", 2, 4, mixer="rotation", rank=2, selective=("lambda",), **SMALL_GAIN),
+    row("rotation feedback", 2, 3, mixer="rotation", rank=2, contractive=True, feedback=("mixer",)),
     row("convolution", 3, 6, (6, 0, 2), d_conv=4, rank=2),
     *(row(f"negative{how}", 2, 6, (6, 3), **(BOTH_SIGNS | own)) for how, own in SOLVED.items()),
     row("negative constant", 2, 6, **BOTH_SIGNS, selective=("mixer",), contractive=True),
@@ -226,6 +230,7 @@ FORMED: dict[str, dict[str, Any]] = {
     "orthogonal": {},
     "dense": {"unit_eps": 1e-5},
     "mixture": {"rank": 3},
+    "rotation": {"rank": 2, "d_state": 6},
 }
 """Mixers whose systems are formed as matrices, which has no kernel on a GPU. The transitions are near 1 or -1, so the
 gains 1 - |lam| are small beside the norms of I - Q, up to 8 of a mixture, and the systems are well-conditioned."""
@@ -247,6 +252,7 @@ ON_CPU = [
         for name, own in FORMED.items()
     ),
     row("direct unscaled", 2, 4, (4, 3), DIRECT, mixer="orthogonal", scaled=False, solver="direct"),
+    row("direct unscaled", 3, 5, (5, 0, 3), DIRECT, mixer="rotation", rank=3, scaled=False, solver="direct"),
     row("direct monarch convolution", 2, 4, (4, 3), DIRECT, mixer="monarch", rank=4, d_conv=2, solver="direct"),
     row("direct", 0, 3, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),
     row("direct", 2, 0, terms=DIRECT, mixer="mixture", rank=2, solver="direct"),

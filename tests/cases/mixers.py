@@ -11,6 +11,7 @@ import scipy.linalg
 from cases.ops import householder_product
 from cases.table import Arrays, Case, beside, normal, valid_steps
 from rotrnn._cpu import MIXER
+from rotrnn.nn.fixed_points.mixer import CONTRACTION
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (
@@ -28,6 +29,8 @@ from rotrnn.ops.mixer import (
     mixer_gains_backward,
     monarch_mix,
     monarch_mix_backward,
+    rotation_mix,
+    rotation_mix_backward,
 )
 
 
@@ -84,6 +87,18 @@ def monarch_matrix(u: Any, alpha: Any, n: int, normalised: bool, eps: float = 0.
     return np.eye(n * len(alpha)) - scipy.linalg.block_diag(*(gain * G for gain, G in zip(alpha, blocks, strict=True)))
 
 
+def rotation_product(angles: Any, D: int) -> Any:
+    """R_0 R_1 .., formed: factor k turns the planes of lanes i and D / 2 + (i + s) mod D / 2, with s = 0, 1, 3, .."""
+    Q, half = np.eye(D), D // 2
+    for k, row in enumerate(angles):
+        R, s = np.eye(D), 2 ** (k % max(D - 1, 1).bit_length()) - 1
+        for i, angle in enumerate(row):
+            j = half + (i + s) % half
+            R[np.ix_((i, j), (i, j))] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+        Q = Q @ R
+    return Q
+
+
 def mixer_matrix(form: str, u: Any, alpha: Any, rows: int | None) -> Any:
     """Q of an op, as it is given its gains."""
     match form:
@@ -97,6 +112,8 @@ def mixer_matrix(form: str, u: Any, alpha: Any, rows: int | None) -> Any:
             return monarch_matrix(u, alpha, rows or 1, False)
         case "gram":
             return alpha[0] * gram(u, rows or 1)
+        case "rotation":
+            return rotation_product(u, 2 * u.shape[1])
         case _:
             return kronecker_matrix(u, alpha, rows or 1)
 
@@ -120,6 +137,9 @@ def layer_mixer(layer: Any, parts: Arrays, width: int, largest: float = 1.0) -> 
             return kronecker_matrix(u, alpha, divisor(width), eps, steps)
         case "monarch":
             return monarch_matrix(u, alpha, layer.rank, True, eps)
+        case "rotation":
+            bound = CONTRACTION / layer.rank if getattr(layer, "contractive", False) else np.pi
+            return rotation_product(bound * np.tanh(u / bound), width)
         case "dense":
             G = gram(u, width)
             return G / (power_norm(G, 32) + eps)
@@ -143,17 +163,18 @@ MIXERS = {
     "kronecker": (kronecker_mix, kronecker_mix_backward),
     "monarch": (monarch_mix, monarch_mix_backward),
     "gram": (gram_mix, gram_mix_backward),
+    "rotation": (rotation_mix, rotation_mix_backward),
 }
 
 
 def part_shapes(form: str, R: int, D: int) -> tuple[Any, Any]:
-    """Shapes of u and alpha of one token."""
+    """Shapes of u and alpha of one token; None without gains."""
     if form == "kronecker":
         b = D // R
         return ((R * (R + 1) + b * (b + 1)) // 2,), (R + b,)
     if form in ("monarch", "gram"):
         return (D // R * (R * (R + 1) // 2),), (D // R,)
-    return (R, D), (R,)
+    return ((R, D // 2), None) if form == "rotation" else ((R, D), (R,))
 
 
 def mixer_case(
@@ -168,7 +189,8 @@ def mixer_case(
 
     def make(rng: np.random.Generator) -> Arrays:
         args = {"u": normal(rng, (B, T, *u_shape) if u_varies else u_shape)}
-        args["alpha"] = rng.uniform(-0.2, 1.2, (B, T, *alpha_shape) if alpha_varies else alpha_shape)
+        if alpha_shape:
+            args["alpha"] = rng.uniform(-0.2, 1.2, (B, T, *alpha_shape) if alpha_varies else alpha_shape)
         args["x"] = normal(rng, (B, T, D))
         return args | ({"origin": normal(rng, (B, T, D))} if origin else {})
 
@@ -180,8 +202,8 @@ def mixer_case(
         y = np.zeros((B, T, D))
         for b in range(B):
             for t in range(T if lengths is None else lengths[b]):
-                u, alpha = (args["u"][b, t] if u_varies else args["u"]), args["alpha"]
-                gains = alpha[b, t] if alpha_varies else alpha
+                u, alpha = (args["u"][b, t] if u_varies else args["u"]), args.get("alpha")
+                gains = alpha[b, t] if alpha_varies and alpha_shape else alpha
                 Q = mixer_matrix(form, u, gains, R)
                 o = args["origin"][b, t] if origin else 0
                 y[b, t] = o + Q @ (args["x"][b, t] - o)
@@ -193,7 +215,7 @@ def mixer_case(
             "x": True,
             "origin": origin,
             "u": u_varies,
-            "alpha": alpha_varies,
+            "alpha": alpha_varies and alpha_shape is not None,
             "out0": True,
         }
         padded = {name: lengths for name, varies in varying.items() if varies}
@@ -368,7 +390,8 @@ OPS = [
     *(
         mixer_case(form, 2, 5, R, 6, u_varies=u_varies, alpha_varies=alpha_varies)
         for form, R in (
-            *(("householder", 2), ("dplr", 3), ("low_rank", 2), ("kronecker", 2), ("monarch", 3), ("gram", 6)),
+            *(("householder", 2), ("dplr", 3), ("low_rank", 2), ("kronecker", 2)),
+            *(("monarch", 3), ("gram", 6), ("rotation", 3)),
         )
         for u_varies, alpha_varies in ((False, False), (True, True))
     ),
@@ -382,11 +405,13 @@ OPS = [
     mixer_case("kronecker", 2, 3, 1, 3),
     *(
         mixer_case(form, 3, 7, R, 8, u_varies=varies, alpha_varies=not varies, origin=varies, lengths=(7, 0, 3))
-        for form, R in (("monarch", 2), ("gram", 8))
+        for form, R in (("monarch", 2), ("gram", 8), ("rotation", 2))
         for varies in (False, True)
     ),
     *(mixer_case(form, 2, 3, 1, D) for form, D in (("monarch", 3), ("gram", 1))),
-    *(mixer_case(form, 0, 3, 2, 4) for form in ("dplr", "kronecker", "monarch")),
+    mixer_case("rotation", 1, 3, 6, 10, u_varies=True),  # all shifts, and the first ones again
+    *(mixer_case("rotation", 2, 3, R, D) for R, D in ((0, 4), (1, 0), (3, 2))),
+    *(mixer_case(form, 0, 3, 2, 4) for form in ("dplr", "kronecker", "monarch", "rotation")),
     gains_case("householder", 2, 6, eps=2.4),  # lengths on both sides
     gains_case("low_rank", 3, 5, eps=1e-5, tokens=()),
     gains_case("dplr", 2, 4, eps=0.1, tokens=(2, 0)),
@@ -417,6 +442,7 @@ OPS = [
 OPS_LARGE = [
     *(mixer_case(form, 3, 150, 4, 40, lengths=(150, 3, 149)) for form in ("dplr", "low_rank", "kronecker", "monarch")),
     mixer_case("gram", 3, 150, 20, 20, u_varies=True, lengths=(150, 3, 149)),
+    mixer_case("rotation", 3, 150, 4, 80, u_varies=True, lengths=(150, 3, 149)),
     gains_case("kronecker", 4, 40, steps=16, eps=1.0, tokens=(3, 100)),
     mixer_case("kronecker", 3, 150, 4, 80, u_varies=True, alpha_varies=True, lengths=(150, 3, 149)),
     lagged_product_case(3, 300, 20, (Columns(130, "linear"), Columns(130, "unit")), (300, 3, 299)),

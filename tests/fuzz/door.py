@@ -42,12 +42,14 @@ def mixer_vectors(form: int, R: int, D: int) -> int:
     vectors, kronecker, columns = _mixer(form, R, D)
     if form == _cpu.MIXER["matrix"]:
         return R * D
+    if form == _cpu.MIXER["rotation"]:
+        return R * (D // 2)
     return R * D if vectors else _triangle(R) + _triangle(columns) if kronecker else columns * _triangle(R)
 
 
 def mixer_gains(form: int, R: int, D: int) -> int:
     vectors, kronecker, columns = _mixer(form, R, D)
-    if form == _cpu.MIXER["matrix"]:
+    if form in (_cpu.MIXER["matrix"], _cpu.MIXER["rotation"]):
         return 0
     return R if vectors else R + columns if kronecker else columns
 
@@ -56,7 +58,7 @@ def mixer_ready(form: int, R: int, D: int) -> int:
     vectors, kronecker, columns = _mixer(form, R, D)
     if vectors:
         return R * (D + 1)
-    if form == _cpu.MIXER["matrix"]:
+    if form in (_cpu.MIXER["matrix"], _cpu.MIXER["rotation"]):
         return R * D
     return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else columns * 2 * R * R
 

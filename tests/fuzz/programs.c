@@ -104,13 +104,13 @@ static int byte_of(input *in) { return in->at < in->end ? *in->at++ : 0; }
 
 /* The settings of a fixed point. */
 static void say_iteration(writer *w, int first, int second, bool vector) {
-    static const char *const mixers[] = {"householder", "dplr",       "low_rank", "kronecker",
-                                         "monarch",     "orthogonal", "dense",    "mixture"};
+    static const char *const mixers[] = {"householder", "dplr",  "low_rank", "kronecker", "monarch",
+                                         "orthogonal",  "dense", "mixture",  "rotation"};
     static const char *const flags[] = {"false", "true"};
     static const char *const maps[] = {"\"delta\",\"u\",\"alpha\",\"B\",\"C\"", "\"delta\",\"C\"",
                                        "\"delta\",\"B\",\"C\",\"u\"", "\"delta\",\"B\",\"C\""};
-    say(w, ",\"mixer\":\"%s\",\"rank\":%d,\"largest\":1,\"unit_eps\":%d,\"spectral\":%s", mixers[first % 8],
-        1 + first / 8 % 3, first / 24 % 2, flags[first / 48 % 2]);
+    say(w, ",\"mixer\":\"%s\",\"rank\":%d,\"largest\":1,\"unit_eps\":%d,\"spectral\":%s", mixers[first % 9],
+        1 + first / 9 % 3, first / 27 % 2, flags[first / 54 % 2]);
     say(w, ",\"tol\":0.1,\"max_iterations\":5,\"damping\":\"adaptive\",\"stop\":\"%s\",\"maps\":[%s]",
         second & 1 ? "quantile" : "sequence", maps[second / 2 % 4]);
     say(w, ",\"silu\":%s,\"negative\":%s,\"direct\":%s", flags[second / 8 % 2], flags[second / 16 % 2],

@@ -64,7 +64,7 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("fixed_point", {"d_state": 4, "solver": "direct", "rank": 2, "selective": ()}),
     *(
         ("fixed_point", {"d_state": 4, "solver": "direct", "mixer": mixer, "rank": 2})
-        for mixer in ("kronecker", "orthogonal", "mixture")
+        for mixer in ("kronecker", "orthogonal", "mixture", "rotation")
     ),
     ("bedouin", {"d_state": 2, "mixer": "dense"}),
     ("bedouin", {"d_state": 2, "mixer": "low_rank", "solver": "direct"}),

@@ -62,6 +62,7 @@ FORMED: dict[str, dict[str, Any]] = {
     "orthogonal": {},
     "dense": {"unit_eps": 1e-5},
     "mixture": {"rank": 3},
+    "rotation": {"rank": 3},
 }
 """Mixers whose direct solver eliminates matrices."""
 CASES = {
@@ -204,6 +205,12 @@ CASES = {
     "fixed_point, constant monarch": Case(
         "fixed_point", {**LINEAR, **TIGHT, "mixer": "monarch", "rank": 2, "selective": ("lambda",), "contractive": True}
     ),
+    "fixed_point, rotation": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 2, "contractive": True, "mixer_silu": True}
+    ),
+    "fixed_point, constant rotation": Case(
+        "fixed_point", {**LINEAR, **TIGHT, "mixer": "rotation", "rank": 3, "selective": ()}
+    ),
     "fixed_point, dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "unit_eps": 1e-5}),
     "fixed_point, constant dense": Case("fixed_point", {**LINEAR, **TIGHT, "mixer": "dense", "selective": ()}),
     "fixed_point, epsilon": Case("fixed_point", {**LINEAR, **TIGHT, "rank": 2, "unit_eps": 3.0}),
@@ -257,10 +264,12 @@ CASES = {
         )
         for mixer, own in FORMED.items()
     },
-    "fixed_point, direct unscaled orthogonal": Case(
-        "fixed_point",
-        {**LINEAR, "solver": "direct", "mixer": "orthogonal", "scaled": False, "lambda_init": (0.1, 0.2)},
-    ),
+    **{
+        f"fixed_point, direct unscaled {mixer}": Case(
+            "fixed_point", {**LINEAR, "solver": "direct", "mixer": mixer, "scaled": False, "lambda_init": (0.1, 0.2)}
+        )
+        for mixer in ("orthogonal", "rotation")
+    },
     "fixed_point, symmetric": Case(
         "fixed_point",
         {
@@ -275,6 +284,7 @@ CASES = {
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
     "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
+    "bedouin, rotation": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "rotation", "rank": 2, "symmetric": True}),
     "bedouin, mixture": Case(
         "bedouin",
         {"d_state": 3, **TIGHT, "mixer": "mixture", "rank": 3, "mixer_silu": True, "feedback": ("mixer", "C")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -365,10 +366,29 @@ def test_contractive_mixers_stay_within_their_bound(mixer: str) -> None:
         assert np.linalg.norm(np.eye(6) - Q, 2) <= CONTRACTION * (1 + 1e-12)
 
 
+def test_unscaled_rotations_need_the_direct_solver_at_initial_values() -> None:
+    """docs/layers/fixed_point.md."""
+    layer, rng = FixedPointRNN(4, 16, mixer="rotation", rank=4), np.random.default_rng(0)
+    params, x = layer.init(rng), rng.standard_normal((2, 8, 4), np.float32)
+    for how in ({}, {"scaled": False, "solver": "direct"}):
+        assert replace(layer, **how).forward(params, x)[1].report.converged.all()
+    with pytest.warns(NotConverged, match="no fixed point for 2 of 2 sequences"):
+        replace(layer, scaled=False).forward(params, x)
+
+
+def test_silu_makes_the_angles_of_rotations_one_sided() -> None:
+    """docs/layers/fixed_point.md: the least of SiLU is -0.2785, of pi tanh(u / pi) -0.2777."""
+    layer = FixedPointRNN(1, 2, mixer="rotation", mixer_silu=True)
+    u = np.linspace(-50, 50, 10001).reshape(1, -1, 1, 1)
+    angles = layer._mixer.operands({"u": u * sigmoid(u)})[0]
+    assert angles.min() == pytest.approx(-0.27774, abs=1e-5)
+    assert angles.max() == pytest.approx(np.pi)
+
+
 def test_what_rank_counts() -> None:
     """As the docstring of FixedPointRNN says."""
     shapes = {mixer: FixedPointRNN(2, 6, mixer=mixer, rank=3, selective=()).shapes for mixer in MIXERS}
-    vectors = {mixer: shapes[mixer]["u"][0] for mixer in ("householder", "dplr", "low_rank")}
+    vectors = {mixer: shapes[mixer]["u"][0] for mixer in ("householder", "dplr", "low_rank", "rotation")}
     assert set(vectors.values()) == {3}
     assert shapes["monarch"]["alpha"] == (2,)  # two blocks of three channels
     assert shapes["mixture"]["alpha"] == (2,)  # two reflections around one product
@@ -452,6 +472,8 @@ def test_norms_whose_squares_float32_does_not_have(scale: float) -> None:
             "spectral=True with 'kronecker' and contractive=True, expected contractive=False, as the norm",
         ),
         ({"mixer": "monarch", "rank": 3}, "FixedPointRNN: rank=3, expected a divisor of the width, 4"),
+        ({"mixer": "rotation", "d_state": 5}, "FixedPointRNN: the width is 5, expected an even one for 'rotation'"),
+        ({"mixer": "rotation", "unit_eps": 1.0}, "unit_eps=1.0, expected 0 with 'rotation', which has no vectors"),
         ({"mixer": "mixture"}, "FixedPointRNN: rank=1, expected at least 2 for 'mixture'"),
         ({"mixer": "mixture", "rank": 2, "tile": 2}, "tile=2 with mixer='mixture', expected mixer to be one of"),
         ({"mixer": "dense", "contractive": True}, "contractive=True with 'dense', .* expected another mixer"),

@@ -25,7 +25,7 @@ from rotrnn.ops.mixer import DPLR, HOUSEHOLDER, LOW_RANK, MATRIX, mixer_gains
 EPS = np.finfo(np.float64).eps
 D, N, T = 5, 12, 50
 DIRECT_FORMS = [
-    *((mixer, scaled) for mixer in ("householder", "dplr", "orthogonal") for scaled in (True, False)),
+    *((mixer, scaled) for mixer in ("householder", "dplr", "orthogonal", "rotation") for scaled in (True, False)),
     *((mixer, True) for mixer in ("low_rank", "kronecker", "monarch", "dense", "mixture")),
 ]
 LARGEST = {mixer: 150 if mixer in ("kronecker", "monarch", "mixture") else 50 for mixer, _ in DIRECT_FORMS}
@@ -313,6 +313,7 @@ NEARLY_SINGULAR: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"mixer": "householder", "scaled": False}, {"alpha": 3e-6}),  # gains near 1/2
     ({"mixer": "dplr", "scaled": False}, {"alpha": 3e-6}),
     ({"mixer": "monarch", "scaled": False}, {"alpha": 15}),  # near 1
+    ({"mixer": "rotation"}, {"u": 20, "b_lambda": 0}),  # nearly half a turn, lam = 1/2
 ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cases.mixers import gram
 from cases.ops import householder_loop, householder_product
-from rotrnn.ops.mixer import GRAM, householder_mix, householder_mix_backward, mixer_gains
+from rotrnn.ops.mixer import GRAM, householder_mix, householder_mix_backward, mixer_gains, rotation_mix
 
 EPS = np.finfo(np.float64).eps
 
@@ -141,6 +141,36 @@ def test_bad_input(arguments: dict[str, object], error: type[Exception], message
     good = {"u": np.ones((1, 4)), "alpha": np.ones(1), "x": X}
     with pytest.raises(error, match=message):
         householder_mix(**{**good, **arguments})
+
+
+@pytest.mark.parametrize("D", [2, 6, 8, 10, 24, 66])
+def test_rotations_are_orthogonal_and_few_factors_connect_all_channels(D: int) -> None:
+    """m factors reach 2^m channels from each, up to all D. A factor rounds each number some 4 times."""
+    rng, levels = np.random.default_rng(0), (D - 1).bit_length()
+    for R in range(levels + 1):
+        Q = rotation_mix(rng.uniform(-20, 20, (R, D // 2)), np.eye(D)[None])[0].T
+        assert np.linalg.norm(Q.T @ Q - np.eye(D), 2) <= 8 * D * (R + 1) * EPS
+        assert (np.count_nonzero(Q, 0) == min(2**R, D)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rotations_by_large_angles(dtype: type) -> None:
+    """Up to 1e16. A cosine and a sine are right to some units in the last place of 1."""
+    for size in 10.0 ** np.arange(17):
+        for u in (dtype(size), -dtype(size)):
+            turned = rotation_mix(np.full((1, 1), u), np.array([[[1, 0]]], dtype))[0, 0]
+            expected = np.cos(np.float64(u)), np.sin(np.float64(u))
+            np.testing.assert_allclose(turned, expected, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
+def test_bad_input_of_a_rotation() -> None:
+    for u, D, message in (
+        (np.ones((1, 2)), 3, "rotation_mix: D=3, expected an even number of channels for a rotation"),
+        (np.ones((1, 3)), 4, r"rotation_mix: u has shape \(1, 3\), expected \(R, H=2\)"),
+        (np.ones(2), 4, r"rotation_mix: u has shape \(2,\), expected \(R, H\) or \(B, T, R, H\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rotation_mix(u, np.ones((2, 3, D)))
 
 
 def test_the_authors_dense_mixer_is_nearest_with_epsilon_zero() -> None:

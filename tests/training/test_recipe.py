@@ -542,7 +542,6 @@ def test_files_from_before_a_setting_was_removed():
         ("selective_rotrnn", {"window": 3}, "unknown key layer.window"),
         ("selective_rotrnn", {"gamma": "random"}, "gamma='random', expected one of constant, input"),
         ("mamba", {"window": 3}, "unknown key layer.window"),
-        ("bedouin", {"mixer": "rotation"}, "mixer='rotation', expected one of householder"),
     ):
         with pytest.raises(ValueError, match=message):
             read_recipe(removed(layer, **settings))

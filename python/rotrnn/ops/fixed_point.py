@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.mixer import GRAM, KRONECKER, LOW_RANK, MATRIX, VECTORS, axes_of, checked_parts
+from rotrnn.ops.mixer import GRAM, KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
 
 
 def relax(
@@ -79,6 +79,8 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
         return rank * (width + 1), rank
     if form == MATRIX:
         return width * width, 0
+    if form == ROTATION:
+        return rank * width, 0
     columns = width // rank
     if form == KRONECKER:
         return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
@@ -88,10 +90,10 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
     """Prepares u and alpha of a mixer of `rotrnn.ops.mixer`, of form `form`, once for all iterations.
 
-    `rank` is R, the number of vectors; for mixers without vectors their `rows`, which equal `width` for "gram" and
-    "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
+    `rank` is R, the number of vectors, or of factors of "rotation"; for the other mixers without vectors their `rows`,
+    which equal `width` for "gram" and "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
     each is constant or has (B, T) tokens; they are promoted to one dtype. For the form "matrix", u (width * width,) has
-    the rows of Q, and alpha is empty.
+    the rows of Q; for "matrix" and "rotation", alpha is empty.
 
     Raises
     ------

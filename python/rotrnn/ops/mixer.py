@@ -31,15 +31,19 @@ __all__ = [
     "low_rank_mix_backward",
     "monarch_mix",
     "monarch_mix_backward",
+    "rotation_mix",
+    "rotation_mix_backward",
 ]
 
 HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "low_rank"))
-KRONECKER, MONARCH, GRAM, MATRIX = (MIXER[name] for name in ("kronecker", "monarch", "gram", "matrix"))
+KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
+MATRIX, ROTATION = MIXER["matrix"], MIXER["rotation"]
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
-"""Forms with vectors u (R, D) and a gain for each; other forms consist of triangles, or a matrix."""
+"""Forms with vectors u (R, D) and a gain for each; other forms consist of triangles, a matrix, or angles."""
 U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
 OF_VECTORS = Declared("mix_forward", "mix_backward", **{U: "R, D", ALPHA: "R"})
 OF_TRIANGLES = Declared("mix_forward", "mix_backward", **{U: "N", ALPHA: "G"})
+OF_ANGLES = Declared("mix_forward", "mix_backward", **{U: "R, H", ALPHA: "G"})
 
 
 class MixGrads(NamedTuple):
@@ -347,6 +351,61 @@ def gram_mix_backward(
     return _mix_backward("gram_mix_backward", GRAM, dy, u, alpha, x, origin, lengths, out)
 
 
+def rotation_mix(
+    u: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Product of R rotations, each of D / 2 planes of two channels, applied to every token in O(D R).
+
+    ``y_t = Q_t x_t`` with ``Q_t = R_1 .. R_R``; R_R is applied first. Factor k turns plane i, of the channels
+    i and ``j = D / 2 + (i + s_k) mod D / 2``, by the angle u_ki:
+
+        y_i = cos(u_ki) x_i - sin(u_ki) x_j,     y_j = sin(u_ki) x_i + cos(u_ki) x_j
+
+    The shifts s_k are 0, 1, 3, 7, ..., and from factor ``m = ceil(log2 D) + 1`` on again 0, 1, ...: m - 1 factors in a
+    row connect all channels, for any even D. Q is orthogonal for any angles. It turns by u from -1e16 to 1e16; an
+    angle beyond may be half a turn instead, in either dtype, since it is not reduced.
+
+    Parameters
+    ----------
+    u : (R, D / 2), or time-varying (B, T, R, D / 2)
+        Angles in radians.
+    x : (B, T, D)
+        Tokens, float32 or float64, with an even D; all arrays are promoted to their common dtype.
+    origin, lengths, out
+        As in `householder_mix`.
+
+    Returns
+    -------
+    y : (B, T, D)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `householder_mix`, or D is odd.
+    """
+    return _mix("rotation_mix", ROTATION, u, no_gains(u), x, origin, lengths, out)
+
+
+def rotation_mix_backward(
+    dy: npt.ArrayLike,
+    u: npt.ArrayLike,
+    x: npt.ArrayLike,
+    *,
+    origin: npt.ArrayLike | None = None,
+    lengths: npt.ArrayLike | None = None,
+    out: Array | None = None,
+) -> MixGrads:
+    """Adjoint of `rotation_mix`. In a plane with the gradient (g_i, g_j) of its turned pair (y_i, y_j), the angle has
+    the gradient ``y_i g_j - y_j g_i``; pairs and gradients are turned back factor by factor. dalpha is empty.
+    Arguments, result and errors as in `householder_mix_backward`."""
+    return _mix_backward("rotation_mix_backward", ROTATION, dy, u, no_gains(u), x, origin, lengths, out)
+
+
 def no_gains(like: Any) -> Any:
     """Returns the empty alpha of a mixer without gains, beside an array `like` of it."""
     return np.zeros_like(like, shape=(0,))
@@ -454,17 +513,25 @@ def checked_parts(
     if form in VECTORS:
         return args.array("u", u, "R D", "B T R D"), args.array("alpha", alpha, "R", "B T R")
     _bind_sizes(args, form, rows)
+    if form == ROTATION:
+        return args.array("u", u, "R H", "B T R H"), args.array("alpha", alpha, "G", "B T G")
     return args.array("u", u, "N", "B T N"), args.array("alpha", alpha, "G", "B T G")
 
 
 def axes_of(form: int) -> int:
     """Returns the number of axes of u of one token."""
-    return 2 if form in VECTORS else 1
+    return 2 if form in VECTORS or form == ROTATION else 1
 
 
 def _bind_sizes(args: Boundary, form: int, rows: int | None) -> None:
     """Binds the sizes of a mixer without vectors for tokens of D channels."""
     D = args.size["D"]
+    if form == ROTATION:
+        if D % 2:
+            raise ValueError(f"{args.op}: D={D}, expected an even number of channels for a rotation")
+        args.bind("H", D // 2, "half of the channels")
+        args.bind("G", 0, "a rotation, which has no gains")
+        return
     a = D if form in (GRAM, MATRIX) else args.integer("rows", 0 if rows is None else rows, 1)
     if not a or D % a:
         raise ValueError(f"{args.op}: rows={a!r}, expected a divisor of D={D}")
@@ -509,7 +576,7 @@ def _call(op: str, result: str, form: int, out: Array | None, rows: int | None, 
     if form not in VECTORS:
         args.array("x", arrays["x"], "B T D")
         _bind_sizes(args, form, rows)
-    args.take(OF_VECTORS if form in VECTORS else OF_TRIANGLES, **arrays)
+    args.take(OF_VECTORS if form in VECTORS else OF_ANGLES if form == ROTATION else OF_TRIANGLES, **arrays)
     kernel = "mix_forward" if result == "y" else "mix_backward"
     where = out is None or args.into(out, "x", *arrays.values())
     return args.run(kernel, **{result: where}, form=form)

@@ -22,7 +22,7 @@ from rotrnn.ops import mixer as ops
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.fixed_point import PreparedMixer, prepare_mixer
 from rotrnn.ops.orthogonal import orthogonal, orthogonal_backward
-from rotrnn.ops.pointwise import mask_padding, sigmoid
+from rotrnn.ops.pointwise import mask_padding, sigmoid, tanh, tanh_backward
 
 Parts = dict[str, Array]
 Operands = tuple[Array, ...]
@@ -363,6 +363,50 @@ class Dense(Gains):
         return {"u": self._gains_backward(parts, doperands)[0]}
 
 
+@dataclass(frozen=True)
+class Rotation(Gains):
+    """``Q = R_1 .. R_R``, an orthogonal matrix for each token: each factor turns N / 2 planes of two channels by angles
+    ``a tanh(u / a)`` with ``a = pi`` (`rotrnn.ops.mixer.rotation_mix`), which is nearly u near zero.
+
+    Its factors have ``|I - R_k| = 2 sin(angle / 2)`` of their largest angle, and ``|I - Q|`` is at most the sum of
+    these. That is below 1 for one angle below 60 degrees; if contractive, ``a = 0.95 / R``, so that the sum of all
+    factors is at most 0.95.
+    """
+
+    name: ClassVar[str] = "rotation"
+    can_normalise: ClassVar[bool] = False
+    form = ops.ROTATION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % 2:
+            raise ValueError(f"Mixer: the width is {self.width}, expected an even one for '{self.name}'")
+
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        return {"u": (self.rank, self.width // 2)}
+
+    @property
+    def largest(self) -> float:
+        return CONTRACTION / self.rank if self.contractive else np.pi
+
+    def operands(self, parts: Parts) -> Operands:
+        largest = parts["u"].dtype.type(self.largest)
+        angles = tanh(parts["u"] / largest) * largest
+        return angles, ops.no_gains(angles)
+
+    def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
+        return {"u": tanh_backward(doperands[0], operands[0] / operands[0].dtype.type(self.largest))}
+
+    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
+        return ops.rotation_mix(operands[0], x, origin=origin, lengths=lengths)
+
+    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
+        grads = ops.rotation_mix_backward(dy, operands[0], x, origin=origin, lengths=lengths)
+        assert grads.dorigin is not None
+        return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
+
+
 PRODUCT_PARTS = {"factors": "u", "gains": "alpha"}
 """Parts of a mixture's Kronecker products, and their names in one of these."""
 
@@ -496,5 +540,6 @@ class Orthogonal(Mixer):
 
 
 MIXERS: dict[str, type[Mixer]] = {
-    mixer.name: mixer for mixer in (Householder, DPLR, LowRank, Kronecker, Monarch, Orthogonal, Dense, Mixture)
+    mixer.name: mixer
+    for mixer in (Householder, DPLR, LowRank, Kronecker, Monarch, Orthogonal, Dense, Mixture, Rotation)
 }

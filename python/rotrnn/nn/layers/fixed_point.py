@@ -382,8 +382,8 @@ class FixedPointRNN(Recurrent):
         N, the number of real lanes of h.
     mixer, rank : str, int
         Name of Q_t in `rotrnn.nn.fixed_points.mixer.MIXERS`, and its number of vectors: of reflections for
-        "householder", of mixers one after the other for "mixture" (at least 2). For "monarch" it is the number of
-        channels of a block, a divisor of N; others have no rank.
+        "householder", of factors for "rotation", of mixers one after the other for "mixture" (at least 2). For
+        "monarch" it is the number of channels of a block, a divisor of N; others have no rank.
     selective : sequence of str
         Parts that depend on the input: any of "lambda", "mixer", "B". A mixer that cannot vary stays constant.
     scaled : bool
@@ -404,12 +404,13 @@ class FixedPointRNN(Recurrent):
         iteration would converge. "low_rank" and "dense" need `scaled`: without, the system is Q_t, which is singular,
         or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the system has R
         equations. Systems of the other mixers are solved only on the CPU: with "monarch" R equations for each block,
-        else N, which costs ``N^3 / 3`` multiplications a token. The settings of the iteration and `start` then have no
-        effect. The residual is still computed, but it is relative to F(y), and does not show that a system is singular
-        or nearly so. Then the states are huge and wrong, with a small residual and no warning, or not finite, which is
-        reported as a fixed point that was not reached. That happens without `scaled` where gains alpha are near 1/2, or
-        with "monarch" in blocks of one channel where they round to 1. If not `scaled`, `transitions` raises for most of
-        these systems. "auto" is "direct", as in the other layers.
+        else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled, where ``Q^-1
+        = Q^T``. The settings of the iteration and `start` then have no effect. The residual is still computed, but it
+        is relative to F(y), and does not show that a system is singular or nearly so. Then the states are huge and
+        wrong, with a small residual and no warning, or not finite, which is reported as a fixed point that was not
+        reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in blocks of one
+        channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If not `scaled`,
+        `transitions` raises for most of these systems. "auto" is "direct", as in the other layers.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance from the converged state of the
         tile before. 1 is the sequential form; a small tile stays in the cache and takes fewer iterations per step than
