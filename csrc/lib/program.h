@@ -59,7 +59,7 @@ typedef enum {
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
     OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count`;
-                      * planes are adjacent, or halves if `from`; of the last `window` inputs, or of all */
+                      * planes are adjacent, or halves if `from` */
     OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
     OP_DPLR_BANK,    /* S4: y from x, the rows of several inputs; `choice` of them drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... rows of x */

@@ -104,7 +104,8 @@ void read_system(reader *r) {
 void read_turning_scan(reader *r) {
     const value *const v = steps(r, 0, 1), *const angles = steps(r, 1, 1), *const a = fixed(r, 2, 2);
     const bool older = !json_member(r->p.settings, "window");
-    const int64_t N = a->shape[1], window = older ? 0 : window_of(r->b, &r->p);
+    const int64_t N = a->shape[1];
+    if (!older && window_of(r->b, &r->p)) unsupported(r->b, &r->p, " with a window");
     if (!expect(r, N > 0 && is(a, 0, 2) && is(angles, 0, N) && v->shape[0] / 2 == N && v->shape[0] % 2 == 0)) return;
     const bool decays = r->in[3] || r->in[4] || r->in[5], bounded = flag_of(r->b, &r->p, "bounded");
     const int64_t H = decays ? steps(r, 3, 1)->shape[0] : 1;
@@ -113,9 +114,8 @@ void read_turning_scan(reader *r) {
     if (!good(r->b)) return;
     op *const scan = emit(r->b, OP_TURNING_SCAN, h, angles->rows);
     scan->w[0] = stored(r->b, doubles(r, a), 2 * N);
-    scan->window = window;
     scan->from = older;
-    scan->state = state_for(r, window ? 2 * (window + 1) * 2 * N : 2 * N);
+    scan->state = state_for(r, 2 * N);
     if (!decays) return;
     scan->z = r->in[3]->rows;
     scan->count = H;
@@ -390,7 +390,8 @@ void read_selective(reader *r) {
     const value *const x = steps(r, 0, 1), *const delta = steps(r, 1, 1), *const A = fixed(r, 2, 2);
     const value *const B = steps(r, 3, 1), *const C = steps(r, 4, 1), *const skip = fixed(r, 5, 1);
     const int64_t D = x->shape[0], S = A->shape[1];
-    if (!is_null(r->b, &r->p, "window")) unsupported(r->b, &r->p, " with a window");
+    if (json_member(r->p.settings, "window") && window_of(r->b, &r->p)) /* in older files, null */
+        unsupported(r->b, &r->p, " with a window");
     if (!expect(r, alike(x, delta) && is(A, 0, D) && is(B, 0, S) && is(C, 0, S) && is(skip, 0, D))) return;
     const double *const rates = doubles(r, A);
     double *const by_state = good(r->b) ? spare(r->b, S * D) : NULL; /* (S, D) */

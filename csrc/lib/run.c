@@ -275,38 +275,11 @@ static decay decay_of(real gamma_log, real added, real scale, bool bounded) {
     return (decay){vmath_exp(-varying), scale * (real)gain};
 }
 
-/* Plane i of a row (2, N). */
-static cplx plane_of(const real *row, int64_t i, int64_t N) { return (cplx){row[i], row[N + i]}; }
-static void set_plane(real *row, int64_t i, int64_t N, cplx z) { row[i] = z.re, row[N + i] = z.im; }
-
-/* A step of a scan over the last L inputs, as in csrc/kernels/window.c, which names P, C and S: step r of its block of
- * L steps. The state has rows (2, N): P, C, and for each step of a block the sum S of the block before and then its own
- * input; and its transition. Row s holds the sum that step s - 1 reads. */
-static cplx windowed_step(real *state, cplx a, cplx x, int64_t i, int64_t N, int64_t r, int64_t L) {
-    const int64_t row = 2 * N;
-    real *const inputs = state + 2 * row, *const transitions = inputs + L * row;
-    const cplx none = {0, 0}, one = {1, 0};
-    const cplx P = plane_step(a, plane_of(state, i, N), x), C = cplx_fma(a, plane_of(state + row, i, N), none);
-    const cplx S = r + 1 < L ? plane_of(inputs + (r + 1) * row, i, N) : none;
-    set_plane(state, i, N, P), set_plane(state + row, i, N, C);
-    set_plane(inputs + r * row, i, N, x), set_plane(transitions + r * row, i, N, a);
-    if (r + 1 == L) {
-        cplx sum = none, age = one;
-        for (int64_t s = L - 1; s > 0; s--) {
-            sum = cplx_fma(age, plane_of(inputs + s * row, i, N), sum);
-            age = cplx_fma(plane_of(transitions + s * row, i, N), age, none);
-            set_plane(inputs + s * row, i, N, sum);
-        }
-        set_plane(state, i, N, none), set_plane(state + row, i, N, one);
-    }
-    return cplx_fma(C, S, P);
-}
-
 static void run_turning_scan(const op *o, const frame *f) {
-    const int64_t N = o->y.width / 2, H = most(o->count, 1), L = o->window, apart = pair_apart(2 * N, o->from);
+    const int64_t N = o->y.width / 2, H = most(o->count, 1), apart = pair_apart(2 * N, o->from);
     const real *const a = o->w[0], *const gamma_log = o->w[1], *const scale = o->w[2];
     EACH_STEP(f, b, t) {
-        const int64_t row = b * f->n + t, r = L ? (*steps_read(f, b) + t) % L : 0;
+        const int64_t row = b * f->n + t;
         real *const h = state_of(f, b, o->state), *const y = rows_of(f, o->y) + row * 2 * N;
         const real *const angles = rows_of(f, o->x) + row * N, *const added = rows_of(f, o->z) + row * H;
         for (int64_t i = 0; i < N; i++) {
@@ -314,11 +287,10 @@ static void run_turning_scan(const op *o, const frame *f) {
             const decay d = o->count ? decay_of(gamma_log[head], added[head], scale[head], o->choice) : (decay){1, 1};
             const real angle = angles[i];
             const cplx turn = {(real)cos((double)angle) * d.modulus, (real)sin((double)angle) * d.modulus};
-            const cplx none = {0, 0}, moved = cplx_fma(plane_of(a, i, N), turn, none);
-            const cplx x = {d.gain * y[at], d.gain * y[at + apart]};
-            const cplx now = L ? windowed_step(h, moved, x, i, N, r, L) : plane_step(moved, plane_of(h, i, N), x);
-            if (!L) set_plane(h, i, N, now);
-            y[at] = now.re, y[at + apart] = now.im;
+            const cplx x = {d.gain * y[at], d.gain * y[at + apart]}, none = {0, 0};
+            const cplx moved = cplx_fma((cplx){a[i], a[N + i]}, turn, none);
+            const cplx now = plane_step(moved, (cplx){h[i], h[N + i]}, x);
+            y[at] = h[i] = now.re, y[at + apart] = h[N + i] = now.im;
         }
     }
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import numpy as np
 from cases.layer_row import LayerRow
 from cases.linear import schatten_norm
 from cases.table import Arrays, Case, normal, padding, rotation_of
-from rotrnn.nn.instructions import uniform
-from rotrnn.nn.layer import Context
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
@@ -38,33 +35,14 @@ def selective_loop(
     return y, hT
 
 
-def selective_window_loop(
-    x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any, h0: Any, window: int, reverse: bool, negative: bool,
-    lengths: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Reads the sum of the last `window` inputs, which are multiplied by the transition at each step."""
-    y, hT = np.zeros_like(x), np.array(h0)
-    for b in range(x.shape[0]):
-        seen = list(h0[b])
-        steps = range(x.shape[1] if lengths is None else lengths[b])
-        for t in reversed(steps) if reverse else steps:
-            a = transition(delta[b, t], A, negative)
-            seen = [*(a * one for one in seen), np.outer(delta[b, t] * x[b, t], B[b, t])]
-            y[b, t] = sum(seen) @ C[b, t] + skip * x[b, t]
-            seen = seen[1:]
-        hT[b] = np.reshape(seen, hT[b].shape)
-    return y, hT
-
-
 def selective_case(
-    B: int, T: int, D: int, S: int, *, window: int | None = None, reverse: bool = False, negative: bool = False,
-    lengths: Any = None, keep: bool = False,
+    B: int, T: int, D: int, S: int, *, reverse: bool = False, negative: bool = False, lengths: Any = None,
+    keep: bool = False,
 ) -> Case:  # fmt: skip
     """Transitions from a half to a little above one, or, if they may be negative, from -2/3 on; the first direction of
     the state neither decays nor grows."""
 
     how: dict[str, Any] = {"reverse": reverse, "negative": negative, "lengths": lengths}
-    how |= {} if window is None else {"window": window}
 
     def make(rng: np.random.Generator) -> Arrays:
         A = rng.uniform(-4.5 if negative else -2, 0.05, (D, S))
@@ -76,7 +54,7 @@ def selective_case(
             "B": normal(rng, (B, T, S)),
             "C": normal(rng, (B, T, S)),
             "skip": normal(rng, (D,)),
-            "h0": normal(rng, (B, D, S) if window is None else (B, window - 1, D, S)),
+            "h0": normal(rng, (B, D, S)),
         }
 
     def forward(args: Arrays) -> tuple[Any, ...]:
@@ -91,10 +69,8 @@ def selective_case(
         grads = selective_scan_backward(doutputs[0], **args, **how, dhT=doutputs[1], carries=carries)
         return {name: getattr(grads, f"d{name}") for name in args}
 
-    loop = selective_loop if window is None else selective_window_loop
     flags = "".join(
         [
-            f" window {window}" * (window is not None),
             " reverse" * reverse,
             " negative" * negative,
             " ragged" * (lengths is not None),
@@ -106,7 +82,7 @@ def selective_case(
         make,
         forward,
         backward,
-        lambda args: loop(**args, **how),
+        lambda args: selective_loop(**args, **how),
         terms=(8 + B) * T + S + 2 * D + 20,  # the gradient of A sums over steps, those of B and C over channels
         linear=(("x", "h0"), ("B", "h0"), ("C", "skip")),
         ragged=padding(lengths, "x", "delta", "B", "C", "out0"),
@@ -125,13 +101,9 @@ OPS = [
     selective_case(3, 70, 5, 3, lengths=(70, 0, 33)),  # lengths within the first tile, at none, and past two
     selective_case(3, 70, 37, 3, reverse=True, lengths=(33, 70, 0), keep=True),  # several blocks of channels
     selective_case(2, 33, 130, 4, reverse=True),
-    *(selective_case(3, 9, 2, 2, window=window, lengths=(9, 0, 4)) for window in (1, 3, 20)),
-    selective_case(2, 9, 2, 2, window=3, reverse=True),
     selective_case(2, 7, 3, 2, negative=True),
     selective_case(2, 70, 5, 7, lengths=(70, 33), negative=True, keep=True),  # states together, and one alone
     selective_case(2, 40, 37, 1, reverse=True, negative=True),
-    selective_case(2, 9, 2, 2, window=3, negative=True),
-    selective_case(1, 0, 2, 2, window=3),
 ]
 
 OPS_LARGE = [
@@ -143,8 +115,6 @@ OPS_LARGE = [
 def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """One token after the other, with a buffer for the window of the convolution."""
     tail, h = (np.array(one) for one in state)
-    if layer.window is None:
-        h = h[:, None]  # one summand, in place of a window's
     inner, R, S = layer.inner, layer.rank, layer.d_state
     y = np.zeros_like(x)
 
@@ -164,12 +134,9 @@ def mamba_loop(layer: Mamba, params: Arrays, x: Any, state: Any, lengths: Any) -
             if layer.norm_eps is not None:
                 d, B, C = (one / np.sqrt(np.mean(one**2) + layer.norm_eps) for one in (d, B, C))
             delta = np.log1p(np.exp(params["dt_proj"] @ d + params["dt_bias"]))
-            aged = transition(delta, -np.exp(params["A_log"]), layer.negative) * h[b]
-            seen = np.concatenate([aged, np.outer(delta * u, B)[None]])
-            out = (seen.sum(0) @ C + params["D"] * u) * swish(z)
-            y[b, t] = params["out_proj"] @ out + params.get("out_bias", 0)
-            h[b] = seen.sum(0, keepdims=True) if layer.window is None else seen[1:]
-    return y, (tail, h[:, 0] if layer.window is None else h)
+            h[b] = transition(delta, -np.exp(params["A_log"]), layer.negative) * h[b] + np.outer(delta * u, B)
+            y[b, t] = params["out_proj"] @ ((h[b] @ C + params["D"] * u) * swish(z)) + params.get("out_bias", 0)
+    return y, (tail, h)
 
 
 def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, reference: Any = mamba_loop) -> LayerRow:
@@ -186,23 +153,7 @@ def mamba_row(name: str, layer: Mamba, B: int, T: int, lengths: Any = None, refe
     )
 
 
-@dataclass(frozen=True)
-class TrainingRow(LayerRow):
-    """A row in training mode, for a layer that draws random numbers."""
-
-    @property
-    def ctx(self) -> Context:
-        return replace(super().ctx, train=True, seed=2**40 + 5, step=7)
-
-
-def selective_rotrnn_loop(
-    layer: SelectiveRotRNN,
-    params: Arrays,
-    x: Any,
-    state: Any,
-    lengths: Any,
-    ctx: Context = Context(),  # noqa: B008
-) -> tuple[Any, Any]:
+def selective_rotrnn_loop(layer: SelectiveRotRNN, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     """x_t = gamma_t P R(theta_t) P^T x_{t-1} + xi_t B u_t, y_t = C x_t + D u_t, head by head, with dense matrices.
 
     The state in and out is P^T x as complex planes (an odd head's last lane has a zero beside it).
@@ -210,43 +161,37 @@ def selective_rotrnn_loop(
     H, W = layer.heads, layer.base.width
     B, T, _ = x.shape
     even = W + W % 2
-    kept = 1 if layer.window is None else layer.window - 1  # summands of the state
-    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, kept, H, even).copy()
+    lanes = np.ascontiguousarray(state).view(np.float64).reshape(B, H, even).copy()
     y = np.zeros_like(x)
-    drawn = layer.gamma_spread * (2 * uniform((T, H), ctx, layer.site) - 1)
     for i in range(H):
         P = rotation_of(params["M"][i] - params["M"][i].T)
         C = params["C"][:, i * W : (i + 1) * W]
         for b in range(B):
-            h = lanes[b, :, i, :W] @ P.T
+            h = P @ lanes[b, i, :W]
             for t in range(T if lengths is None else lengths[b]):
                 R = np.eye(W)
                 for p, angle in enumerate(params["theta"][i] + params["W_theta"][i] @ x[b, t]):
                     c, s = np.cos(angle), np.sin(angle)
                     R[2 * p : 2 * p + 2, 2 * p : 2 * p + 2] = [[c, -s], [s, c]]
-                e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else drawn[t, i] if ctx.train else 0
+                e = params["W_gamma"][i] @ x[b, t] if layer.gamma == "input" else 0
                 gamma = np.exp(-np.exp(params["gamma_log"][i] + e))
                 xi = np.sqrt((1 - gamma**2) / np.trace(params["B"][i].T @ params["B"][i]))
                 if layer.normalise == "bounded":
                     xi = -np.expm1(-np.exp(params["gamma_log"][i] + e)) / schatten_norm(params["B"][i])
-                aged = h @ (gamma * P @ R @ P.T).T
-                h = np.concatenate([aged, (xi * params["B"][i] @ x[b, t])[None]])
-                y[b, t] += C @ h.sum(0)
-                h = h.sum(0, keepdims=True) if layer.window is None else h[1:]
-                beside = np.concatenate([gamma * lanes[b, :, i, W:], np.zeros((1, even - W))])
-                lanes[b, :, i, W:] = beside[:-1] if layer.window is None else beside[1:]
-            lanes[b, :, i, :W] = h @ P
+                h = gamma * P @ R @ P.T @ h + xi * params["B"][i] @ x[b, t]
+                y[b, t] += C @ h
+                lanes[b, i, W:] *= gamma
+            lanes[b, i, :W] = P.T @ h
     for b in range(B):
         steps = T if lengths is None else lengths[b]
         y[b, :steps] += params["D"] * x[b, :steps]
-    lanes = lanes.reshape(B, kept, H * even).view(np.complex128)
-    return y, lanes[:, 0] if layer.window is None else lanes
+    return y, lanes.reshape(B, H * even).view(np.complex128)
 
 
 def rotation_row(
     name: str, layer: SelectiveRotRNN, B: int, T: int, lengths: Any = None, reference: Any = selective_rotrnn_loop
 ) -> LayerRow:
-    row = LayerRow(
+    return LayerRow(
         name,
         layer,
         B,
@@ -256,10 +201,6 @@ def rotation_row(
         terms=(12 + B) * T + 4 * layer.d_state + 4 * layer.d_model + 40,
         linear=(("state",), ("C", "D")),
     )
-    if layer.gamma != "random":
-        return row
-    drawn = TrainingRow(**{**vars(row), "streams": False})
-    return replace(drawn, reference=lambda *args: selective_rotrnn_loop(*args, drawn.ctx))
 
 
 LAYERS = [
@@ -270,16 +211,12 @@ LAYERS = [
     mamba_row("no convolution", Mamba(3, d_state=2, d_conv=0, dt_init="constant"), 2, 6),
     mamba_row("no bias", Mamba(3, d_state=2, d_conv=1, conv_bias=False), 2, 6, (6, 3)),
     mamba_row("norms", Mamba(3, d_state=2, dt_rank=2, norm_eps=0.1), 2, 6, (6, 3)),
-    mamba_row("window", Mamba(3, d_state=2, window=4), 2, 7),
     mamba_row("negative", Mamba(4, d_state=3, dt_min=0.1, dt_max=1.0, negative=True), 3, 9, (9, 0, 2)),
-    mamba_row("negative, window", Mamba(3, d_state=2, window=4, dt_min=0.1, dt_max=1.0, negative=True), 2, 7),
     rotation_row("", SelectiveRotRNN(4, 8, heads=2, selectivity=1.0), 2, 12),
-    rotation_row("window", SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), 2, 7),
     rotation_row("", SelectiveRotRNN(3, 4, selectivity=1.0), 1, 0),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 10, heads=2, gamma="input", selectivity=1.0), 2, 9),
     rotation_row("gamma(u)", SelectiveRotRNN(3, 6, heads=2, gamma="input", selectivity=0.5), 3, 9, (9, 0, 2)),
     rotation_row("bounded", SelectiveRotRNN(3, 6, heads=2, gamma="input", normalise="bounded"), 2, 9),
-    rotation_row("random gamma", SelectiveRotRNN(3, 4, heads=2, gamma="random", site=3), 3, 9, (9, 0, 2)),
 ]
 
 LAYERS_LARGE = [

@@ -160,7 +160,7 @@ static void say_line(writer *w, input *in, int *next) {
     else if (!strcmp(OPS[op].name, "Elman"))
         say(w, ",\"activation\":\"%s\",\"reverse\":%s", first & 1 ? "tanh" : "relu", second & 1 ? "true" : "false");
     else if (!strcmp(OPS[op].name, "SelectiveScan"))
-        say(w, ",\"window\":%s,\"negative\":false", first == 1 ? "3" : "null");
+        say(w, ",\"negative\":false%s", first == 1 ? ",\"window\":3" : "");
     else if (!strcmp(OPS[op].name, "SsdScan"))
         say(w, ",\"negative\":%s", first & 1 ? "true" : "false");
     else if (!strcmp(OPS[op].name, "Frequencies"))
@@ -179,10 +179,7 @@ static void say_line(writer *w, input *in, int *next) {
     } else if (!strcmp(OPS[op].name, "Bank"))
         say(w, ",\"window\":%s", first & 1 ? "3" : "null");
     else if (!strcmp(OPS[op].name, "TurningScan"))
-        say(w, ",\"bounded\":%s%s", first & 1 ? "true" : "false",
-            first & 2   ? ",\"window\":2"
-            : first & 4 ? ",\"window\":null"
-                        : "");
+        say(w, ",\"bounded\":%s,\"window\":%s", first & 1 ? "true" : "false", first == 2 ? "2" : "null");
     else if (!strcmp(OPS[op].name, "DplrBank"))
         say(w, ",\"drives\":%d", first % 4);
     else if (!strcmp(OPS[op].name, "Products"))

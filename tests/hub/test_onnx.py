@@ -171,9 +171,7 @@ def test_the_file_says_what_it_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("layer", "own", "message"), [
     ("liquid_s4", N, "the model has a LiquidS4, whose Products has no form in ONNX here"),
     ("lru", {**N, "window": 3}, "an LRU has a recurrence with window=3, expected None"),
-    ("selective_rotrnn", {**N, "window": 3}, "a SelectiveRotRNN has a recurrence with window=3, expected None"),
     ("s4d", {**N, "window": 3}, "an S4D has a recurrence with window=3, expected None"),
-    ("mamba", {**N, "window": 3}, "a Mamba has a recurrence with window=3, expected None"),
 ])  # fmt: skip
 def test_what_has_no_form_is_refused(layer: str, own: dict[str, Any], message: str, tmp_path: Path) -> None:
     model, params = model_of(layer, own)

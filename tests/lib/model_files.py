@@ -60,7 +60,6 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
     ("bedouin", {"d_state": 2, "mixer": "kronecker", "d_conv": 2}),
     ("fpmamba", {"d_state": 2, "max_iterations": 100, "symmetric": True, "d_head": 2, "d_conv": 2}),
     ("selective_rotrnn", {"d_state": 6, "heads": 2, "gamma": "input"}),
-    ("selective_rotrnn", {"d_state": 4, "window": 3}),
     ("fixed_point", {"d_state": 4, "mixer": "mixture", "rank": 2, "selective": ("mixer",)}),
     ("fixed_point", {"d_state": 4, "solver": "direct", "rank": 2, "selective": ()}),
     *(

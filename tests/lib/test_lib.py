@@ -86,12 +86,6 @@ CASES = {
     "selective_rotrnn": Case("selective_rotrnn", {"d_state": 16, "heads": 2, "selectivity": 1.0}),
     "selective_rotrnn, decays": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "gamma": "input"}),
     "selective_rotrnn, bounded": Case("selective_rotrnn", {"d_state": 6, "gamma": "input", "normalise": "bounded"}),
-    "selective_rotrnn, random": Case("selective_rotrnn", {"d_state": 3, "heads": 3, "gamma": "random"}),
-    "selective_rotrnn, window": Case("selective_rotrnn", {"d_state": 15, "heads": 3, "window": 5}),
-    "selective_rotrnn, window and decays": Case(
-        "selective_rotrnn", {"d_state": 8, "heads": 2, "gamma": "input", "window": 8, "selectivity": 1.0}
-    ),
-    "selective_rotrnn, window of one": Case("selective_rotrnn", {"d_state": 6, "window": 1}),
     **{
         f"history of {an(layer)}, {own}": Case(layer, {**settings, "history": {"length": 9, **history}})
         for layer, settings, own, history in (
@@ -1020,7 +1014,6 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "mamba, window": ("mamba", {"d_state": 4, "window": 3}),
     "lru, both directions": ("lru", {"d_state": 4, "bidirectional": True}),
     "min_gru, both directions": ("min_gru", {"d_state": 4, "bidirectional": True}),
 }

@@ -14,7 +14,7 @@ from safetensors import safe_open
 import rotrnn
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings, build_model
-from rotrnn.models.files import described
+from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Params, astype, flatten
 from rotrnn.nn.layers.min_gru import MinGRU
@@ -165,3 +165,14 @@ def test_described_is_json() -> None:
     for layer in LAYERS:
         table = described(classifier(layer, 1))
         assert json.loads(json.dumps(table)) == table
+
+
+def test_a_part_from_before_a_setting_was_removed() -> None:
+    """Its file has the setting, and is read if it is at the value that is left."""
+    for layer, own in (
+        (rotrnn.Mamba(4), {"window": None}),
+        (rotrnn.SelectiveRotRNN(4, 8), {"window": None, "gamma_spread": 0.25, "site": 2}),
+    ):
+        assert made(described(layer) | own, "model") == layer
+        with pytest.raises(ValueError, match=r"model, .* has 'window', which is not a setting"):
+            made(described(layer) | {"window": 3}, "model")

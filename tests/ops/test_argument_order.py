@@ -12,7 +12,7 @@ FUNCTIONS = {name: list(inspect.signature(getattr(ops, name)).parameters) for na
 FORWARD = {name: given for name, given in FUNCTIONS.items() if not name.endswith("_backward")}
 STATES = {"h0", "c0", "n0", "m0", "state"}
 GRADIENTS = {"dy", "dh", "dm", "dP"}
-OF_NO_INPUT = {"mask_padding", "split_end", "split_lengths", "split_rotation_end", "wrope_angle", "orthogonal"}
+OF_NO_INPUT = {"mask_padding", "split_end", "split_lengths", "wrope_angle", "orthogonal"}
 
 
 @pytest.mark.parametrize("name", sorted(FORWARD.keys() - OF_NO_INPUT))

@@ -522,3 +522,26 @@ def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_bytes(b'\xef\xbb\xbfbase = "digits-lru"\n[training]\nsteps = 3\n')
     assert load_recipe(path).training.steps == 3
+
+
+def removed(layer, **settings):
+    """The sections of a run from before settings were removed, as its file has them, where it has them all."""
+    tables = load_recipe({"base": "digits-" + layer}).tables()
+    kept = {key: value for key, value in tables["layer"].items() if value is not None}
+    return tables | {"layer": kept | settings}
+
+
+def test_files_from_before_a_setting_was_removed():
+    """They are read where they have what is left, and keep their digest: the setting is written again, in its place."""
+    stated = removed("selective_rotrnn", gamma_spread=0.5, site=3)
+    recipe = read_recipe(stated)
+    assert recipe == load_recipe("digits-selective_rotrnn")
+    assert recipe.text(stated) == write_toml(stated)
+    assert recipe.digest(stated) != recipe.digest()
+    for layer, settings, message in (
+        ("selective_rotrnn", {"window": 3}, "unknown key layer.window"),
+        ("selective_rotrnn", {"gamma": "random"}, "gamma='random', expected one of constant, input"),
+        ("mamba", {"window": 3}, "unknown key layer.window"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_recipe(removed(layer, **settings))

@@ -133,42 +133,6 @@ def test_the_pieces_of_a_diagonal_scan_are_those_of_the_whole(dtype, varying, le
     close(da, grads.da, B * T * large * steep, 8 * T + 8 + B * T)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("varying", [False, True])
-def test_the_pieces_of_a_rotation_scan(varying, odd, reverse):
-    """Roundings as for the diagonal scan, and those of cos, sin and gamma."""
-    rng = np.random.default_rng(1)
-    H, P = 2, 3
-    lanes = H * (2 * P + odd)
-    theta = rng.uniform(0, 6, (B, T, H, P) if varying else (H, P))
-    gamma = rng.uniform(0.9, 1, (B, T, H) if varying else (H,))
-    x, dh = rng.standard_normal((2, B, T, lanes))
-    h0, dhT = rng.standard_normal((2, B, lanes))
-    how = {"reverse": reverse, "lengths": LENGTHS}
-    h = ops.rotation_scan(theta, gamma, x, h0, **how)
-    grads = ops.rotation_scan_backward(dh, theta, gamma, h, h0, dhT=dhT, **how)
-    first, last = (3, 0) if reverse else (0, 3)
-
-    def run(world):
-        part, r = piece(world.rank), world.rank
-        turn = (theta[:, part], gamma[:, part]) if varying else (theta, gamma)
-        here = {"reverse": reverse, "lengths": ops.split_lengths(LENGTHS, SIZES[r], split=world)}
-        start = ops.split_rotation_start(*turn, x[:, part], h0 if r == first else None, split=world, **here)
-        states = ops.rotation_scan(*turn, x[:, part], start, **here)
-        back = ops.split_rotation_end(dh[:, part], *turn, dhT if r == last else None, split=world, **here)
-        return states, ops.rotation_scan_backward(dh[:, part], *turn, states, start, dhT=back, **here)
-
-    states, parts = zip(*among(4, run), strict=True)
-    large, steep = (np.abs(one).sum(1).max() + np.abs(more).max() for one, more in ((x, h0), (dh, dhT)))
-    close(joined(states), h, large, 8 * T + 8)
-    close(joined([one.dx for one in parts]), grads.dx, steep, 8 * T + 8)
-    close(parts[first].dh0, grads.dh0, steep, 8 * T + 8)
-    for name in ("dtheta", "dgamma"):
-        own = [getattr(one, name) for one in parts]
-        close(joined(own) if varying else sum(own), getattr(grads, name), B * T * lanes * large * steep, 16 * T + B * T)
-
-
 def test_the_sizes_of_messages():
     """128 bytes, B N complex numbers of 16 bytes, and N of the power, or B N where lengths differ."""
 
@@ -384,8 +348,6 @@ def test_what_are_no_processes(split):
     calls = {
         "split_start": lambda: ops.split_start(a, x, split=split),
         "split_end": lambda: ops.split_end(x, a, split=split),
-        "split_rotation_start": lambda: ops.split_rotation_start(np.ones((1, N // 2)), None, x[..., :4], split=split),
-        "split_rotation_end": lambda: ops.split_rotation_end(x[..., :4], np.ones((1, N // 2)), None, split=split),
         "split_lengths": lambda: ops.split_lengths(LENGTHS, T, split=split),
     }
     if split is not None:  # which is one process here

@@ -127,6 +127,13 @@ def describe(hint: Any, words: Words) -> str:
     return an(hint.__name__)
 
 
+def current(kind: type, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a file without the ones that an earlier version of the class had, at the value that its
+    `removed` has for them; ``...`` stands for any value."""
+    removed = getattr(kind, "removed", {})
+    return {key: value for key, value in settings.items() if key not in removed or removed[key] not in (..., value)}
+
+
 def settle(settings: Any) -> None:
     """Converts each field of a frozen dataclass to the plain Python value of its type, by `fit`.
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.files import atomic_file, check_file, check_folder
 from rotrnn._support.json import to_json
+from rotrnn._support.settings import current
 from rotrnn._support.text import alike, an, nearest
 from rotrnn.models.listing import listed
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
@@ -162,6 +163,7 @@ def made(value: Any, where: str) -> Any:
         raise ValueError(f"{where} has kind {name!r:.80}, expected one of {', '.join(classes)}{likely}")
     known = [one.name for one in fields(classes[name]) if _kept(one)]  # type: ignore[arg-type]  # all are dataclasses
     settings = {key: made(one, f"{where}.{key}") for key, one in value.items() if key not in ("kind", PROGRAM)}
+    settings = current(classes[name], settings)
     for key in settings:
         if key not in known:
             raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is not a setting{nearest(key, known)}")

@@ -179,7 +179,6 @@ def _product(g: Graph, z: Names, v: Names) -> Names:
 def _turning_scan(
     g: Graph, line: Line, v: str, phi: str, a: Array, e: str | None, gamma_log: Array | None, scale: Array | None
 ) -> str:
-    _no_window(line)
     N = a.shape[1]
     x = _parts(g, v, N)
     transition = _product(g, [g.constant(part) for part in a], [g.op(kind, phi) for kind in ("Cos", "Sin")])
@@ -302,8 +301,6 @@ def _gru(g: Graph, line: Line, x: str, w: Array, bias: Array) -> str:
 
 
 def _selective(g: Graph, line: Line, x: str, delta: str, A: Array, B: str, C: str, skip: Array) -> str:
-    _no_window(line)
-
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         x_t, delta_t, B_t, C_t = now
         state, channel = body.axes(-1), body.axes(1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from rotrnn.ops.oscillator import oscillator_scan, oscillator_scan_backward
 from rotrnn.ops.permuted import PermutedScan as Permuted
 from rotrnn.ops.permuted import permuted_scan, permuted_scan_backward
 from rotrnn.ops.pointwise import (
-    LAST_PLACE,
     decay_gain,
     decay_gain_backward,
     exp,
@@ -59,7 +58,6 @@ from rotrnn.ops.pointwise import (
     tanh,
     tanh_backward,
 )
-from rotrnn.ops.random import philox
 from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 from rotrnn.ops.selective import selective_scan, selective_scan_backward
@@ -211,17 +209,24 @@ def _rows(x: Array) -> Array:
 # ---- functions of numbers ----
 
 
-@dataclass(frozen=True)
-class SiLU(Instruction):
-    """``y = x s(x)``, s the sigmoid."""
+class Function(Instruction):
+    """A function ``y = f(x)`` of each number: its op and the adjoint, which takes y if it `reads` y."""
 
+    of: ClassVar[tuple[Callable[..., Array], Callable[..., Array]]]
     reads = ("x",)
 
     def forward(self, call: Call, x: Array) -> Array:
-        return silu(x)
+        return self.of[0](x)
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        return silu_backward(dy, x)
+        return self.of[1](dy, call.y if self.reads == ("y",) else x)
+
+
+@dataclass(frozen=True)
+class SiLU(Function):
+    """``y = x s(x)``, s the sigmoid."""
+
+    of = silu, silu_backward
 
 
 @dataclass(frozen=True)
@@ -239,17 +244,12 @@ class GELU(Instruction):
 
 
 @dataclass(frozen=True)
-class Sigmoid(Instruction):
+class Sigmoid(Function):
     """``y = 1 / (1 + e^{-x})``."""
 
+    of = sigmoid, sigmoid_backward
     reads = ("y",)
     foldable = True
-
-    def forward(self, call: Call, x: Array) -> Array:
-        return sigmoid(x)
-
-    def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        return sigmoid_backward(dy, call.y)
 
 
 @dataclass(frozen=True)
@@ -267,31 +267,20 @@ class LogSigmoid(Instruction):
 
 
 @dataclass(frozen=True)
-class Tanh(Instruction):
+class Tanh(Function):
     """``y = tanh(x)``."""
 
+    of = tanh, tanh_backward
     reads = ("y",)
     foldable = True
 
-    def forward(self, call: Call, x: Array) -> Array:
-        return tanh(x)
-
-    def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        return tanh_backward(dy, call.y)
-
 
 @dataclass(frozen=True)
-class Softplus(Instruction):
+class Softplus(Function):
     """``y = log(1 + e^x)``."""
 
-    reads = ("x",)
+    of = softplus, softplus_backward
     foldable = True
-
-    def forward(self, call: Call, x: Array) -> Array:
-        return softplus(x)
-
-    def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        return softplus_backward(dy, x)
 
 
 @dataclass(frozen=True)
@@ -621,28 +610,22 @@ class Bonus(Instruction):
 class GLU(Instruction):
     """``y = x s(gate)``, s the sigmoid."""
 
+    of = glu, glu_backward
     reads = ("x", "gate")
     form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, gate: Array) -> Array:
-        return glu(x, gate)
+        return self.of[0](x, gate)
 
     def backward(self, call: Call, dy: Array, x: Array, gate: Array) -> tuple[Array, Array]:
-        return tuple(glu_backward(dy, x, gate))  # type: ignore[return-value]
+        return tuple(self.of[1](dy, x, gate))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
-class SwiGLU(Instruction):
+class SwiGLU(GLU):
     """``y = x SiLU(gate)``."""
 
-    reads = ("x", "gate")
-    form = "...; ... -> ..."
-
-    def forward(self, call: Call, x: Array, gate: Array) -> Array:
-        return swiglu(x, gate)
-
-    def backward(self, call: Call, dy: Array, x: Array, gate: Array) -> tuple[Array, Array]:
-        return tuple(swiglu_backward(dy, x, gate))  # type: ignore[return-value]
+    of = swiglu, swiglu_backward
 
 
 @dataclass(frozen=True)
@@ -994,7 +977,7 @@ class Decays(NamedTuple):
 
 class Turning(NamedTuple):
     """Kept by `TurningScan`: a_t divided by its constant factor, and what is added to the states, both (B, T, N); and
-    the decays, None if they do not vary."""
+    the decays for e, or None."""
 
     turn: Array
     x: Array
@@ -1005,17 +988,12 @@ class Turning(NamedTuple):
 class TurningScan(Instruction):
     """``h_t = a e^{i phi_t} h_{t-1} + v_t`` for complex numbers: v and h (2N,) by pairs, phi (N,), a (N,), complex.
 
-    With e (H,), or in training with a `spread`, decays vary: a is then ``unit exp(-exp(gamma_log + e_t))``, and v_t is
-    multiplied by ``g(e_t) / g(0)``, g(e) the root of ``1 - exp(-exp(gamma_log + e))^2``, or the difference from 1 if
-    `bounded`, by heads, with gamma_log (H,) and unit (N,), complex numbers of modulus 1. With a `spread`, e_t is drawn
-    uniformly from +-`spread` for each head and step, the same for all sequences, with the context's seed and step and
-    with `site`. With a `window`, h_t sums the last so many v (`rotrnn.ops.diagonal_scan` has the state).
+    With e (H,) decays vary: a is then ``unit exp(-exp(gamma_log + e_t))``, and v_t is multiplied by ``g(e_t) / g(0)``,
+    g(e) the root of ``1 - exp(-exp(gamma_log + e))^2``, or the difference from 1 if `bounded`, by heads, with
+    gamma_log (H,) and unit (N,), complex numbers of modulus 1.
     """
 
-    window: int | None = None
     bounded: bool = False
-    spread: float = 0.0
-    site: int = 0
     reads = ("y",)
     parameters = ("a", "gamma_log", "unit")
 
@@ -1025,27 +1003,25 @@ class TurningScan(Instruction):
         return (v,)
 
     def state(self, v: Any, phi: Any, *more: Any) -> tuple[StateArray, ...]:
-        past = () if self.window is None else (self.window - 1,)
-        return (StateArray("h", (*past, *phi), "complex"),)
+        return (StateArray("h", phi, "complex"),)
 
     def emit(self, to: Listing, line: Line, v: int, phi: int, a: Any, gamma_log: Any, unit: Any, e: Any = None) -> Any:
         decays: tuple[Any, ...] = (None, None, None)
         if e is not None:
             a, decays = unit, (e, gamma_log, 1 / self._gain(self._rate(gamma_log)))
         arrays = np.stack([a.real, a.imag]), *decays
-        return to("TurningScan", v, phi, *arrays, window=self.window, bounded=self.bounded, shapes=line.shapes)
+        return to("TurningScan", v, phi, *arrays, window=None, bounded=self.bounded, shapes=line.shapes)
 
     def forward(
         self, call: Call, v: Array, phi: Array, a: Array, gamma_log: Array, unit: Array, e: Array | None = None
     ) -> Array:
-        x, decays = _planes(v), self._decays(call, e, gamma_log, v)
+        x, decays = _planes(v), None if e is None else self._decays(e, gamma_log)
         turn = np.empty_like(x)
         turn.real, turn.imag = np.cos(phi), np.sin(phi)
         if decays is not None:
             a, x = unit, (_heads(x, decays) * decays.gain[..., None]).reshape(x.shape)
             _heads(turn, decays)[...] *= decays.modulus[..., None]
-        how: Any = {"window": self.window, "lengths": call.lengths, "return_state": True}
-        h, after = diagonal_scan(a * turn, x, *(call.state or ()), **how)
+        h, after = diagonal_scan(a * turn, x, *(call.state or ()), lengths=call.lengths, return_state=True)
         call.after, call.kept = (after,), Turning(turn, x, decays)
         return _lanes(h)
 
@@ -1055,8 +1031,7 @@ class TurningScan(Instruction):
         (turn, x, decays), (dhT,), (h0,) = call.kept, call.dafter or (None,), call.state or (None,)
         a, h = a if decays is None else unit, _planes(call.y)
         at, dh = a * turn, np.zeros_like(h) if dy is None else _planes(dy)
-        how: Any = {"dhT": dhT, "window": self.window, "lengths": call.lengths}
-        da, dv, dh0 = diagonal_scan_backward(dh, at, h, h0, x=x, **how)
+        da, dv, dh0 = diagonal_scan_backward(dh, at, h, h0, dhT=dhT, lengths=call.lengths)
         call.dbefore = (dh0,)
         dpolar = at.conj() * da  # d log |a_t| + i d phi_t
         if decays is None:
@@ -1068,12 +1043,7 @@ class TurningScan(Instruction):
         _heads(dv, decays)[...] *= decays.gain[..., None]
         return _lanes(dv), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
 
-    def _decays(self, call: Call, e: Array | None, gamma_log: Array, v: Array) -> Decays | None:
-        """Returns the decays for e, or for numbers that are drawn; None if they do not vary."""
-        if e is None:
-            if not (self.spread and call.ctx.train):
-                return None
-            e = beside(self.spread * (2 * uniform((v.shape[1], len(gamma_log)), call.ctx, self.site) - 1), v)
+    def _decays(self, e: Array, gamma_log: Array) -> Decays:
         mean, varying = self._rate(gamma_log), self._rate(gamma_log + e.astype(gamma_log.dtype))
         return Decays(mean, varying, exp(-varying), self._gain(varying) / self._gain(mean))
 
@@ -1108,17 +1078,6 @@ def _lanes(z: Array) -> Array:
 def _heads(z: Array, decays: Decays) -> Array:
     """Returns (B, T, N) as a view (B, T, H, N / H)."""
     return z.reshape(*z.shape[:2], len(decays.mean), z.shape[2] // len(decays.mean))
-
-
-def uniform(shape: tuple[int, ...], ctx: Context, site: int) -> Array:
-    """Returns uniform random numbers on (0, 1) for the context's seed and step and a site. They come from Philox blocks
-    that dropout does not use."""
-    n = math.prod(shape)
-    counter = np.empty((-(-n // 4), 4), np.int64)
-    counter[:, 0] = np.arange(len(counter))
-    counter[:, 1:] = LAST_PLACE, ctx.step, site
-    words = philox(counter, ctx.seed)
-    return np.asarray((words.ravel()[:n].reshape(shape) + 0.5) / 2**32)
 
 
 @dataclass(frozen=True)
@@ -1175,81 +1134,39 @@ class PermutedScan(Instruction):
 class SelectiveScan(Instruction):
     """The scan of Mamba, x and delta (I,), A (I, S), B and C (S,), skip (I,) (`rotrnn.ops.selective_scan`)."""
 
-    window: int | None = None
     negative: bool = False
+    of: ClassVar[tuple[Any, Any]] = selective_scan, selective_scan_backward
     reads = ("x", "delta", "B", "C")
     form = "I; I; I S; S; S; I -> I"
     parameters = ("A", "skip")
 
     def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
-        past = () if self.window is None else (self.window - 1,)
-        return (StateArray("h", (*past, *A)),)
+        return (StateArray("h", A),)
 
     def forward(self, call: Call, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array) -> Array:
-        y, h, *carries = selective_scan(
-            *(x, delta, A, B, C, skip, *(call.state or ())),
-            window=self.window,
-            negative=self.negative,
-            lengths=call.lengths,
-            return_state=True,
-            return_carries=self.window is None,
-        )
-        call.after, call.kept = (h,), carries[0] if carries else None
+        how: Any = {"negative": self.negative, "lengths": call.lengths, "return_state": True, "return_carries": True}
+        y: Array
+        y, h, call.kept = self.of[0](x, delta, A, B, C, skip, *(call.state or ()), **how)
+        call.after = (h,)
         return y
 
-    def backward(
-        self, call: Call, dy: Array, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array
-    ) -> tuple[Any, ...]:
+    def backward(self, call: Call, dy: Array, *inputs: Array) -> tuple[Any, ...]:
         (dhT,) = call.dafter or (None,)
-        grads = selective_scan_backward(
-            *(dy, x, delta, A, B, C, skip, *(call.state or ())),
-            dhT=dhT,
-            window=self.window,
-            negative=self.negative,
-            lengths=call.lengths,
-            carries=call.kept,
-        )
+        how: Any = {"dhT": dhT, "negative": self.negative, "lengths": call.lengths, "carries": call.kept}
+        grads = self.of[1](dy, *inputs, *(call.state or ()), **how)
         call.dbefore = (grads.dh0,)
         return tuple(grads[:6])
 
 
 @dataclass(frozen=True)
-class SsdScan(Instruction):
+class SsdScan(SelectiveScan):
     """The scan of Mamba-2, x (H, P), delta (H,), A (H,), B and C (G, N), skip (H,) (`rotrnn.ops.ssd_scan`)."""
 
-    negative: bool = False
-    reads = ("x", "delta", "B", "C")
+    of = ssd_scan, ssd_scan_backward
     form = "H P; H; H; G N; G N; H -> H P"
-    parameters = ("A", "skip")
 
     def state(self, x: Any, delta: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[StateArray, ...]:
         return (StateArray("h", (*x, B[1])),)
-
-    def forward(self, call: Call, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array) -> Array:
-        y: Array
-        y, h, call.kept = ssd_scan(
-            *(x, delta, A, B, C, skip, *(call.state or ())),
-            negative=self.negative,
-            lengths=call.lengths,
-            return_state=True,
-            return_carries=True,
-        )
-        call.after = (h,)
-        return y
-
-    def backward(
-        self, call: Call, dy: Array, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array
-    ) -> tuple[Any, ...]:
-        (dhT,) = call.dafter or (None,)
-        grads = ssd_scan_backward(
-            *(dy, x, delta, A, B, C, skip, *(call.state or ())),
-            dhT=dhT,
-            negative=self.negative,
-            lengths=call.lengths,
-            carries=call.kept,
-        )
-        call.dbefore = (grads.dh0,)
-        return tuple(grads[:6])
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class Recurrent(Module, ABC):
     lanes: ClassVar[str] = ""
     """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
     that are not named; t is the number of steps so far."""
+    removed: ClassVar[dict[str, Any]] = {}
+    """Settings of earlier versions, with the value at which files may have them (``...`` for any)."""
     estimated: ClassVar[frozenset[str]] = frozenset()
     """Arguments of forward, parameters or "x", with a straight-through gradient, which is not a derivative."""
 

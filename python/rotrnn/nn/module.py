@@ -269,16 +269,40 @@ class Module(Summarised):
     # ---- checks ----
 
     def check_sizes(self, *names: str, least: int = 1) -> None:
-        """Checks that settings are integers of at least `least`, and no more than can be addressed."""
+        """Checks that settings are integers of at least `least`, and no more than can be addressed, or None or "auto"
+        where their types allow this."""
         for name in names:
             value = getattr(self, name)
+            if value is None or value == "auto":
+                continue
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 expected = "a positive integer" if least == 1 else f"an integer from {least}"
+                expected += " or 'auto'" if isinstance(value, str) else ""
                 raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected {expected}")
             if value > MOST_NUMBERS:
                 raise ValueError(
                     f"{type(self).__name__}: {name}={value!r}, expected at most 2^47, the addressable bytes"
                 )
+
+    def check_positive(self, *names: str) -> None:
+        """Checks that settings are finite numbers above zero, or None where their types allow this."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < np.inf:
+                raise ValueError(f"{type(self).__name__}: {name}={value!r}, expected a positive number")
+
+    def check_range(self, low: str, high: str) -> None:
+        """Checks that two settings are the ends of a range of positive numbers."""
+        least, most = getattr(self, low), getattr(self, high)
+        if not 0 < least <= most < np.inf:
+            got, expected = f"{low}={least!r}, {high}={most!r}", f"0 < {low} <= {high}, finite"
+            raise ValueError(f"{type(self).__name__}: {got}, expected {expected}")
+
+    def check_divisor(self, name: str, whole: int, what: str, value: int | None = None) -> None:
+        """Checks that a setting, or the value that stands for it, divides a number that errors call `what`."""
+        value = getattr(self, name) if value is None else value
+        if whole % value:
+            raise ValueError(f"{type(self).__name__}: {name}={getattr(self, name)}, expected a divisor of {what}")
 
     def check_choice(self, name: str, known: Collection[str]) -> None:
         """Checks that a setting is one of the known names."""

@@ -8,18 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import MIXER
-from rotrnn.devices.device import einsum
-from rotrnn.ops.boundary import Array, Boundary, Windowed, asked
+from rotrnn.ops.boundary import Along, Array, Boundary, asked
 from rotrnn.ops.declared import Declared
 from rotrnn.ops.mixer import VECTORS
-from rotrnn.ops.pointwise import mask_padding
-from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
 
 SELECTIVE = Declared("selective_forward", "selective_backward", batch="B")
 SOLVE = Declared("selective_solve", columns="K")
-WINDOWED = Declared("selective_forward", "selective_backward", **{"batch, D, S": "B, L-1, D, S", "batch": "B"})
 
 
 class SelectiveScanGrads(NamedTuple):
@@ -39,35 +35,35 @@ def selective_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[False] = False,
-    negative: bool = False, **how: Unpack[Windowed],
+    negative: bool = False, **how: Unpack[Along],
 ) -> Array: ...  # fmt: skip
 @overload
 def selective_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[False] = False,
-    negative: bool = False, **how: Unpack[Windowed],
+    negative: bool = False, **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def selective_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[False] = False, return_carries: Literal[True],
-    negative: bool = False, **how: Unpack[Windowed],
+    negative: bool = False, **how: Unpack[Along],
 ) -> tuple[Array, Array]: ...  # fmt: skip
 @overload
 def selective_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: Literal[True], return_carries: Literal[True],
-    negative: bool = False, **how: Unpack[Windowed],
+    negative: bool = False, **how: Unpack[Along],
 ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 @overload
 def selective_scan(
     x: npt.ArrayLike, delta: npt.ArrayLike, A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike,
     skip: npt.ArrayLike | None = None, h0: npt.ArrayLike | None = None, *,
     return_state: bool = False, return_carries: bool = False,
-    negative: bool = False, **how: Unpack[Windowed],
+    negative: bool = False, **how: Unpack[Along],
 ) -> Array | tuple[Array, ...]: ...  # fmt: skip
 def selective_scan(
     x: npt.ArrayLike,
@@ -78,7 +74,6 @@ def selective_scan(
     skip: npt.ArrayLike | None = None,
     h0: npt.ArrayLike | None = None,
     *,
-    window: int | None = None,
     reverse: bool = False,
     negative: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -94,9 +89,6 @@ def selective_scan(
     stored. With ``negative``, the transition is ``2 exp(delta_t A) - 1`` instead, which for delta A < 0 lies in (-1, 1)
     (Grazzi et al. 2024, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
 
-    With ``window=L``, h_t depends only on the last L inputs. It is computed by `diagonal_scan` over D S lanes, and the
-    states and transitions of all steps are stored.
-
     Parameters
     ----------
     x : (B, T, D)
@@ -110,10 +102,7 @@ def selective_scan(
     skip : (D,), optional
         Gain of the direct path from x to y. Default: no such path.
     h0 : (B, D, S), optional
-        Initial state. With a window, (B, L-1, D, S): the last L-1 inputs before the first step, ``delta x B^T``, oldest
-        first, each multiplied by the transitions up to the step before the first.
-    window : int, optional
-        Number of steps in the sum, at least 1; None for all.
+        Initial state.
     reverse : bool
         Run backward in time, without copying the input.
     negative : bool
@@ -123,12 +112,12 @@ def selective_scan(
     return_state : bool
         Also return the final state.
     return_carries : bool
-        Also return the carries, so that `selective_scan_backward` need not run forward again. Not with a window.
+        Also return the carries, so that `selective_scan_backward` need not run forward again.
 
     Returns
     -------
     y : (B, T, D)
-    hT : (B, D, S), or (B, L-1, D, S) with a window
+    hT : (B, D, S)
         Only with `return_state`: the state after the last valid step in scan order; `h0` (or zero) for a sequence
         without steps.
     carries : (B, tiles, S, D)
@@ -139,18 +128,12 @@ def selective_scan(
     TypeError
         An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
-        Shapes disagree, a length is out of range, `window` is not positive, or a size product overflows.
+        Shapes disagree, a length is out of range, or a size product overflows.
     """
     args = Boundary("selective_scan")
     how = {"reverse": args.flag("reverse", reverse), "negative": args.flag("negative", negative)}
     wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
-    declared = SELECTIVE if args.window(window) is None else WINDOWED
-    args.take(declared, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
-    if window is not None:
-        if return_carries:
-            raise ValueError(f"selective_scan: return_carries=True with window={window}, expected one of the two")
-        windowed = _window_forward(args.given, window, **how)
-        return (windowed.y, windowed.hT) if return_state else windowed.y
+    args.take(SELECTIVE, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
     return asked(*args.run("selective_forward", y=True, **wanted, **how).values())  # type: ignore[no-any-return]
 
 
@@ -165,7 +148,6 @@ def selective_scan_backward(
     h0: npt.ArrayLike | None = None,
     *,
     dhT: npt.ArrayLike | None = None,
-    window: int | None = None,
     reverse: bool = False,
     negative: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -185,9 +167,9 @@ def selective_scan_backward(
     ----------
     dy : (B, T, D)
         Gradient of `y`; padding beyond `lengths` is never read.
-    x, delta, A, B, C, skip, h0, window, reverse, negative, lengths
+    x, delta, A, B, C, skip, h0, reverse, negative, lengths
         As given to `selective_scan`.
-    dhT : (B, D, S) or (B, L-1, D, S), optional
+    dhT : (B, D, S), optional
         Gradient of the final state.
     carries : (B, tiles, S, D), optional
         As returned by `selective_scan`; recomputed if not given.
@@ -204,11 +186,8 @@ def selective_scan_backward(
     """
     args = Boundary("selective_scan_backward")
     how = {"reverse": args.flag("reverse", reverse), "negative": args.flag("negative", negative)}
-    declared = SELECTIVE if args.window(window) is None else WINDOWED
     inputs: dict[str, Any] = {"dy": dy, "x": x, "delta": delta, "A": A, "B": B, "C": C, "skip": skip, "h0": h0}
-    given = args.take(declared, **inputs, dhT=dhT, carries=None if window else carries, lengths=lengths)
-    if window is not None:
-        return _window_backward(given, window, **how)
+    given = args.take(SELECTIVE, **inputs, dhT=dhT, carries=carries, lengths=lengths)
     if carries is None:
         given["carries"] = args.run("selective_forward", carries=True, **how)["carries"]
     return SelectiveScanGrads(**args.run("selective_backward", **how))
@@ -296,56 +275,3 @@ def selective_solve(
     parts = np.split(out, [B * T * sum(widths[: i + 1]) for i in range(3)])
     u, alpha, b, c = (part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
     return SelectiveSolution(**results, maps=(u, alpha, b, c))
-
-
-class _Windowed(NamedTuple):
-    """Results and intermediate values of a windowed scan: y and hT; the arguments with zeroed padding; and transitions
-    a, their derivatives by the exponent, inputs v and values h of every lane of the state, (B, T, D, S)."""
-
-    y: Array
-    hT: Array
-    x: Array
-    delta: Array
-    B: Array
-    C: Array
-    a: Array
-    slope: Array
-    v: Array
-    h: Array
-
-
-def _flat(state: Any) -> Any:
-    """Merges (..., D, S) into one axis of lanes."""
-    return None if state is None else state.reshape(*state.shape[:-2], state.shape[-2] * state.shape[-1])
-
-
-def _window_forward(given: dict[str, Any], window: int, reverse: bool, negative: bool) -> _Windowed:
-    A, skip, h0, lengths = (given[name] for name in ("A", "skip", "h0", "lengths"))
-    x, delta, B, C = (mask_padding(given[name], lengths) for name in ("x", "delta", "B", "C"))
-    e, v = np.exp(delta[..., None] * A), (delta * x)[..., None] * B[:, :, None]
-    a, slope = (2 * e - 1, 2 * e) if negative else (e, e)
-    how: Windowed = {"window": window, "reverse": reverse, "lengths": lengths}
-    h, hT = diagonal_scan(_flat(a), _flat(v), _flat(h0), return_state=True, **how)
-    h, hT = h.reshape(v.shape), hT.reshape(*hT.shape[:-1], *A.shape)
-    y = einsum("btds,bts->btd", h, C)
-    return _Windowed(y if skip is None else y + skip * x, hT, x, delta, B, C, a, slope, v, h)
-
-
-def _window_backward(given: dict[str, Any], window: int, reverse: bool, negative: bool) -> SelectiveScanGrads:
-    A, skip, h0, dhT, lengths = (given[name] for name in ("A", "skip", "h0", "dhT", "lengths"))
-    _, hT, x, delta, B, C, a, slope, v, h = _window_forward(given, window, reverse, negative)
-    dy = mask_padding(given["dy"], lengths)
-    how: Windowed = {"window": window, "reverse": reverse, "lengths": lengths}
-    dh = _flat(dy[..., None] * C[:, :, None])
-    scan = diagonal_scan_backward(dh, _flat(a), None, _flat(h0), x=_flat(v), dhT=_flat(dhT), **how)
-    dv, dlog = scan.dx.reshape(v.shape), scan.da.reshape(a.shape) * slope
-    du = einsum("btds,bts->btd", dv, B)
-    return SelectiveScanGrads(
-        dx=delta * du if skip is None else delta * du + skip * dy,
-        ddelta=x * du + einsum("btds,ds->btd", dlog, A),
-        dA=einsum("btds,btd->ds", dlog, delta),
-        dB=einsum("btds,btd->bts", dv, delta * x),
-        dC=einsum("btds,btd->bts", h, dy),
-        dskip=None if skip is None else einsum("btd,btd->d", dy, x),
-        dh0=scan.dh0.reshape(hT.shape),
-    )

@@ -17,14 +17,12 @@ import numpy.typing as npt
 from rotrnn._cpu import MOST_NUMBERS
 from rotrnn.devices.device import HOST
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.scan import LANES, Planes, diagonal_scan, flat
+from rotrnn.ops.scan import LANES, diagonal_scan
 
 __all__ = [
     "Ranks",
     "split_end",
     "split_lengths",
-    "split_rotation_end",
-    "split_rotation_start",
     "split_start",
 ]
 
@@ -265,81 +263,6 @@ def _passed(
     own = map_of(a, lambda steps: x[:, steps], x.shape[:2], lengths, reverse=reverse, adjoint=adjoint)
     state = pass_on(args.op, name, split, own, given, x.dtype, reverse=reverse != adjoint)
     return None if state is None else state.astype(x.dtype)
-
-
-def split_rotation_start(
-    theta: npt.ArrayLike,
-    gamma: npt.ArrayLike | None,
-    x: npt.ArrayLike,
-    h0: npt.ArrayLike | None = None,
-    *,
-    split: Ranks,
-    reverse: bool = False,
-    lengths: npt.ArrayLike | None = None,
-) -> Array | None:
-    """State (B, N) from which this process's piece of a `rotation_scan` starts, as `split_start`.
-
-    Parameters
-    ----------
-    theta, gamma, x, h0
-        As in `rotation_scan`, for this piece; h0 only for the first piece.
-    split, reverse, lengths
-        As in `split_start`.
-
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError
-        As `rotation_scan` and `split_start`.
-    """
-    args = Boundary("split_rotation_start")
-    ax = args.array("x", x, "B T N")
-    return _passed_rotation(args, theta, gamma, ax, "h0", h0, split, reverse, lengths, adjoint=False)
-
-
-def split_rotation_end(
-    dh: npt.ArrayLike,
-    theta: npt.ArrayLike,
-    gamma: npt.ArrayLike | None,
-    dhT: npt.ArrayLike | None = None,
-    *,
-    split: Ranks,
-    reverse: bool = False,
-    lengths: npt.ArrayLike | None = None,
-) -> Array | None:
-    """Gradient (B, N) of the final state of this process's piece, for `rotation_scan_backward`; see `split_end`.
-
-    Parameters
-    ----------
-    dh : (B, T_r, N), real
-        Gradient of this piece of `h`.
-    theta, gamma, split, reverse, lengths
-        As given to `split_rotation_start`.
-    dhT : (B, N), optional
-        Gradient of the final state of the whole sequence. Only for the process whose piece comes last.
-
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError
-        As `split_rotation_start`.
-    """
-    args = Boundary("split_rotation_end")
-    adh = args.array("dh", dh, "B T N")
-    return _passed_rotation(args, theta, gamma, adh, "dhT", dhT, split, reverse, lengths, adjoint=True)
-
-
-def _passed_rotation(
-    args: Boundary, theta: Any, gamma: Any, x: Array, name: str, given: Any, split: Ranks, reverse: bool, lengths: Any,
-    adjoint: bool,
-) -> Array | None:  # fmt: skip
-    reverse = args.flag("reverse", reverse)
-    given = args.optional(name, given, "B N")
-    planes = Planes(args, theta, gamma, x.shape[-1], lengths)
-    dtype = np.result_type(*(one for one in (x, given, planes.theta, planes.gamma) if one is not None))
-    _, a = planes.transition(dtype)
-    zx = planes.to_complex(args.layout(x, dtype))
-    zgiven = None if given is None else planes.to_complex(args.layout(given, dtype))
-    state = _passed(args, name, split, flat(a), zx, zgiven, planes.lengths, reverse=reverse, adjoint=adjoint)
-    return None if state is None else planes.to_real(state)
 
 
 def split_lengths(lengths: npt.ArrayLike, seq_len: int, *, split: Ranks) -> npt.NDArray[np.int64]:

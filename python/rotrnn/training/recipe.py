@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
-from rotrnn._support.settings import TOML, Unfit, describe, fit, hints_of
+from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of
 from rotrnn._support.text import alike, an, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn.devices.precisions import PRECISIONS
@@ -254,7 +254,11 @@ class Recipe:
 
     def _stated(self, stated: dict[str, Table] | None) -> dict[str, Table]:
         tables = self.tables()
-        return tables if stated is None else {name: _common(one, stated.get(name, {})) for name, one in tables.items()}
+        if stated is None:
+            return tables
+        of_file, removed = stated.get("layer", {}), LAYERS[self.model.layer].removed
+        tables["layer"] |= {key: value for key, value in of_file.items() if key in removed}
+        return {name: _common(one, stated.get(name, {})) for name, one in tables.items()}
 
     def digest(self, stated: dict[str, Table] | None = None) -> str:
         """Returns a SHA-256 of all settings that influence its result. Of data paths it only includes whether there are
@@ -290,11 +294,11 @@ def check_causal(call: str, task: Any, layer: Recurrent) -> None:
 
 
 def _common(table: Table, stated: Table) -> Table:
-    """Returns the settings of a table that another has, too."""
+    """Returns the settings of a table that another has, too, in its order."""
     return {
-        key: _common(value, stated[key]) if isinstance(value, dict) and isinstance(stated[key], dict) else value
-        for key, value in table.items()
-        if key in stated
+        key: _common(table[key], value) if isinstance(value, dict) and isinstance(table[key], dict) else table[key]
+        for key, value in stated.items()
+        if key in table
     }
 
 
@@ -739,6 +743,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
     """The dataclass `kind` from the keys of a section; `given` are fields that are no keys."""
     hints = hints_of(cast(Any, kind))
     fields = {one.name: one for one in dataclasses.fields(kind) if one.name not in given}
+    table = current(kind, table)
     for key in table:
         if key not in fields:
             raise ValueError(f"unknown key {section}.{key}{nearest(key, fields)}")

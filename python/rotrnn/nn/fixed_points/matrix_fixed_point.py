@@ -151,7 +151,7 @@ class MatrixFixedPoint(Recurrent):
         if self.solver != "iteration" and self.tile is not None:
             name = type(self).__name__
             raise ValueError(f"{name}: tile={self.tile!r}, expected None with solver={self.solver!r}")
-        self.check_sizes("d_state", "expand", "rank", *(("tile",) if self.tile is not None else ()))
+        self.check_sizes("d_state", "expand", "rank", "tile")
         self.check_sizes("site", "d_conv", least=0)
         self.check_choice("mixer", MIXERS)
         self.check_choice("gradient", GRADIENTS)

@@ -61,11 +61,9 @@ class Attention(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("heads", *(name for name in ("window", "kv_heads") if getattr(self, name) is not None))
-        if self.d_model % self.heads:
-            raise ValueError(f"Attention: heads={self.heads}, expected a divisor of d_model={self.d_model}")
-        if self.heads % self.groups:
-            raise ValueError(f"Attention: kv_heads={self.kv_heads}, expected a divisor of heads={self.heads}")
+        self.check_sizes("heads", "window", "kv_heads")
+        self.check_divisor("heads", self.d_model, f"d_model={self.d_model}")
+        self.check_divisor("kv_heads", self.heads, f"heads={self.heads}", self.groups)
         for name, choice in (("rotary", "half"), ("bias", "out")):
             value = getattr(self, name)
             if isinstance(value, str) and value != choice:
@@ -77,8 +75,7 @@ class Attention(Programmed):
         if (self.rotary or self.rope_base is not None) and width % 2:
             name = "rotary=True" if self.rotary else "rope_base"
             raise ValueError(f"Attention: heads={self.heads} of width {width}, expected an even one for {name}")
-        if not 0 < self.base < np.inf:
-            raise ValueError(f"Attention: base={self.base}, expected a positive number")
+        self.check_positive("base")
         check_rope(self, "heads")
         if self.rope_base is not None and self.rotary:
             raise ValueError(f"Attention: rotary={self.rotary!r}, expected False with rope_base")

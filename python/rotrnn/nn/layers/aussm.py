@@ -72,12 +72,8 @@ class AUSSM(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state")
+        self.check_sizes("d_state", "dt_rank")
         self.check_sizes("d_conv", least=0)
-        if isinstance(self.dt_rank, str) and self.dt_rank != "auto":
-            raise ValueError(f"AUSSM: dt_rank={self.dt_rank!r}, expected a positive integer or 'auto'")
-        if self.dt_rank != "auto":
-            self.check_sizes("dt_rank")
 
     @property
     def rank(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -77,11 +76,6 @@ class Comba(DeltaHeads):
     slowest: ClassVar[float] = 0.0
 
     correction: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not math.isfinite(self.correction):
-            raise ValueError(f"Comba: correction={self.correction!r}, expected a finite number")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rotrnn.nn.instructions import Conv, Dense, Reshape, RMSNorm, SiLU, Split
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
+from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.layers.selective_rope import UNIT_EPS
 from rotrnn.nn.program import Builder, Programmed, Register
 
@@ -34,17 +35,11 @@ class DeltaHeads(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
         self.check_sizes("heads", "d_state", "expand")
         self.check_sizes("d_conv", least=0)
-        if self.inner % self.heads:
-            raise ValueError(f"{name}: heads={self.heads}, expected a divisor of expand * d_model = {self.inner}")
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ValueError(
-                f"{name}: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
-            )
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"{name}: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_divisor("heads", self.inner, f"expand * d_model = {self.inner}")
+        self.check_range("dt_min", "dt_max")
+        self.check_positive("norm_eps")
 
     @property
     def inner(self) -> int:
@@ -72,8 +67,7 @@ class DeltaHeads(Programmed):
         params: Params = {}
         for name, shape in self.shapes.items():
             if name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
+                params[name] = initial_steps(rng, self.dt_min, self.dt_max, shape)
             elif name == "A_log":
                 params[name] = np.log(16 - (16 - self.slowest) * rng.random(shape))  # never log(0)
             elif name in ("norm", "feedback", "correction"):

@@ -25,6 +25,7 @@ from rotrnn.nn.instructions import (
     Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
+from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.layers.selective_rope import PAIRS, UNIT_EPS, check_rope, initial_rope, rope_angles, rope_shapes
 from rotrnn.nn.program import Builder, Program, Programmed
 
@@ -131,14 +132,9 @@ class DeltaNet(Programmed):
         super().__post_init__()
         self.check_sizes("heads", "d_state", "expand", "steps")
         self.check_sizes("d_conv", least=0)
-        if self.inner % self.heads:
-            raise ValueError(f"DeltaNet: heads={self.heads}, expected a divisor of expand * d_model = {self.inner}")
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ValueError(
-                f"DeltaNet: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
-            )
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"DeltaNet: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_divisor("heads", self.inner, f"expand * d_model = {self.inner}")
+        self.check_range("dt_min", "dt_max")
+        self.check_positive("norm_eps")
         check_rope(self, "heads")
 
     @property
@@ -185,8 +181,7 @@ class DeltaNet(Programmed):
             elif name.startswith("rope_"):
                 params[name] = initial_rope(rng, name, shape)
             elif name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_dt) = dt
+                params[name] = initial_steps(rng, self.dt_min, self.dt_max, shape)
             elif name == "A_log":
                 params[name] = np.log(FASTEST_RATE * (1 - rng.random(shape)))  # never log(0)
             elif name == "norm":

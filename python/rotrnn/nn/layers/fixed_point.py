@@ -499,7 +499,7 @@ class FixedPointRNN(Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "rank")
+        self.check_sizes("d_state", "rank", "tile")
         self.check_sizes("site", "d_conv", least=0)
         self.check_parts("selective", SELECTIVE)
         self.check_parts("feedback", FEEDBACK)
@@ -515,8 +515,6 @@ class FixedPointRNN(Recurrent):
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
             )
         check_settings(self)
-        if self.tile is not None:
-            self.check_sizes("tile")
         direct, tiled = self._direct, self.tile is not None
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (

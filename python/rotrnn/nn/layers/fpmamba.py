@@ -14,6 +14,7 @@ from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params, astype
+from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.scaling import bounded_exp, exponents, times_power
 from rotrnn.ops.dense import matmul
 
@@ -119,15 +120,12 @@ class FPMamba(MatrixFixedPoint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.norm_eps < np.inf:
-            raise ValueError(f"FPMamba: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_positive("norm_eps")
         self.check_sizes("d_head", least=0)
-        if self.d_head and self.width % self.d_head:
-            raise ValueError(f"FPMamba: d_head={self.d_head}, expected a divisor of expand * d_model={self.width}")
+        self.check_divisor("d_head", self.width, f"expand * d_model={self.width}", self.d_head or 1)
         if self.gate_in_loop and "gate" in self.feedback:
             raise ValueError(f"FPMamba: feedback={self.feedback!r}, expected none to the gate with gate_in_loop=True")
-        if not 0 < self.dt_min <= self.dt_max < np.inf:
-            raise ValueError(f"FPMamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max")
+        self.check_range("dt_min", "dt_max")
 
     @property
     def gates_step(self) -> bool:
@@ -175,13 +173,10 @@ class FPMamba(MatrixFixedPoint):
 
     def init(self, rng: np.random.Generator) -> Params:
         size = self.shapes["b_dt"]
-        dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), size))
-        if self.d_head:
-            dt, A = np.maximum(dt, DT_FLOOR), rng.uniform(*A_RANGE, size)
-        else:
-            A = np.tile(np.arange(1, self.d_state + 1), (self.width, 1))
+        steps = initial_steps(rng, self.dt_min, self.dt_max, size, DT_FLOOR if self.d_head else 0)
+        A = rng.uniform(*A_RANGE, size) if self.d_head else np.tile(np.arange(1, self.d_state + 1), (self.width, 1))
         params: Params = {
-            "b_dt": dt + np.log(-np.expm1(-dt)),  # softplus(b_dt) = dt
+            "b_dt": steps,
             "A_log": np.log(A),
             **initial_conv(rng, self.convolved, self.d_conv),
         }

@@ -90,10 +90,8 @@ class KDA(DeltaHeads):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        if self.key_heads is not None:
-            self.check_sizes("key_heads")
-            if self.heads % self.key_heads:
-                raise ValueError(f"{name}: key_heads={self.key_heads}, expected a divisor of heads={self.heads}")
+        self.check_sizes("key_heads")
+        self.check_divisor("key_heads", self.heads, f"heads={self.heads}", self.groups)
         if self.lower_bound is not None and not -math.inf < self.lower_bound < 0:
             raise ValueError(f"{name}: lower_bound={self.lower_bound!r}, expected a negative number, or None")
 

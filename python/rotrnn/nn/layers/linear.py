@@ -79,7 +79,7 @@ class LinearRecurrence(Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", *(() if self.window is None else ("window",)))
+        self.check_sizes("d_state", "window")
 
     @property
     def planes(self) -> int:

@@ -42,8 +42,6 @@ class LSTM(Programmed):
             raise ValueError(
                 f"LSTM: d_state={self.d_state}, expected d_model={self.d_model}, or projection=True between the two"
             )
-        if not np.isfinite(self.forget_bias):
-            raise ValueError(f"LSTM: forget_bias={self.forget_bias}, expected a finite number")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

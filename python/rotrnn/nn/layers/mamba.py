@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from rotrnn.nn.instructions import (
     SwiGLU,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.program import Builder, Program, Programmed
 
 
@@ -47,8 +47,6 @@ class Mamba(Programmed):
     dt_scale : float
     conv_bias, bias : bool
         Whether the convolution, and the in- and out-projections, have a bias.
-    window : int, optional
-        L, to sum only the last L inputs in the scan (`selective_scan`).
     negative : bool
         Transitions ``2 exp(Delta A) - 1`` from -1 to 1, instead of ``exp(Delta A)`` (Grazzi et al. 2024, "Unlocking
         State-Tracking in Linear RNNs Through Negative Eigenvalues").
@@ -67,6 +65,8 @@ class Mamba(Programmed):
     recurrent: ClassVar[frozenset[str]] = frozenset({"A_log", "D"})  # without weight decay in the released code
     lanes: ClassVar[str] = "expand d_model (d_state + d_conv - 1)"
 
+    removed: ClassVar[dict[str, Any]] = {"window": None}
+
     d_state: int = 16
     d_conv: int = 4
     expand: int = 2
@@ -78,29 +78,16 @@ class Mamba(Programmed):
     dt_init_floor: float = 1e-4
     conv_bias: bool = True
     bias: bool = False
-    window: int | None = None
     negative: bool = False
     norm_eps: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand", *(() if self.window is None else ("window",)))
+        self.check_sizes("d_state", "expand", "dt_rank")
         self.check_sizes("d_conv", least=0)
-        if isinstance(self.dt_rank, str) and self.dt_rank != "auto":
-            raise ValueError(f"Mamba: dt_rank={self.dt_rank!r}, expected a positive integer or 'auto'")
-        if self.dt_rank != "auto":
-            self.check_sizes("dt_rank")
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ValueError(
-                f"Mamba: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
-            )
-        for name in ("dt_scale", "dt_init_floor"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Mamba: {name}={getattr(self, name)!r}, expected a positive number")
-        if self.norm_eps is not None and not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"Mamba: norm_eps={self.norm_eps!r}, expected a positive number or None")
-        if self.dt_init not in ("random", "constant"):
-            raise ValueError(f"Mamba: dt_init={self.dt_init!r}, expected 'random' or 'constant'")
+        self.check_range("dt_min", "dt_max")
+        self.check_positive("dt_scale", "dt_init_floor", "norm_eps")
+        self.check_choice("dt_init", ("random", "constant"))
 
     @property
     def inner(self) -> int:
@@ -140,9 +127,7 @@ class Mamba(Programmed):
                 signs = rng.uniform(-1, 1, shape) if self.dt_init == "random" else np.ones(shape)
                 params[name] = self.dt_scale / np.sqrt(R) * signs
             elif name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), inner))
-                dt = np.maximum(dt, self.dt_init_floor)
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
+                params[name] = initial_steps(rng, self.dt_min, self.dt_max, shape, self.dt_init_floor)
             elif name == "A_log":
                 params[name] = np.tile(np.log(np.arange(1, S + 1)), (inner, 1))
             else:
@@ -150,8 +135,7 @@ class Mamba(Programmed):
         return astype(params, np.float32)
 
     def program(self) -> Program:
-        """The state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S)); with a window, (B, L-1, I, S)
-        instead of h, as in `selective_scan`."""
+        """The state is (the last K-1 inputs of the convolution (B, K-1, I), h (B, I, S))."""
         p = Builder(self)
         inner, R, S = self.inner, self.rank, self.d_state
         w_value, w_gate = p(Split((inner, inner), axis=-2), "in_proj")
@@ -163,7 +147,7 @@ class Mamba(Programmed):
             d, B, C = (p(RMSNorm(self.norm_eps), one) for one in (d, B, C))
         delta = p(Softplus(), p(Dense(), d, "dt_proj", "dt_bias"))
         A = p(Rates(), "A_log")
-        h = p(SelectiveScan(self.window, self.negative), u, delta, A, B, C, "D")
+        h = p(SelectiveScan(self.negative), u, delta, A, B, C, "D")
         return p.returns(p(Dense(), p(SwiGLU(), h, gate), "out_proj", "out_bias"), delta=delta, A=A)
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:

@@ -24,15 +24,13 @@ from rotrnn.nn.instructions import (
     Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layers.heads import Heads, initial_steps
 from rotrnn.nn.layers.selective_rope import PAIRS, check_rope, initial_rope, rope_angles, rope_shapes
-from rotrnn.nn.program import Builder, Program, Programmed
-
-WIDTH = 64
-"""Channels of a head in the released models."""
+from rotrnn.nn.program import Builder, Program
 
 
 @dataclass(frozen=True)
-class Mamba2(Programmed):
+class Mamba2(Heads):
     """``y = W_out RMSNorm(scan(x, Delta, A, B, C) * SiLU(z))``, where x, Delta, B and C come from one projection.
 
     ``[z, v, d] = W_in u``, ``[x, B, C] = SiLU(conv(v))``, ``Delta = softplus(d + b_Delta)``, ``A = -exp(A_log)``, and
@@ -110,39 +108,14 @@ class Mamba2(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand", "groups")
+        self.check_sizes("d_state", "groups")
         self.check_sizes("d_conv", least=0)
-        if isinstance(self.d_head, str) and self.d_head != "auto":
-            raise ValueError(f"Mamba2: d_head={self.d_head!r}, expected a positive integer or 'auto'")
-        if self.d_head != "auto":
-            self.check_sizes("d_head")
-        if self.inner % self.width:
-            raise ValueError(f"Mamba2: d_head={self.d_head}, expected a divisor of expand * d_model={self.inner}")
-        if self.heads % self.groups:
-            raise ValueError(f"Mamba2: groups={self.groups}, expected a divisor of the number of heads, {self.heads}")
-        for low, high in (("dt_min", "dt_max"), ("A_min", "A_max")):
-            least, most = getattr(self, low), getattr(self, high)
-            if not 0 < least <= most < math.inf:
-                raise ValueError(f"Mamba2: {low}={least!r}, {high}={most!r}, expected 0 < {low} <= {high}, finite")
-        for name in ("dt_init_floor", "norm_eps"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Mamba2: {name}={getattr(self, name)!r}, expected a positive number")
+        self.check_heads()
+        self.check_divisor("groups", self.heads, f"the number of heads, {self.heads}")
+        self.check_range("dt_min", "dt_max")
+        self.check_range("A_min", "A_max")
+        self.check_positive("dt_init_floor", "norm_eps")
         check_rope(self, "groups")
-
-    @property
-    def inner(self) -> int:
-        """I, the number of channels of the scan."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """P, the number of channels of a head."""
-        return math.gcd(self.inner, WIDTH) if isinstance(self.d_head, str) else self.d_head
-
-    @property
-    def heads(self) -> int:
-        """H, the number of heads."""
-        return self.inner // self.width
 
     @property
     def convolved(self) -> int:
@@ -172,9 +145,7 @@ class Mamba2(Programmed):
             if name in fan_in:
                 params[name] = rng.uniform(-1, 1, shape) / np.sqrt(fan_in[name])
             elif name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
-                dt = np.maximum(dt, self.dt_init_floor)
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
+                params[name] = initial_steps(rng, self.dt_min, self.dt_max, shape, self.dt_init_floor)
             elif name.startswith("rope_"):
                 params[name] = initial_rope(rng, name, shape)
             elif name == "A_log":

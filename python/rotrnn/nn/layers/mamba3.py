@@ -27,15 +27,15 @@ from rotrnn.nn.instructions import (
     Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
-from rotrnn.nn.layers.mamba2 import WIDTH
-from rotrnn.nn.program import Builder, Program, Programmed, Register
+from rotrnn.nn.layers.heads import Heads, initial_steps
+from rotrnn.nn.program import Builder, Program, Register
 from rotrnn.ops.trapezoid import MOST_RANKS
 
 RATES = ("softplus", "rational")
 
 
 @dataclass(frozen=True)
-class Mamba3(Programmed):
+class Mamba3(Heads):
     """``y = W_out (scan(x, B, C) * SiLU(z))``, where all inputs of the scan and z come from one projection.
 
     ``[z, x, B, C, d, r, l, w] = W_in u``. Of each of H heads and each token: the step size ``Delta = softplus(d +
@@ -120,45 +120,18 @@ class Mamba3(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand", "groups", "rank")
+        self.check_sizes("d_state", "groups", "rank")
         if self.rank > MOST_RANKS:
             raise ValueError(f"Mamba3: rank={self.rank}, expected at most {MOST_RANKS}")
-        if isinstance(self.d_head, str) and self.d_head != "auto":
-            raise ValueError(f"Mamba3: d_head={self.d_head!r}, expected a positive integer or 'auto'")
-        if self.d_head != "auto":
-            self.check_sizes("d_head")
-        if self.inner % self.width:
-            raise ValueError(f"Mamba3: d_head={self.d_head}, expected a divisor of expand * d_model={self.inner}")
-        if self.heads % self.groups:
-            raise ValueError(f"Mamba3: groups={self.groups}, expected a divisor of the number of heads, {self.heads}")
+        self.check_heads()
+        self.check_divisor("groups", self.heads, f"the number of heads, {self.heads}")
         if self.fraction not in (0.5, 1):
             raise ValueError(f"Mamba3: fraction={self.fraction!r}, expected 0.5 or 1")
         if not self.angles:
             raise ValueError(f"Mamba3: d_state={self.d_state}, expected at least {math.ceil(2 / self.fraction)}")
-        if self.rate not in RATES:
-            raise ValueError(f"Mamba3: rate={self.rate!r}, expected one of {', '.join(RATES)}")
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ValueError(
-                f"Mamba3: dt_min={self.dt_min!r}, dt_max={self.dt_max!r}, expected 0 < dt_min <= dt_max, finite"
-            )
-        for name in ("A_floor", "dt_init_floor", "norm_eps"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Mamba3: {name}={getattr(self, name)!r}, expected a positive number")
-
-    @property
-    def inner(self) -> int:
-        """I, the number of channels of the scan."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """P, the number of channels of a head."""
-        return math.gcd(self.inner, WIDTH) if isinstance(self.d_head, str) else self.d_head
-
-    @property
-    def heads(self) -> int:
-        """H, the number of heads."""
-        return self.inner // self.width
+        self.check_choice("rate", RATES)
+        self.check_range("dt_min", "dt_max")
+        self.check_positive("A_floor", "dt_init_floor", "norm_eps")
 
     @property
     def angles(self) -> int:
@@ -194,9 +167,7 @@ class Mamba3(Programmed):
             if name in ("in_proj", "out_proj"):
                 params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[1])
             elif name == "dt_bias":
-                dt = np.exp(rng.uniform(np.log(self.dt_min), np.log(self.dt_max), shape))
-                dt = np.maximum(dt, self.dt_init_floor)
-                params[name] = dt + np.log(-np.expm1(-dt))  # softplus(b_Delta) = dt
+                params[name] = initial_steps(rng, self.dt_min, self.dt_max, shape, self.dt_init_floor)
             else:
                 params[name] = np.full(shape, 1 / self.rank if name in ("U_x", "U_o") else 1.0)
         return astype(params, np.float32)

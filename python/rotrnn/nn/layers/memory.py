@@ -147,7 +147,7 @@ class WropeMemory(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "length", *(() if self.window is None else ("window",)))
+        self.check_sizes("d_state", "length", "window")
         self.check_choice("form", FORMS)
 
     @property

@@ -76,8 +76,7 @@ class MLSTM(Programmed):
                 "head 2 channels or more"
             )
         self.check_choice("forget", FORGET_GATES)
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"MLSTM: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_positive("norm_eps")
 
     @property
     def inner(self) -> int:

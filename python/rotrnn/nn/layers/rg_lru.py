@@ -56,8 +56,7 @@ class RGLRU(Programmed):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("heads")
-        if self.d_model % self.heads:
-            raise ValueError(f"RGLRU: heads={self.heads}, expected a divisor of d_model={self.d_model}")
+        self.check_divisor("heads", self.d_model, f"d_model={self.d_model}")
         if not 0 < self.r_min <= self.r_max < 1:
             raise ValueError(f"RGLRU: r_min={self.r_min}, r_max={self.r_max}, expected 0 < r_min <= r_max < 1")
 

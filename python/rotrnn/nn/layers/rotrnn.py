@@ -104,8 +104,7 @@ class RotRNN(LinearRecurrence):
         self.check_choice("normalise", NORMALISATIONS)
         if self.through_spectrum and not self.measures:
             raise ValueError(f"RotRNN: through_spectrum=True and normalise={self.normalise!r}, expected 'spectrum'")
-        if not 0 < self.c < np.inf:
-            raise ValueError(f"RotRNN: c={self.c}, expected a positive number")
+        self.check_positive("c")
 
     @property
     def width(self) -> int:

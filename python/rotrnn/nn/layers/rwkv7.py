@@ -87,10 +87,8 @@ class RWKV7(Programmed):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("heads", "rank", "gate_rank")
-        if self.d_model % self.heads:
-            raise ValueError(f"RWKV7: heads={self.heads}, expected a divisor of d_model = {self.d_model}")
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"RWKV7: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_divisor("heads", self.d_model, f"d_model = {self.d_model}")
+        self.check_positive("norm_eps")
 
     @property
     def width(self) -> int:

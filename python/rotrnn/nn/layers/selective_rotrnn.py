@@ -16,7 +16,7 @@ from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, P
 from rotrnn.ops.boundary import rename
 from rotrnn.ops.linear_layer import System
 
-GAMMAS = ("constant", "input", "random")
+GAMMAS = ("constant", "input")
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,6 @@ class SelectiveRotRNN(Programmed):
     e_t:
 
     - "constant": e_t = 0.
-    - "random": in training, e_t is drawn uniformly from +-`gamma_spread` for each head and time step, the same for all
-      sequences, with the context's seed and step. In evaluation it is 0, its median. It is independent of u, so
-      E|x_t|^2 stays 1.
     - "input": ``e_t = W_gamma u_t``. If it correlates with |B u_t|, E|x_t|^2 is not 1. The norm is then not guaranteed
       but reported: "state_norm" of `report` is the root mean square of |x_t| over steps, sequences and heads.
 
@@ -44,38 +41,30 @@ class SelectiveRotRNN(Programmed):
 
     Parameters (dict of float32), for H heads of width W = d_state / H with P = W // 2 planes: those of RotRNN with the
     same initial values, theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,); W_theta (H, P, D)
-    and, for "input", W_gamma (H, D), both N(0, selectivity^2 / D). `site` makes the random numbers of a model's layers
-    different.
-
-    With ``window=L`` the state depends only on the last L inputs (`diagonal_scan`). Then E|x_t|^2 is as after L steps
-    from a zero state: 1 - gamma^(2L) with a constant decay.
+    and, for "input", W_gamma (H, D), both N(0, selectivity^2 / D).
     """
 
     about: ClassVar[str] = "RotRNN with input-dependent angles and, optionally, decays"
     paper: ClassVar[str] = 'future work named in "RotRNN: Modelling Long Sequences with Rotations" (2024)'
     recurrent: ClassVar[frozenset[str]] = RotRNN.recurrent | {"W_theta", "W_gamma"}
     lanes: ClassVar[str] = "d_state"
+    removed: ClassVar[dict[str, Any]] = {"gamma_spread": ..., "site": ..., "window": None}
 
     d_state: int
     heads: int = 1
     gamma: str = "constant"
     selectivity: float = 0.1
-    gamma_spread: float = 0.5
     gamma_init: tuple[float, float] = (0.5, 0.999)
     theta_max: float = 2 * math.pi
     normalise: str = "input"
-    site: int = 0
-    window: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "heads", *(() if self.window is None else ("window",)))
-        self.check_sizes("site", least=0)
+        self.check_sizes("d_state", "heads")
         self.check_choice("gamma", GAMMAS)
         self.check_choice("normalise", ("input", "bounded"))
-        for name in ("selectivity", "gamma_spread"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"SelectiveRotRNN: {name}={getattr(self, name)!r}, expected a nonnegative number")
+        if not 0 <= self.selectivity < math.inf:
+            raise ValueError(f"SelectiveRotRNN: selectivity={self.selectivity!r}, expected a nonnegative number")
         try:
             _ = self.base  # checks the other settings
         except ValueError as error:
@@ -111,14 +100,12 @@ class SelectiveRotRNN(Programmed):
         return params
 
     def program(self) -> Program:
-        """The state (B, planes), complex, is that of RotRNN. With a window it is (B, L-1, planes): the last inputs of
-        the recurrence, each multiplied by the transitions up to the current step."""
+        """The state (B, planes), complex, is RotRNN's."""
         p = Builder(self)
         w_in, a, w_out, skip, unit, w_theta = p(Turned(self.base), "W_theta", *self.base.shapes)
         phi, v = p(Dense(), p.x, w_theta), p(Dense(), p.x, w_in)
         e = p(Dense(), p.x, "W_gamma") if self.gamma == "input" else None
-        spread = self.gamma_spread if self.gamma == "random" else 0.0
-        h = p(TurningScan(self.window, self.normalise == "bounded", spread, self.site), v, phi, a, "gamma_log", unit, e)
+        h = p(TurningScan(self.normalise == "bounded"), v, phi, a, "gamma_log", unit, e)
         return p.returns(p(Skip(), p.x, skip, None, p(Dense(), h, w_out)), h=h)
 
     def report(self, saved: ProgramSaved) -> dict[str, float]:

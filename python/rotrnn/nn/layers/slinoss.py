@@ -29,8 +29,8 @@ from rotrnn.nn.instructions import (
     Tanh,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
-from rotrnn.nn.layers.mamba2 import WIDTH
-from rotrnn.nn.program import Builder, Program, Programmed, Register
+from rotrnn.nn.layers.heads import Heads
+from rotrnn.nn.program import Builder, Program, Register
 
 FASTEST = 20.0
 """The largest alpha of the released code."""
@@ -41,7 +41,7 @@ UNIT_EPS = 1e-8
 
 
 @dataclass(frozen=True)
-class SLinOSS(Programmed):
+class SLinOSS(Heads):
     """``y = W_out RMSNorm((scan(v, B, C) + D v) * SiLU(gate))``, ``v = SiLU(conv(value))``: selective oscillators.
 
     ``[gate, value, dt, alpha, phi, B, C] = W_in u``, by the released code (b-vitamins/slinoss at a090709; there is no
@@ -104,14 +104,9 @@ class SLinOSS(Programmed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", "expand")
+        self.check_sizes("d_state")
         self.check_sizes("d_conv", least=0)
-        if isinstance(self.d_head, str) and self.d_head != "auto":
-            raise ValueError(f"SLinOSS: d_head={self.d_head!r}, expected a positive integer or 'auto'")
-        if self.d_head != "auto":
-            self.check_sizes("d_head")
-        if self.inner % self.width:
-            raise ValueError(f"SLinOSS: d_head={self.d_head}, expected a divisor of expand * d_model={self.inner}")
+        self.check_heads()
         for low, high, most, said in (
             ("dt_min", "dt_max", math.inf, ""),
             ("theta_min", "theta_max", math.pi, " <= pi"),
@@ -121,23 +116,7 @@ class SLinOSS(Programmed):
                 raise ValueError(f"SLinOSS: {low}={least!r}, {high}={largest!r}, expected 0 < {low} < {high}{said}")
         if not 0.1 <= self.r_min < 1:
             raise ValueError(f"SLinOSS: r_min={self.r_min!r}, expected a number from 0.1 and below 1")
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"SLinOSS: norm_eps={self.norm_eps!r}, expected a positive number")
-
-    @property
-    def inner(self) -> int:
-        """I, the number of channels of the scan."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """P, the number of channels of a head."""
-        return math.gcd(self.inner, WIDTH) if isinstance(self.d_head, str) else self.d_head
-
-    @property
-    def heads(self) -> int:
-        """H, the number of heads."""
-        return self.inner // self.width
+        self.check_positive("norm_eps")
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,8 +64,7 @@ class SLSTM(Programmed):
                 "channels or more"
             )
         self.check_choice("forget", FORGET_GATES)
-        if not 0 < self.norm_eps < math.inf:
-            raise ValueError(f"SLSTM: norm_eps={self.norm_eps!r}, expected a positive number")
+        self.check_positive("norm_eps")
 
     @property
     def width(self) -> int:

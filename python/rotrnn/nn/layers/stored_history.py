@@ -84,7 +84,7 @@ class StoredHistory(Around):
         if isinstance(self.layer, StoredHistory):
             raise ValueError("StoredHistory: layer is a StoredHistory, a stored history cannot hold another")
         super().__post_init__()
-        self.check_sizes("length", "heads", *(() if self.window is None else ("window",)))
+        self.check_sizes("length", "heads", "window")
         self.check_choice("read", READS)
         self.check_choice("form", ENCODINGS)
         if self.d_model != self.layer.d_model:
@@ -92,8 +92,7 @@ class StoredHistory(Around):
         if self.layer.hidden.kind == "real" and self.layer.hidden.shape[0] % 2:  # type: ignore[operator]
             width = self.layer.hidden.shape[0]
             raise ValueError(f"StoredHistory: layer has states of {width} real lanes, expected an even number")
-        if self.planes % self.heads:
-            raise ValueError(f"StoredHistory: heads={self.heads}, expected a divisor of the {self.planes} planes")
+        self.check_divisor("heads", self.planes, f"the {self.planes} planes")
 
     @property
     def planes(self) -> int:
