@@ -30,7 +30,8 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, check_span, joined
+from rotrnn.tasks.own import Sequences, SequenceSplit, check_range, check_span, joined
+from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.task import Index
 from rotrnn.training.evaluation import logits_of
 from rotrnn.training.loop import Interrupted, train

@@ -168,6 +168,8 @@ def train(
             trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged)
             if among.first:
                 run.put(recipe, there)
+                if (rules := trainer.task.rules) is not None and not run.rules.exists():
+                    run.write(run.rules, rules.text())
                 facts = {"processes": among.size, "precision": recipe.training.precision}
                 facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
                 facts |= {} if place is HOST else {"gpu": cuda.describe()}
