@@ -43,7 +43,7 @@ from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import BOUNDS
 from rotrnn.training.loop import Interrupted, train
-from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, members, table
+from rotrnn.training.optimiser import SGD, AdamW, NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, MPIWorld, started, world
 from rotrnn.training.recipe import (
     SMALL,
@@ -486,8 +486,8 @@ def _groups(args: argparse.Namespace) -> None:
         print(f"\n{group.name}:\n{members(group)}")
 
 
-SECTIONS = {"model": ModelSettings, "optimiser": AdamW, "training": Training}
-"""Sections of a recipe whose keys are the same in every recipe."""
+SECTIONS = {"model": ModelSettings, "optimiser": AdamW, "sgd": SGD, "training": Training}
+"""Sections of a recipe whose keys are the same in every recipe; [optimiser] has others with name = "sgd"."""
 
 
 def _about(topic: str) -> list[str]:
@@ -526,7 +526,7 @@ def _about(topic: str) -> list[str]:
         return [
             inspect.getdoc(SECTIONS[topic]) or "",
             "",
-            f"settings in [{topic}]:",
+            f"settings in [{'optimiser' if topic == 'sgd' else topic}]:",
             *_indented(_settings(SECTIONS[topic])),
         ]
     if topic in BLOCKS:
