@@ -4,6 +4,7 @@
  */
 #include "adamw.h"
 #include "device.h"
+#include "sgd.h"
 
 namespace {
 
@@ -44,6 +45,22 @@ ROT_DEVICE_ONLY void update_part(adamw_arrays of, int64_t first, int64_t end, ad
 GLOBAL(THREADS) adamw_kernel(adamw_arrays of, int64_t n, adamw_rule rule, double *sums) {
     const int64_t first = (int64_t)blockIdx.x * BLOCK;
     update_part(of, first, least(first + BLOCK, n), rule, true, sums + blockIdx.x, gridDim.x);
+}
+
+/* sums (2,blocks): of the squares of p and of m after the update */
+GLOBAL(THREADS) sgd_kernel(real *p, real *m, const real *grad, int64_t n, sgd_rule rule, double *sums) {
+    block_scratch &s = shared_memory<block_scratch>();
+    const int64_t first = (int64_t)blockIdx.x * BLOCK, end = least(first + BLOCK, n);
+    double of_p = 0, of_m = 0;
+    for (int64_t i = first + threadIdx.x; i < end; i += THREADS) {
+        real one = p[i], moment = m[i];
+        sgd_step(&one, &moment, grad[i], rule);
+        p[i] = one, m[i] = moment;
+        of_p += square(one), of_m += square(moment);
+    }
+    of_p = block_sum(of_p, s.sums, THREADS);
+    of_m = block_sum(of_m, s.sums, THREADS);
+    if (threadIdx.x == 0) sums[blockIdx.x] = of_p, sums[gridDim.x + blockIdx.x] = of_m;
 }
 
 /* sums (blocks) */
@@ -152,6 +169,15 @@ KERNEL(adamw) {
     double *const sums = workspace_of<double>(2, blocks);
     const adamw_arrays arrays = {p, m, v, grad};
     launch(adamw_kernel, blocks, THREADS, sizeof(block_scratch), arrays, n, adamw_rule_of(of, scale, beta1, beta2, eps),
+           sums);
+    launch(root_of_sum, 2, THREADS, sizeof(block_scratch), norms, sums, blocks);
+    return runtime_status();
+}
+
+KERNEL(sgd) {
+    const int64_t blocks = pieces_of(n, BLOCK);
+    double *const sums = workspace_of<double>(2, blocks);
+    launch(sgd_kernel, blocks, THREADS, sizeof(block_scratch), p, m, grad, n, sgd_rule_of(scale, momentum, decay, lr),
            sums);
     launch(root_of_sum, 2, THREADS, sizeof(block_scratch), norms, sums, blocks);
     return runtime_status();

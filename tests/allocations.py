@@ -90,7 +90,7 @@ def check(title: str, call: Callable[[], Any], state: Callable[[], Any] = lambda
         n += 1
 
 
-UNLISTED = {"tiir", "adamw", "adamw_groups", "norm", "place_parts", "copy", "philox", "relax", "running_moments"}
+UNLISTED = {"tiir", "adamw", "sgd", "adamw_groups", "norm", "place_parts", "copy", "philox", "relax", "running_moments"}
 """Kernels that neither calls."""
 
 

@@ -9,6 +9,7 @@
 #include "adamw.h"
 #include "cuts.h"
 #include "kernels.h"
+#include "sgd.h"
 #include "sizes.h"
 #include "workspace.h"
 
@@ -74,6 +75,28 @@ KERNEL(adamw) {
     double *const sums = WORKSPACE(double, pieces_of(n, BLOCK), 2);
     if (!sums) return ROT_NO_MEMORY;
     update_all(p, m, v, grad, n, adamw_rule_of(of, scale, beta1, beta2, eps), true, norms, sums);
+    pool_give(sums);
+    return ROT_OK;
+}
+
+static void descend(real *restrict p, real *restrict m, const real *restrict grad, int64_t n, sgd_rule rule) {
+    for (int64_t i = 0; i < n; i++) sgd_step(p + i, m + i, grad[i], rule);
+}
+
+/* p, m (n) are updated in place with grad (n). norms (2), double in every variant: |p| and |m| after the update. */
+KERNEL(sgd) {
+    const int64_t blocks = pieces_of(n, BLOCK);
+    const sgd_rule rule = sgd_rule_of(scale, momentum, decay, lr);
+    double *const sums = WORKSPACE(double, blocks, 2);
+    if (!sums) return ROT_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (blocks > SERIAL)
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t lo = block * BLOCK, size = size_of_block(block, n);
+        descend(p + lo, m + lo, grad + lo, size, rule);
+        sums[2 * block] = sum_of_squares(p + lo, size);
+        sums[2 * block + 1] = sum_of_squares(m + lo, size);
+    }
+    for (int k = 0; k < 2; k++) norms[k] = root_of_sum(sums + k, blocks, 2);
     pool_give(sums);
     return ROT_OK;
 }

@@ -36,6 +36,7 @@ from rotrnn.models.tagger import Tagger as Tagger
 from rotrnn.nn import *  # noqa: F403  (the layers' own __all__)
 from rotrnn.nn.fixed_points.iteration import ConvergenceError as ConvergenceError
 from rotrnn.nn.fixed_points.iteration import NotConverged as NotConverged
+from rotrnn.training.optimiser import SGD as SGD
 from rotrnn.training.optimiser import AdamW as AdamW
 from rotrnn.training.schedule import learning_rate as learning_rate
 
@@ -88,6 +89,7 @@ _LATE = {
 
 if not TYPE_CHECKING:  # type checkers read the imports above: of a computed list and of __getattr__ they know nothing
     __all__ = [
+        "SGD",
         "AdamW",
         "AutoEncoder",
         "BitTagger",

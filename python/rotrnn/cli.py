@@ -26,7 +26,7 @@ from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, an, plain, plural
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
-from rotrnn.models.files import Loaded, load
+from rotrnn.models.files import Loaded, load, save_model
 from rotrnn.models.io.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.models.writing import Bytes, tokens_of
@@ -38,12 +38,13 @@ from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.arrays import Arrays
 from rotrnn.tasks.language import Language
+from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import BOUNDS
 from rotrnn.training.loop import Interrupted, train
-from rotrnn.training.optimiser import AdamW, NonFinite, describe_groups, members, table
+from rotrnn.training.optimiser import SGD, AdamW, NonFinite, describe_groups, members, table
 from rotrnn.training.parallel import Fallen, MPIWorld, started, world
 from rotrnn.training.recipe import (
     SMALL,
@@ -344,20 +345,23 @@ def _check_intervals(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    (model, params), _ = _model(args)
+    (model, params), folder = _model(args)
     _check_intervals(args)
+    rules = find_rules(args.model if Path(args.model).is_file() else folder)
     if args.out.suffix == ".onnx":
         model.save_onnx(args.out, params, lengths=args.lengths, state=args.state)
     elif args.lengths or args.state:
         raise ValueError(f"--{'lengths' if args.lengths else 'state'}: --out is {args.out}, expected FILE.onnx")
     elif args.out.suffix == ".safetensors":
-        model.save(args.out, params)
+        save_model(args.out, model, params, {} if rules is None else {RULES: dataclasses.asdict(rules)})
     elif args.out.suffix:
         raise ValueError(f"--out {args.out}: expected a name that ends in .safetensors or .onnx, or a folder")
     elif Run(args.out).recipe.exists():
         raise ValueError(f"--out {args.out}: holds a run, expected another folder")
     else:
         model.save_pretrained(args.out, params)
+        if rules is not None:
+            Run(args.out).write(Run(args.out).rules, rules.text())
     print(args.out)
 
 
@@ -496,8 +500,8 @@ def _groups(args: argparse.Namespace) -> None:
         print(f"\n{group.name}:\n{members(group)}")
 
 
-SECTIONS = {"model": ModelSettings, "optimiser": AdamW, "training": Training}
-"""Sections of a recipe whose keys are the same in every recipe."""
+SECTIONS = {"model": ModelSettings, "optimiser": AdamW, "sgd": SGD, "training": Training}
+"""Sections of a recipe whose keys are the same in every recipe; [optimiser] has others with name = "sgd"."""
 
 
 def _about(topic: str) -> list[str]:
@@ -536,7 +540,7 @@ def _about(topic: str) -> list[str]:
         return [
             inspect.getdoc(SECTIONS[topic]) or "",
             "",
-            f"settings in [{topic}]:",
+            f"settings in [{'optimiser' if topic == 'sgd' else topic}]:",
             *_indented(_settings(SECTIONS[topic])),
         ]
     if topic in BLOCKS:
@@ -679,6 +683,7 @@ Trains a recipe in its own folder and evaluates it on the test split. The folder
   best.safetensors     the parameters with the best validation accuracy
   init.safetensors     the initial parameters
   result.json          written at the end: test loss and accuracy
+  rules.json           of your own data: features, scales and classes, by which other files are read
   sessions.json        for each start: time, command, versions, commit of the source tree, threads, machine,
                        SHA-256 of the data file
   failed.json          the error, if the run ended with one

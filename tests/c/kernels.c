@@ -266,6 +266,30 @@ static void test_adamw(int64_t n) {
     expect("adamw norm", 0, norms[0], norm, 0);
 }
 
+static void test_sgd(int64_t n) {
+    real *const p = lanes(n, 1), *const m = lanes(n, 0.1), *const g = lanes(n, 1);
+    double *const wp = room(n, sizeof(double)), *const wm = room(n, sizeof(double)), norms[2], square[2] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        wm[i] = 0.9 * (double)m[i] + 0.5 * (double)g[i] + 0.1 * (double)p[i];
+        wp[i] = (double)p[i] - 0.01 * wm[i];
+    }
+    expect_status("sgd", K(sgd)(&(sgd_args){.p = p,
+                                            .m = m,
+                                            .norms = norms,
+                                            .grad = g,
+                                            .n = n,
+                                            .lr = 0.01,
+                                            .momentum = 0.9,
+                                            .decay = 0.1,
+                                            .scale = 0.5}));
+    for (int64_t i = 0; i < n; i++) {
+        expect("sgd p", i, (double)p[i], wp[i], 8 * EPS);
+        expect("sgd m", i, (double)m[i], wm[i], 8 * EPS);
+        square[0] += (double)p[i] * (double)p[i], square[1] += (double)m[i] * (double)m[i];
+    }
+    for (int k = 0; k < 2; k++) expect("sgd norm", k, norms[k], sqrt(square[k]), 64 * EPS);
+}
+
 /* Two groups, updated as each alone would be; then a loss that is not finite, after which nothing is. */
 static void test_adamw_groups(int64_t n) {
     const int64_t ends[2] = {n / 3, n};
@@ -452,6 +476,7 @@ int main(void) {
     test_mix(5, 3, 41);
     test_functions(1001);
     test_adamw(1003);
+    test_sgd(1003);
     test_adamw_groups(1003);
     test_block();
     test_philox();

@@ -30,6 +30,7 @@ static void test_all(void) {
     test_mix(290, 3, 41);
     test_functions(1001);
     test_adamw(40003);
+    test_sgd(40003);
     test_adamw_groups(200003);
     test_block();
     test_philox();

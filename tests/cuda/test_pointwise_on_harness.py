@@ -318,6 +318,20 @@ def test_adamw_and_its_norms(n: int, dtype: Any) -> None:
         np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=8 * eps(dtype) * np.max(np.abs(mine), initial=1))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 257, 9000])
+def test_sgd_and_its_norms(n: int, dtype: Any) -> None:
+    here = [normal((n,), dtype, seed) for seed in range(3)]
+    settings = {"lr": 1e-2, "momentum": 0.9, "decay": 0.1, "scale": 0.5}
+    there = [to_device(one) for one in here]
+    expected = optim.sgd(*here, **settings)
+    with on_harness():
+        norms = optim.sgd(*there, **settings)
+    assert norms == pytest.approx(expected, rel=4 * eps(dtype))
+    for got, mine in zip(there, here, strict=True):
+        np.testing.assert_allclose(to_host(got), mine, rtol=0, atol=4 * eps(dtype) * np.max(np.abs(mine), initial=1))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_parts_of_a_vector_are_placed(seed: int) -> None:
     """More than one launch places, some without numbers; what is between them stays."""

@@ -49,6 +49,7 @@ from rotrnn.tasks.aan import read_pairs
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.catbabi import read_stories
 from rotrnn.tasks.cifar import read_binary, write_binary
+from rotrnn.tasks.columns import Column
 from rotrnn.tasks.download import fetch, unpack
 from rotrnn.tasks.folder import Folder
 from rotrnn.tasks.imdb import _rows
@@ -56,6 +57,7 @@ from rotrnn.tasks.listops import read_expressions
 from rotrnn.tasks.mnist import read_idx, write_idx
 from rotrnn.tasks.pathfinder_files import Sample, _samples
 from rotrnn.tasks.prepared import Store, check_forms, check_offsets, prepared
+from rotrnn.tasks.rules import Rules, read_rules
 from rotrnn.tasks.series import Series
 from rotrnn.tasks.speech_commands import _clips, _divided, read_wav, write_wav
 from rotrnn.tasks.table import Table
@@ -764,6 +766,14 @@ def _(folder: Path) -> Any:
     path = folder / "own.csv"
     rows = [f"{i // 2},{i}.5,{-i},{i // 2 % 3}" for i in range(20)]
     path.write_text("\n".join(["id,u,v,label", *rows]) + "\n", encoding="utf-8")
+    return path, [path.read_bytes()]
+
+
+@_format("rules", load=read_rules, words=(b"null", b"[]", b"{}", b"-1", b"NaN", b"1e999", b'"time"', b'"year"'))
+def _(folder: Path) -> Any:
+    columns = (Column("u", values=("a",)), Column("at", "time", cycles=("day",)), Column("m", "category", ("a", "b")))
+    path = folder / "rules.json"
+    path.write_text(Rules((0.5,), (1.0,), classes=("a", "b"), columns=columns).text(), encoding="utf-8")
     return path, [path.read_bytes()]
 
 

@@ -31,7 +31,7 @@ if CSRC.is_dir():
 DATA = {name for name, kernel in KERNELS.items() if kernel.kind == "once"}
 UNLISTED = {
     *("tiir", "adamw", "adamw_groups", "norm", "place_parts", "copy", "philox", "mask_padding", "dropout", "relax"),
-    "running_moments",
+    *("running_moments", "sgd"),
 }
 """Kernels that no row of the table of cases calls."""
 

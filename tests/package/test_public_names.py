@@ -16,7 +16,7 @@ MODELS = """
 AutoEncoder BitTagger LanguageModel ModelSettings MultiLabelClassifier Regressor Retrieval SequenceClassifier
 StepRegressor Stream Tagger build_model
 """
-TRAINING = "AdamW ConvergenceError NotConverged learning_rate load_recipe precision release_memory train"
+TRAINING = "AdamW SGD ConvergenceError NotConverged learning_rate load_recipe precision release_memory train"
 FILES = "from_pretrained import_lru import_s5 load"
 
 NN = """

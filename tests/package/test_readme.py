@@ -181,12 +181,17 @@ def test_own_data_from_files_to_forecasts_and_runs(tmp_path: Path, monkeypatch: 
     assert names["logits"].argmax() == (names["classifier"].predict(names["x"][200:201]) == "up")
     rows = [f"{i // 9},{rng.standard_normal()},{rng.standard_normal()},{i // 9 % 3 > 1}" for i in range(900)]
     Path("sensors.csv").write_text("\n".join(["machine,temperature,pressure,fault", *rows]) + "\n", encoding="utf-8")
-    (recipe,), (commands,) = blocks(page, "toml"), blocks(page, "sh")
+    (recipe,), (commands, later), (rules,) = (blocks(page, kind) for kind in ("toml", "sh", "py"))
     Path("sensors.toml").write_text(recipe, encoding="utf-8")
     describe, train = (shlex.split(line, comments=True)[1:] for line in commands.splitlines())
     assert cli.main(describe) == 0
     assert cli.main([*train, "--set", "training.steps=20", "--set", "training.eval_every=10"]) == 0
     assert Path("runs", "sensors", "result.json").exists()
+    Path("new.csv").write_text("\n".join(["machine,temperature,pressure,fault", *rows[:54]]) + "\n", encoding="utf-8")
+    for line in later.splitlines():
+        assert cli.main(shlex.split(line, comments=True)[1:]) == 0
+    exec(rules, names)
+    assert (len(names["task"].test), set(names["task"].labels)) == (6, {"True", "False"})
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from rotrnn import cli
 from rotrnn.tasks import Arrays, Folder, Series, Table, Task, describe, save_arrays
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.lags import chosen
-from rotrnn.tasks.own import Scale
+from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.series import Form
 from rotrnn.training.recipe import load_recipe
 

@@ -38,6 +38,7 @@ COLUMNS = "the columns of x (n, time) are steps, of which there may be any numbe
 EXCLUDED = {
     "check_n_features_in": COLUMNS,
     "check_n_features_in_after_fitting": COLUMNS,
+    "check_estimators_partial_fit_n_features": COLUMNS,
     "check_classifiers_train": COLUMNS + " (the rest of it is test_classes_that_are_far_apart)",
     "check_regressors_train": COLUMNS + " (the rest of it is test_sums_are_learnt)",
     "check_sample_weight_equivalence_on_dense_data": "batches are of sequences, weighted or not, and training is in "

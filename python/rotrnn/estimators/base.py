@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -21,22 +21,24 @@ from rotrnn._support.files import check_folder
 from rotrnn._support.settings import Unfit, fit
 from rotrnn._support.text import an
 from rotrnn.devices.cuda import DeviceError
-from rotrnn.devices.device import named
+from rotrnn.devices.device import HOST, named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import LOSSES, Regression, check_objective
-from rotrnn.nn.layer import Params, Recurrent, astype
+from rotrnn.nn.layer import Context, Params, Recurrent, astype, moved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.own import Scale, Sequences, SequenceSplit, check_range, check_span, joined
-from rotrnn.tasks.task import Index
+from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, joined
+from rotrnn.tasks.rules import Scale
+from rotrnn.tasks.task import Index, shuffled
 from rotrnn.training.evaluation import logits_of
 from rotrnn.training.loop import Interrupted, train
-from rotrnn.training.optimiser import AdamW, NonFinite
+from rotrnn.training.optimiser import AdamW, Moments, NonFinite
 from rotrnn.training.recipe import Recipe, Training, pick
 from rotrnn.training.run import Run
+from rotrnn.training.state import initial_state
 
 Numbers = npt.NDArray[Any]
 X = npt.ArrayLike | Sequence[npt.ArrayLike]
@@ -47,6 +49,20 @@ BATCH = 256
 """Sequences of a prediction at a time."""
 MOST_STEPS = 2**31
 """Largest number of updates, and of evaluations to wait for."""
+
+
+@dataclass
+class Trained:
+    """What training goes on from: the parameters for scaled numbers, the optimiser's moments, and how many updates
+    there were, and passes of `partial_fit`."""
+
+    recipe: Recipe
+    inputs: Scale
+    outputs: Scale
+    params: Params
+    moments: Moments
+    step: int = 0
+    passes: int = 0
 
 
 class Estimator:
@@ -188,7 +204,7 @@ class Estimator:
         args.integer("random_state", self.random_state, 0, 2**63 - 1)
         named(args.op, self.device)
         self._layer(args)
-        if self.folder is not None:
+        if self.folder is not None and args.op.endswith(".fit"):
             check_folder(f"{args.op}: folder", self.folder)
             if any(path.exists() for path in Run(Path(self.folder)).files()):
                 expected = "a new folder for each fit; leave it out in cross-validation"
@@ -276,10 +292,16 @@ class Estimator:
         run = Run(Path(folder))
         self.model_: SequenceModel = recipe.build(loaded)
         params = run.load_params("last" if loaded.val is loaded.train else "best")
-        exact = scaled(self.model_, params, inputs, outputs)
-        self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
-        self.n_iter_ = self.result_["steps"]
+        arrays, facts = run.read("last", recipe)
+        moments = {name: one for name, one in arrays.items() if name.startswith(("m.", "v."))}
         self._keep_settings()
+        self._set(Trained(recipe, inputs, outputs, params, moments, facts["step"]))
+
+    def _set(self, trained: Trained) -> None:
+        """Sets what is fitted."""
+        exact = scaled(self.model_, trained.params, trained.inputs, trained.outputs)
+        self._params, self.params_ = astype(exact, np.float64), astype(exact, np.float32)
+        self._trained, self.n_iter_ = trained, trained.step
 
     def _keep_settings(self) -> None:
         """Keeps the settings of this fit: what is fitted goes by them, whatever `set_params` changes later."""
@@ -291,27 +313,38 @@ class Estimator:
         self._check_fitted(call)
         where = f"{type(self).__name__}.{call}"
         values, lengths = sequences(where, x)
-        if values.shape[1] != self.n_features_in_:
-            expected = f"is expecting {self.n_features_in_} features as input"
-            one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
-            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
-        if dt is None and self._timed:
-            raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
+        self._check_features(values, x)
+        self._check_timed(where, dt)
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         batches = ((split.batch(one, np.float64), split.intervals(one)) for one in rows)
         return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
 
+    def _check_features(self, values: Numbers, x: X) -> None:
+        """Raises ValueError if sequences (steps, F) have another number of features than those of the fit."""
+        if values.shape[1] != self.n_features_in_:
+            expected = f"is expecting {self.n_features_in_} features as input"
+            one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
+            raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
+
+    def _check_timed(self, where: str, dt: X | None) -> None:
+        """Raises ValueError if the fit had intervals, and there are none."""
+        if dt is None and self._timed:
+            raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
+
     def _begin(
-        self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool
+        self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit"
     ) -> tuple[Numbers, Index, Numbers, Numbers | None, Numbers | None]:
         """Checks the settings, and returns `sequences`, the targets (`targets_of`), the weights and the `intervals`,
         without the sequences of weight 0; weights that are all the same are None. What is wrong with x is said before
         what is with y."""
-        args = Boundary(f"{type(self).__name__}.fit")
+        args = Boundary(f"{type(self).__name__}.{call}")
         self._check(args)
         values, lengths = sequences(args.op, x)
+        if call != "fit" and self.__sklearn_is_fitted__():
+            self._check_features(values, x)
+            self._check_timed(args.op, dt)
         labels = targets_of(args.op, y, numbers=numbers)
         if len(labels) != len(lengths):
             raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
@@ -355,6 +388,65 @@ class Estimator:
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe(task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
+
+    def _partial_fit(
+        self,
+        values: Numbers,
+        lengths: Index,
+        labels: Numbers,
+        kind: str,
+        scale: bool,
+        weights: Numbers | None,
+        times: Numbers | None,
+        outputs: int,
+        class_weights: Any = None,
+        **model: Any,
+    ) -> None:
+        """Trains for one pass over sequences and labels that are checked, from where the last pass, or `fit`, ended.
+        Without one, settings and scales are those of now. A call that fails changes nothing."""
+        data = Sequences(values, lengths, labels, weights=weights, dt=times)
+        every, numbers = np.arange(len(data)), kind == "regression"
+        if self.__sklearn_is_fitted__():
+            trained, net = copy.deepcopy(self._trained), self.model_
+        else:
+            read = data.scale_of(values, every, marks=True) if scale else Scale.none(values.shape[1])
+            wanted = data.scale_of(labels, every) if scale and numbers else Scale.none(outputs)
+            split = SequenceSplit(data, every, read)
+            task = Task("arrays", split, split, split, outputs, None, values.shape[1], head=HEADS[kind][False])
+            recipe = self._recipe(Arrays(kind=kind), task, class_weights, **model)
+            net = recipe.build(task)
+            state = initial_state(net, recipe)
+            trained = Trained(recipe, read, wanted, state.params, state.moments)
+        # of a target that was constant so far, another number may come
+        trained.outputs = Scale(trained.outputs.mean, trained.outputs.divisor)
+        split = SequenceSplit(data, every, trained.inputs, trained.outputs if numbers else None)
+        recipe, settings = trained.recipe, getattr(self, "_fitted", self)
+        device = named(f"{type(self).__name__}.partial_fit", settings.device)
+        optimiser = replace(recipe.optimiser, schedule="constant", warmup=0.0)
+        group_of, seed = optimiser.grouping(net.is_recurrent), recipe.training.seed
+        params, moments = moved(trained.params, device), moved(trained.moments, device)
+        order = shuffled(len(data), seed, trained.passes + 1)
+        for index in np.array_split(order, -(-len(data) // int(settings.batch_size))):
+            batch, share = split.batch(index), split.weights(index)
+            ctx = Context(batch.lengths, train=True, seed=seed, step=trained.step, dt=split.intervals(index))
+            logits, saved = net.forward(params, device.asarray(batch.inputs), ctx)
+            loss = net.loss(
+                logits, device.asarray(batch.labels), batch.lengths, None if share is None else device.asarray(share)
+            )
+            try:
+                if not math.isfinite(loss.mean):
+                    raise NonFinite(f"the loss is {loss.mean}")
+                grads = net.backward(params, saved, loss.dlogits, None)
+                optimiser.update(params, grads, moments, group_of, trained.step, trained.step + 1)
+            except NonFinite as error:
+                raise NonFinite(f"{type(self).__name__}.partial_fit: step {trained.step + 1}: {error}") from error
+            trained.step += 1
+        trained.passes += 1
+        trained.params, trained.moments = moved(params, HOST), moved(moments, HOST)
+        if not self.__sklearn_is_fitted__():
+            self.model_, self.n_features_in_, self._timed = net, values.shape[1], times is not None
+            self._keep_settings()
+        self._set(trained)
 
 
 def number(value: Any) -> float:

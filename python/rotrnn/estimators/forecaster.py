@@ -28,7 +28,8 @@ from rotrnn.nn.layer import Recurrent, astype, flatten, unflatten
 from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import frames
 from rotrnn.tasks.lags import Lags, chosen, effects
-from rotrnn.tasks.own import Scale, check_span
+from rotrnn.tasks.own import check_span
+from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.series import Form, Parts, Series, save_series
 from rotrnn.tasks.task import Index
 from rotrnn.training.recipe import check_causal

@@ -96,6 +96,65 @@ class SequenceClassifier(Estimator):
         self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, times, of_classes)
         return self
 
+    def partial_fit(
+        self,
+        x: X,
+        y: npt.ArrayLike,
+        classes: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        dt: X | None = None,
+    ) -> Self:
+        """Trains for one pass over sequences and their classes, from where the last pass, or `fit`, ended.
+
+        The learning rate is constant; AdamW's moments go on, after `fit` from its last update. The order of the
+        sequences depends on `random_state` and the number of passes. The first call without a `fit` decides the scales,
+        and the settings of the model; no part is held out, and no run is kept in `folder`.
+
+        Parameters
+        ----------
+        classes : (C,), optional
+            All classes that will come; required at the first call without a `fit`, except for several labels.
+
+        Raises
+        ------
+        ValueError
+            As `fit`; or a class is not among those of the first call, `classes` differs from them, the number of
+            features or labels differs, or `class_weight` is "balanced" without a `fit`.
+        NonFinite
+            A gradient or parameter became infinite or not a number. Nothing has changed.
+        """
+        call, fitted = f"{type(self).__name__}.partial_fit", self.__sklearn_is_fitted__()
+        values, lengths, labels, weights, times = self._begin(
+            x, y, sample_weight, dt, numbers=False, call="partial_fit"
+        )
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        several = labels.ndim == 2
+        if not fitted and classes is None and not several:
+            raise ValueError(f"{call}: classes must be passed on the first call to partial_fit")
+        known = self.classes_ if fitted else np.array([0, 1]) if several else np.unique(np.asarray(classes))
+        size = len(self._trained.outputs.mean) if fitted else 0
+        if fitted and (several != self._several or (several and labels.shape[1] != size)):
+            expected = f"(n, {size})" if self._several else "(n,)"
+            raise ValueError(f"{call}: y has shape {labels.shape}, expected {expected} as at first")
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), known):
+            raise ValueError(f"{call}: classes is {classes!r:.80}, expected {known.tolist()!r:.80} as at first")
+        if not (there := np.isin(labels, known)).all():
+            wrong = labels[~there].tolist()[0]
+            raise ValueError(f"{call}: y has {wrong!r:.80}, expected one of {known.tolist()!r:.80}")
+        if not fitted:
+            if len(known) < 2:
+                raise ValueError(f"{call}: classes has 1 class, expected at least 2 classes")
+            if isinstance(self.class_weight, str):
+                raise ValueError(f"{call}: class_weight is 'balanced', expected numbers: more classes may come")
+            self._several, self.classes_ = several, known
+        kind, outputs = ("multilabel", labels.shape[-1]) if several else ("classification", len(known))
+        codes = labels if several else np.searchsorted(known, labels)
+        of_classes = None if fitted else self._weights(call, labels)
+        self._partial_fit(
+            values, lengths, codes.astype(np.int64), kind, self.scale, weights, times, outputs, of_classes
+        )
+        return self
+
     def _check(self, args: Boundary) -> None:
         super()._check(args)
         args.flag("scale", self.scale)
@@ -213,6 +272,30 @@ class SequenceRegressor(Estimator):
         self._flat = targets.ndim == 1
         objective = {"objective": self.objective, "quantiles": self.quantiles}
         self._fit(values, lengths, targets, "regression", self.scale, weights, times, **objective)
+        return self
+
+    def partial_fit(
+        self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None
+    ) -> Self:
+        """Trains for one pass over sequences and their targets, as `SequenceClassifier.partial_fit` does. The scales,
+        of targets too, are those of the first call or of `fit`. ValueError as `fit`, or if the number of features or
+        targets differs."""
+        values, lengths, targets, weights, times = self._begin(
+            x, y, sample_weight, dt, numbers=True, call="partial_fit"
+        )
+        flat = targets.ndim == 1
+        columns = targets.reshape(len(targets), -1)
+        if not self.__sklearn_is_fitted__():
+            self._flat = flat
+        elif (flat, columns.shape[1]) != (self._flat, len(self._trained.outputs.mean)):
+            expected = "(n,)" if self._flat else f"(n, {len(self._trained.outputs.mean)})"
+            raise ValueError(
+                f"{type(self).__name__}.partial_fit: y has shape {targets.shape}, expected {expected} as at first"
+            )
+        objective: Any = {"objective": self.objective, "quantiles": self.quantiles}
+        self._partial_fit(
+            values, lengths, columns, "regression", self.scale, weights, times, columns.shape[1], **objective
+        )
         return self
 
     def _check(self, args: Boundary) -> None:

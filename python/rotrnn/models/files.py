@@ -104,11 +104,15 @@ def load(path: str | os.PathLike[str]) -> Loaded:
     return Loaded(model, params)
 
 
-def save_model(path: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
-    """Writes a model and its parameters atomically; see `SequenceModel.save`."""
+def save_model(
+    path: str | os.PathLike[str], model: SequenceModel, params: Params, further: dict[str, Any] | None = None
+) -> None:
+    """Writes a model and its parameters atomically, and `further` facts, which `load` leaves alone; see
+    `SequenceModel.save`."""
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
-    write_checkpoint(path, *contents(model, params))
+    arrays, facts = contents(model, params)
+    write_checkpoint(path, arrays, {**(further or {}), **facts})
 
 
 def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:

@@ -1,4 +1,4 @@
-"""Optimiser kernels: AdamW update in place of one array or of groups, and Euclidean norm (csrc/kernels/optim.c)."""
+"""Optimiser kernels: updates in place by AdamW, also of groups, and by SGD; Euclidean norm (csrc/kernels/optim.c)."""
 
 from __future__ import annotations
 
@@ -73,16 +73,65 @@ def adamw_ready(param: Array, m: Array, v: Array, grad: npt.ArrayLike) -> Callab
     """Returns the kernel of `adamw` with its arrays, which are checked: it takes the other arguments of the step by
     name, and `norms` (2,) float64 on the device, to which it writes the two norms, so that nothing waits for it."""
     args = Boundary("adamw")
+    g = _checked(args, {"param": param, "m": m, "v": v}, grad)
+    return partial(args.kernels.adamw, p=param, m=m, v=v, grad=g, n=g.size)
+
+
+def sgd(
+    param: Array, m: Array, grad: npt.ArrayLike, *, lr: float, momentum: float, decay: float = 0.0, scale: float = 1.0
+) -> tuple[float, float]:
+    """One update in place of gradient descent with momentum, as torch.optim.SGD defines it, with dampening 0.
+
+    With ``g = scale * grad``::
+
+        m <- momentum m + g + decay param
+        param <- param - lr m
+
+    Parameters
+    ----------
+    param, m : arrays of one shape and dtype (float32 or float64), C-contiguous and writeable
+        The parameter and its momentum buffer, which is zero before the first step. Updated in place.
+    grad : array of that shape and dtype
+        Gradient; not changed.
+    lr, momentum, decay, scale : float
+        As in the equations.
+
+    Returns
+    -------
+    param_norm, m_norm : float
+        `norm` of `param` and of `m` after the update.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Wrong dtype, mismatched shapes, an array that cannot be written in place, or overlapping arrays.
+    """
+    ready = sgd_ready(param, m, grad)
+    norms = empty((2,), np.float64, like=param)
+    ready(norms=norms, lr=lr, momentum=momentum, decay=decay, scale=scale)
+    after = to_host(norms)
+    return float(after[0]), float(after[1])
+
+
+def sgd_ready(param: Array, m: Array, grad: npt.ArrayLike) -> Callable[..., None]:
+    """Returns the kernel of `sgd` with its arrays, as `adamw_ready`."""
+    args = Boundary("sgd")
+    g = _checked(args, {"param": param, "m": m}, grad)
+    return partial(args.kernels.sgd, p=param, m=m, grad=g, n=g.size)
+
+
+def _checked(args: Boundary, updated: dict[str, Array], grad: npt.ArrayLike) -> Array:
+    """Returns the gradient as the kernels take it. TypeError or ValueError if the arrays that are updated in place, by
+    name, do not fit it or overlap."""
     given = args.any_array("grad", grad)
-    shape = given.shape
     g = args.array("grad", given.reshape(-1), "N")
-    for name, array in (("param", param), ("m", m), ("v", v)):
-        args.out(name, array, shape, g.dtype)
-    arrays = {"param": param, "m": m, "v": v, "grad": g}
+    for name, array in updated.items():
+        args.out(name, array, given.shape, g.dtype)
+    arrays = {**updated, "grad": g}
     for one, other in itertools.combinations(arrays, 2):
         if np.may_share_memory(arrays[one], arrays[other]):
-            raise ValueError(f"adamw: {one} overlaps {other}, expected separate memory")
-    return partial(args.kernels.adamw, p=param, m=m, v=v, grad=args.layout(g, g.dtype), n=g.size)
+            raise ValueError(f"{args.op}: {one} overlaps {other}, expected separate memory")
+    return args.layout(g, g.dtype)
 
 
 def place_parts(flat: Array, parts: Sequence[Array]) -> None:

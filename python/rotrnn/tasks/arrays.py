@@ -13,7 +13,8 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, check_file, read_npz
 from rotrnn._support.text import an
 from rotrnn.ops.boundary import on_host
-from rotrnn.tasks.own import FLOAT32_MOST, Numbers, OwnData, Sequences, check_sequences, joined, labels_of
+from rotrnn.tasks.columns import Numbers
+from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, check_sequences, joined, labels_of
 from rotrnn.tasks.task import Index
 
 

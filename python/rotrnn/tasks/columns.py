@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from rotrnn._support.settings import settle
 from rotrnn._support.text import plural
-from rotrnn.tasks.own import Numbers, Sequences
-from rotrnn.tasks.task import Index
+
+Numbers = npt.NDArray[Any]
+
+KINDS = ("number", "category", "time")
 
 CYCLES = {"day": 86400.0, "week": 7 * 86400.0, "year": 31556952.0}
 """Seconds of a day, a week, and a mean year of the Gregorian calendar."""
@@ -20,55 +25,81 @@ CYCLES = {"day": 86400.0, "week": 7 * 86400.0, "year": 31556952.0}
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, whose cells are numbers: as they are, places in `values`, or seconds since 1970.
+    """A column of a table, whose cells are numbers: as they are, places in `values`, or seconds since 1970. Parameters
+    after `values` are learnt from the cells for training (`learnt`).
 
     Parameters
     ----------
     kind : str
         "number", "category" or "time".
     values : tuple of str
-        The texts of a category.
+        The texts of a category; learnt, those of the training cells.
+    mean : float
+        The mean of the numbers that are not missing.
+    gaps : bool
+        Whether a number is missing, NaN.
+    first : float
+        The first time.
+    cycles : tuple of str
+        The cycles of `CYCLES` that the times resolve: they span one, and two of them are within half of one.
     """
 
     name: str
     kind: str = "number"
     values: tuple[str, ...] = ()
+    mean: float = 0.0
+    gaps: bool = False
+    first: float = 0.0
+    cycles: tuple[str, ...] = ()
 
-    def features(self, cells: Numbers, train: Numbers, where: str) -> dict[str, Numbers]:
-        """Returns the features (n,) that cells (n,) become, by name; `train` marks those for training.
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.kind not in KINDS or any(one not in CYCLES for one in self.cycles):
+            got = f"kind {self.kind!r} and cycles {self.cycles}"
+            raise ValueError(f"Column: has {got}, expected one of {', '.join(KINDS)}, and of {', '.join(CYCLES)}")
 
-        A number that is missing, NaN, becomes the mean of the training cells, and if one of these is missing there is a
-        feature NAME_missing, 1 where it is. A category becomes a feature NAME_VALUE for each value of the training
-        cells, 1 where a cell has it; another value, of which a warning tells, has none. A time becomes NAME_seconds
-        since the first training cell, and for each cycle of `CYCLES` that the training cells resolve (they span one,
-        and two of them are within half of one) the sine and cosine of its phase since 1970.
-        """
-        known = cells[train]
+    def learnt(self, cells: Numbers, where: str) -> Column:
+        """Returns the column with what its cells (n,) for training say. ValueError, which begins with `where`, if none
+        of them is a number."""
         if self.kind == "category":
-            there = np.unique(known).astype(int)
-            if (other := np.setdiff1d(cells, there)).size:
-                which = ", ".join(repr(self.values[int(code)]) for code in other[:3])
+            return replace(self, values=tuple(self.values[int(code)] for code in np.unique(cells)))
+        if self.kind == "time":
+            times = np.unique(cells)
+            span, step = times[-1] - times[0], np.diff(times).min(initial=math.inf)
+            cycles = tuple(name for name, cycle in CYCLES.items() if span >= cycle and step <= cycle / 2)
+            return replace(self, first=float(times[0]), cycles=cycles)
+        missing = np.isnan(cells)
+        if missing.all():
+            raise ValueError(f"{where}: column {self.name!r} has no number in the training rows, expected one")
+        return replace(self, mean=float(np.nanmean(cells)), gaps=bool(missing.any()))
+
+    def features(self, cells: Numbers, values: Sequence[str], where: str) -> dict[str, Numbers]:
+        """Returns the features (n,) that cells (n,) become, by name, of a learnt column; for a category, cells are
+        places in `values`.
+
+        A number that is missing becomes the mean, and if a training cell was missing there is a feature NAME_missing, 1
+        where it is. A category becomes a feature NAME_VALUE for each learnt value, 1 where a cell has it; another
+        value, of which a warning tells, has none. A time becomes NAME_seconds since the first of training, and for each
+        cycle the sine and cosine of its phase since 1970.
+        """
+        if self.kind == "category":
+            if other := [one for one in values if one not in self.values]:
+                which = ", ".join(map(repr, other[:3]))
                 told = (
                     f"{where}: column {self.name!r} has {plural(len(other), 'value')} that training does not: {which}"
                 )
-                warnings.warn(told, stacklevel=4)
-            return {f"{self.name}_{self.values[code]}": (cells == code).astype(float) for code in there}
+                warnings.warn(told, stacklevel=5)
+            place = {one: i for i, one in enumerate(values)}
+            return {f"{self.name}_{one}": (cells == place.get(one, -1)).astype(float) for one in self.values}
         if self.kind == "time":
-            times = np.unique(known)
-            span, step = times[-1] - times[0], np.diff(times).min(initial=math.inf)
-            found = {f"{self.name}_seconds": cells - times[0]}
-            for name, cycle in CYCLES.items():
-                if span >= cycle and step <= cycle / 2:
-                    angle = 2 * np.pi * (cells % cycle) / cycle
-                    found |= {f"{self.name}_{name}_sin": np.sin(angle), f"{self.name}_{name}_cos": np.cos(angle)}
+            found = {f"{self.name}_seconds": cells - self.first}
+            for name in self.cycles:
+                angle = 2 * np.pi * (cells % CYCLES[name]) / CYCLES[name]
+                found |= {f"{self.name}_{name}_sin": np.sin(angle), f"{self.name}_{name}_cos": np.cos(angle)}
             return found
         missing = np.isnan(cells)
-        if not missing.any():
-            return {self.name: cells}
-        if np.isnan(known).all():
-            raise ValueError(f"{where}: column {self.name!r} has no number in the training rows, expected one")
-        found = {self.name: np.where(missing, np.nanmean(known), cells)}
-        return found | ({f"{self.name}_missing": missing.astype(float)} if np.isnan(known).any() else {})
+        found = {self.name: np.where(missing, self.mean, cells)}
+        return found | ({f"{self.name}_missing": missing.astype(float)} if self.gaps else {})
 
 
 def seconds(text: str) -> float:
@@ -76,25 +107,3 @@ def seconds(text: str) -> float:
     none."""
     time = datetime.fromisoformat(text)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
-def featured(data: Sequences, columns: Sequence[Column], rows: Index, where: str) -> Sequences:
-    """Returns sequences whose values are the features of the columns, by what the sequences `rows` have."""
-    train = np.zeros(len(data), bool)
-    train[rows] = True
-    train = np.repeat(train, data.lengths)
-    found: dict[str, Numbers] = {}
-    for column, cells in zip(columns, data.values.T, strict=True):
-        for name, values in column.features(cells, train, where).items():
-            if name in found:
-                raise ValueError(f"{where}: two features are called {name!r}, expected columns of other names")
-            found[name] = values
-    return Sequences(
-        np.stack([*found.values()], 1),
-        data.lengths,
-        data.labels,
-        data.per_step,
-        data.classes,
-        data.weights,
-        tuple(found),
-    )

@@ -13,7 +13,8 @@ import numpy as np
 
 from rotrnn._support.files import read_file
 from rotrnn.tasks.audio import read_recording
-from rotrnn.tasks.own import Numbers, OwnData, Sequences
+from rotrnn.tasks.columns import Numbers
+from rotrnn.tasks.own import OwnData, Sequences
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn.ops.boundary import on_host
-from rotrnn.tasks.own import Numbers
+from rotrnn.tasks.columns import Numbers
 from rotrnn.tasks.task import Index
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rotrnn.tasks.own import Numbers, Scale
+from rotrnn.tasks.columns import Numbers
+from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.task import Index
 
 SIZES = 12, 24, 36

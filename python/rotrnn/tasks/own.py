@@ -10,9 +10,9 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, an
 from rotrnn.ops.boundary import on_host
+from rotrnn.tasks.columns import Column, Numbers
+from rotrnn.tasks.rules import Rules, Scale, read_rules
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
-
-Numbers = npt.NDArray[Any]
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 """Largest number of a task's data."""
@@ -66,6 +66,8 @@ class Sequences:
         Names of the features.
     dt : (steps of all sequences,) float64, optional
         Intervals from the step before to each step (`rotrnn.Context`).
+    columns : tuple of Column
+        The columns of a table whose cells `values` are, before they become features (`featured`).
     """
 
     values: Numbers
@@ -76,6 +78,7 @@ class Sequences:
     weights: Numbers | None = None
     names: tuple[str, ...] | None = None
     dt: Numbers | None = None
+    columns: tuple[Column, ...] = ()
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -92,59 +95,20 @@ class Sequences:
         there = t < sizes[:, None]
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
+    def steps_of(self, rows: Index) -> npt.NDArray[np.bool_]:
+        """Returns which steps are those of some sequences."""
+        of_row = np.zeros(len(self), bool)
+        of_row[rows] = True
+        return np.repeat(of_row, self.lengths)
+
     def scale_of(self, array: Numbers, rows: Index, *, marks: bool = False) -> Scale:
         """Returns the scale of an array with a row for each step, or for each sequence, over some sequences, by their
         weights."""
         if len(array) != len(self):
-            of_row = np.zeros(len(self), bool)
-            of_row[rows] = True
-            there = np.repeat(of_row, self.lengths)
+            there = self.steps_of(rows)
             weights = None if self.weights is None else np.repeat(self.weights, self.lengths)[there]
             return Scale.of(array[there], marks=marks, weights=weights)
         return Scale.of(array[rows], marks=marks, weights=None if self.weights is None else self.weights[rows])
-
-
-class Scale(NamedTuple):
-    """Mean and standard deviation (F,) of each feature; the deviation is 0 for a constant feature, which is divided by
-    1 (`divisor`)."""
-
-    mean: Numbers
-    std: Numbers
-
-    @classmethod
-    def of(cls, array: Numbers, *, marks: bool = False, weights: Numbers | None = None) -> Scale:
-        """Returns the scale of the rows of an array (n, F), by positive weights (n,) of the rows if given; NaN does not
-        count. With `marks`, features with two of the values -1, 0 and 1 stay as they are: scaled, a mark at few of many
-        steps would be far from 0, and the steps without one no longer 0."""
-
-        def total(rows: Numbers) -> Numbers:
-            return np.asarray((rows if weights is None else rows * weights[:, None]).sum(0, dtype=np.float64))
-
-        counted = ~np.isnan(array)
-        n = np.where(counted.any(0), total(counted), 1)
-        mean = total(np.where(counted, array, 0)) / n
-        first = np.take_along_axis(array, counted.argmax(0)[None], 0)[0]
-        mean = np.where(counted.any(0) & ~(counted & (array != first)).any(0), first, mean)  # of equal numbers, exactly
-        std = np.sqrt(total(np.where(counted, array - mean, 0) ** 2) / n)
-        std = np.where(std > 1e-12 * np.abs(mean), std, 0.0)
-        if marks:
-            found = np.stack([array == mark for mark in (-1, 0, 1)])
-            left = (found.any(1).sum(0) == 2) & (found.any(0) | ~counted).all(0)
-            mean, std = np.where(left, 0.0, mean), np.where(left, 1.0, std)
-        return cls(mean, std)
-
-    @classmethod
-    def none(cls, features: int) -> Scale:
-        """Returns the identity scale."""
-        return cls(np.zeros(features), np.ones(features))
-
-    @property
-    def divisor(self) -> Numbers:
-        """The divisors of numbers."""
-        return np.where(self.std > 0, self.std, 1.0)
-
-    def __call__(self, array: Numbers) -> Numbers:
-        return np.asarray((array - self.mean) / self.divisor)
 
 
 @dataclass(frozen=True)
@@ -265,8 +229,22 @@ class OwnData:
         task = self.load()
         return Shape(task.n_classes, None, task.n_features, task.head)
 
-    def load(self) -> Task:
-        """Returns the task. ValueError, with file, row and column, if the data do not fit the settings."""
+    def load(self, rules: Rules | str | os.PathLike[str] | None = None) -> Task:
+        """Returns the task.
+
+        Parameters
+        ----------
+        rules : path, optional
+            The folder of a run, a model that `rotrnn export` wrote of it, or a file rules.json: features, scales and
+            the numbers of classes are those of that run (`rotrnn.tasks.rules.Rules`), and `scale` has no effect. The
+            default: they follow from this file's sequences for training.
+
+        Raises
+        ------
+        ValueError
+            The data do not fit the settings, or a column, a class or the number of features is not as in the rules; the
+            error names file, row and column.
+        """
         data = self.checked()
         n = len(data)
         test, val = round(self.test_fraction * n), round(self.val_fraction * n)
@@ -277,15 +255,14 @@ class OwnData:
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
-        data = self.featured(data, train)
-        numbers = self.kind == "regression"
-        inputs, targets = Scale.none(data.values.shape[1]), Scale.none(data.labels.shape[-1]) if numbers else None
-        if self.scale:
-            inputs = data.scale_of(data.values, train, marks=True)
-            targets = data.scale_of(data.labels, train) if numbers else None
+        if rules is None:
+            data, rules = self._learnt(data, train)
+        else:
+            rules = read_rules(rules)
+            data = rules_applied(self.path, data, rules)
 
         def split(rows: Index) -> SequenceSplit:
-            return SequenceSplit(data, rows, inputs, targets)
+            return SequenceSplit(data, rows, rules.inputs, rules.targets)
 
         training = split(train)
         validation = split(order[test : test + val]) if val else None
@@ -299,13 +276,22 @@ class OwnData:
             vocab=None,
             n_features=data.values.shape[1],
             head=HEADS[self.kind][self.per_step],
-            metric="skill" if numbers else "accuracy",
+            metric="skill" if rules.targets is not None else "accuracy",
             labels=data.classes,
+            rules=rules,
         )
 
-    def featured(self, data: Sequences, train: Index) -> Sequences:
-        """Returns what `read` returned with the features of a model, by what the sequences `train` have."""
-        return data
+    def _learnt(self, data: Sequences, train: Index) -> tuple[Sequences, Rules]:
+        """Returns the sequences with their features, and the rules that the sequences `train` make."""
+        cells = data.values[data.steps_of(train)].T if data.columns else ()
+        columns = tuple(one.learnt(values, self.path) for one, values in zip(data.columns, cells, strict=True))
+        data = featured(self.path, data, columns)
+        inputs = Scale.none(data.values.shape[1])
+        targets = Scale.none(data.labels.shape[-1]) if self.kind == "regression" else None
+        if self.scale:
+            inputs = data.scale_of(data.values, train, marks=True)
+            targets = targets and data.scale_of(data.labels, train)
+        return data, Rules.of(inputs, targets, data.classes, data.names, columns)
 
     def checked(self) -> Sequences:
         """Returns what `read` does. ValueError without a path, and as `check_sequences`."""
@@ -330,6 +316,51 @@ class OwnData:
             there = {name: one for name, one in further.items() if one is not None}
             np.savez(file, x=data.values, y=labels, lengths=data.lengths, **there)  # type: ignore[arg-type]  # as there
         return task  # type: ignore[no-any-return]
+
+
+def featured(where: str, data: Sequences, columns: Sequence[Column]) -> Sequences:
+    """Returns sequences whose values are the features of the learnt columns. ValueError, which begins with `where`, if
+    the data have other columns, or two features have one name."""
+    if (given := _told(data.columns)) != (expected := _told(columns)):
+        raise ValueError(f"{where}: has the columns {given}, expected {expected} as in training")
+    if not columns:
+        return data
+    found: dict[str, Numbers] = {}
+    for own, column, cells in zip(data.columns, columns, data.values.T, strict=True):
+        for name, values in column.features(cells, own.values, where).items():
+            if name in found:
+                raise ValueError(f"{where}: two features are called {name!r}, expected columns of other names")
+            found[name] = values
+    return replace(data, values=np.stack([*found.values()], 1), names=tuple(found), columns=())
+
+
+def _told(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{one.name} ({one.kind})" for one in columns) or "of numbers alone"
+
+
+def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:
+    """Returns sequences with the features and the classes of the rules. ValueError, which begins with `where`, if they
+    have others."""
+    data = featured(where, data, rules.columns)
+    targets = 0 if data.classes is not None or data.labels.dtype.kind != "f" else data.labels.shape[-1]
+    counts: tuple[tuple[str, Any, Any], ...] = (
+        ("features", data.names or data.values.shape[1], rules.names or len(rules.mean)),
+        ("targets", targets, len(rules.target_mean or ())),
+    )
+    for what, got, expected in counts:
+        if got != expected:
+            raise ValueError(f"{where}: has the {what} {got}, expected {expected} as in training")
+    classes = rules.classes
+    if data.classes == classes:
+        return data
+    if data.classes is None or classes is None:
+        got, expected = ("no classes" if one is None else "classes" for one in (data.classes, classes))
+        raise ValueError(f"{where}: has {got}, expected {expected} as in training")
+    if other := [one for one in np.unique(data.labels).tolist() if data.classes[one] not in classes]:
+        name = data.classes[other[0]]
+        raise ValueError(f"{where}: has the class {name!r}, expected one of {', '.join(classes)} as in training")
+    places = np.array([classes.index(one) if one in classes else -1 for one in data.classes])
+    return replace(data, labels=places[data.labels], classes=classes)
 
 
 def evenly(labels: Numbers, first: int) -> Index:

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, read_npz
 from rotrnn._support.settings import settle
+from rotrnn.tasks.columns import Numbers
 from rotrnn.tasks.lags import Lags, chosen, effects
-from rotrnn.tasks.own import Numbers, Scale, check_range, check_span
+from rotrnn.tasks.own import check_range, check_span
+from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.table import check_delimiter, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
-from rotrnn.tasks.columns import Column, featured, seconds
+from rotrnn.tasks.columns import Column, seconds
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
 from rotrnn.tasks.task import Index
 
@@ -92,10 +92,6 @@ class Table(OwnData):
             raise ValueError(f"Table: times has {both[0]!r}, which is among categories, expected other columns")
         check_delimiter("Table", self.delimiter)
 
-    def featured(self, data: Sequences, train: Index) -> Sequences:
-        """Returns the sequences with the features that columns with gaps, categories and times become."""
-        return featured(data, data.columns, train, self.path) if isinstance(data, Rows) else data
-
     def read(self) -> Sequences:
         """Returns the sequences of the file."""
         table = read_table(self.path, self.delimiter)
@@ -130,7 +126,7 @@ class Table(OwnData):
         where = f"{self.path}: column {', '.join(map(repr, self.target))}"
         labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
         if self.categories or self.times or self.missing:
-            return Rows(values, lengths.astype(np.int64), labels, self.per_step, classes, columns=columns)
+            return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, columns=columns)
         names = features if self.sequence else None  # else the features are steps
         return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, names=names)
 
@@ -156,13 +152,6 @@ class Table(OwnData):
             name, i, first = self.target[column], int(rows[row]), int(of[row])
             expected = f"{others[row, column].item()!r} as in {table.row} {table.rows[first]} of the same sequence"
             raise table.wrong(name, i, f"{expected}, or per_step=true")
-
-
-@dataclass(frozen=True)
-class Rows(Sequences):
-    """Sequences whose values are cells of the columns of a table, before they become features."""
-
-    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)

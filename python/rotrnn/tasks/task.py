@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rotrnn._support.text import an
 from rotrnn.ops.random import philox
+from rotrnn.tasks.rules import Rules
 
 Index = npt.NDArray[np.int64]
 
@@ -201,6 +202,8 @@ class Task:
         Names of the classes; for bits, names of the two values.
     symbols : (vocab - 3,) integers, optional
         The symbols of the ids from 3 on, if they depend on the training split (see `rotrnn.tasks.vocabulary`).
+    rules : Rules, optional
+        How the cells of your own data became numbers. A run keeps it as rules.json.
     """
 
     name: str
@@ -219,6 +222,7 @@ class Task:
     scaled_above: int | None = None
     labels: tuple[str, ...] | None = None
     symbols: Index | None = None
+    rules: Rules | None = None
 
     @property
     def n_values(self) -> int:

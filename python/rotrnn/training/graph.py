@@ -30,7 +30,7 @@ from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unfla
 from rotrnn.ops import optim
 from rotrnn.ops.pointwise import count_steps
 from rotrnn.tasks import Batch
-from rotrnn.training.optimiser import GroupOf
+from rotrnn.training.optimiser import AdamW, GroupOf
 from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import State
@@ -112,6 +112,7 @@ class Work:
     def rules(self, step: int) -> npt.NDArray[np.float64]:
         """Returns AdamW's numbers at a step, for each group: rate, corrections of the moments, and decay."""
         optimiser, steps = self.recipe.optimiser, self.recipe.training.total(step)
+        assert isinstance(optimiser, AdamW)  # the loop records no other
         beta1, beta2 = optimiser.betas
         corrections = [1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)]
         groups = self.vectors.groups
@@ -147,6 +148,7 @@ class Work:
     def _update(self, rules: Array) -> None:
         """The optimiser's, of all parameters; writes the norms among the metrics."""
         by, of = self.recipe.optimiser, self.vectors
+        assert isinstance(by, AdamW)
         optim.adamw_groups(
             self.metrics[2:], of.params, *of.moments, of.grads, of.ends, rules, self.metrics[:1],
             beta1=by.betas[0], beta2=by.betas[1], eps=by.eps, clip=by.clip,

@@ -46,7 +46,7 @@ from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
-from rotrnn.training.optimiser import NonFinite, check_parameters, describe_groups, table
+from rotrnn.training.optimiser import AdamW, NonFinite, check_parameters, describe_groups, table
 from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
@@ -168,6 +168,8 @@ def train(
             trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged)
             if among.first:
                 run.put(recipe, there)
+                if (rules := trainer.task.rules) is not None and not run.rules.exists():
+                    run.write(run.rules, rules.text())
                 facts = {"processes": among.size, "precision": recipe.training.precision}
                 facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
                 facts |= {} if place is HOST else {"gpu": cuda.describe()}
@@ -299,7 +301,7 @@ class Trainer:
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
-        recordable = state.carried is None and not self.training.packed
+        recordable = state.carried is None and not self.training.packed and isinstance(self.recipe.optimiser, AdamW)
         if self.device is not HOST and isinstance(self.model, SequenceModel) and recordable:
             memory = self.stepper.memory
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)

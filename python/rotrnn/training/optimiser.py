@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from rotrnn.ops.boundary import REAL, Boundary, rename
 from rotrnn.training.schedule import SCHEDULES, learning_rate, warmup_steps
 
 Moments = dict[str, Array]
-"""AdamW's state: "m.<name>" and "v.<name>" for the flattened name of every parameter."""
+"""The state of an optimiser: "m.<name>" and, of AdamW, "v.<name>" for the flattened name of every parameter."""
 
 GROUPS = {
     "global": (False, True),
@@ -43,9 +43,177 @@ class NonFinite(FloatingPointError):
     """A loss, gradient or parameter is infinite or not a number."""
 
 
+class Optimiser:
+    """The base of optimisers, with their schedule, groups and clipping. The classes below, frozen dataclasses, say the
+    settings; `AdamW` explains those that all have."""
+
+    lr: float
+    recurrent_factor: float
+    weight_decay: float
+    clip: float
+    warmup: float
+    schedule: str
+    floor: float
+    recurrent: tuple[str, ...] | None
+    no_decay: tuple[str, ...]
+
+    kept: ClassVar[str]
+    """The moments of a parameter, a letter each; the norm of the last one is checked after an update."""
+    last: ClassVar[str]
+    """The name of the last moment in errors."""
+
+    _ready: ClassVar[Callable[..., Callable[..., None]]]
+    """The kernel with a parameter, its moments and its gradient (`rotrnn.ops.optim`)."""
+
+    def _numbers(self, step: int) -> dict[str, Any]:
+        """Returns the numbers of update number `step` (from 1) that the kernel takes besides those that all take."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        settle(self)
+        name = type(self).__name__
+        if not self.lr > 0:
+            raise ValueError(f"{name}: lr is {self.lr}, expected a positive number")
+        for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
+            if not getattr(self, key) >= 0:
+                raise ValueError(f"{name}: {key} is {getattr(self, key)}, expected a nonnegative number")
+        if self.schedule not in SCHEDULES:
+            expected = f"one of {', '.join(SCHEDULES)}{alike(self.schedule, SCHEDULES)}"
+            raise ValueError(f"{name}: schedule is '{self.schedule}', expected {expected}")
+
+    def init(self, params: Params) -> Moments:
+        """Returns moments of zero."""
+        call = f"{type(self).__name__}.init"
+        Boundary(call).one_of("params", params, dict)
+        _check_arrays(call, "params", dict(flatten(params)))
+        arrays = [(name, array) for name, array in flatten(params) if is_parameter(name)]
+        return {f"{moment}.{name}": np.zeros_like(array) for moment in self.kept for name, array in arrays}
+
+    def rate(self, group: str, step: int, steps: int) -> float:
+        """Returns the learning rate of a group at update number `step` (from 0) of `steps`."""
+        recurrent, _ = _kind_of(f"{type(self).__name__}.rate: group", group)
+        rate = learning_rate(step, steps, self.lr, self.warmup, self.schedule, self.floor)
+        return rate * self.recurrent_factor if recurrent else rate
+
+    def decay(self, group: str) -> float:
+        """Returns the weight decay of a group, not yet multiplied by the learning rate."""
+        _, decays = _kind_of(f"{type(self).__name__}.decay: group", group)
+        return self.weight_decay if decays else 0.0
+
+    def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
+        """Returns the function that maps a parameter's name to its group. `is_recurrent` is the model's.
+
+        TypeError if it is not a function.
+        """
+        if not callable(is_recurrent):
+            got = type(is_recurrent).__name__
+            call = f"{type(self).__name__}.grouping"
+            raise TypeError(f"{call}: is_recurrent is {an(got)}, expected a function of a name: model.is_recurrent")
+        names = {kind: group for group, kind in GROUPS.items()}
+
+        def group_of(name: str) -> str:
+            recurrent = is_recurrent(name) if self.recurrent is None else _matches(name, self.recurrent)
+            exempt = _matches(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
+            return names[recurrent, not exempt]
+
+        return group_of
+
+    def update(
+        self,
+        params: Params,
+        grads: Params,
+        moments: Moments,
+        group_of: GroupOf,
+        step: int,
+        steps: int,
+    ) -> float:
+        """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
+
+        Parameters without a gradient stay as they are.
+
+        Raises
+        ------
+        ValueError
+            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns a name
+            other than the four groups, or `step` is not in [0, `steps`). Nothing is updated.
+        TypeError
+            An array has another dtype, or not its parameter's. Nothing is updated.
+        NonFinite
+            A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
+            updated. Or a parameter or second moment is not finite after the update; the error names it.
+        """
+        call = f"{type(self).__name__}.update"
+        args = Boundary(call)
+        for key, value in (("params", params), ("grads", grads), ("moments", moments)):
+            args.one_of(key, value, dict)
+        if not callable(group_of):
+            raise TypeError(f"{call}: group_of is {an(type(group_of).__name__)}, expected a function of a name")
+        steps = args.integer("steps", steps, 1)
+        step = args.integer("step", step, 0, steps - 1)
+        arrays = dict(flatten(params))
+        gradients = dict(flatten(grads))
+        _check_arrays(call, "params", arrays)
+        _check_arrays(call, "grads", gradients)
+        gradients = {name: in_order(gradient) for name, gradient in gradients.items()}
+        for name in gradients:
+            if name not in arrays or any(f"{kind}.{name}" not in moments for kind in self.kept):
+                where = "moments" if name in arrays else "params"
+                raise ValueError(f"{call}: grads has {name}, expected only names that {where} has too")
+        own = {name: [moments[f"{kind}.{name}"] for kind in self.kept] for name in gradients}
+        _check_arrays(
+            call, "moments", {f"{kind}.{name}": moments[f"{kind}.{name}"] for name in own for kind in self.kept}
+        )
+        groups = {name: group_of(name) for name in gradients}
+        for name, gradient in gradients.items():
+            _kind_of(f"{call}: group_of", groups[name])
+            array = arrays[name]
+            for what in ("shape", "dtype"):
+                parts = ([array], own[name], [gradient])
+                mine, theirs, other = ([getattr(one, what) for one in some] for some in parts)
+                if len({*mine, *theirs, *other}) > 1:
+                    told = f"params {mine[0]}, moments {' and '.join(map(str, theirs))}, grads {other[0]}"
+                    kind = ValueError if what == "shape" else TypeError
+                    raise kind(f"{call}: {name} has {what}s {told}, expected one {what}")
+            if not all(map(is_writeable, (array, *own[name]))):
+                raise ValueError(f"{call}: {name} is read-only in params or moments, expected arrays to update")
+        ready = {}
+        for name, gradient in gradients.items():
+            try:
+                ready[name] = self._ready(arrays[name], *own[name], gradient)
+            except (TypeError, ValueError) as error:
+                op = type(self).__name__.lower()
+                for inner, outer in (("param", "params "), *((kind, f"moments {kind}.") for kind in self.kept)):
+                    rename(error, f"{op}: {inner} ", f"{call}: {outer}{name} ")
+                rename(error, f"{op}: ", f"{call}: {name}: ")
+                raise
+        norms = norms_by_name(dict(reversed(gradients.items())))
+        check_finite("gradient", norms, group_of)
+        size = math.hypot(*norms.values())
+        scale = self.clip / size if 0 < self.clip < size else 1.0
+        rates = {group: self.rate(group, step, steps) for group in GROUPS}
+        room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
+        for i, (name, update) in enumerate(ready.items()):
+            group = groups[name]
+            update(
+                norms=room[2 * i : 2 * i + 2],
+                lr=rates[group],
+                decay=self.decay(group),
+                scale=scale,
+                **self._numbers(step + 1),
+            )
+        pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its last moment
+        updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
+        after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})
+        after = {name: updated[name][0] if name in updated else after[name] for name in arrays}
+        check_finite("parameter", after, group_of)
+        check_finite(f"the optimiser's {self.last} of", {name: v for name, (_, v) in updated.items()}, group_of)
+        return size
+
+
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Optimiser):
     """The [optimiser] section: AdamW (Loshchilov and Hutter 2019) with a learning-rate schedule (`learning_rate`).
+    With ``name = "sgd"`` it is `SGD`, which has `momentum` in place of `betas` and `eps`.
 
     Recurrent parameters have the scheduled rate times `recurrent_factor` and, unless `no_decay` is changed, no weight
     decay. All other parameters, including norms and biases, have the scheduled rate and weight decay.
@@ -88,149 +256,67 @@ class AdamW:
     recurrent: tuple[str, ...] | None = None
     no_decay: tuple[str, ...] = (RECURRENT,)
 
+    kept: ClassVar[str] = "mv"
+    last: ClassVar[str] = "second moment"
+    _ready: ClassVar[Callable[..., Callable[..., None]]] = staticmethod(optim.adamw_ready)
+
     def __post_init__(self) -> None:
-        settle(self)
-        if not self.lr > 0:
-            raise ValueError(f"AdamW: lr is {self.lr}, expected a positive number")
-        for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
-            if not getattr(self, key) >= 0:
-                raise ValueError(f"AdamW: {key} is {getattr(self, key)}, expected a nonnegative number")
+        super().__post_init__()
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"AdamW: betas is {self.betas}, expected two numbers in [0, 1)")
         if not self.eps > 0:
             raise ValueError(f"AdamW: eps is {self.eps}, expected a positive number")
-        if self.schedule not in SCHEDULES:
-            expected = f"one of {', '.join(SCHEDULES)}{alike(self.schedule, SCHEDULES)}"
-            raise ValueError(f"AdamW: schedule is '{self.schedule}', expected {expected}")
 
-    def init(self, params: Params) -> Moments:
-        """Returns moments of zero."""
-        Boundary("AdamW.init").one_of("params", params, dict)
-        _check_arrays("AdamW.init", "params", dict(flatten(params)))
-        arrays = [(name, array) for name, array in flatten(params) if is_parameter(name)]
-        return {f"{moment}.{name}": np.zeros_like(array) for moment in "mv" for name, array in arrays}
+    def _numbers(self, step: int) -> dict[str, Any]:
+        return {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps, "step": step}
 
-    def rate(self, group: str, step: int, steps: int) -> float:
-        """Returns the learning rate of a group at update number `step` (from 0) of `steps`."""
-        recurrent, _ = _kind_of("AdamW.rate: group", group)
-        rate = learning_rate(step, steps, self.lr, self.warmup, self.schedule, self.floor)
-        return rate * self.recurrent_factor if recurrent else rate
 
-    def decay(self, group: str) -> float:
-        """Returns the weight decay of a group, not yet multiplied by the learning rate."""
-        _, decays = _kind_of("AdamW.decay: group", group)
-        return self.weight_decay if decays else 0.0
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """The [optimiser] section with ``name = "sgd"``: gradient descent with momentum, as torch.optim.SGD defines it
+    (without dampening and Nesterov's form), with the schedule and the groups of `AdamW`.
 
-    def grouping(self, is_recurrent: Callable[[str], bool]) -> GroupOf:
-        """Returns the function that maps a parameter's name to its group. `is_recurrent` is the model's.
+    With the gradient g, clipped, and the momentum buffer m, zero at first::
 
-        TypeError if it is not a function.
-        """
-        if not callable(is_recurrent):
-            got = type(is_recurrent).__name__
-            raise TypeError(
-                f"AdamW.grouping: is_recurrent is {an(got)}, expected a function of a name: model.is_recurrent"
-            )
-        names = {kind: group for group, kind in GROUPS.items()}
+        m <- momentum m + g + weight_decay param
+        param <- param - rate m
 
-        def group_of(name: str) -> str:
-            recurrent = is_recurrent(name) if self.recurrent is None else _matches(name, self.recurrent)
-            exempt = _matches(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
-            return names[recurrent, not exempt]
+    Parameters
+    ----------
+    momentum : float
+        In [0, 1); 0 is plain gradient descent.
+    weight_decay : float
+        Added to the gradient (L2), unlike AdamW's, so that it goes through the momentum.
+    lr, ...
+        As of `AdamW`.
+    """
 
-        return group_of
+    lr: float = 1e-2
+    momentum: float = 0.9
+    recurrent_factor: float = 1.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    warmup: float = 0.1
+    schedule: str = "cosine"
+    floor: float = 1e-7
+    recurrent: tuple[str, ...] | None = None
+    no_decay: tuple[str, ...] = (RECURRENT,)
 
-    def update(
-        self,
-        params: Params,
-        grads: Params,
-        moments: Moments,
-        group_of: GroupOf,
-        step: int,
-        steps: int,
-    ) -> float:
-        """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
+    kept: ClassVar[str] = "m"
+    last: ClassVar[str] = "momentum"
+    _ready: ClassVar[Callable[..., Callable[..., None]]] = staticmethod(optim.sgd_ready)
 
-        Parameters without a gradient stay as they are.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"SGD: momentum is {self.momentum}, expected a number in [0, 1)")
 
-        Raises
-        ------
-        ValueError
-            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns a name
-            other than the four groups, or `step` is not in [0, `steps`). Nothing is updated.
-        TypeError
-            An array has another dtype, or not its parameter's. Nothing is updated.
-        NonFinite
-            A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
-            updated. Or a parameter or second moment is not finite after the update; the error names it.
-        """
-        args = Boundary("AdamW.update")
-        for key, value in (("params", params), ("grads", grads), ("moments", moments)):
-            args.one_of(key, value, dict)
-        if not callable(group_of):
-            raise TypeError(f"AdamW.update: group_of is {an(type(group_of).__name__)}, expected a function of a name")
-        steps = args.integer("steps", steps, 1)
-        step = args.integer("step", step, 0, steps - 1)
-        arrays = dict(flatten(params))
-        gradients = dict(flatten(grads))
-        _check_arrays("AdamW.update", "params", arrays)
-        _check_arrays("AdamW.update", "grads", gradients)
-        gradients = {name: in_order(gradient) for name, gradient in gradients.items()}
-        for name in gradients:
-            if name not in arrays or f"m.{name}" not in moments or f"v.{name}" not in moments:
-                where = "moments" if name in arrays else "params"
-                raise ValueError(f"AdamW.update: grads has {name}, expected only names that {where} has too")
-        _check_arrays(
-            "AdamW.update",
-            "moments",
-            {f"{kind}.{name}": moments[f"{kind}.{name}"] for name in gradients for kind in "mv"},
-        )
-        groups = {name: group_of(name) for name in gradients}
-        for name, gradient in gradients.items():
-            _kind_of("AdamW.update: group_of", groups[name])
-            array, m, v = arrays[name], moments[f"m.{name}"], moments[f"v.{name}"]
-            if not array.shape == m.shape == v.shape == gradient.shape:
-                shapes = f"params {array.shape}, moments {m.shape} and {v.shape}, grads {gradient.shape}"
-                raise ValueError(f"AdamW.update: {name} has shapes {shapes}, expected one shape")
-            if not array.dtype == m.dtype == v.dtype == gradient.dtype:
-                dtypes = f"params {array.dtype}, moments {m.dtype} and {v.dtype}, grads {gradient.dtype}"
-                raise TypeError(f"AdamW.update: {name} has dtypes {dtypes}, expected one dtype")
-            if not is_writeable(array) or not is_writeable(m) or not is_writeable(v):
-                raise ValueError(f"AdamW.update: {name} is read-only in params or moments, expected arrays to update")
-        ready = {}
-        for name, gradient in gradients.items():
-            try:
-                ready[name] = optim.adamw_ready(arrays[name], moments[f"m.{name}"], moments[f"v.{name}"], gradient)
-            except (TypeError, ValueError) as error:
-                for inner, outer in (("param", "params "), ("m", "moments m."), ("v", "moments v.")):
-                    rename(error, f"adamw: {inner} ", f"AdamW.update: {outer}{name} ")
-                rename(error, "adamw: ", f"AdamW.update: {name}: ")
-                raise
-        norms = norms_by_name(dict(reversed(gradients.items())))
-        check_finite("gradient", norms, group_of)
-        size = math.hypot(*norms.values())
-        scale = self.clip / size if 0 < self.clip < size else 1.0
-        rates = {group: self.rate(group, step, steps) for group in GROUPS}
-        room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
-        for i, (name, update) in enumerate(ready.items()):
-            group = groups[name]
-            update(
-                norms=room[2 * i : 2 * i + 2],
-                lr=rates[group],
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                eps=self.eps,
-                decay=self.decay(group),
-                scale=scale,
-                step=step + 1,
-            )
-        pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its second moment
-        updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
-        after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})
-        after = {name: updated[name][0] if name in updated else after[name] for name in arrays}
-        check_finite("parameter", after, group_of)
-        check_finite("the optimiser's second moment of", {name: v for name, (_, v) in updated.items()}, group_of)
-        return size
+    def _numbers(self, step: int) -> dict[str, Any]:
+        return {"momentum": self.momentum}
+
+
+OPTIMISERS: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}
+"""The optimisers by the name in a recipe."""
 
 
 def _kind_of(what: str, group: str) -> tuple[bool, bool]:
@@ -283,7 +369,7 @@ class Group(NamedTuple):
     decay: tuple[float, ...]
 
 
-def describe_groups(optimiser: AdamW, params: Params, group_of: GroupOf, steps: int) -> tuple[Group, ...]:
+def describe_groups(optimiser: Optimiser, params: Params, group_of: GroupOf, steps: int) -> tuple[Group, ...]:
     """Returns the groups that have parameters, at step 0, at the end of the warm-up, and at the last step.
 
     `decay` is the share of a parameter that a step subtracts. ValueError if an entry of `recurrent` or `no_decay`

@@ -31,7 +31,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.modules import Untrusted, load, locate
-from rotrnn.training.optimiser import AdamW
+from rotrnn.training.optimiser import OPTIMISERS, SGD, AdamW
 
 Table = dict[str, Any]
 
@@ -179,7 +179,7 @@ class Recipe:
     task: Settings
     model: ModelSettings
     layer: Recurrent
-    optimiser: AdamW
+    optimiser: AdamW | SGD
     training: Training
     source: Source = field(default_factory=Source)
     modules: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ class Recipe:
             "task": {"name": name, **_plain(self.task)},
             "model": _plain(self.model),
             "layer": _layer_table(self.layer),
-            "optimiser": _plain(self.optimiser),
+            "optimiser": {**({"name": "sgd"} if isinstance(self.optimiser, SGD) else {}), **_plain(self.optimiser)},
             "training": _plain(self.training),
             "source": _plain(self.source),
         }
@@ -698,11 +698,13 @@ def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
         raise ValueError(f"task.name is missing, expected one of {', '.join(TASKS)}")
     kind = pick("task.name", task.pop("name"), TASKS)
     model = build(ModelSettings, "model", tables.get("model", {}))
+    optimiser = dict(tables.get("optimiser", {}))
+    by = pick("optimiser.name", optimiser.pop("name", "adamw"), OPTIMISERS)
     return Recipe(
         build(kind, "task", task),
         model,
         _layer(model, tables.get("layer", {})),
-        build(AdamW, "optimiser", tables.get("optimiser", {})),
+        build(by, "optimiser", optimiser),
         build(Training, "training", tables.get("training", {})),
         build(Source, "source", tables.get("source", {})),
         tuple(modules),

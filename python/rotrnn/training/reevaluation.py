@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from rotrnn._support.json import to_json
@@ -13,10 +14,11 @@ from rotrnn.nn.layer import moved
 from rotrnn.ops.boundary import rename
 from rotrnn.tasks import Series, Settings, Task
 from rotrnn.tasks.own import OwnData
+from rotrnn.tasks.rules import find_rules
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, contraction, evaluate
 from rotrnn.training.recipe import NO_SECTIONS, change, check_dropped, parse_override, read_recipe, recipe_tables
-from rotrnn.training.run import Run
+from rotrnn.training.run import Run, data_of
 from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
@@ -51,7 +53,9 @@ def reevaluate(
     fixed_points : bool
         Adds "fixed_points" to the results: what `rotrnn.training.evaluation.contraction` returns of a batch.
 
-    If the token ids depend on the training split, the run's ids are used, whatever is set here.
+    If the token ids depend on the training split, the run's ids are used, whatever is set here. So are the rules of own
+    data (`rotrnn.tasks.rules.Rules`), with another task.path, too, whose parts may then be divided anew
+    (task.val_fraction, ...).
 
     Returns
     -------
@@ -59,7 +63,7 @@ def reevaluate(
         The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
         warning if a key of the grid only changes initial values, so that all results are equal, one if the parameters
         were selected on the split that they are evaluated on, and one if the data file has changed since training, or
-        is another one, by whose training part its numbers are then scaled.
+        is another one, whose training part has to serve for the scales of a series, or of a run without rules.json.
 
     Raises
     ------
@@ -71,7 +75,8 @@ def reevaluate(
     home = named("evaluate", device)
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
-    split_settings = () if _others(trained, dict(changes)) else getattr(trained, "split_settings", ())
+    rules = find_rules(run.folder) if isinstance(trained, OwnData) else None
+    split_settings = () if _others(run, trained, dict(changes)) else getattr(trained, "split_settings", ())
     for place in [place for place, _ in (*changes, *grid)]:
         if place not in PLACES and place.partition(".")[0] not in PLACES:
             raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
@@ -79,16 +84,18 @@ def reevaluate(
         if section == "task" and key in split_settings:
             expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
+        if place == "task.scale" and rules is not None:
+            raise ValueError(f"{place} has no influence on an evaluation, expected it unset: the scales are the run's")
     wrong = run.changed_data(trained)
     if "task.path" in dict((*changes, *grid)):
-        scaled = isinstance(trained, OwnData | Series)
-        wrong = "task.path: scales, classes and features follow from the new file's training part" if scaled else None
+        learnt = isinstance(trained, OwnData | Series) and rules is None
+        wrong = "task.path: scales, classes and features follow from the new file's training part" if learnt else None
     if wrong is not None:
         warnings.warn(wrong, stacklevel=2)
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
-    loaded = None
+    loaded: Any = None
     for name, (_, chosen) in points.items():
         tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
         try:
@@ -98,7 +105,8 @@ def reevaluate(
         except ValueError as error:
             raise ValueError(f"{run.recipe}: {error}") from error
         if task is None or recipe.task != loaded:
-            task, loaded = recipe.task.load(), recipe.task
+            loaded = recipe.task
+            task = loaded.load(rules) if isinstance(loaded, OwnData) else loaded.load()
             if task.symbols is not None and loaded != trained:
                 task = read_as(task, trained.load())
             if getattr(task, split).fresh:
@@ -147,6 +155,9 @@ def _seeded(task: Settings) -> bool:
     return hasattr(task, "seed") and "seed" not in getattr(task, "split_settings", ()) and not files
 
 
-def _others(task: Settings, changes: dict[str, Any]) -> bool:
-    """Returns whether another seed makes sure that no training example is evaluated."""
+def _others(run: Run, task: Settings, changes: dict[str, Any]) -> bool:
+    """Returns whether another seed, or a data file with other contents, makes sure that the examples are not those of
+    training."""
+    if "task.path" in changes and (known := run.trained_on()) is not None:
+        return data_of(SimpleNamespace(path=changes["task.path"])) != known
     return _seeded(task) and changes.get("task.seed", getattr(task, "seed", None)) != getattr(task, "seed", None)

@@ -16,6 +16,7 @@ from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.ops.boundary import Array
+from rotrnn.tasks.rules import RULES
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
@@ -33,7 +34,8 @@ class Run:
 
     It holds recipe.toml, the complete recipe; log.jsonl, one JSON object per line; result.json, when the run has ended;
     and the checkpoints init, last (everything needed to resume) and best (parameters of the best evaluation). In
-    addition there are sessions.json, the environment of each start, and failed.json if the run ended with an error.
+    addition there are sessions.json, the environment of each start, failed.json if the run ended with an error, and of
+    a task of own data rules.json (`rotrnn.tasks.rules`).
     """
 
     folder: Path
@@ -49,6 +51,10 @@ class Run:
     @property
     def result(self) -> Path:
         return self.folder / "result.json"
+
+    @property
+    def rules(self) -> Path:
+        return self.folder / f"{RULES}.json"
 
     @property
     def sessions(self) -> Path:
@@ -164,7 +170,7 @@ class Run:
 
     def own(self) -> list[Path]:
         """Returns all files of the run."""
-        return [*self.files(), self.sessions, self.failed]
+        return [*self.files(), self.rules, self.sessions, self.failed]
 
     def write(self, path: Path, text: str) -> None:
         """Writes a text file atomically."""

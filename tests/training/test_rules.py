@@ -1,0 +1,227 @@
+"""The rules by which own data become numbers: kept with a run and its model, applied to other files."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rotrnn.cli import main
+from rotrnn.models.files import load
+from rotrnn.tasks import Arrays, Table, save_arrays
+from rotrnn.tasks.rules import Rules, read_rules
+from rotrnn.training.evaluation import evaluate
+from rotrnn.training.loop import train
+from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.run import Run
+
+HEAD = ["machine", "at", "heat", "mode", "fault"]
+MODES, FAULTS, HOURS = ("fast", "off", "slow"), ("leak", "none", "worn"), 30
+SETTINGS: dict[str, Any] = {
+    "sequence": "machine", "target": ("fault",), "categories": ("mode",), "times": ("at",), "missing": "mean",
+}  # fmt: skip
+
+
+def rows_of(machines: Any) -> list[list[str]]:
+    """A row an hour of each machine, whose mode and fault go by its number; some heats are missing."""
+    rng = np.random.default_rng(0)
+    heat = rng.standard_normal((40, HOURS)).round(4)
+    start = np.datetime64("2026-01-05T00:00")
+    return [
+        [str(m), str(start + 60 * t), "" if t == m % 9 else str(heat[m, t]), MODES[m // 2 % 3], FAULTS[m % 3]]
+        for m in machines
+        for t in range(HOURS)
+    ]
+
+
+def write(path: Path, rows: list[list[str]]) -> Path:
+    path.write_text("\n".join(map(",".join, [HEAD, *rows])) + "\n", encoding="utf-8")
+    return path
+
+
+def encoded(rows: list[list[str]], known: list[list[str]]) -> np.ndarray[Any, Any]:
+    """The scaled features of rows, by a loop over cells, as the rows `known` say: hours, day, heat, gaps, modes."""
+
+    def plain(row: list[str]) -> list[float]:
+        at = np.datetime64(row[1]).astype("M8[s]").astype(int)
+        first = min(np.datetime64(one[1]).astype("M8[s]").astype(int) for one in known)
+        angle = 2 * np.pi * (at % 86400) / 86400
+        mean = np.mean([float(one[2]) for one in known if one[2]])
+        heat = float(row[2]) if row[2] else mean
+        return [at - first, np.sin(angle), np.cos(angle), heat, not row[2], *(row[3] == mode for mode in MODES)]
+
+    of_known = np.array([plain(row) for row in known], float)
+    mean, std = of_known.mean(0), of_known.std(0)
+    mean[4:], std[4:] = 0, 1  # marks
+    return (np.array([plain(row) for row in rows], float) - mean) / std
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("rules")
+    path = write(folder / "log.csv", rows_of(range(40)))
+    task = {"name": "table", "path": str(path), **{key: list(one) if isinstance(one, tuple) else one
+                                                  for key, one in SETTINGS.items()}}  # fmt: skip
+    recipe = {
+        "task": task,
+        "model": {"layer": "lru", "d_model": 4, "n_layers": 1, "norm": "layer"},
+        "layer": {"d_state": 4},
+        "training": {"batch": 8, "steps": 2},
+    }
+    train(recipe, folder / "run", progress=False)
+    return Run(folder / "run")
+
+
+def batch_of(split: Any) -> Any:
+    return split.batch(np.arange(len(split)), np.float64)
+
+
+def table(path: Path, **settings: Any) -> Table:
+    return Table(str(path), **{**SETTINGS, "val_fraction": 0.0, "test_fraction": 0.0, **settings})
+
+
+def test_a_file_with_fewer_categories_has_the_features_of_training(run: Run, tmp_path: Path) -> None:
+    """The same rows alone, without a mode, a fault, the earliest hours and gaps, are the same numbers, to the bit; and
+    those of a loop over cells. Of themselves they have other features."""
+    trained: Any = run.load_recipe().task.load()
+    known = [row for row in rows_of(range(40)) if int(row[0]) in set(trained.train.rows)]
+    some = [row for row in rows_of((0, 1, 6, 7, 13)) if row[1] >= "2026-01-05T20" and row[2]]
+    assert ({row[3] for row in some}, {row[4] for row in some}) == ({"fast"}, {"leak", "none"})
+    task: Any = table(write(tmp_path / "new.csv", some)).load(run.folder)
+    at = np.lexsort([[row[1] for row in some], [int(row[0]) for row in some]])
+    order = np.argsort([m for m, one in enumerate((0, 1, 6, 7, 13))])[task.train.rows]
+    found = batch_of(task.train).inputs
+    wanted = encoded([some[i] for i in at], known).reshape(5, 10, 8)[order]
+    assert task.train.data.names == trained.train.data.names
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-11)  # hours scaled by their deviation, sums of 840 rows
+    of_training = trained.train.inputs(trained.train.data.values).reshape(40, HOURS, 8)[[0, 1, 6, 7, 13], 20:]
+    np.testing.assert_array_equal(found, of_training[order])
+    assert task.labels == FAULTS
+    np.testing.assert_array_equal(batch_of(task.train).labels, np.array([0, 1, 0, 1, 1])[order])
+    alone: Any = table(tmp_path / "new.csv").load()
+    assert (alone.n_features, alone.n_classes) == (3, 2)
+
+
+def test_an_evaluation_of_another_file_goes_by_the_rules_of_training(run: Run, tmp_path: Path) -> None:
+    """Without a warning, and on all of its sequences if it is not divided."""
+    path = write(tmp_path / "new.csv", rows_of((0, 1, 6, 7, 13)))
+    whole = [f"task.{key}=0" for key in ("val_fraction", "test_fraction")]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r"task\.path")
+        ((_, found),) = reevaluate(run, split="train", overrides=[f"task.path={path}", *whole])
+    task = table(path).load(run.folder)
+    model = run.load_recipe().build(task)
+    expected = evaluate(model, run.load_params("best"), task, task.train, batch=8, dtype="float32")
+    assert (found, found["n"]) == (expected, 5)
+    assert reevaluate(run) == [("", run.read_json(run.result)["test"]["best"])]
+    with pytest.raises(ValueError, match=r"task\.scale has no influence on an evaluation, .* the scales are the run's"):
+        reevaluate(run, overrides=["task.scale=false"])
+    with pytest.raises(ValueError, match=r"task\.test_fraction decides which examples the run was trained on"):
+        reevaluate(run, overrides=["task.test_fraction=0.5"])
+    same = write(tmp_path / "same.csv", rows_of(range(40)))
+    with pytest.raises(ValueError, match=r"task\.seed decides which examples"):  # the same contents elsewhere
+        reevaluate(run, overrides=[f"task.path={same}", "task.seed=3"])
+
+
+def test_a_model_has_the_rules_of_its_run(run: Run, tmp_path: Path) -> None:
+    """As a file, as a folder, and as a file that is exported once more; `load` reads it as any other."""
+    rules = read_rules(run.folder)
+    for place, of in (("a.safetensors", run.folder), ("folder", run.folder), ("b.safetensors", tmp_path / "folder"),
+                      ("c.safetensors", tmp_path / "a.safetensors")):  # fmt: skip
+        assert main(["export", str(of), "--out", str(tmp_path / place)]) == 0
+        assert read_rules(tmp_path / place) == rules
+    model, params = load(tmp_path / "a.safetensors")
+    task = table(write(tmp_path / "new.csv", rows_of((0, 1, 6)))).load(tmp_path / "a.safetensors")
+    batch = task.train.batch(np.arange(3))
+    assert model.forward(params, batch.inputs)[0].shape == (3, 3)
+    model.save(tmp_path / "bare.safetensors", params)
+    with pytest.raises(ValueError, match=r"bare\.safetensors: has no rules of training, expected the folder of a run"):
+        table(tmp_path / "new.csv").load(tmp_path / "bare.safetensors")
+
+
+def test_a_category_that_training_does_not_have_is_none(run: Run, tmp_path: Path) -> None:
+    rows = [[*row[:3], "stuck", row[4]] for row in rows_of((0, 1))]
+    with pytest.warns(UserWarning, match=r"new.csv: column 'mode' has 1 value that training does not: 'stuck'"):
+        task = table(write(tmp_path / "new.csv", rows)).load(run.folder)
+    assert not batch_of(task.train).inputs[..., 5:].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        (lambda row: [*row[:4], "broken"], {}, "new.csv: has the class 'broken', expected one of leak, none, worn"),
+        (
+            lambda row: row,
+            {"features": ("at", "heat"), "categories": ()},
+            r"has the columns at \(time\), heat \(number\), expected at",
+        ),
+        (lambda row: row, {"features": ("heat",), "times": (), "categories": (), "missing": ""}, "of numbers alone"),
+        (
+            lambda row: [*row[:4], "1"],
+            {"kind": "regression"},
+            r"new.csv: has the targets 1, expected 0 as in training",
+        ),
+    ],
+)
+def test_what_the_rules_do_not_know_is_refused(
+    run: Run, tmp_path: Path, change: Any, settings: dict[str, Any], message: str
+) -> None:
+    rows = [change([*row[:2], row[2] or "0", *row[3:]]) for row in rows_of((0, 1))]
+    with pytest.raises(ValueError, match=message):
+        table(write(tmp_path / "new.csv", rows), **settings).load(run.folder)
+
+
+def test_other_features_and_scales_of_targets(tmp_path: Path) -> None:
+    """Arrays, of a regression with a constant target: the scales of the first file serve for the second."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((12, 5, 2)), np.stack([rng.standard_normal(12), np.full(12, 3.0)], 1)
+    save_arrays(tmp_path / "a.npz", x, y)
+    save_arrays(tmp_path / "b.npz", 100 + x, 7 * y)
+    save_arrays(tmp_path / "c.npz", x[..., :1], y)
+    first: Any = Arrays(str(tmp_path / "a.npz"), "regression").load()
+    (tmp_path / "rules.json").write_text(first.rules.text(), encoding="utf-8")
+    for place in (tmp_path, tmp_path / "rules.json", first.rules):
+        again: Any = Arrays(str(tmp_path / "b.npz"), "regression").load(place)
+        scale, targets = first.train.inputs, first.train.targets
+        got = again.train.batch(np.arange(3), np.float64)
+        np.testing.assert_array_equal(got.inputs, scale(100 + x[again.train.rows[:3]]))
+        np.testing.assert_array_equal(got.labels, targets(7 * y[again.train.rows[:3]]))
+    with pytest.raises(ValueError, match=r"c\.npz: has the features 1, expected 2 as in training"):
+        Arrays(str(tmp_path / "c.npz"), "regression").load(tmp_path)
+
+
+GOOD = {"mean": [0.0], "std": [1.0], "columns": [{"name": "a", "kind": "number"}]}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("[]", "has rules that are a list, expected an object"),
+        ("{", "rules.json: Expecting"),
+        ({**GOOD, "code": 1}, "Rules has 'code', expected mean, std"),
+        ({**GOOD, "std": [-1.0]}, "std has a negative number"),
+        ({**GOOD, "std": [1.0, 1.0]}, "a mean and its std have different lengths"),
+        ({**GOOD, "mean": ["x"]}, r"Rules: mean=\['x'\], expected a sequence, each of it a finite number"),
+        ({"mean": [0.0]}, "std"),
+        ({**GOOD, "columns": 3}, "expected an object"),
+        ({**GOOD, "columns": [3]}, "Column has an int, expected name, kind"),
+        ({**GOOD, "columns": [{"name": "a", "kind": "text"}]}, "Column: has kind 'text'"),
+        ({**GOOD, "columns": [{"name": "a", "kind": "time", "cycles": ["month"]}]}, "expected .* day, week, year"),
+    ],
+)
+def test_damaged_rules_are_refused(tmp_path: Path, found: Any, message: str) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text(found if isinstance(found, str) else json.dumps(found), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as caught:
+        read_rules(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_rules_are_the_same_after_they_were_written(run: Run) -> None:
+    trained: Any = run.load_recipe().task.load()
+    assert isinstance(trained.rules, Rules)
+    assert read_rules(run.rules) == trained.rules
