@@ -178,3 +178,19 @@ def test_a_call_that_fails_changes_nothing() -> None:
     with np.errstate(over="ignore"), pytest.raises(NonFinite, match=r"^SequenceRegressor.*: step 4: the loss is inf"):
         one.partial_fit(x, far)
     assert bits(one) == before
+
+
+def test_samples_at_uneven_times_go_on() -> None:
+    """Intervals reach the model, and are asked for again."""
+    x, y = data()
+    rng = np.random.default_rng(1)
+    dt = [rng.uniform(0.5, 2, len(one)) for one in x]
+    one, other, even = (SequenceClassifier("s5", **QUICK) for _ in range(3))
+    first = {"classes": ["up", "down"]}
+    one.partial_fit(x, y, dt=dt, **first).partial_fit(x, y, dt=dt)
+    other.partial_fit(x, y, dt=dt, **first)
+    other = pickle.loads(pickle.dumps(other)).partial_fit(x, y, dt=dt)
+    assert bits(one) == bits(other)
+    assert bits(one) != bits(even.partial_fit(x, y, **first).partial_fit(x, y))
+    with pytest.raises(ValueError, match=r"^SequenceClassifier.partial_fit: dt is None, expected intervals, as fit had"):
+        one.partial_fit(x, y)
