@@ -174,7 +174,7 @@ def test_a_folder_to_write_that_is_a_file(run, tmp_path, recipe, capsys):
 
 def test_a_mistyped_topic_is_guessed(capsys):
     assert main(["info", "digits-lruu"]) == 2
-    assert capsys.readouterr().err.endswith("(model, optimiser, training); did you mean digits-lru?\n")
+    assert capsys.readouterr().err.endswith("(model, optimiser, sgd, training); did you mean digits-lru?\n")
     assert main(["info", "digits-lru-small"]) == 2
     assert capsys.readouterr().err.endswith("; did you mean digits-lru?\n")
     assert main(["train", "bracket-small"]) == 2
