@@ -153,7 +153,7 @@ def states_backwards() -> None:
 def mixed_precision() -> None:
     """One parameter or the state in double precision: SelectiveRotRNN computes the lines that read it in double; angles
     and decays then enter a scan in single precision."""
-    layer, rng = rotrnn.SelectiveRotRNN(3, 6, heads=2, gamma="input", window=4), np.random.default_rng(0)
+    layer, rng = rotrnn.SelectiveRotRNN(3, 6, heads=2, gamma="input"), np.random.default_rng(0)
     params, x = layer.init(rng), rng.standard_normal((2, 7, 3), np.float32)
     start = layer.forward(params, x)[1].state
     whole, _ = layer.forward(astype(params, np.float64), x, state=start.astype(np.complex128))

@@ -236,12 +236,9 @@ def _of_windows() -> None:
 def _of_split() -> None:
     """One process with whole sequences."""
     turn, x = np.full(D // 2, 0.9 + 0.1j), X[..., : D // 2 * 2].view(np.complex128)
-    theta, gamma = np.full((1, D // 2), 0.3), np.array([0.9])
     lengths = rotrnn.ops.split_lengths(np.array([9, 3]), X.shape[1], split=ALONE)
     rotrnn.ops.split_start(turn, x, split=ALONE, lengths=lengths)
     rotrnn.ops.split_end(x, turn, split=ALONE, lengths=lengths)
-    rotrnn.ops.split_rotation_start(theta, gamma, X, split=ALONE, lengths=lengths)
-    rotrnn.ops.split_rotation_end(X, theta, gamma, split=ALONE, lengths=lengths)
 
 
 WITHOUT_ROWS: dict[str, Callable[[], Any]] = {

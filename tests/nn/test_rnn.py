@@ -346,7 +346,7 @@ def test_sizes_of_the_vectors_whose_norms_are_taken() -> None:
         S5(3, 4): 4,  # one of two conjugate states is kept
         S5(3, 4, conjugate=False): 8,
         RotRNN(4, 8, heads=2): 8,
-        SelectiveRotRNN(4, 8, heads=2, window=5): 8,
+        SelectiveRotRNN(4, 8, heads=2): 8,
         MinGRU(3, 4): 4,
         RGLRU(4, heads=2): 4,
         FixedPointRNN(3, 4): 4,

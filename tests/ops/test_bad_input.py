@@ -223,12 +223,6 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("selective_scan_backward", "reverse"): lambda flag: ops.selective_scan_backward(X, *select, reverse=flag),
         ("selective_scan_backward", "negative"): lambda flag: ops.selective_scan_backward(X, *select, negative=flag),
         ("split_end", "reverse"): lambda flag: ops.split_end(X, a, split=ALONE, reverse=flag),
-        ("split_rotation_end", "reverse"): lambda flag: ops.split_rotation_end(
-            X, angles, None, split=ALONE, reverse=flag
-        ),
-        ("split_rotation_start", "reverse"): lambda flag: ops.split_rotation_start(
-            angles, None, X, split=ALONE, reverse=flag
-        ),
         ("split_start", "reverse"): lambda flag: ops.split_start(a, X, split=ALONE, reverse=flag),
         ("ssd_scan", "return_carries"): lambda flag: ops.ssd_scan(*scalars, return_carries=flag),
         ("ssd_scan", "return_state"): lambda flag: ops.ssd_scan(*scalars, return_state=flag),

@@ -192,5 +192,7 @@ def test_samples_at_uneven_times_go_on() -> None:
     other = pickle.loads(pickle.dumps(other)).partial_fit(x, y, dt=dt)
     assert bits(one) == bits(other)
     assert bits(one) != bits(even.partial_fit(x, y, **first).partial_fit(x, y))
-    with pytest.raises(ValueError, match=r"^SequenceClassifier.partial_fit: dt is None, expected intervals, as fit had"):
+    with pytest.raises(
+        ValueError, match=r"^SequenceClassifier.partial_fit: dt is None, expected intervals, as fit had"
+    ):
         one.partial_fit(x, y)

@@ -425,7 +425,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     if len(commits := sorted({commit for row in rows for commit in row["commits"]})) > 1:
         lines.append(f"trained with several commits of rotrnn: {', '.join(map(_short, commits))}.")
     contents: dict[str, set[str]] = {}
-    for known, _, path in (file.partition("  ") for row in rows for file in row["data"]):
+    for known, _, path in (file.partition("  ") for row in rows for file in row.get("data", ())):
         contents.setdefault(path, set()).add(known[:16])
     for path, several in sorted(contents.items()):
         if len(several) > 1:
