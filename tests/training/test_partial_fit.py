@@ -196,3 +196,50 @@ def test_samples_at_uneven_times_go_on() -> None:
         ValueError, match=r"^SequenceClassifier.partial_fit: dt is None, expected intervals, as fit had"
     ):
         one.partial_fit(x, y)
+    even.partial_fit(x, y, dt=dt)
+    with pytest.raises(ValueError, match=r"Classifier.predict: dt is None, expected intervals, as fit had"):
+        even.predict(x)
+
+
+@pytest.mark.parametrize("number", [-7.0, np.nan, np.inf, 1e39])
+def test_an_interval_that_is_none_is_named_by_its_place(number: float) -> None:
+    x, y = data()
+    dt = [np.ones(len(one)) for one in x]
+    fitted = SequenceClassifier("s5", **QUICK).fit(x, y, dt=dt)
+    dt[37][2] = number
+    for call, run in (
+        ("fit", lambda: SequenceClassifier("s5", **QUICK).fit(x, y, dt=dt)),
+        ("partial_fit", lambda: SequenceClassifier("s5", **QUICK).partial_fit(x, y, ["up", "down"], dt=dt)),
+        ("predict", lambda: fitted.predict(x, dt=dt)),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^SequenceClassifier.{call}: (dt, sequence 37, step 2: got|Input dt contains)"
+        ):
+            run()
+    with pytest.raises(NotImplementedError, match=r"Classifier.partial_fit: got dt, which LRU does not support"):
+        SequenceClassifier("lru", **QUICK).partial_fit(x, y, ["up", "down"], dt=dt)
+
+
+@pytest.mark.parametrize(
+    ("classes", "kind", "message"),
+    [
+        (["down", None], ValueError, "Input classes contains NaN"),
+        ([0, 1, np.nan], ValueError, "Input classes contains NaN"),
+        (["down", 1], TypeError, "classes has labels of several types"),
+        ([], ValueError, "classes is empty"),
+        ("up", ValueError, r"classes has shape \(\), expected"),
+        ([["up", "down"]], ValueError, r"classes has shape \(1, 2\), expected \(C,\)"),
+    ],
+)
+def test_classes_of_another_form_are_refused(classes: Any, kind: Any, message: str) -> None:
+    one, (x, y) = SequenceClassifier(**QUICK), data()
+    with pytest.raises(kind, match=f"^SequenceClassifier.partial_fit: {message}"):
+        one.partial_fit(x, y, classes)
+    assert not hasattr(one, "classes_")
+
+
+def test_a_first_pass_that_fails_leaves_nothing() -> None:
+    one, (x, y) = SequenceClassifier(class_weight=[1, 2, 3], **QUICK), data()
+    with pytest.raises(ValueError, match=r"partial_fit: class_weight has 3 numbers, expected 2"):
+        one.partial_fit(x, y, ["up", "down"])
+    assert not hasattr(one, "classes_")

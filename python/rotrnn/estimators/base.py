@@ -26,6 +26,7 @@ from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_lay
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Context, Params, Recurrent, astype, moved
+from rotrnn.nn.module import LONGEST_INTERVAL
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
@@ -329,9 +330,12 @@ class Estimator:
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
 
     def _check_timed(self, where: str, dt: X | None) -> None:
-        """Raises ValueError if the fit had intervals, and there are none."""
+        """Raises ValueError if the fit had intervals and there are none, NotImplementedError if there are some and the
+        layer takes none."""
         if dt is None and self._timed:
             raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
+        if dt is not None:
+            self.model_.check_dt(Boundary(where))
 
     def _begin(
         self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit"
@@ -345,6 +349,8 @@ class Estimator:
         if call != "fit" and self.__sklearn_is_fitted__():
             self._check_features(values, x)
             self._check_timed(args.op, dt)
+        elif dt is not None:
+            self._layer(args).check_dt(args)
         labels = targets_of(args.op, y, numbers=numbers)
         if len(labels) != len(lengths):
             raise ValueError(f"{args.op}: y has {len(labels)} labels, expected {len(lengths)}, one for each sequence")
@@ -444,8 +450,9 @@ class Estimator:
         trained.passes += 1
         trained.params, trained.moments = moved(params, HOST), moved(moments, HOST)
         if not self.__sklearn_is_fitted__():
-            self.model_, self.n_features_in_, self._timed = net, values.shape[1], times is not None
+            self.model_, self.n_features_in_, self._timed = net, values.shape[1], False
             self._keep_settings()
+        self._timed |= times is not None
         self._set(trained)
 
 
@@ -539,7 +546,7 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
 
 def intervals(call: str, dt: X | None, lengths: Index) -> Numbers | None:
     """Returns the intervals of sequences one after the other, (steps,) float64, from an array (n, T) or a list of
-    arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, or have other shapes."""
+    arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, negative, or have other shapes."""
     if dt is None:
         return None
     if isinstance(dt, str) or not (hasattr(dt, "__array__") or isinstance(dt, Sequence)):
@@ -550,7 +557,13 @@ def intervals(call: str, dt: X | None, lengths: Index) -> Numbers | None:
     for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         if row.shape != (length,):
             raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
-    return _numbers(call, "dt", np.concatenate(rows))
+    found = _numbers(call, "dt", np.concatenate(rows))
+    if not (fits := (found >= 0) & (found <= LONGEST_INTERVAL)).all():
+        at = int(np.argmin(fits))
+        i = int(np.searchsorted(np.cumsum(lengths), at, "right"))
+        place = f"dt, sequence {i}, step {at - int(lengths[:i].sum())}"
+        raise ValueError(f"{call}: {place}: got {found[at]}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
+    return found
 
 
 def _numbers(call: str, name: str, array: Numbers) -> Numbers:

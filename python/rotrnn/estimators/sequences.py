@@ -15,6 +15,7 @@ from rotrnn.estimators.base import (
     middle,
     rearranged,
     shares_of,
+    targets_of,
     truth_of,
 )
 from rotrnn.nn.layer import Recurrent
@@ -131,12 +132,13 @@ class SequenceClassifier(Estimator):
         several = labels.ndim == 2
         if not fitted and classes is None and not several:
             raise ValueError(f"{call}: classes must be passed on the first call to partial_fit")
-        known = self.classes_ if fitted else np.array([0, 1]) if several else np.unique(np.asarray(classes))
+        given = None if classes is None else _distinct(call, "classes", classes)
+        known = self.classes_ if fitted else np.array([0, 1]) if several or given is None else given
         size = len(self._trained.outputs.mean) if fitted else 0
         if fitted and (several != self._several or (several and labels.shape[1] != size)):
             expected = f"(n, {size})" if self._several else "(n,)"
             raise ValueError(f"{call}: y has shape {labels.shape}, expected {expected} as at first")
-        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), known):
+        if given is not None and not np.array_equal(given, known):
             raise ValueError(f"{call}: classes is {classes!r:.80}, expected {known.tolist()!r:.80} as at first")
         if not (there := np.isin(labels, known)).all():
             wrong = labels[~there].tolist()[0]
@@ -149,10 +151,15 @@ class SequenceClassifier(Estimator):
             self._several, self.classes_ = several, known
         kind, outputs = ("multilabel", labels.shape[-1]) if several else ("classification", len(known))
         codes = labels if several else np.searchsorted(known, labels)
-        of_classes = None if fitted else self._weights(call, labels)
-        self._partial_fit(
-            values, lengths, codes.astype(np.int64), kind, self.scale, weights, times, outputs, of_classes
-        )
+        try:
+            of_classes = None if fitted else self._weights(call, labels)
+            self._partial_fit(
+                values, lengths, codes.astype(np.int64), kind, self.scale, weights, times, outputs, of_classes
+            )
+        except BaseException:
+            if not fitted:
+                del self._several, self.classes_
+            raise
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -211,6 +218,21 @@ class SequenceClassifier(Estimator):
         return float(
             np.average(right.all(1) if self._several else right, weights=shares_of(call, sample_weight, len(found)))
         )
+
+
+def _distinct(call: str, name: str, classes: Any) -> Numbers:
+    """Returns the classes that are given as the argument `name`, in order. TypeError or ValueError if they are no array
+    (C,) of one type."""
+    array = targets_of(call, classes, numbers=False, name=name)
+    if array.ndim != 1:
+        raise ValueError(f"{call}: {name} has shape {array.shape}, expected (C,)")
+    kinds = {isinstance(one, str) for one in (array.tolist() if hasattr(classes, "dtype") else classes)}
+    try:
+        if len(kinds) > 1:
+            raise TypeError("texts and others")
+        return np.unique(array)
+    except TypeError as error:
+        raise TypeError(f"{call}: {name} has labels of several types, expected one: {error}") from error
 
 
 class SequenceRegressor(Estimator):

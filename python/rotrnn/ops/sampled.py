@@ -205,7 +205,7 @@ def sampled_bank(
     skip, step : (D,) float32 or float64
         Gain of the direct path from input to output, and the time of a unit interval.
     dt : (B, T) float32 or float64
-        Intervals: dt_t is from step t-1 to step t. At 0 the states stay as they are.
+        Intervals, at least 0 (not checked): dt_t is from step t-1 to step t. At 0 the states stay as they are.
     u : (B, T, D) float32 or float64
         Input. All arrays are promoted to a common precision.
     h0 : (B, D, N) complex, optional
