@@ -34,7 +34,7 @@ from rotrnn.nn.layer import (
 )
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.packing import stepwise
-from rotrnn.ops.boundary import Boundary, on_host, rename
+from rotrnn.ops.boundary import INTEGERS, Boundary, on_host, rename
 from rotrnn.ops.pointwise import cross_entropy
 
 IGNORED = -1
@@ -165,7 +165,7 @@ class SequenceModel(Module, ABC):
         """Returns the `Loss` of logits (B, C) for labels (B,). The terms of sequence b are multiplied by its weight, of
         `weights` (B,) if given; the number of labels that the mean is divided by does not change."""
         args = Boundary(f"{type(self).__name__}.loss")
-        labels = args.integers("labels", labels, "B")
+        labels = args.array("labels", labels, "B", kinds=INTEGERS)
         try:
             mean, dlogits = cross_entropy(logits, labels, sample_weights=weights, **self.weighted)
         except (TypeError, ValueError) as error:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.devices.device import beside, contiguous, einsum, empty, full
+from rotrnn.devices.recording import RecordedLengths
 from rotrnn.nn.layer import BUFFERS, Array, Context, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.program import Call, Grown, Instruction, Line, Shape
@@ -1758,6 +1759,9 @@ class CausalAttention(Instruction):
         how: Any = {"heads": self.heads, "lengths": call.lengths, "past": past, "window": self.window}
         y, norm = attention(q, each_k, each_v, **how)
         call.kept = q, keys, values, norm, place
+        if isinstance(steps, RecordedLengths):  # their numbers, and so the state, are of each repetition
+            call.after = None, None, None
+            return y
         after: Any = Grown(keys, past + steps), Grown(values, past + steps)
         if self.window is not None:
             after = tuple(_last_rows(rows, past + steps, self.window) for rows in (keys, values))
