@@ -169,7 +169,7 @@ def test_a_category_that_training_does_not_have_is_none(run: Run, tmp_path: Path
         (
             lambda row: [*row[:4], "1"],
             {"kind": "regression"},
-            r"new.csv: has the targets 1, expected the targets 0 as in training",
+            r"new.csv: has 1 target, expected 0 targets as in training",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_other_features_and_scales_of_targets(tmp_path: Path) -> None:
         got = again.train.batch(np.arange(3), np.float64)
         np.testing.assert_array_equal(got.inputs, scale(100 + x[again.train.rows[:3]]))
         np.testing.assert_array_equal(got.labels, targets(7 * y[again.train.rows[:3]]))
-    with pytest.raises(ValueError, match=r"c\.npz: has the features 1, expected the features 2 as in training"):
+    with pytest.raises(ValueError, match=r"c\.npz: has 1 feature, expected 2 features as in training"):
         Arrays(str(tmp_path / "c.npz"), "regression").load(tmp_path)
 
 
@@ -276,9 +276,9 @@ def test_intervals_are_there_if_and_only_if_they_were_in_training(tmp_path: Path
     even, uneven = (Arrays(str(tmp_path / name), **WHOLE) for name in ("even.npz", "uneven.npz"))
     even.load(even.load().rules)
     uneven.load(uneven.load().rules)
-    with pytest.raises(ValueError, match=r"even.npz: has no intervals dt, expected the intervals dt as in training"):
+    with pytest.raises(ValueError, match=r"even.npz: has no intervals dt, expected intervals dt as in training"):
         even.load(uneven.load().rules)
-    with pytest.raises(ValueError, match=r"uneven.npz: has the intervals dt, expected no intervals dt as in training"):
+    with pytest.raises(ValueError, match=r"uneven.npz: has intervals dt, expected no intervals dt as in training"):
         uneven.load(even.load().rules)
 
 
@@ -309,8 +309,11 @@ GOOD = {"mean": [0.0], "std": [1.0], "columns": [{"name": "a", "kind": "number"}
         ({**GOOD, "code": 1}, "Rules has 'code', expected mean, std"),
         ({**GOOD, "std": [-1.0]}, "std has a negative number"),
         ({**GOOD, "std": [1.0, 1.0]}, "a mean and its std have different lengths"),
-        ({**GOOD, "names": ["a", "b"]}, "mean has 1 numbers, expected 2: a, b"),
-        ({**GOOD, "target_mean": [0], "target_std": [1], "target_names": ["p", "q"]}, "target_mean has 1 numbers"),
+        ({**GOOD, "names": ["a", "b"]}, "mean has 1 number, expected 2: a, b"),
+        (
+            {**GOOD, "target_mean": [0], "target_std": [1], "target_names": ["p", "q"]},
+            "target_mean has 1 number, expected 2: p, q",
+        ),
         ({**GOOD, "mean": ["x"]}, r"Rules: mean=\['x'\], expected a sequence, each of it a finite number"),
         ({"mean": [0.0]}, "std"),
         ({**GOOD, "columns": 3}, "expected an object"),

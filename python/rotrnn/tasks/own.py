@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike, an
+from rotrnn._support.text import alike, an, plural
 from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.columns import Column, Numbers
 from rotrnn.tasks.rules import Rules, Scale, read_rules
@@ -356,7 +356,9 @@ def _known(what: str, known: Any) -> str:
         return f"the {what} {', '.join(known)}"
     if known is None:
         return f"{what} without names"
-    return (f"the {what}" if known else f"no {what}") if isinstance(known, bool) else f"the {what} {known}"
+    if isinstance(known, bool):
+        return what if known else f"no {what}"
+    return plural(known, what.removesuffix("s"))
 
 
 def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:

@@ -13,7 +13,7 @@ from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.settings import settle
-from rotrnn._support.text import an
+from rotrnn._support.text import an, plural
 from rotrnn.tasks.columns import Column, Numbers
 
 RULES = "rules"
@@ -105,7 +105,8 @@ class Rules:
         for key, names in (("mean", self.names), ("target_mean", self.target_names)):
             numbers = getattr(self, key)
             if names is not None and numbers is not None and len(numbers) != len(names):
-                raise ValueError(f"Rules: {key} has {len(numbers)} numbers, expected {len(names)}: {', '.join(names)}")
+                got, expected = plural(len(numbers), "number"), f"{len(names)}: {', '.join(names)}"
+                raise ValueError(f"Rules: {key} has {got}, expected {expected}")
         if min((*self.std, *(self.target_std or ())), default=0.0) < 0:
             raise ValueError("Rules: std has a negative number, expected at least 0")
 
