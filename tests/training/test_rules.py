@@ -12,7 +12,7 @@ import pytest
 
 from rotrnn.cli import main
 from rotrnn.models.files import load
-from rotrnn.tasks import Arrays, Table, save_arrays
+from rotrnn.tasks import Arrays, Table, describe, save_arrays
 from rotrnn.tasks.rules import Rules, read_rules
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
@@ -117,6 +117,12 @@ def test_an_evaluation_of_another_file_goes_by_the_rules_of_training(run: Run, t
     model = run.load_recipe().build(task)
     expected = evaluate(model, run.load_params("best"), task, task.train, batch=8, dtype="float32")
     assert (found, found["n"]) == (expected, 5)
+    with warnings.catch_warnings():  # no sequence of the other file was for training, or for a selection
+        warnings.filterwarnings("error", message="test is the training data|the best parameters were selected on")
+        ((_, tested),) = reevaluate(run, overrides=[f"task.path={path}", *whole])
+        reevaluate(run, overrides=[f"task.path={path}"], grid=[("task.val_fraction", (0,))])
+    assert tested == found
+    assert "test is the training split" in describe(task)
     assert reevaluate(run) == [("", run.read_json(run.result)["test"]["best"])]
     with pytest.raises(ValueError, match=r"task\.scale has no influence on an evaluation, .* the scales are the run's"):
         reevaluate(run, overrides=["task.scale=false"])
@@ -163,7 +169,7 @@ def test_a_category_that_training_does_not_have_is_none(run: Run, tmp_path: Path
         (
             lambda row: [*row[:4], "1"],
             {"kind": "regression"},
-            r"new.csv: has the targets 1, expected 0 as in training",
+            r"new.csv: has 1 target, expected 0 targets as in training",
         ),
     ],
 )
@@ -190,8 +196,106 @@ def test_other_features_and_scales_of_targets(tmp_path: Path) -> None:
         got = again.train.batch(np.arange(3), np.float64)
         np.testing.assert_array_equal(got.inputs, scale(100 + x[again.train.rows[:3]]))
         np.testing.assert_array_equal(got.labels, targets(7 * y[again.train.rows[:3]]))
-    with pytest.raises(ValueError, match=r"c\.npz: has the features 1, expected 2 as in training"):
+    with pytest.raises(ValueError, match=r"c\.npz: has 1 feature, expected 2 features as in training"):
         Arrays(str(tmp_path / "c.npz"), "regression").load(tmp_path)
+
+
+def cells_of(path: Path, names: str, columns: dict[str, list[Any]]) -> str:
+    """Writes the columns with these names, separated by blanks, and returns the path."""
+    rows = zip(*(map(str, columns[name]) for name in names.split()), strict=True)
+    path.write_text("\n".join(map(",".join, [names.split(), *rows])) + "\n", encoding="utf-8")
+    return str(path)
+
+
+NUMBERS: dict[str, list[Any]] = {
+    "id": [1, 1, 2, 2, 3, 3], "a": [3, 1, 4, 1, 5, 9], "b": [20, 70, 10, 80, 20, 80],
+    "c": [0.1, 0.4, 0.1, 0.4, 0.2, 0.1],
+    "y": [*"uvuvuv"], "p": [5, 5, 7, 7, 6, 6], "q": [60, 60, 80, 80, 50, 50], "r": [1, 1, 0, 0, 0, 0],
+    "note": [*"mnomno"],
+}  # fmt: skip
+WHOLE: dict[str, Any] = {"val_fraction": 0.0, "test_fraction": 0.0}
+
+
+def test_steps_in_columns_are_read_by_their_names(tmp_path: Path) -> None:
+    """Each row a sequence: in another order they are the same numbers; other columns, or one less, are errors."""
+    settings: dict[str, Any] = {"target": ("y",), **WHOLE}
+    trained: Any = Table(cells_of(tmp_path / "a.csv", "a b c y", NUMBERS), **settings).load()
+    assert trained.rules.step_names == ("a", "b", "c")
+    new: Any = Table(cells_of(tmp_path / "new.csv", "c y a b", NUMBERS), **settings)
+    np.testing.assert_array_equal(batch_of(new.load(trained.rules).train).inputs, batch_of(trained.train).inputs)
+    for names, features, message in (
+        ("a c y", (), r"new.csv: has no column 'b', expected one of a, c, y"),
+        ("a p b c y", (), r"new.csv: has the column 'p', expected the steps a, b, c as in training, or features"),
+        ("c a b y", ("c", "a", "b"), r"new.csv: has the steps c, a, b, expected the steps a, b, c as in training"),
+    ):
+        new = Table(cells_of(tmp_path / "new.csv", names, NUMBERS), features=features, **settings)
+        with pytest.raises(ValueError, match=message):
+            new.load(trained.rules)
+    save_arrays(tmp_path / "new.npz", np.ones((2, 3)), np.array(["u", "v"]))
+    with pytest.raises(ValueError, match=r"new.npz: has steps without names, expected the steps a, b, c as in"):
+        Arrays(str(tmp_path / "new.npz"), **WHOLE).load(trained.rules)
+
+
+def test_features_in_another_order_or_among_others_are_read_by_their_names(run: Run, tmp_path: Path) -> None:
+    """A table of numbers, and one with categories and times; `features` that are set are as they are."""
+    settings: dict[str, Any] = {"sequence": "id", "target": ("y",), "per_step": True, **WHOLE}
+    trained: Any = Table(cells_of(tmp_path / "a.csv", "id a b c y", NUMBERS), **settings).load()
+    for names in ("c b y a id", "note c id b p y a"):
+        new: Any = Table(cells_of(tmp_path / "new.csv", names, NUMBERS), **settings).load(trained.rules)
+        np.testing.assert_array_equal(batch_of(new.train).inputs, batch_of(trained.train).inputs)
+    with pytest.raises(ValueError, match=r"a.csv: has the features c, b, a, expected the features a, b, c as in"):
+        Table(str(tmp_path / "a.csv"), features=("c", "b", "a"), **settings).load(trained.rules)
+    with pytest.raises(ValueError, match=r"new.csv: has no column 'c', expected one of id, a, b, y"):
+        Table(cells_of(tmp_path / "new.csv", "id a b y", NUMBERS), **settings).load(trained.rules)
+
+    rows = rows_of((0, 1, 6, 7))
+    same: Any = table(write(tmp_path / "log.csv", rows)).load(run.folder)
+    text = "\n".join(f"{mode},{machine},note,{at},{heat},{fault}" for machine, at, heat, mode, fault in rows)
+    (tmp_path / "new.csv").write_text("mode,machine,note,at,heat,fault\n" + text + "\n", encoding="utf-8")
+    again: Any = table(tmp_path / "new.csv").load(run.folder)
+    np.testing.assert_array_equal(batch_of(again.train).inputs, batch_of(same.train).inputs)
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_targets_have_the_names_and_the_order_of_training(tmp_path: Path, kind: str) -> None:
+    columns = NUMBERS if kind == "regression" else {**NUMBERS, "p": [1, 1, 0, 0, 1, 1], "q": [0, 0, 1, 1, 1, 1]}
+    path = cells_of(tmp_path / "a.csv", "id a p q r", columns)
+    settings: dict[str, Any] = {"kind": kind, "sequence": "id", "features": ("a",), **WHOLE}
+    rules = Table(path, target=("p", "q"), **settings).load().rules
+    Table(path, target=("p", "q"), **settings).load(rules)
+    for target in (("q", "p"), ("p", "r")):
+        expected = f"a.csv: has the targets {', '.join(target)}, expected the targets p, q as in training"
+        with pytest.raises(ValueError, match=expected):
+            Table(path, target=target, **settings).load(rules)
+
+
+def test_intervals_are_there_if_and_only_if_they_were_in_training(tmp_path: Path) -> None:
+    x, y = np.arange(12.0).reshape(4, 3), np.array([*"uvuv"])
+    save_arrays(tmp_path / "even.npz", x, y)
+    save_arrays(tmp_path / "uneven.npz", x, y, dt=np.ones((4, 3)))
+    even, uneven = (Arrays(str(tmp_path / name), **WHOLE) for name in ("even.npz", "uneven.npz"))
+    even.load(even.load().rules)
+    uneven.load(uneven.load().rules)
+    with pytest.raises(ValueError, match=r"even.npz: has no intervals dt, expected intervals dt as in training"):
+        even.load(uneven.load().rules)
+    with pytest.raises(ValueError, match=r"uneven.npz: has intervals dt, expected no intervals dt as in training"):
+        uneven.load(even.load().rules)
+
+
+def test_a_place_without_rules_says_what_has_some(run: Run, tmp_path: Path) -> None:
+    new: Any = table(write(tmp_path / "new.csv", rows_of((0, 1))))
+    places: tuple[Any, ...] = (3, tmp_path, tmp_path / "nope", tmp_path / "nope.json", run.recipe, tmp_path / "new.csv")
+    for place in places:
+        with pytest.raises(ValueError, match="has no rules of training, expected the folder of a run") as caught:
+            new.load(place)
+        assert str(caught.value).startswith(f"{place}: ")
+
+
+def test_an_empty_cell_among_times_expects_a_time(tmp_path: Path) -> None:
+    rows = rows_of((0, 1))
+    rows[3][1] = ""
+    with pytest.raises(ValueError, match=r"line 5, column 'at': got an empty cell, expected a time such as 2026-01-31"):
+        table(write(tmp_path / "new.csv", rows)).load()
 
 
 GOOD = {"mean": [0.0], "std": [1.0], "columns": [{"name": "a", "kind": "number"}]}
@@ -205,6 +309,11 @@ GOOD = {"mean": [0.0], "std": [1.0], "columns": [{"name": "a", "kind": "number"}
         ({**GOOD, "code": 1}, "Rules has 'code', expected mean, std"),
         ({**GOOD, "std": [-1.0]}, "std has a negative number"),
         ({**GOOD, "std": [1.0, 1.0]}, "a mean and its std have different lengths"),
+        ({**GOOD, "names": ["a", "b"]}, "mean has 1 number, expected 2: a, b"),
+        (
+            {**GOOD, "target_mean": [0], "target_std": [1], "target_names": ["p", "q"]},
+            "target_mean has 1 number, expected 2: p, q",
+        ),
         ({**GOOD, "mean": ["x"]}, r"Rules: mean=\['x'\], expected a sequence, each of it a finite number"),
         ({"mean": [0.0]}, "std"),
         ({**GOOD, "columns": 3}, "expected an object"),

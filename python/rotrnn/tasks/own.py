@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
-from rotrnn._support.text import alike, an
+from rotrnn._support.text import alike, an, plural
 from rotrnn.ops.boundary import on_host
 from rotrnn.tasks.columns import Column, Numbers
 from rotrnn.tasks.rules import Rules, Scale, read_rules
@@ -66,6 +66,10 @@ class Sequences:
         Names of the features.
     dt : (steps of all sequences,) float64, optional
         Intervals from the step before to each step (`rotrnn.Context`).
+    step_names : tuple of str, optional
+        Names of the steps, if all sequences have the same.
+    target_names : tuple of str, optional
+        Names of the targets or bits.
     columns : tuple of Column
         The columns of a table whose cells `values` are, before they become features (`featured`).
     """
@@ -78,6 +82,8 @@ class Sequences:
     weights: Numbers | None = None
     names: tuple[str, ...] | None = None
     dt: Numbers | None = None
+    step_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
     columns: tuple[Column, ...] = ()
     first: Index = field(init=False)
     """Where each sequence begins."""
@@ -223,6 +229,10 @@ class OwnData:
     def read(self) -> Sequences:
         """Returns the sequences of the files."""
 
+    def read_by(self, rules: Rules) -> Sequences:
+        """Returns as `read`; of a table, the columns that the rules name, if `features` is empty."""
+        return self.read()
+
     @property
     def shape(self) -> Shape:
         """The shape of the task, for which its data are read."""
@@ -242,10 +252,11 @@ class OwnData:
         Raises
         ------
         ValueError
-            The data do not fit the settings, or a column, a class or the number of features is not as in the rules; the
-            error names file, row and column.
+            The data do not fit the settings, or a column, a class, a target, the number of features or whether there
+            are intervals is not as in the rules, or `rules` has none; the error names file, row and column.
         """
-        data = self.checked()
+        rules = None if rules is None else read_rules(rules)
+        data = self.checked(rules)
         n = len(data)
         test, val = round(self.test_fraction * n), round(self.val_fraction * n)
         if test + val >= n:
@@ -258,7 +269,6 @@ class OwnData:
         if rules is None:
             data, rules = self._learnt(data, train)
         else:
-            rules = read_rules(rules)
             data = rules_applied(self.path, data, rules)
 
         def split(rows: Index) -> SequenceSplit:
@@ -291,16 +301,17 @@ class OwnData:
         if self.scale:
             inputs = data.scale_of(data.values, train, marks=True)
             targets = targets and data.scale_of(data.labels, train)
-        return data, Rules.of(inputs, targets, data.classes, data.names, columns)
+        same = {key: getattr(data, key) for key in ("classes", "names", "step_names", "target_names")}
+        return data, Rules.of(inputs, targets, **same, dt=data.dt is not None, columns=columns)
 
-    def checked(self) -> Sequences:
-        """Returns what `read` does. ValueError without a path, and as `check_sequences`."""
+    def checked(self, rules: Rules | None = None) -> Sequences:
+        """Returns what `read` does, or with rules `read_by`. ValueError without a path, and as `check_sequences`."""
         name = type(self).__name__
         if not self.path:
             raise ValueError(f"{name}: path is '', expected {self.files}")
         if not Path(self.path).exists():
             raise FileNotFoundError(f"{name}: path is {self.path}, which does not exist; expected {self.files}")
-        data = self.read()
+        data = self.read() if rules is None else self.read_by(rules)
         check_sequences(self.path, data)
         return data
 
@@ -338,18 +349,33 @@ def _told(columns: Sequence[Column]) -> str:
     return ", ".join(f"{one.name} ({one.kind})" for one in columns) or "of numbers alone"
 
 
+def _known(what: str, known: Any) -> str:
+    """Returns what is known of features, steps, targets or intervals, in words: their names, number, or whether there
+    are any."""
+    if isinstance(known, tuple):
+        return f"the {what} {', '.join(known)}"
+    if known is None:
+        return f"{what} without names"
+    if isinstance(known, bool):
+        return what if known else f"no {what}"
+    return plural(known, what.removesuffix("s"))
+
+
 def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:
     """Returns sequences with the features and the classes of the rules. ValueError, which begins with `where`, if they
-    have others."""
+    have others, other steps or targets, or only one of both has intervals."""
     data = featured(where, data, rules.columns)
     targets = 0 if data.classes is not None or data.labels.dtype.kind != "f" else data.labels.shape[-1]
     counts: tuple[tuple[str, Any, Any], ...] = (
         ("features", data.names or data.values.shape[1], rules.names or len(rules.mean)),
+        ("steps", data.step_names, rules.step_names),
         ("targets", targets, len(rules.target_mean or ())),
+        ("targets", data.target_names, rules.target_names),
+        ("intervals dt", data.dt is not None, rules.dt),
     )
     for what, got, expected in counts:
         if got != expected:
-            raise ValueError(f"{where}: has the {what} {got}, expected {expected} as in training")
+            raise ValueError(f"{where}: has {_known(what, got)}, expected {_known(what, expected)} as in training")
     classes = rules.classes
     if data.classes == classes:
         return data

@@ -13,7 +13,7 @@ from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.settings import settle
-from rotrnn._support.text import an
+from rotrnn._support.text import an, plural
 from rotrnn.tasks.columns import Column, Numbers
 
 RULES = "rules"
@@ -77,6 +77,12 @@ class Rules:
         The names of the classes, in the order of the model's outputs.
     names : tuple of str, optional
         The names of the features.
+    step_names : tuple of str, optional
+        The names of the columns that are the steps, of a table whose rows are sequences.
+    target_names : tuple of str, optional
+        The names of the columns of targets or bits of a table.
+    dt : bool
+        Whether there are intervals between steps.
     columns : tuple of Column
         The learnt columns of a table with gaps, categories or times, from which the features are made.
     """
@@ -87,27 +93,28 @@ class Rules:
     target_std: tuple[float, ...] | None = None
     classes: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
+    step_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    dt: bool = False
     columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         settle(self)
         if len(self.mean) != len(self.std) or len(self.target_mean or ()) != len(self.target_std or ()):
             raise ValueError("Rules: a mean and its std have different lengths, expected a number of each")
+        for key, names in (("mean", self.names), ("target_mean", self.target_names)):
+            numbers = getattr(self, key)
+            if names is not None and numbers is not None and len(numbers) != len(names):
+                got, expected = plural(len(numbers), "number"), f"{len(names)}: {', '.join(names)}"
+                raise ValueError(f"Rules: {key} has {got}, expected {expected}")
         if min((*self.std, *(self.target_std or ())), default=0.0) < 0:
             raise ValueError("Rules: std has a negative number, expected at least 0")
 
     @classmethod
-    def of(
-        cls,
-        inputs: Scale,
-        targets: Scale | None,
-        classes: tuple[str, ...] | None,
-        names: tuple[str, ...] | None,
-        columns: tuple[Column, ...],
-    ) -> Self:
-        """Returns the rules with these scales."""
+    def of(cls, inputs: Scale, targets: Scale | None, **others: Any) -> Self:
+        """Returns the rules with these scales, and the other parameters."""
         mean, std = (None, None) if targets is None else (targets.mean.tolist(), targets.std.tolist())
-        return cls(inputs.mean.tolist(), inputs.std.tolist(), mean, std, classes, names, columns)
+        return cls(inputs.mean.tolist(), inputs.std.tolist(), mean, std, **others)
 
     @property
     def inputs(self) -> Scale:
@@ -129,7 +136,7 @@ def read_rules(place: Rules | str | os.PathLike[str]) -> Rules:
     there are none, or they are damaged."""
     if isinstance(place, Rules):
         return place
-    if (found := find_rules(place)) is None:
+    if not isinstance(place, str | os.PathLike) or (found := find_rules(place)) is None:
         expected = "the folder of a run of the task 'table', 'arrays', 'folder' or 'uea', or the model exported from it"
         raise ValueError(f"{place}: has no rules of training, expected {expected}")
     return found
@@ -139,7 +146,9 @@ def find_rules(place: str | os.PathLike[str]) -> Rules | None:
     """Returns as `read_rules`, and None if there are none."""
     path = Path(place)
     if path.is_dir():
-        return find_rules(path / f"{RULES}.json") if (path / f"{RULES}.json").is_file() else None
+        return find_rules(path / f"{RULES}.json")
+    if path.suffix not in (".safetensors", ".json") or not path.is_file():
+        return None
     try:
         if path.suffix == ".safetensors":
             found = read_checkpoint(path)[1].get(RULES)

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn.tasks.columns import Column, seconds
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
+from rotrnn.tasks.rules import Rules
 from rotrnn.tasks.task import Index
 
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -94,7 +95,23 @@ class Table(OwnData):
 
     def read(self) -> Sequences:
         """Returns the sequences of the file."""
+        return self._sequences(read_table(self.path, self.delimiter))
+
+    def read_by(self, rules: Rules) -> Sequences:
+        """Returns as `read`, of the columns that the rules name, if `features` is empty. ValueError without one of
+        these columns, and, without `sequence`, if there are others."""
         table = read_table(self.path, self.delimiter)
+        names = tuple(one.name for one in rules.columns) or rules.names if self.sequence else rules.step_names
+        if self.features or not names:
+            return self._sequences(table)
+        more = [one for one in table.names if one not in (*self.target, *names) and not INDEX.fullmatch(one)]
+        if more and not self.sequence:
+            expected = f"expected the steps {', '.join(names)} as in training, or features to name them"
+            raise ValueError(f"{self.path}: has the column {more[0]!r}, {expected}")
+        return replace(self, features=names)._sequences(table)
+
+    def _sequences(self, table: Columns) -> Sequences:
+        """Returns the sequences of a table."""
         keys = (*self.target, *((self.sequence,) if self.sequence else ()))
         for name in (*keys, *self.features, *self.categories, *self.times):
             table.column(name)  # report a wrong name before a column that is taken for a feature
@@ -125,10 +142,12 @@ class Table(OwnData):
         self._check_same(table, given, order, of_sequence)
         where = f"{self.path}: column {', '.join(map(repr, self.target))}"
         labels, classes = labels_of(self.kind, given[order if self.per_step else first], where)
+        names: dict[str, Any] = {"target_names": None if self.kind == "classification" else self.target}
         if self.categories or self.times or self.missing:
-            return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, columns=columns)
-        names = features if self.sequence else None  # else the features are steps
-        return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, names=names)
+            names["columns"] = columns
+        else:
+            names["names" if self.sequence else "step_names"] = features
+        return Sequences(values, lengths.astype(np.int64), labels, self.per_step, classes, **names)
 
     def _cells(self, table: Columns, name: str) -> tuple[Column, npt.NDArray[np.float64]]:
         """Returns a column of features, and its cells as numbers."""
@@ -200,14 +219,14 @@ class Columns:
             warnings.warn(f"{what}; to read it, name it in {setting}", stacklevel=2)
         return tuple(kept)
 
-    def texts(self, name: str) -> npt.NDArray[np.str_]:
-        """Returns a column as texts. ValueError, with the row, if a cell is empty."""
+    def texts(self, name: str, expected: str = "a text") -> npt.NDArray[np.str_]:
+        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty."""
         cells = self.column(name)
         given = ["" if cell is None else str(cell).strip() for cell in cells]
         check_bytes(self.path, 4 * len(given) * max(map(len, given), default=0))  # all cells are as wide as the longest
         texts = np.array(given, np.str_)
         if (empty := np.flatnonzero(texts == "")).size:
-            raise self.wrong(name, int(empty[0]), "a text")
+            raise self.wrong(name, int(empty[0]), expected)
         return texts
 
     def numbers(self, name: str, *, missing: bool = False, instead: str = "") -> npt.NDArray[np.float64]:
@@ -231,12 +250,13 @@ class Columns:
 
     def times(self, name: str) -> npt.NDArray[np.float64]:
         """Returns a column of times as seconds since 1970. ValueError, with the row, if a cell is none."""
+        expected = "a time such as 2026-01-31 12:00"
         found = np.empty(len(self.column(name)))
-        for i, cell in enumerate(self.texts(name)):
+        for i, cell in enumerate(self.texts(name, expected)):
             try:
                 found[i] = seconds(str(cell))
             except (ValueError, OverflowError):
-                raise self.wrong(name, i, "a time such as 2026-01-31 12:00") from None
+                raise self.wrong(name, i, expected) from None
         return found
 
     def wrong(self, name: str, i: int, expected: str) -> ValueError:

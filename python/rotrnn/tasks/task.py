@@ -313,7 +313,7 @@ def describe(task: Task) -> str:
     spread = {name: _labels_and_lengths(split) for name, split in _splits(task).items()}
     lines = [f"{task.name}: {classes}, {width}{head}"]
     if task.selected_on == "training":
-        lines.append("there is no validation or test split: test is the training data")
+        lines.append("there is no validation or test split: test is the training split")
     elif task.selected_on == "test":
         lines.append("there is no validation split: val is test")
     dt = task.train.intervals(_counted_examples(task.train))

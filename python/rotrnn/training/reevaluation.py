@@ -62,8 +62,9 @@ def reevaluate(
     list of (str, dict)
         The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
         warning if a key of the grid only changes initial values, so that all results are equal, one if the parameters
-        were selected on the split that they are evaluated on, and one if the data file has changed since training, or
-        is another one, whose training part has to serve for the scales of a series, or of a run without rules.json.
+        were trained or selected on the split that they are evaluated on, and one if the data file has changed since
+        training, or is another one, whose training part has to serve for the scales of a series, or of a run without
+        rules.json.
 
     Raises
     ------
@@ -96,6 +97,7 @@ def reevaluate(
     found, started = [], []
     task: Task | None = None
     loaded: Any = None
+    selected_on = None
     for name, (_, chosen) in points.items():
         tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
         try:
@@ -109,6 +111,7 @@ def reevaluate(
             task = loaded.load(rules) if isinstance(loaded, OwnData) else loaded.load()
             if task.symbols is not None and loaded != trained:
                 task = read_as(task, trained.load())
+            selected_on = None if _others(run, trained, dict((*changes, *chosen))) else task.selected_on
             if getattr(task, split).fresh:
                 raise ValueError(
                     f"--split {split}: is endless, its examples are generated on demand; expected val or test"
@@ -130,9 +133,9 @@ def reevaluate(
                     raise
         found.append((name, one))
         started.append(checksum(initial))
-    if task is not None and split != "train" and task.selected_on == "training":
+    if split != "train" and selected_on == "training":
         warnings.warn(f"{split} is the training data: the data set has no validation or test split", stacklevel=2)
-    if task is not None and (split, checkpoint, task.selected_on) == ("test", "best", "test"):
+    if (split, checkpoint, selected_on) == ("test", "best", "test"):
         warnings.warn(
             "the best parameters were selected on the test split: the data set has no validation split", stacklevel=2
         )
