@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "wrope_memory": {"d_state": 8, "length": 1000},
 }
 WINDOW = 100
-WINDOWED = ("lru", "s4d", "mamba", "attention", "rope_memory", "wrope_memory")
+WINDOWED = ("lru", "s4d", "attention", "rope_memory", "wrope_memory")
 GROWING = ("attention", "wrope_memory")
 """Layers that are documented to grow, without a window: memory, and the time of a token."""
 GROWN = 20_000
