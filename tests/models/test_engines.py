@@ -396,6 +396,29 @@ def test_inputs_of_another_dtype_or_layout() -> None:
         assert np.array_equal(tokens.stream(params, B).push(other), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_a_step_of_another_dtype_or_layout(tokens: bool, dtype: Any) -> None:
+    """An array as the library has it is read without a conversion; every other array to the same bits."""
+    model, params, x = made("lru", tokens=tokens, dtype=dtype)
+    expected = model.stream(params, B).push(x[:, :1])[:, 0]
+    plain = np.ascontiguousarray(x[:, 0])
+    locked = plain.copy()
+    locked.flags.writeable = False
+    others = [x[:, 0], np.asfortranarray(plain), locked, plain.astype(plain.dtype.newbyteorder()), plain.tolist()]
+    others += [plain.astype("q"), plain.astype(np.int8)] if tokens else [plain.astype(np.float64)]
+    for one in (plain, *others):
+        stream = model.stream(params, B)
+        got = stream.push(one)
+        assert np.array_equal(got, expected)
+        assert got.dtype == dtype
+        assert stream.push(one) is not got
+        assert stream.tokens.tolist() == [2] * B
+    for wrong in (plain[:2], plain[None], np.zeros((0, *plain.shape[1:]), plain.dtype)):
+        with pytest.raises(ValueError, match=r"^Stream.push: inputs has shape"):
+            model.stream(params, B).push(wrong)
+
+
 def test_what_is_wrong_is_said_and_changes_nothing() -> None:
     model, params, ids = made("lru", tokens=True)
     stream = model.stream(params, B)
@@ -408,6 +431,8 @@ def test_what_is_wrong_is_said_and_changes_nothing() -> None:
             ValueError, match=rf"^Stream.push: inputs\[2, 3\] is {wrong}, expected an integer from 0 to 6"
         ):
             stream.push(bad)
+        with pytest.raises(ValueError, match=rf"^Stream.push: inputs\[2, 0\] is {wrong}, expected"):
+            stream.push(bad[:, 3].copy())
         stream_of_two = model.stream(params, B)
         assert np.isfinite(stream_of_two.push(bad, [4, 4, 3])).all()
     with pytest.raises(ValueError, match="lengths"):

@@ -49,6 +49,11 @@ class Engine(ABC):
         steps, or of the `last` of each sequence. The caller has checked the shape. `dt` (B, T) are intervals, only for
         the engine "python"."""
 
+    def read(self, x: Any) -> Array | None:
+        """Returns the logits after one step x, if x needs no check or conversion beyond the engine's own, else None:
+        nothing has been read then. A short way for the usual call."""
+        return None
+
     @abstractmethod
     def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
         """Goes back to the state before the first step: of these sequences (B,), or of all."""
@@ -87,6 +92,18 @@ class CEngine(Engine):
         self.iterating = sum(line.op.endswith("FixedPoint") for line in listing.lines)
         self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
         self.unsettled = 0
+        self.step: tuple[tuple[int, ...], np.dtype[Any]] = (batch,), np.dtype(np.int64)
+        if self.reads_features:
+            self.step = (batch, model.encoder.d_in), np.dtype(self.numbers)  # type: ignore[union-attr]
+
+    def read(self, x: Any) -> Array | None:
+        shape, dtype = self.step
+        if type(x) is not np.ndarray or x.shape != shape or x.dtype is not dtype or not x.flags.carray:
+            return None
+        if self.iterating:
+            return None
+        logits = np.empty((self.batch, self.outputs), self.dtype)
+        return logits if self.stream.push(x, 1, None, False, logits) else None
 
     def push(
         self, args: Boundary, x: Array, one: bool, lengths: npt.ArrayLike | None, last: bool, dt: Array | None = None
