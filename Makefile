@@ -299,7 +299,7 @@ fuzz-c: build/fuzz/parsers build/fuzz/programs build/fuzz/door
 	cd build/fuzz && ./programs -max_total_time=$(TIME) -seed=$(SEED) -timeout=30 -print_final_stats=1 corpus/programs
 	cd build/fuzz && PYTHONHOME=$$($(CURDIR)/$(BIN)/python -c 'import sys; print(sys.base_prefix)') \
 		PYTHONPATH=lib:$(CURDIR)/tests:$$($(CURDIR)/$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
-		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=1024 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
 		./door -max_total_time=$(TIME) -seed=$(SEED) -timeout=30 -print_final_stats=1 corpus/door
 
 # Each allocation of the C library, and of the module's calls, fails in turn; `make test` runs it, too
