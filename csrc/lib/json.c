@@ -144,6 +144,7 @@ static json *number_of(reader *r, json *value) {
         exponent += down ? -power : power;
     }
     const double size = exponent < 0 ? mantissa / pow(10, -exponent) : mantissa * pow(10, exponent);
+    if (!whole) integer = 0; /* what an overflow left may have no negative */
     value->kind = JSON_NUMBER;
     value->whole = whole;
     value->integer = negative ? -integer : integer;

@@ -9,6 +9,7 @@
 #include "choose.h"
 #include "cuts.h"
 #include "float_mode.h"
+#include "platform.h"
 #include "stream.h"
 
 enum { ROWS = 96 }; /* of a chunk, unless the batch is larger: rows and registers stay in cache */
@@ -118,6 +119,10 @@ static void *read_bytes(FILE *from, size_t *size, rotrnn_error *error) {
 
 static void read_file(rotrnn_model **model, const char *path, bool half, rotrnn_error *error) {
     size_t size;
+    if (platform_is_special(path)) {
+        failed(error, ROTRNN_NO_FILE, "is a pipe or a device, expected a file");
+        return;
+    }
     FILE *const from = fopen(path, "rb");
     if (!from) {
         failed(error, ROTRNN_NO_FILE, "%s", strerror(errno));

@@ -1,4 +1,5 @@
-/* All differences between operating systems: aligned memory, large pages, a lock, forks, a clock, and a permission. */
+/* All differences between operating systems: aligned memory, large pages, a lock, forks, files, a clock, and a
+ * permission. */
 #ifndef ROT_PLATFORM_H
 #define ROT_PLATFORM_H
 
@@ -14,6 +15,7 @@ typedef SRWLOCK platform_lock;
 #define PLATFORM_LOCK_INIT SRWLOCK_INIT
 #else
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #ifdef __linux__
 #include <sys/mman.h>
@@ -78,6 +80,17 @@ static inline void platform_release(platform_lock *lock) {
     (void)lock;
 #else
     (void)pthread_mutex_unlock(lock);
+#endif
+}
+
+/* Whether the path leads to a pipe or a device, which may have no end, or nobody who writes. */
+static inline bool platform_is_special(const char *path) {
+#ifdef _WIN32
+    (void)path;
+    return false;
+#else
+    struct stat found;
+    return !stat(path, &found) && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
 #endif
 }
 

@@ -35,6 +35,7 @@ from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import GROUPS, LAYERS
+from rotrnn.ops.boundary import rename
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.arrays import Arrays
 from rotrnn.tasks.language import Language
@@ -328,7 +329,11 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
         recipe = run.load_recipe(trust=args.trust)
         model = recipe.build(recipe.task.shape)
         return Loaded(model, run.load_params(args.checkpoint, initial_state(model, recipe).params)), there
-    folder = find_folder(args.model)
+    try:
+        folder = find_folder(args.model)
+    except (OSError, ValueError) as error:
+        rename(error, "from_pretrained: name", "MODEL")
+        raise
     return read_folder(folder), folder
 
 
@@ -348,6 +353,8 @@ def _export(args: argparse.Namespace) -> None:
     (model, params), folder = _model(args)
     _check_intervals(args)
     rules = find_rules(args.model if Path(args.model).is_file() else folder)
+    if args.out.suffix in (".onnx", ".safetensors"):
+        check_out(args.out)
     if args.out.suffix == ".onnx":
         model.save_onnx(args.out, params, lengths=args.lengths, state=args.state)
     elif args.lengths or args.state:

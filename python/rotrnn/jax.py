@@ -141,7 +141,14 @@ def function(
 
 
 def with_buffers(params: Params, buffers: Params) -> Params:
-    """Returns params with the running statistics that a function with ``return_buffers=True`` returned."""
+    """Returns params with the running statistics that a function with ``return_buffers=True`` returned.
+
+    TypeError or ValueError if these are no dict, or have a name that params lack.
+    """
+    if not isinstance(buffers, dict):
+        raise TypeError(f"rotrnn.jax.with_buffers: buffers is {an(type(buffers).__name__)}, expected a dict")
+    if others := sorted(buffers.keys() - params.keys()):
+        raise ValueError(f"rotrnn.jax.with_buffers: buffers has {others[0]!r}, expected names of params")
     return {
         name: with_buffers(value, buffers.get(name, {})) if isinstance(value, dict) else buffers.get(name, value)
         for name, value in params.items()
@@ -195,8 +202,11 @@ class _Adapter:
         for name, value in zip(("seed", "step"), key or (), strict=False):
             if not hasattr(value, "dtype"):
                 Context(**{name: value})  # refuses what is no integer from 0
+                self._check_array(name, np.int64(value))
             elif value.dtype.kind not in "iu":
                 raise TypeError(f"{self.title}: {name} has dtype {value.dtype}, expected an integer dtype")
+            elif value.shape:
+                raise ValueError(f"{self.title}: {name} has shape {value.shape}, expected ()")
             else:
                 self._check_array(name, value)
         if flat.keys() != set(self.call.names):

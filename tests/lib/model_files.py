@@ -24,7 +24,7 @@ from rotrnn.models.files import contents
 Rng = np.random.Generator
 
 VALUES: list[Any] = [
-    *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, 10**30, 0.5, -0.0, 1e308, 1e-320),
+    *(-1, 0, 1, 2, 3, 7, 12, 13, 2**28, 2**28 + 1, 2**31, 2**62, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308, 1e-320),
     *("Dense", "Split", "Sum", "Scan", "SelectiveScan", "System", "FixedPoint", "encoder.w", "program.0", "u", "delta"),
     *("householder", "low_rank", "kronecker", "orthogonal", "dense", "mixture", "direct", ["mixer", "lambda"]),
     *(None, True, False, "", "full", "LRU", "Mamba", "Attention", "\u00e9\u0000", [], {}, [1], {"kind": "Dense"}),

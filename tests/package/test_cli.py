@@ -154,6 +154,9 @@ def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_p
                 f"--out {run}/{name}: is a file of the run in that folder, expected another name"
                 in capsys.readouterr().err
             )
+    for name in ("best.safetensors", "last.safetensors"):
+        assert main(["export", run, "--out", f"{run}/{name}"]) == 2
+        assert f"--out {run}/{name}: is a file of the run in that folder" in capsys.readouterr().err
     for out in (f"{tmp_path}/nowhere/found.json", run):
         assert main(["eval", run, "--out", out]) == 2
         assert f"--out {out}: expected a file in an existing folder" in capsys.readouterr().err

@@ -119,6 +119,16 @@ def test_compile_in_one_graph(name: str) -> None:
             np.testing.assert_array_equal(got.detach().numpy(), expected.detach().numpy(), strict=True)
 
 
+def test_a_packed_row_breaks_the_graph() -> None:
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])[:1]
+    row = {"cu_seqlens": torch.tensor([0, 2, x.shape[1]])}
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="pass padded batches with lengths"):
+        torch.compile(net, fullgraph=True, backend="aot_eager")(x, **row)
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(net, backend="aot_eager")(x, **row), net(x, **row))
+
+
 def test_compile_by_inductor_of_a_network_around_a_layer() -> None:
     """The default backend, with PyTorch's own layers before and after, at two lengths; close, because inductor fuses
     these: sums of up to 64 products in float32, whose sizes are near one."""

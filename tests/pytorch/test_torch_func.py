@@ -54,6 +54,19 @@ def test_vmap_over_an_axis_of_x(name: str) -> None:
         assert torch.equal(got, net(x))
 
 
+def test_vmap_over_an_empty_axis() -> None:
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+    assert vmap(net)(x[None][:0]).shape == (0, *net(x).shape)
+    assert vmap(grad(lambda x: net(x).sum()))(x[None][:0]).shape == (0, *x.shape)
+
+
+def test_numbers_that_decide_what_runs_are_not_mapped() -> None:
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+    cuts = torch.zeros(*x.shape[:2], dtype=torch.bool)
+    with pytest.raises(TypeError, match=r"^LRU.forward: reset has no numbers on the host, expected .* with lengths$"):
+        vmap(lambda x, reset: net(x[None], reset=reset[None]))(x, cuts)
+
+
 def test_a_mapped_module_has_gradients() -> None:
     net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
     every = torch.stack([x, 2 * x]).requires_grad_()

@@ -331,6 +331,25 @@ def test_a_layer_within_autocast() -> None:
             for one in (torch.tensor([0.65, 1.0]), torch.tensor([1.0, 2.0]).half(), torch.tensor([True, False]))
         ),
         (lambda net, x: net(x, [3.0, 1.5]), TypeError, r"LRU\.forward: lengths has dtype torch\.float32, expected an"),
+        (lambda net, x: net(x, "ab"), TypeError, r"LRU\.forward: lengths is 'ab', expected integers"),
+        (lambda net, x: net(x, [7, None]), TypeError, r"LRU\.forward: lengths is \[7, None\], expected integers"),
+        (lambda net, x: net(x, torch.tensor([7, 7], device="meta")), TypeError, r"x is on cpu and lengths on meta"),
+        (lambda net, x: net(x, reset="ab"), TypeError, r"LRU\.forward: reset is 'ab', expected booleans"),
+        (
+            lambda net, x: net(x, reset=torch.zeros(B, T)),
+            TypeError,
+            r"reset has dtype torch\.float32, expected",
+        ),
+        (lambda net, x: net(x, cu_seqlens="ab"), TypeError, r"LRU\.forward: cu_seqlens is 'ab', expected integers"),
+        (lambda net, x: net(x, cu_seqlens=[]), ValueError, r"LRU\.forward: cu_seqlens has shape \(0,\), expected \(S"),
+        (lambda net, x: net(x, cu_seqlens=torch.tensor([0, 7], device="meta")), TypeError, "cu_seqlens has no numbers"),
+        (lambda net, x: net(x, return_state=1), TypeError, r"LRU\.forward: return_state is 1, expected True or False"),
+        (
+            lambda net, x: net(x.to_sparse()),
+            TypeError,
+            r"LRU\.forward: x has layout torch\.sparse_coo, expected",
+        ),
+        (lambda net, x: setattr(net, "D", None) or net(x), TypeError, r"LRU\.forward: the parameter D is None"),
         (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),
         (lambda net, x: net(x, state=x), TypeError, r"LRU\.forward: state has dtype float32, expected complex64 or"),
         (lambda net, x: net(x.long()), TypeError, r"LRU\.forward: x has dtype int64, expected float32 or float64"),
@@ -348,6 +367,8 @@ def test_mistakes_in_a_module() -> None:
         rotrnn.torch.LRU(D, d_state=3, params={})
     with pytest.raises(TypeError, match="Module: core is a dict, expected a layer, block, stack or model"):
         rotrnn.torch.Module({})
+    assert not hasattr(rotrnn.torch, "FeedForwardBlock")
+    assert "FeedForwardBlock" not in dir(rotrnn.torch)
     with pytest.raises(TypeError, match="Module: core is a FeedForwardBlock, which runs in a ResidualStack"):
         rotrnn.torch.Module(CORES["transformer"].blocks[0])
 
@@ -560,6 +581,10 @@ def test_sequences_of_torch_are_refused_with_lengths_of_their_own() -> None:
     strided = torch.nested.nested_tensor([torch.randn(3, D), torch.randn(1, D)])
     with pytest.raises(ValueError, match=r"^LRU.forward: x is a nested tensor with layout torch.strided, expected"):
         net(strided)
+    for sizes in ((1, 3), (2, 7)):  # D steps in all, and others
+        turned = torch.nested.nested_tensor([torch.randn(n, D) for n in sizes], layout=torch.jagged).transpose(1, 2)
+        with pytest.raises(ValueError, match=r"^LRU.forward: x is a nested tensor with shape .*, expected .* ragged$"):
+            net(turned)
     narrow = torch.nested.narrow(
         torch.randn(2, 5, D), 1, torch.tensor([0, 1]), torch.tensor([3, 2]), layout=torch.jagged
     )

@@ -100,12 +100,15 @@ def test_what_a_folder_must_have(tmp_path: Path) -> None:
         CatBabi().load()
     with pytest.raises(FileNotFoundError, match=r"which has no qa1_train.txt; expected a folder with qa1_train.txt"):
         CatBabi(str(tmp_path)).load()
+    (tmp_path / "qa1_train.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"^CatBabi: .*qa1_valid.txt is no file, expected a folder with qa1_"):
+        CatBabi(str(tmp_path)).load()
+    for part in ("valid", "test"):
+        (tmp_path / f"qa1_{part}.txt").write_text(STORIES, encoding="utf-8")
     (tmp_path / "qa1_train.txt").write_bytes(b"1 \xff.\n")
     with pytest.raises(ValueError, match=r"qa1_train.txt: is not text in UTF-8"):
         CatBabi(str(tmp_path)).load()
     (tmp_path / "qa1_train.txt").write_text(STORIES, encoding="utf-8")
-    with pytest.raises(FileNotFoundError, match=r"qa1_valid.txt"):
-        CatBabi(str(tmp_path)).load()
     for part in ("valid", "test"):
         (tmp_path / f"qa1_{part}.txt").write_text("1 A b.\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"has no story for val, expected two or more in qa1_valid.txt"):

@@ -228,6 +228,23 @@ def test_a_stream_is_not_written_whole(case, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["copy", "digits", "mad"])
+def test_examples_that_a_split_does_not_have(name):
+    split = TASKS[name]().load().val
+    kind, n = type(split).__name__, len(split)
+    for wrong in ([-1], [0, n], np.array([2**48])):
+        with pytest.raises(
+            ValueError, match=rf"^{kind}.batch: index\[\d\] is .*, expected an integer from 0 to {n - 1}"
+        ):
+            split.batch(wrong)
+    with pytest.raises(TypeError, match=rf"^{kind}.batch: index has dtype float64, expected"):
+        split.batch([1.5])
+    with pytest.raises(ValueError, match=rf"^{kind}.batch: index has shape \(1, 2\), expected \(n\)"):
+        split.batch([[0, 1]])
+    assert len(split.batch([]).inputs) == 0
+    assert np.array_equal(split.batch(np.arange(2, dtype=np.uint8)).inputs, split.batch([0, 1]).inputs)
+
+
 def test_by_length():
     lengths = ByLength(3, 6, 5)
     assert len(lengths) == 20

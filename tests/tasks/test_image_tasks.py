@@ -273,6 +273,14 @@ def test_mnist(tmp_path, digits, packed, kind, inside, scale):
     assert f"{kind.name}: 10 classes" in describe(task)
 
 
+def test_a_missing_file_of_mnist(tmp_path, digits):
+    write_mnist(tmp_path, digits, packed=False)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    expected = r"^MNIST: .*t10k-labels-idx1-ubyte is no file, and neither is t10k-labels-idx1-ubyte.gz, expected one"
+    with pytest.raises(FileNotFoundError, match=expected):
+        MNIST(data_dir=str(tmp_path)).load()
+
+
 def test_data_of_another_name_are_told_apart(tmp_path, digits, monkeypatch):
     """MNIST and Fashion-MNIST have files of the same names. Random pixels have the mean 1/2."""
     write_mnist(tmp_path, digits, True)

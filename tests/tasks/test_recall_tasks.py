@@ -97,6 +97,12 @@ def test_mad_asks_for_the_values_of_keys_that_came_before(kind: str, split: str)
     assert abs(np.mean(probes) - 0.5) < 5 / np.sqrt(12 * 200)  # each of the keys as often
 
 
+@pytest.mark.parametrize("length", [4, 6, 128])
+def test_mad_has_an_answer_in_every_noisy_sequence(length: int) -> None:
+    for _, labels in rows(MAD(kind="noisy_recall", length=length, noise=0.99), "test", 300):
+        assert labels[-1] >= 0
+
+
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_mad_answers_fuzzy_keys(split: str) -> None:
     """A labelled value stands behind a key of three tokens, which was before it with the same value."""

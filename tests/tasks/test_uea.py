@@ -98,6 +98,7 @@ def test_targets_are_numbers(tmp_path: Path) -> None:
         (HEAD + "1,?,3:4,5,6:left\n", r"line 11: dimension 0, step 1 is '\?', expected a finite number"),
         (HEAD + "1,2,3:4,,6:left\n", r"line 11: dimension 1, step 1 is '', expected a finite number"),
         (HEAD + "1,2_0,3:4,5,6:left\n", r"line 11: dimension 0, step 1 is '2_0', expected a finite number"),
+        (HEAD + "1,２,3:4,5,6:left\n", r"line 11: dimension 0, step 1 is '２', expected a finite number"),  # noqa: RUF001
         (HEAD + "1,2,nan:4,5,6:left\n", r"line 11: dimension 0, step 2 is 'nan', expected a finite number"),
         (HEAD + "1,2,1e39:4,5,6:left\n", r"line 11: dimension 0, step 2 is '1e39', expected a finite number"),
     ],
@@ -111,6 +112,15 @@ def test_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("rotrnn.tasks.uea.MOST_LINE", 40)
     with pytest.raises(ValueError, match=r"toy.ts, line 11: has more than 40 characters, expected a sequence"):
         read_ts(write(tmp_path / "toy.ts", HEAD + "1," * 40))
+
+
+def test_classes_in_another_order(tmp_path: Path) -> None:
+    for name, classes, label in (("TRAIN", "left right", "right"), ("TEST", "right left", "left")):
+        text = HEAD.replace("left right", classes) + f"1,2,3:4,5,6:{label}\n"
+        write(tmp_path / f"Toy_{name}.ts", text)
+    data = UEA(str(tmp_path)).read()
+    assert data.classes == ("left", "right")
+    assert data.labels.tolist() == [1, 0]
 
 
 def test_what_a_folder_must_have(tmp_path: Path) -> None:

@@ -268,7 +268,8 @@ def test_published_remarks_are_below_the_table(runs):
 
 
 def test_by_settings(runs):
-    (row,) = rows(runs, by=["model.layer", "optimiser.recurrent_factor"])
+    with pytest.warns(match=r"^layer=lru,.*: some of its runs have the same seed, and differ in optimiser.lr$"):
+        (row,) = rows(runs, by=["model.layer", "optimiser.recurrent_factor"])
     assert row["configuration"] == "layer=lru,recurrent_factor=0.5"
     assert (row["done"], row["failed"], row["unfinished"]) == (5, 1, 1)
     assert len(rows(runs, by=["optimiser.lr"])) == 2

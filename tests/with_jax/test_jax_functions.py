@@ -468,6 +468,21 @@ def test_seed_and_step_are_integers() -> None:
         f(PARAMS, X, step=np.float32(1.7))
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: seed has dtype bool, expected an integer dtype"):
         f(PARAMS, X, seed=jax.numpy.array(True))
+    with pytest.raises(ValueError, match=r"rotrnn.jax: LRU: step has shape \(2,\), expected \(\)"):
+        f(PARAMS, X, step=jax.numpy.array([1, 2]))
+
+
+def test_buffers_that_the_parameters_lack() -> None:
+    with pytest.raises(TypeError, match=r"^rotrnn.jax.with_buffers: buffers is a NoneType, expected a dict"):
+        rotrnn.jax.with_buffers(PARAMS, None)
+    with pytest.raises(ValueError, match=r"^rotrnn.jax.with_buffers: buffers has 'other', expected names of params"):
+        rotrnn.jax.with_buffers(PARAMS, {"other": X})
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_seed_of_python_that_jax_would_refuse() -> None:
+    with pytest.raises(ValueError, match=r"rotrnn.jax: LRU: seed has 1099511627776, expected numbers of int32"):
+        rotrnn.jax.function(LAYER, train=True)(astype(PARAMS, np.float32), X.astype(np.float32), seed=2**40)
 
 
 @pytest.mark.usefixtures("narrow")

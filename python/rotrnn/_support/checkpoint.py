@@ -121,8 +121,10 @@ def _verified(path: str | os.PathLike[str], arrays: dict[str, Array], metadata: 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
     if Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a checkpoint", str(path))
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
+    if not Path(path).is_file():
+        raise OSError(errno.EINVAL, "is a pipe or a device, expected a checkpoint", str(path))
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118

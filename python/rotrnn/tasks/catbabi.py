@@ -133,6 +133,9 @@ class CatBabi:
         numbers = [n for n in TASKS if (root / f"qa{n}_train.txt").is_file()]
         if not numbers:
             raise FileNotFoundError(f"CatBabi: path is {root}, which has no qa1_train.txt; expected {FILES}")
+        for missing in (root / f"qa{n}_{part}.txt" for n in numbers for part in PARTS.values()):
+            if not missing.is_file():
+                raise FileNotFoundError(f"CatBabi: {missing} is no file, expected {FILES}")
         stories = {
             name: [one for n in numbers for one in read_stories(root / f"qa{n}_{part}.txt")]
             for name, part in PARTS.items()

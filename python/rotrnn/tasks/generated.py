@@ -63,7 +63,6 @@ class GeneratedSplit(Split):
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
         """Returns the examples at `index`; ids are int64 for every `dtype`."""
-        index = np.ascontiguousarray(index, np.int64)
         return self.make(index, index + (PARTS[self.name] << 48))
 
 
@@ -73,7 +72,7 @@ def words_of(streams: Index, count: int, seed: int) -> Index:
     counter = np.zeros((len(streams), blocks, 4), np.int64)
     counter[..., 0] = np.arange(blocks)
     counter[..., 1], counter[..., 2] = (streams & 0xFFFFFFFF)[:, None], (streams >> 32)[:, None]
-    words: Index = philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), -1)[:, :count]
+    words: Index = philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), 4 * blocks)[:, :count]
     return words
 
 

@@ -61,7 +61,7 @@ class MADSplit(GeneratedSplit):
         words = np.split(words_of(streams, sum(counts), s.seed), np.cumsum(counts)[:-1], 1)
         key, known = below(words[0], keys), keys + below(words[1], values)
         if noise:
-            kept = below(words[3], pairs)  # never noise; the last pair is not, either
+            kept = np.minimum(below(words[3], pairs), pairs - 2)  # never noise; the last pair is not, either
             noisy = (words[4] < s.noise * 2**32) & (np.arange(pairs - 1) != kept)
         else:
             noisy = np.zeros(key.shape, bool)
@@ -77,7 +77,7 @@ class MADSplit(GeneratedSplit):
             drawn = ids + below(words[5], noise).reshape(n, pairs - 1, 2)
             tokens[:, :-1] = np.where(noisy[:, :-1, None], drawn, tokens[:, :-1])
         labels = np.stack([np.full_like(answers, -1), answers], 2)
-        return self._shifted(tokens.reshape(n, -1), labels.reshape(n, -1))
+        return self._shifted(tokens.reshape(n, 2 * pairs), labels.reshape(n, 2 * pairs))
 
     def _fuzzy(self, streams: Index) -> tuple[Index, Index]:
         s, L = self.settings, self.settings.sizes[1]
@@ -147,7 +147,7 @@ class MADSplit(GeneratedSplit):
         key = below(words_of(streams, L // 2, s.seed), keys)
         inputs = np.stack([key, np.full_like(key, V - 1)], 2)
         labels = np.stack([np.full_like(key, -1), values[key]], 2)
-        return inputs.reshape(len(key), -1), labels.reshape(len(key), -1)
+        return inputs.reshape(len(key), L), labels.reshape(len(key), L)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ class MAD:
       a key that has come before. Training learns every token; the test counts answers alone, here and in the next two
     - "noisy_recall": a share `noise` of the pairs, but never one of them, are two random tokens from a vocabulary of
       their own
-    - "fuzzy_recall": keys and values are 1 to 3 different tokens; keys of the test have 3; padding stands in front
+    - "fuzzy_recall": keys and values are 1 to 3 different tokens; keys of the test have 3; padding stands in front. As
+      in the released code, a key may be asked for that has not come before: in some 2 % of the test's sequences
     - "selective_copy": `tokens` tokens between blanks, then a sign and as many blanks, whose labels are the tokens
     - "memorization": keys, each before a sign whose label is the key's value in a map that never changes
     - "compression": random tokens and a sign, which are all labels, too, answered from the state after the sign alone

@@ -115,7 +115,7 @@ class MNIST(Released):
         """Returns the task. The first call prepares its arrays."""
         folder = self.folder()
         kind = type(self).__name__
-        files = {name: [_plain_or_gz(folder / file) for file in pair] for name, pair in FILES.items()}
+        files = {name: [_plain_or_gz(kind, folder / file) for file in pair] for name, pair in FILES.items()}
 
         def make(store: Store) -> None:
             for name, (images, labels) in files.items():
@@ -209,8 +209,11 @@ def bit_reversal(n: int) -> Index:
     return np.asarray(order, np.int64)[order < n]
 
 
-def _plain_or_gz(path: Path) -> Path:
-    return path if path.exists() else path.with_name(path.name + ".gz")
+def _plain_or_gz(kind: str, path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    if not (path.exists() or packed.exists()):
+        raise FileNotFoundError(f"{kind}: {path} is no file, and neither is {packed.name}, expected one of them")
+    return path if path.exists() else packed
 
 
 def read_idx(path: str | os.PathLike[str], shape: tuple[int, ...]) -> ByteArray:

@@ -41,8 +41,9 @@ HEADS = {
 
 
 def as_number(cell: Any) -> float:
-    """Returns a cell as a number. ValueError or TypeError if it is not a number; `float` would read 1_0 as 10."""
-    if isinstance(cell, str) and "_" in cell:
+    """Returns a cell as a number. ValueError or TypeError if it is not a number; `float` would read 1_0 as 10, and
+    digits of other scripts."""
+    if isinstance(cell, str) and ("_" in cell or not cell.strip().isascii()):
         raise ValueError(f"could not convert string to float: {cell!r}")
     return float(cell)
 

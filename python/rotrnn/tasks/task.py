@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -10,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.text import an
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import check_indices
 from rotrnn.ops.random import philox
 from rotrnn.tasks.rules import Rules
 
@@ -114,6 +118,19 @@ WHOLE = Carry()
 """Every batch has whole sequences."""
 
 
+def _checked(batch: Callable[..., Batch]) -> Callable[..., Batch]:
+    """Returns the method `batch` of a split, which is called with integers (n,) in its range alone."""
+
+    @functools.wraps(batch)
+    def checked(self: Split, index: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> Batch:
+        args = Boundary(f"{type(self).__name__}.batch")
+        rows = args.integers("index", index if np.size(index) else np.empty(np.shape(index), np.int64), "n")
+        check_indices(args, "index", rows, len(self))
+        return batch(self, rows, dtype)
+
+    return checked
+
+
 class Split(ABC):
     """Labelled sequences, accessed by index.
 
@@ -125,12 +142,18 @@ class Split(ABC):
     carry: Carry = WHOLE
     """Which rows of a training batch go on in the next batch. A split with a chance implements `continued`."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "batch" in cls.__dict__:
+            cls.batch = _checked(cls.batch)  # type: ignore[method-assign]
+
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """Returns the sequences at `index`, with features in `dtype`. Thread-safe."""
+        """Returns the sequences at `index` (n,), with features in `dtype`. Thread-safe. TypeError or ValueError if
+        `index` are not integers from 0 to ``len(split) - 1``."""
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
         """Returns the sequences at `index` as continuations, and the data for their own continuations.

@@ -127,7 +127,9 @@ def _values(where: str, parts: list[str], header: Header) -> npt.NDArray[np.floa
     for i, part in enumerate(parts):
         texts = part.split(",")
         try:
-            numbers = np.array(texts if "_" not in part else [_number(text) for text in texts], np.float64)
+            numbers = np.array(
+                texts if part.isascii() and "_" not in part else [_number(text) for text in texts], np.float64
+            )
         except ValueError:
             numbers = np.array([_number(text) for text in texts])
         if (wrong := np.flatnonzero(~(np.abs(numbers) <= FLOAT32_MOST))).size:
@@ -197,7 +199,8 @@ class UEA(OwnData):
             if kind != self.kind:
                 raise ValueError(f"{path}: has {of}, for which kind is '{kind}', not '{self.kind}'")
             for what in ("dimensions", "classes"):
-                if (got := getattr(one.header, what)) != (first := getattr(found[0].header, what)):
+                got, first = getattr(one.header, what), getattr(found[0].header, what)
+                if got != first and (what != "classes" or sorted(got) != sorted(first)):  # in any order
                     raise ValueError(f"{path}: has {what} {got}, expected {first} as {paths[0]}")
         values, labels = ([one for case in found for one in getattr(case, name)] for name in ("values", "labels"))
         if self.time:

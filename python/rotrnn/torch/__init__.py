@@ -5,8 +5,8 @@
 >>> y = layer(torch.randn(4, 100, 8))                               # doctest: +SKIP
 >>> net = rotrnn.torch.Module(rotrnn.build_model(...))              # doctest: +SKIP
 
-Every class of settings of the package (`rotrnn.LRU`, `rotrnn.ResidualBlock`, ...) has a function here of the same name
-and arguments, which returns the `Module` of a layer with these settings.
+Every class of settings of the package that runs by itself (`rotrnn.LRU`, `rotrnn.ResidualBlock`, ...) has a function
+here of the same name and arguments, which returns the `Module` of a layer with these settings.
 """
 
 from __future__ import annotations
@@ -161,10 +161,12 @@ class Module(_Tree):
         reset : (B, T) bool, optional
             Where the state is replaced by zero, just before a step, as in `rotrnn.Context`. Neither with `lengths` nor
             with `cu_seqlens`.
-        dt : (B, T) tensor of x's dtype, optional
+        dt : (B, T) tensor of a floating-point dtype, optional
             Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`; of S5 and
             S4D. It has no gradient. Not with a `PackedSequence` or a nested tensor.
         """
+        if not isinstance(return_state, bool):
+            raise TypeError(f"{self._name}.forward: return_state is {return_state!r:.80}, expected True or False")
         if isinstance(x, PackedSequence) or getattr(x, "is_nested", False):
             for name, value in (("lengths", lengths), ("cu_seqlens", cu_seqlens), ("reset", reset)):
                 if value is not None:
@@ -181,10 +183,9 @@ class Module(_Tree):
             x = x.to(params[0].dtype)
         self._check(x, params)
         if lengths is not None:
-            lengths = torch.as_tensor(lengths)
-            wrong = lengths.is_floating_point() or lengths.is_complex() or lengths.dtype is torch.bool
-            if wrong and lengths.numel():  # an empty list is one of float32
-                raise TypeError(f"{self._name}.forward: lengths has dtype {lengths.dtype}, expected an integer dtype")
+            lengths = self._tensor("lengths", lengths)
+            if lengths.is_meta and not x.is_meta:
+                raise TypeError(f"{self._name}.forward: x is on {x.device} and lengths on meta, expected numbers")
             lengths = lengths.to("meta" if x.is_meta else "cpu", torch.int64)
         if dt is not None:
             dt = self._intervals(dt, x)
@@ -206,13 +207,15 @@ class Module(_Tree):
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
         return y, filled(self._form, outputs[last - self._leaves : last])
 
+    @torch.compiler.disable(reason="cu_seqlens and reset are read on the host: pass padded batches with lengths")  # type: ignore[untyped-decorator]
     def _packed(
         self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, dt: Any, return_state: bool
     ) -> Any:
         """Like `forward`, of a packed row, or of rows with resets."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
-        bounds, resets = (None if one is None else torch.as_tensor(one).cpu().numpy() for one in (cu_seqlens, reset))
+        bounds = None if cu_seqlens is None else self._array("cu_seqlens", cu_seqlens)
+        resets = None if reset is None else self._array("reset", reset)
         batch = as_batch(f"{self._name}.forward", self.core, x.shape, bounds, resets, lengths)
         rows, steps, back, origins, ends = (
             None if one is None else torch.as_tensor(one, device=x.device) for one in batch
@@ -255,9 +258,14 @@ class Module(_Tree):
 
     def _of_nested(self, x: torch.Tensor, state: Any, return_state: bool) -> Any:
         """Like `forward`, of a nested tensor."""
-        if x.layout is not torch.jagged or x.lengths() is not None:
-            got = f"layout {x.layout}" if x.layout is not torch.jagged else "gaps between its sequences"
-            expected = "one of the layout torch.jagged without gaps"
+        if x.layout is not torch.jagged:
+            got = f"layout {x.layout}"
+        elif not isinstance(x.shape[1], torch.SymInt):  # values() are then as (D, steps)
+            got = f"shape {tuple(x.shape)}"
+        else:
+            got = "" if x.lengths() is None else "gaps between its sequences"
+        if got:
+            expected = "one of the layout torch.jagged without gaps, whose axis 1 is ragged"
             raise ValueError(f"{self._name}.forward: x is a nested tensor with {got}, expected {expected}")
         found = self.forward(x.values()[None], state=state, cu_seqlens=x.offsets(), return_state=return_state)
         y, *after = found if return_state else (found,)
@@ -293,6 +301,8 @@ class Module(_Tree):
         found: Any = self
         for name in path:
             found = getattr(found, name)
+        if found is None:
+            raise TypeError(f"{self._name}.forward: the parameter {'.'.join(path)} is None, expected a tensor")
         return found
 
     def _check(self, x: Any, params: list[torch.Tensor]) -> None:
@@ -301,6 +311,9 @@ class Module(_Tree):
             raise TypeError(f"{self._name}.forward: x is {an(type(x).__name__)}, expected a torch.Tensor")
         if x.device.type not in ("cpu", "cuda", "meta"):
             raise TypeError(f"{self._name}.forward: x is on {x.device}, expected a tensor on the CPU or a CUDA GPU")
+        if x.layout is not torch.strided or x.is_quantized:
+            got = "is quantized" if x.is_quantized else f"has layout {x.layout}"
+            raise TypeError(f"{self._name}.forward: x {got}, expected a dense tensor")
         device, dtype = x.device, x.dtype if x.is_floating_point() else None
         for path, one in zip(self._paths, params, strict=True):
             if one.device != device:
@@ -315,6 +328,31 @@ class Module(_Tree):
         if real not in (torch.float32, torch.float64, *HALF) and (params or real not in ops.DTYPES):
             expected = "expected torch.float32, float64, bfloat16 or float16"
             raise TypeError(f"{self._name}.forward: dtype is {real}, {expected}")
+
+    def _tensor(self, name: str, value: Any) -> torch.Tensor:
+        """Returns lengths, cu_seqlens or reset as a tensor of integers or booleans."""
+        kind = "booleans" if name == "reset" else "integers"
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"{self._name}.forward: {name} is {value!r:.80}, expected {kind}") from error
+        if not tensor.numel() and not isinstance(value, torch.Tensor):  # an empty list is one of float32
+            tensor = tensor.to(torch.bool if name == "reset" else torch.int64)
+        whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+        if not (whole if name != "reset" else tensor.dtype is torch.bool):
+            expected = "torch.bool" if name == "reset" else "an integer dtype"
+            raise TypeError(f"{self._name}.forward: {name} has dtype {tensor.dtype}, expected {expected}")
+        return tensor
+
+    def _array(self, name: str, value: Any) -> np.ndarray:
+        """Returns cu_seqlens or reset as an array: the numbers decide the shapes of what runs."""
+        tensor = self._tensor(name, value)
+        expected = "expected numbers that are known: pass padded batches with lengths"
+        try:
+            array: np.ndarray = tensor.cpu().numpy()
+        except (RuntimeError, NotImplementedError) as error:  # of the device meta, or mapped by vmap
+            raise TypeError(f"{self._name}.forward: {name} has no numbers on the host, {expected}") from error
+        return array
 
     def _intervals(self, dt: Any, x: torch.Tensor) -> torch.Tensor:
         """Returns intervals as the op takes them. The core checks their values."""
@@ -345,9 +383,14 @@ def load(path: str | os.PathLike[str]) -> Module:
     return Module(*files.load(path))
 
 
+def _kinds() -> dict[str, Any]:
+    """The classes of settings that run by themselves, by name."""
+    return {name: kind for name, kind in files.kinds().items() if hasattr(kind, "forward")}
+
+
 def __getattr__(name: str) -> Callable[..., Module]:
     """Returns the function that creates the `Module` of a class of settings."""
-    kind = files.kinds().get(name)
+    kind = _kinds().get(name)
     if kind is None:
         raise AttributeError(f"module 'rotrnn.torch' has no attribute {name!r}")
 
@@ -360,4 +403,4 @@ def __getattr__(name: str) -> Callable[..., Module]:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *files.kinds()]
+    return [*__all__, *_kinds()]

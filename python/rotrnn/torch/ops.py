@@ -212,9 +212,9 @@ def _plain() -> bool:
 
 
 def _by_loop(op: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[list[Tensor], list[int]]:
-    """The rule of vmap for an op: a loop over the mapped axis."""
-    every = [op(*_part(arguments, in_dims, i)) for i in range(info.batch_size)]
-    outputs = [torch.stack(one) for one in zip(*every, strict=True)]
+    """The rule of vmap for an op: a loop over the mapped axis. Without parts, one of zeros tells the shapes."""
+    every = [op(*_part(arguments, in_dims, i)) for i in range(max(info.batch_size, 1))]
+    outputs = [torch.stack(one)[: info.batch_size] for one in zip(*every, strict=True)]
     return outputs, [0] * len(outputs)
 
 
@@ -223,7 +223,7 @@ def _part(value: Any, dim: Any, i: int) -> Any:
     if dim is None:
         return value
     if isinstance(value, Tensor):
-        return value.select(dim, i)
+        return value.select(dim, i) if value.shape[dim] else value.movedim(dim, 0).sum(0)
     return [_part(one, axis, i) for one, axis in zip(value, dim, strict=True)]
 
 

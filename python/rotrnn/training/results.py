@@ -241,7 +241,8 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
     """Groups runs, or their outcomes, into configurations.
 
     Runs whose recipes differ only in training.seed form one configuration. With `by`, runs that agree in the listed
-    settings "section.key", in the task's name and in the metric form one. Of several runs with the same recipe and seed
+    settings "section.key", in the task's name and in the metric form one; a warning says so where such runs share a
+    seed. Of several runs with the same recipe and seed
     only the first counts, and a finished run precedes an unfinished one.
 
     ValueError if a run cannot be read, or its recipe does not have a setting in `by`.
@@ -272,6 +273,10 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
             key = dataclasses.replace(one.recipe, training=training).digest()
         groups.setdefault(key, []).append(one)
     names = _names_by(by, list(groups)) if by else _names([outcomes[0].recipe for outcomes in groups.values()])
+    for name, group in zip(names, groups.values(), strict=True):
+        if len({one.recipe.training.seed for one in group}) < len(group):
+            differing = ", ".join(distinguishing([_flat(one.recipe) for one in group]))
+            warnings.warn(f"{name}: some of its runs have the same seed, and differ in {differing}", stacklevel=2)
     return [
         Configuration(name, sorted(outcomes, key=lambda one: one.recipe.training.seed))
         for name, outcomes in zip(names, groups.values(), strict=True)
