@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -263,6 +264,9 @@ class OwnData:
         if test + val >= n:
             parts = f"{test} for the test and {val} for validation"
             raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
+        for name, count in (("val_fraction", val), ("test_fraction", test)):
+            if (share := getattr(self, name)) and not count:
+                warnings.warn(f"{self.path}: {name} is {share} of {plural(n, 'sequence')}, which is none", stacklevel=2)
         order = shuffled(n, self.seed, 0)
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]
