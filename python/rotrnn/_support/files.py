@@ -135,8 +135,7 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
             readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
             _, _, dtype = readers[form.read_magic(file)](file)
         if dtype.itemsize and not dtype.hasobject:  # NumPy divides by the size of an item
-            array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-            return array
+            return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # a damaged header may raise anything

@@ -103,8 +103,7 @@ class Stream:
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        tokens: npt.NDArray[np.int64] = self._engine.tokens
-        return tokens
+        return self._engine.tokens
 
     def reset(self, which: npt.ArrayLike | None = None) -> None:
         """Resets the stream to its state before the first token.

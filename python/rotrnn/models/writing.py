@@ -62,8 +62,7 @@ class Tokenizer(Tokens):
             raise ValueError(f"{path}: is not a tokenizer, or is damaged ({error})") from None
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.published.encode(text).ids
-        return ids
+        return self.published.encode(text).ids
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         """Yields the text as it grows. A character whose bytes are spread over tokens comes with the last of them."""

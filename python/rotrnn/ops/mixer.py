@@ -562,8 +562,7 @@ def _mix(
     out: Array | None,
     rows: int | None = None,
 ) -> Array:
-    y: Array = _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
-    return y
+    return _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
 
 
 def _mix_backward(

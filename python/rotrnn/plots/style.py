@@ -142,8 +142,7 @@ def smooth(x: Array, window: int | None = None) -> Array:
     sums = np.cumsum(np.concatenate([[0.0], x]))
     at = np.arange(len(x))
     low, high = np.maximum(at - window // 2, 0), np.minimum(at + window // 2 + 1, len(x))
-    mean: Array = (sums[high] - sums[low]) / (high - low)
-    return mean
+    return (sums[high] - sums[low]) / (high - low)
 
 
 # ---- lines ----

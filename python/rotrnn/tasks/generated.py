@@ -73,14 +73,12 @@ def words_of(streams: Index, count: int, seed: int) -> Index:
     counter = np.zeros((len(streams), blocks, 4), np.int64)
     counter[..., 0] = np.arange(blocks)
     counter[..., 1], counter[..., 2] = (streams & 0xFFFFFFFF)[:, None], (streams >> 32)[:, None]
-    words: Index = philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), -1)[:, :count]
-    return words
+    return philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), -1)[:, :count]
 
 
 def below(words: Index, size: int | Index) -> Index:
     """Returns integers below `size` for words of 32 bits: of 2^32 words a number has at most one more than another."""
-    numbers: Index = words * size >> 32
-    return numbers
+    return words * size >> 32
 
 
 def chosen(words: Index, size: int) -> Index:

@@ -326,7 +326,7 @@ class OwnData:
             further = {"weights": data.weights, "dt": data.dt}
             there = {name: one for name, one in further.items() if one is not None}
             np.savez(file, x=data.values, y=labels, lengths=data.lengths, **there)  # type: ignore[arg-type]  # as there
-        return task  # type: ignore[no-any-return]
+        return task
 
 
 def featured(where: str, data: Sequences, columns: Sequence[Column]) -> Sequences:

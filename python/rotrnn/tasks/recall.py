@@ -151,5 +151,4 @@ def _draws(streams: Index, T: int, seed: int, sizes: tuple[int, int, int, int]) 
 
 
 def _one_hot(index: Index, size: int) -> npt.NDArray[np.uint8]:
-    codes: npt.NDArray[np.uint8] = (index[..., None] == np.arange(size)).astype(np.uint8)
-    return codes
+    return (index[..., None] == np.arange(size)).astype(np.uint8)

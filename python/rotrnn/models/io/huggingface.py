@@ -306,8 +306,7 @@ class RecurrentGemmaConfig:
 
 
 def _one_more(array: Array) -> Array:
-    more: Array = 1 + array
-    return more
+    return 1 + array
 
 
 def _from_the_left(array: Array) -> Array:

@@ -241,8 +241,7 @@ class ResidualBlock(Module):
         return (y_t if self.prenorm else self._norm_step(params, y_t)), state
 
     def _norm_step(self, params: Params, x_t: Array) -> Array:
-        y: Array = self.norm.forward(params["norm"], x_t[:, None], TRUSTED)[0][:, 0]
-        return y
+        return self.norm.forward(params["norm"], x_t[:, None], TRUSTED)[0][:, 0]
 
     def report(self, saved: PartsSaved | FusedSaved) -> dict[str, float]:
         """Returns the report of the layer; empty for a fused block."""
@@ -321,8 +320,7 @@ class FeedForwardBlock(Module):
     def emit(self, to: Listing, params: Params, x: int) -> int:
         x = self.mixing.emit(to, params, x)
         z = self.norm2.emit(to, params["norm2"], x)
-        y: int = to("Sum", x, self.feed_forward.emit(to, params["feed_forward"], z))
-        return y
+        return to("Sum", x, self.feed_forward.emit(to, params["feed_forward"], z))
 
     def forward_in_stack(
         self,

@@ -56,8 +56,7 @@ class Dense(Module):
         }
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = to("Dense", x, params["w"], params["bias"])
-        return y
+        return to("Dense", x, params["w"], params["bias"])
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
         lengths = ctx.lengths

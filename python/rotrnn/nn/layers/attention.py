@@ -124,5 +124,4 @@ def _initial(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Arr
     """Returns the initial value of a parameter."""
     if name.startswith("rope_"):
         return initial_rope(rng, name, shape)
-    value: Array = rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)
-    return value
+    return rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)

@@ -85,8 +85,7 @@ class DeltaHeads(Programmed):
 
     def unit(self, p: Builder, x: Register) -> Register:
         """Writes ``x / sqrt(|x|^2 + 1e-6)``, along the keys."""
-        found: Register = p(RMSNorm(UNIT_EPS / self.d_state, 1 / math.sqrt(self.d_state)), x)
-        return found
+        return p(RMSNorm(UNIT_EPS / self.d_state, 1 / math.sqrt(self.d_state)), x)
 
     @abstractmethod
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:

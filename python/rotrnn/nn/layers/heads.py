@@ -43,5 +43,4 @@ class Heads(Programmed):
 def initial_steps(rng: np.random.Generator, low: float, high: float, shape: tuple[int, ...], least: float = 0) -> Array:
     """Returns b with softplus(b) log-uniform on [low, high], but at least `least`: initial step sizes."""
     dt = np.maximum(np.exp(rng.uniform(np.log(low), np.log(high), shape)), least)
-    b: Array = dt + np.log(-np.expm1(-dt))
-    return b
+    return dt + np.log(-np.expm1(-dt))

@@ -254,8 +254,7 @@ class LinearRecurrence(Recurrent):
         return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = self._emit_folded(to, params, x)
-        return y
+        return self._emit_folded(to, params, x)
 
     def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
         y, h = self._emit_folded(to, params, x, hidden=True)

@@ -109,8 +109,7 @@ class RopeMemory(LinearRecurrence):
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self._directions()]
-        y: int = self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
-        return y
+        return self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())

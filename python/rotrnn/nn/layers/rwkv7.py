@@ -128,12 +128,10 @@ class RWKV7(Programmed):
         by_head, change = (H, K), p(Sum(), p(Previous(), p.x), p(Affine(-1), p.x))
 
         def mixed(name: str) -> Register:
-            x: Register = p(Sum(), p.x, p(Skip(), change, f"mu_{name}"))
-            return x
+            return p(Sum(), p.x, p(Skip(), change, f"mu_{name}"))
 
         def heads(x: Register) -> Register:
-            found: Register = p(Reshape(by_head), x)
-            return found
+            return p(Reshape(by_head), x)
 
         r, key, v = (p(Dense(), mixed(name), f"W_{name}") for name in "rkv")
         tanh = p(Affine(2, -1), p(Sigmoid(), p(Affine(2), p(Dense(), mixed("w"), "w_in"))))

@@ -158,8 +158,7 @@ class S4(Recurrent):
         direct = [(c * one).real.sum(1) for one in gains[drives:]]
         k = np.stack([np.stack([one.real, one.imag]) for one in (a, p, q, c, *gains)]).transpose(3, 0, 1, 2)
         skips = np.stack([skip, *[np.zeros_like(skip)] * (drives - 1), *direct])
-        y: int = to("DplrBank", x, k, skips, drives=drives)
-        return y
+        return to("DplrBank", x, k, skips, drives=drives)
 
     def fold(self, params: Params) -> Folded[tuple[DplrSystem, ...]]:
         """Returns the coefficients of each direction's recurrence; they share all but the readout, and the skip is the
@@ -241,8 +240,7 @@ class S4(Recurrent):
 
 def _real_sum(terms: Array) -> Array:
     """Returns the real part of the sum over states, (D, 1)."""
-    total: Array = terms.real.sum(1, keepdims=True)
-    return total
+    return terms.real.sum(1, keepdims=True)
 
 
 def _woodbury(P: Array, G: Array, B: Array) -> tuple[Array, Array]:
