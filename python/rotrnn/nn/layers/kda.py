@@ -66,9 +66,10 @@ class KDA(DeltaHeads):
     norm_eps : float
         Added to the mean of squares in RMSNorm.
     negative : bool
-        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
+        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1) (Grazzi et
+        al. 2024; the released code).
     key_heads : int, optional
-        G, the number of heads of queries and keys, a divisor of H. Default: H.
+        G, the number of heads of queries and keys, a divisor of H (the released code). Default: H.
     lower_bound : float, optional
         The bound of log d, a negative number; in the released code -5. Default: none.
 

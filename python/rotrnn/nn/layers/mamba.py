@@ -7,17 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.nn.instructions import (
-    Conv,
-    Dense,
-    Rates,
-    RMSNorm,
-    SelectiveScan,
-    SiLU,
-    Softplus,
-    Split,
-    SwiGLU,
-)
+from rotrnn.nn.instructions import Conv, Dense, Rates, RMSNorm, SelectiveScan, SiLU, Softplus, Split, SwiGLU
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
 from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.program import Builder, Program, Programmed
@@ -29,7 +19,8 @@ class Mamba(Programmed):
 
     ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``,
     ``A = -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels,
-    whose step sizes are computed from R = `dt_rank` numbers.
+    whose step sizes are computed from R = `dt_rank` numbers. Settings without another source are those of the released
+    code (state-spaces/mamba, modules/mamba_simple.py).
 
     Parameters
     ----------

@@ -38,7 +38,8 @@ class MLSTM(Programmed):
     d_state : int
         N, the size of a key.
     expand : int
-        The heads' values have together `expand` * `d_model` numbers, P = `expand` * `d_model` / H >= 2 each.
+        The heads' values have together `expand` * `d_model` numbers, P = `expand` * `d_model` / H >= 2 each. The
+        paper's blocks have 2.
     forget : "sigmoid" or "exp"
         The function of the forget gate; the paper allows both, its released code has the sigmoid.
     bias : bool

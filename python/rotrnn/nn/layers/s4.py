@@ -43,7 +43,8 @@ class S4(Recurrent):
 
     Each channel has `d_state` states, of which N = `d_state` / 2 are kept: the others are their conjugates. With
     ``Lambda = -exp(log_A_re) + i A_im``, ``Delta = step_scale exp(log_step)``, ``A = Lambda - P P^H`` (of all `d_state`
-    states; with `step_scale` 2 a trained model can be applied to data sampled at half the rate),
+    states; with `step_scale` 2 a trained model can be applied to data sampled at half the rate, as to speech at 8 kHz
+    in the paper),
 
         h_t = (1 - Delta A / 2)^-1 ((1 + Delta A / 2) h_{t-1} + Delta B u_t),    y_t = 2 Re(C h_t) + D u_t
 
