@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn import __version__, _cpu, cuda
-from rotrnn._support.files import check_folder
+from rotrnn._support.files import check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
@@ -60,7 +60,7 @@ from rotrnn.training.recipe import (
     shipped,
 )
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render, write
+from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render
 from rotrnn.training.run import Run
 from rotrnn.training.slurm import launch
 from rotrnn.training.state import initial_state
@@ -255,7 +255,7 @@ def _results(args: argparse.Namespace) -> None:
     outcomes, unreadable = read_runs(runs)
     rows = [one.row() for one in collect(outcomes, args.by)]
     if args.out:
-        write(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
+        write_text(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
     print(render(rows, curve=args.curve, unreadable=unreadable), end="")
 
 
@@ -274,7 +274,7 @@ def _eval(args: argparse.Namespace) -> None:
     )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
-        write(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+        write_text(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
     what = f"{args.split}, {args.checkpoint} parameters"
     if args.grid:
         print(what)

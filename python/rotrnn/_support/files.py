@@ -57,6 +57,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise Unsynced(error.errno, f"written, but perhaps not on disk ({error.strerror})", str(path)) from error
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file in UTF-8, by `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
 class Unsynced(OSError):
     """A file has its new content, which a loss of power may undo."""
 

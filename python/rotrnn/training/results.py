@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
 from rotrnn._support.text import an, plain
 from rotrnn.training.evaluation import COUNTS
@@ -577,9 +576,3 @@ def check_out(path: str | os.PathLike[str]) -> None:
     own = Run(path.parent).own()
     if path in own and own[0].exists():
         raise ValueError(f"--out {path}: is a file of the run in that folder, expected another name")
-
-
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file atomically."""
-    with atomic_file(path) as file:
-        file.write(text.encode())

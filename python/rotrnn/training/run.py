@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn._support.files import atomic_file, locked, open_file, read_file
+from rotrnn._support.files import locked, open_file, read_file, write_text
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
@@ -39,6 +39,8 @@ class Run:
     """
 
     folder: Path
+
+    write = staticmethod(write_text)
 
     @property
     def recipe(self) -> Path:
@@ -171,11 +173,6 @@ class Run:
     def own(self) -> list[Path]:
         """Returns all files of the run."""
         return [*self.files(), self.rules, self.sessions, self.failed]
-
-    def write(self, path: Path, text: str) -> None:
-        """Writes a text file atomically."""
-        with atomic_file(path) as file:
-            file.write(text.encode())
 
     def status(self) -> Literal["done", "failed", "unfinished"]:
         """Returns the status of the run."""
