@@ -12,16 +12,7 @@ import numpy as np
 from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkpoint
 from rotrnn._support.files import check_file
 from rotrnn._support.text import an
-from rotrnn.estimators.base import (
-    Estimator,
-    Numbers,
-    check_regression,
-    middle,
-    number,
-    rearranged,
-    scaled,
-    targets_of,
-)
+from rotrnn.estimators.base import Estimator, Numbers, check_regression, middle, number, rearranged, scaled, targets_of
 from rotrnn.models.files import described, made
 from rotrnn.models.regressor import StepRegressor
 from rotrnn.nn.layer import Recurrent, astype, flatten, unflatten

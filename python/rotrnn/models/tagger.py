@@ -17,14 +17,7 @@ from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.nn.packing import check_segments
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
-from rotrnn.ops.pointwise import (
-    binary_cross_entropy,
-    check_indices,
-    cross_entropy,
-    loss_weights,
-    tanh,
-    tanh_backward,
-)
+from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy, loss_weights, tanh, tanh_backward
 
 
 @loadable

@@ -119,13 +119,7 @@ class Optimiser:
         return group_of
 
     def update(
-        self,
-        params: Params,
-        grads: Params,
-        moments: Moments,
-        group_of: GroupOf,
-        step: int,
-        steps: int,
+        self, params: Params, grads: Params, moments: Moments, group_of: GroupOf, step: int, steps: int
     ) -> float:
         """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
 

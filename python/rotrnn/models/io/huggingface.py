@@ -428,11 +428,7 @@ _SSM_NAMES = {
     "bias": "use_bias", "dt_min": "time_step_min", "dt_max": "time_step_max", "dt_init_floor": "time_step_floor",
 }  # fmt: skip
 SSM_LAYERS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
-    "Mamba1": (
-        MambaConfig,
-        _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_scale": "time_step_scale"},
-        {},
-    ),
+    "Mamba1": (MambaConfig, _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_scale": "time_step_scale"}, {}),
     "Mamba2": (
         Mamba2Config,
         _SSM_NAMES | {"headdim": "head_dim", "ngroups": "n_groups"},

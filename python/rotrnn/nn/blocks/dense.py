@@ -50,10 +50,7 @@ class Dense(Module):
         return {"w": (self.d_out, self.d_in), "bias": (self.d_out,)}
 
     def init(self, rng: np.random.Generator) -> Params:
-        return {
-            "w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in),
-            "bias": np.zeros(self.d_out, np.float32),
-        }
+        return {"w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in), "bias": np.zeros(self.d_out, np.float32)}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         return to("Dense", x, params["w"], params["bias"])
