@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from rotrnn._support.extras import needed
 from rotrnn.ops.boundary import Array
 
 if TYPE_CHECKING:
@@ -117,10 +118,8 @@ class Sheet:
 
 def matplotlib() -> Any:
     """Returns the package. ImportError that says what to install if it is not there."""
-    try:
+    with needed("plots need matplotlib", "'rotrnn[plot]'"):
         import matplotlib as mpl
-    except ImportError as error:
-        raise ImportError("plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'") from error
     return mpl
 
 

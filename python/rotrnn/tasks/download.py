@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rotrnn._support import progress
+from rotrnn._support.extras import needed
 from rotrnn._support.files import open_file, read_file, write_text
 from rotrnn._support.platform import regular, sync_all, synced
 
@@ -53,10 +54,8 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     ValueError
         The download has another hash. It is deleted.
     """
-    try:
+    with needed("download: needs pooch", "'rotrnn[data]'"):
         import pooch
-    except ImportError as error:
-        raise ImportError("download: needs pooch, which is not installed; pip install 'rotrnn[data]'") from error
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / url.rpartition("/")[2]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import atomic_file, locked, open_npy, read_file, write_text
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import synced
@@ -63,12 +64,8 @@ _EXPECTED = {"folder": "imgs/ and a name", "file": "the name of a .png file", "l
 
 
 def _pillow() -> Any:
-    try:
+    with needed("Pathfinder: image files need Pillow", "'rotrnn[data]'"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "Pathfinder: image files need Pillow, which is not installed; pip install 'rotrnn[data]'"
-        ) from error
     return Image
 
 

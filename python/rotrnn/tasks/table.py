@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
@@ -345,13 +346,9 @@ def _delimiter(head: list[str], row: str, by: str) -> str:
 
 
 def _read_parquet(path: str) -> Columns:
-    try:
+    with needed(f"{path}: Parquet files need pyarrow", "'rotrnn[parquet]'"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: Parquet files need pyarrow, which is not installed; pip install 'rotrnn[parquet]'"
-        ) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
