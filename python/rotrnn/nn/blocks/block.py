@@ -62,25 +62,14 @@ class Block(Protocol):
     def emit(self, to: Listing, params: Params, x: int) -> int: ...
 
     def forward_in_stack(
-        self,
-        params: Params,
-        x: Array,
-        ctx: Context,
-        state: State,
-        moments: Moments | None = None,
-        gather: bool = False,
-        keep: tuple[str, ...] = (),
-    ) -> tuple[Array, Any, Moments | None]: ...
+        self, params: Params, x: Array, ctx: Context, state: State, moments: Moments | None = None,
+        gather: bool = False, keep: tuple[str, ...] = (),
+    ) -> tuple[Array, Any, Moments | None]: ...  # fmt: skip
 
     def backward_in_stack(
-        self,
-        params: Params,
-        saved: Any,
-        dy: Array,
-        dstate: State,
-        later: Later | None = None,
+        self, params: Params, saved: Any, dy: Array, dstate: State, later: Later | None = None,
         gather: Gather | None = None,
-    ) -> tuple[Array, Params, State, Later | None]: ...
+    ) -> tuple[Array, Params, State, Later | None]: ...  # fmt: skip
 
     def prepare(self, params: Params) -> Any: ...
 
