@@ -61,9 +61,22 @@ GROUPS: dict[str, dict[str, type[Recurrent]]] = {
         "pd_ssm": PDSSM,
         "mlstm": MLSTM,
     },
-    "fixed points": {"fixed_point": FixedPointRNN, "bedouin": Bedouin, "fpmamba": FPMamba},
-    "memories that age by rotation": {"rope_memory": RopeMemory, "wrope_memory": WropeMemory},
-    "baselines": {"rnn": RNN, "lstm": LSTM, "gru": GRU, "slstm": SLSTM, "attention": Attention},
+    "fixed points": {
+        "fixed_point": FixedPointRNN,
+        "bedouin": Bedouin,
+        "fpmamba": FPMamba,
+    },
+    "memories that age by rotation": {
+        "rope_memory": RopeMemory,
+        "wrope_memory": WropeMemory,
+    },
+    "baselines": {
+        "rnn": RNN,
+        "lstm": LSTM,
+        "gru": GRU,
+        "slstm": SLSTM,
+        "attention": Attention,
+    },
 }
 """The layers of the package as docs/layers.md groups them."""
 
