@@ -197,7 +197,7 @@ def _can_draw() -> bool:
 
 
 def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
-    """Returns the overrides of --set, and those of options that set a key of [training]."""
+    """Returns the overrides of --set, and of options that set a key of [training]."""
     return [*args.set, *(f"training.{key}={value}" for key in keys if (value := getattr(args, key)) is not None)]
 
 
@@ -584,10 +584,10 @@ def _lanes(layer: type[Recurrent]) -> list[str]:
 
 SHARED = {
     "bidirectional": "whether it runs in both directions of time",
-    "window": "forgets what is older than so many steps; None for nothing",
+    "window": "forgets inputs older than this number of steps; None: forgets nothing",
     "history": "a table, by which its states are stored and read (docs/layers.md); none if left out",
 }
-"""What settings do that many layers have."""
+"""Texts about settings that many layers have."""
 
 
 def _settings(kind: Any) -> list[str]:
@@ -691,14 +691,14 @@ Trains a recipe in its own folder and evaluates it on the test split. The folder
   tensorboard          the log for TensorBoard, if the package tensorboard is installed
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. SIGTERM and a closed terminal (but for
-nohup) do as Ctrl-C does, and a pipe that is closed ends no run. After any interruption (kill -9, power
-failure, full disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the
-same bytes as that of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning:
-bits may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of
-threads does not change the bits.
+nohup) do as Ctrl-C does, and a pipe that is closed ends no run. After any interruption (kill -9, power failure, full
+disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the same bytes as
+the result of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning: bits
+may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of threads
+does not change the bits.
 
-Under mpirun, with the extra "mpi", several processes share every batch. The result equals that of one process up to
-rounding, and has the same bits for the same number of processes. Process 0 writes the files and prints messages. If
+Under mpirun, with the extra "mpi", several processes share every batch. The result equals the result of one process up
+to rounding, and has the same bits for the same number of processes. Process 0 writes the files and prints messages. If
 another process fails, the last finished step is saved.
 
 `rotrnn info recipes` lists the recipes.""",
@@ -740,7 +740,7 @@ def _sweep_parser(commands: Any) -> None:
         "train a recipe over seeds, settings and variants",
         """\
 Trains the product of the variants, the grid and the seeds in a recipe's section [sweep]. Each run has its own folder
-below DIR, named after the settings that distinguish it. The options replace or extend those of the recipe.
+below DIR, named after the settings that distinguish it. The options replace or extend the recipe's.
 
 After any interruption (Ctrl-C, kill -9, power failure), the same command resumes the unfinished runs and does not touch
 the finished ones. A run that fails or crashes is recorded and counted, and the others continue. At the end the command
@@ -836,7 +836,7 @@ def _eval_parser(commands: Any) -> None:
         "loss and accuracy of a run on a split",
         """\
 Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers. Settings of the task, the
-layer and the model may differ from those of the training, as long as every parameter keeps its shape. With --grid, each
+layer and the model may differ from the training, as long as every parameter keeps its shape. With --grid, each
 combination of values is evaluated.""",
         """\
 rotrnn eval runs/digits-rotrnn
@@ -905,7 +905,7 @@ def _generate_parser(commands: Any) -> None:
 Prints PROMPT and what the model writes after it, token by token. MODEL is the folder of a run, a model's file or
 folder, or the name of a repository on the Hugging Face hub (needs huggingface_hub: pip install 'rotrnn[hub]').
 
-If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), or is that of a run of the task
+If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), or is the folder of a run of the task
 `language`, PROMPT is a text, else token ids. The same seed gives the same tokens. Needs no network if MODEL is a
 folder.""",
         """\

@@ -219,8 +219,8 @@ def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
 
 
 def check_file(call: str, path: str | os.PathLike[str]) -> None:
-    """Raises TypeError or ValueError unless `path`, an argument of `call`, can be that of a file, which may not exist
-    yet."""
+    """Raises TypeError or ValueError unless `path`, an argument of `call`, can be the path of a file, which may not
+    exist yet."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{call}: path is {an(type(path).__name__)}, expected the path of a file")
     text = os.fspath(path)

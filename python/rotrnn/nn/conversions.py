@@ -201,7 +201,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
 
 
 def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Converted:
-    """The `RotRNN` whose eigenvalues are nearest to those of a linear recurrence or a linear RNN.
+    """The `RotRNN` whose eigenvalues are nearest to the eigenvalues of a linear recurrence or a linear RNN.
 
     All planes of a head share one decay gamma. With a head for each plane, the default, any eigenvalue inside the unit
     circle is met exactly. With fewer heads, planes are sorted by magnitude, consecutive planes share a head, and its

@@ -946,8 +946,8 @@ SLOWEST, FASTEST = 1e-30, 1e3
 
 
 class Decays(NamedTuple):
-    """Of each head: -log |a| of e = 0 (H,); and for e, -log |a_t|, |a_t|, and the ratio of the input's gain to that of
-    e = 0 (..., H)."""
+    """Of each head: -log |a| of e = 0 (H,); and for e, -log |a_t|, |a_t|, and the ratio of the input's gain to its gain
+    at e = 0 (..., H)."""
 
     mean: Array
     varying: Array

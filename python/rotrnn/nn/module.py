@@ -252,7 +252,7 @@ class Module(Summarised):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns names and shapes of its own parameters, without those of inner modules."""
+        """Returns names and shapes of its own parameters, without inner modules'."""
         return {}
 
     @property
@@ -342,7 +342,7 @@ class Module(Summarised):
                     raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
-        """Checks that every array of `params`, including those of inner modules, is present, real and of the right
+        """Checks that every array of `params`, inner modules' included, is present, real and of the right
         shape. Returns for each its module, its name, the path to the module, and the array."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"

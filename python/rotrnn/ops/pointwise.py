@@ -955,7 +955,7 @@ def cross_entropy(
         ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
         ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
 
-    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms are those of
+    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms equal
     PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by the sum of the labels'
     weights instead of n.
 

@@ -1,7 +1,7 @@
 """Figures and tables of papers: what is trained for each, where its runs are, and its page of pictures and numbers.
 
-figures.toml, in the package, lists them. The runs are those of sweeps: finished ones are never trained again, wherever
-they are, and unfinished ones go on.
+figures.toml, in the package, lists them. Their runs come from sweeps: finished runs are never trained again, wherever
+they are, and unfinished runs go on.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Column:
     kind : str
         "number", "category" or "time".
     values : tuple of str
-        The texts of a category; learnt, those of the training cells.
+        The texts of a category; learnt, the texts of the training cells.
     mean : float
         The mean of the numbers that are not missing.
     gaps : bool

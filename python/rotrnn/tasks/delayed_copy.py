@@ -42,8 +42,8 @@ class DelayedCopy(WrittenByRow):
     The pattern fills `bits` channels for `length` steps. `delay` empty steps follow, then one step in which an extra
     channel, the cue, is one. The labels of the last `length` steps are the bits of the pattern; no other step has
     labels that count. The task is from Graves, Wayne, Danihelka, "Neural Turing machines" (2014). Lengths and layout
-    are those of github.com/NicolasZucchet/minimal-LRU, which intends a delay of 5 but passes the argument under another
-    name and so gets 7. The sizes of the three splits follow a public fork of it.
+    follow github.com/NicolasZucchet/minimal-LRU, which intends a delay of 5 but passes the argument under another name
+    and so gets 7. The sizes of the three splits follow a public fork of it.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ class Sequences:
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
     def steps_of(self, rows: Index) -> npt.NDArray[np.bool_]:
-        """Returns which steps are those of some sequences."""
+        """Returns which steps belong to some sequences."""
         of_row = np.zeros(len(self), bool)
         of_row[rows] = True
         return np.repeat(of_row, self.lengths)

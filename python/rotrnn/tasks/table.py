@@ -232,7 +232,7 @@ class Columns:
 
     def numbers(self, name: str, *, missing: bool = False, instead: str = "") -> npt.NDArray[np.float64]:
         """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
-        is not a finite number; that of an empty cell or NaN ends in `instead`."""
+        is not a finite number; the error of an empty cell or NaN ends in `instead`."""
         cells = self.column(name)
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):

@@ -227,8 +227,8 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
 def _lengths(summary: Row) -> str | None:
     """Returns the length of the test sequences, "50", or the range of their lengths, "5 to 100"; None without a curve.
 
-    In a curve of prefixes every length has all sequences, and the scores are those of the largest; in one of lengths
-    each has its own.
+    In a curve of prefixes every length has all sequences, and the scores belong to the largest length; in a curve of
+    lengths each length has its own sequences.
     """
     if not summary.get("curve", {}).get("length"):
         return None
@@ -297,7 +297,7 @@ def _names_by(by: Sequence[str], groups: Sequence[tuple[str, str, str | None]]) 
 
 
 def _names(recipes: Sequence[Recipe]) -> list[str]:
-    """Returns distinct names for the recipes: those of their sweep, or the settings in which they differ."""
+    """Returns distinct names for the recipes: their names in a sweep, or the settings in which they differ."""
     sources = [recipe.source for recipe in recipes]
     same = len({source.recipe for source in sources}) == 1
     names = [

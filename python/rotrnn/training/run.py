@@ -200,8 +200,8 @@ class Run:
         return next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
 
     def changed_data(self, task: Any) -> str | None:
-        """Returns what to say of the data file of a task if its contents are not those of the run's first start; None
-        if they are, or sessions.json does not say, as of runs of older versions."""
+        """Returns a message if the data file of a task has changed since the run's first start; None if it has not, or
+        if sessions.json does not say, as for runs of older versions."""
         known, now = self.trained_on(), data_of(task)
         if now is None or known is None or now == known:
             return None

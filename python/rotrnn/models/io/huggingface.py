@@ -50,7 +50,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MambaFamily:
-    """The settings of both families of Mamba in config.json, in plain blocks. Names and defaults are those of
+    """The settings of both families of Mamba in config.json, in plain blocks, with the names and defaults of
     transformers."""
 
     layer_name: ClassVar[str]
@@ -186,7 +186,7 @@ class Mamba2Config(MambaFamily):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentGemmaConfig:
-    """The settings of a RecurrentGemma in config.json. Names and defaults are those of transformers; its
+    """The settings of a RecurrentGemma in config.json, with the names and defaults of transformers; its
     `intermediate_size` is twice the width of the feed-forward net."""
 
     vocab_size: int = 256000
@@ -343,7 +343,7 @@ def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaSsmConfig:
-    """The settings of the package mamba_ssm in config.json. Names and defaults are those of its MambaConfig."""
+    """The settings of the package mamba_ssm in config.json. Names and defaults are as in its MambaConfig."""
 
     d_model: int
     n_layer: int

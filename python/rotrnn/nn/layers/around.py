@@ -11,8 +11,8 @@ from rotrnn.nn.program import Programmed, ProgramSaved
 
 
 class Around(Programmed):
-    """A program whose recurrence is `layer`. It adds its own parameters, whose names begin with `prefix`, and its own
-    state to those of `layer`."""
+    """A program whose recurrence is `layer`. It adds its own parameters, whose names begin with `prefix`, to the
+    parameters of `layer`, and its own state to the state of `layer`."""
 
     layer: Recurrent
     prefix: ClassVar[str]

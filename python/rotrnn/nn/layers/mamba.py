@@ -17,10 +17,10 @@ from rotrnn.nn.program import Builder, Program, Programmed
 class Mamba(Programmed):
     """``y = W_out (scan(u, Delta, A, B, C) * SiLU(z))``, where Delta, B and C depend on the input u of the scan.
 
-    ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``,
-    ``A = -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels,
-    whose step sizes are computed from R = `dt_rank` numbers. Settings without another source are those of the released
-    code (state-spaces/mamba, modules/mamba_simple.py).
+    ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``, ``A =
+    -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels, whose
+    step sizes are computed from R = `dt_rank` numbers. Settings without another source come from the released code
+    (state-spaces/mamba, modules/mamba_simple.py).
 
     Parameters
     ----------

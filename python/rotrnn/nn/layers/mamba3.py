@@ -49,7 +49,7 @@ class Mamba3(Heads):
 
     So the state rotates: as if it were complex, with angles that depend on the input. There are I = `expand` *
     `d_model` channels in heads of P = `d_head` each, G = `groups` groups of heads that share B and C before the bias,
-    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn. Settings are those of the released code
+    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn. Settings come from the released code
     (state-spaces/mamba, modules/mamba3.py), where `fraction` is rope_fraction, and `rank` mimo_rank.
 
     By default a channel has one input and one output (SISO). With R = `rank` above 1 it has several (MIMO): B^r and C^r
