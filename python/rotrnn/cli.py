@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _flush(lost: bool) -> None:
     """Writes out what was printed. If that fails, it is an error, or if `lost` it is dropped, also when Python ends.
-    What was said on standard error is dropped in any case: Python's exit code would be 120 instead of the command's."""
+    Messages on standard error are dropped in any case: Python's exit code would be 120 instead of the command's."""
     for stream, drop in ((sys.stderr, True), (sys.stdout, lost)):
         try:
             if stream is not None:
@@ -319,7 +319,7 @@ def _spaced(name: str) -> str:
 
 
 def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
-    """Returns a model and its folder: of a run, of a file, or of what `rotrnn.from_pretrained` finds."""
+    """Returns a model and its folder: of a run, of a file, or of a folder that `rotrnn.from_pretrained` finds."""
     there = Path(args.model)
     if there.is_file():
         return load(there), there.parent

@@ -230,9 +230,9 @@ class Forecaster(Estimator):
         return {key: found[key] for key in self._order if key in found} if self._several else found[None]
 
     def _settle(self, train: Index, divisor: Numbers, shared: bool) -> None:
-        """Chooses the share of the corrections by what the model, trained on the first `train` steps of each series,
-        says of later ones, in units of `divisor` (horizon V,), keeps the errors, and fits the effects of covariates and
-        the linear forecast to all steps."""
+        """Chooses the share of the corrections by the model's corrections of later steps, after training on the first
+        `train` steps of each series, in units of `divisor` (horizon V,), keeps the errors, and fits the effects of
+        covariates and the linear forecast to all steps."""
         form, line, H = self.form_, self.form_.line, self._fitted.horizon
         pasts, V = list(self._pasts.values()), len(divisor) // self._fitted.horizon
         self.share_, errors = 1.0, [np.full((len(one.y), H, V), np.nan) for one in pasts]
@@ -448,7 +448,7 @@ class Forecaster(Estimator):
         quantiles: bool = False,
         interval: float | None = None,
     ) -> Any:
-        """Returns the forecast (steps,), or (steps, V), of what follows the series: an array, or of a frame such a
+        """Returns the forecast (steps,), or (steps, V), of the steps after the series: an array, or of a frame such a
         frame with the index, or the column of dates, that follows, if it has equal steps (`rotrnn.tasks.frames`).
         Quantiles and intervals are arrays. Of several series it is a dict of forecasts.
 
@@ -504,7 +504,7 @@ class Forecaster(Estimator):
         return self._returned(found)
 
     def _forecast(self, one: Past, steps: int) -> Numbers:
-        """Returns the forecasts (steps, V, Q) of what follows a series, whose covariates go on."""
+        """Returns the forecasts (steps, V, Q) of the steps after a series, whose covariates go on."""
         y, read = one.y, 0
         found: list[Numbers] = []
         stream = self.model_.stream(self._params)
@@ -518,8 +518,8 @@ class Forecaster(Estimator):
         return np.concatenate(found)[:steps]
 
     def _with_interval(self, key: Any, past: Past, one: Past, forecasts: Numbers, interval: float) -> Numbers:
-        """Returns the ends of intervals about the forecasts of what follows a series, which may go on after the one
-        that was fitted."""
+        """Returns the ends of intervals about the forecasts of the steps after a series, which may go on after the
+        fitted series."""
         n, m = len(past.y), len(one.y)
         goes_on = m > n and np.array_equal(one.y[:n], past.y)
         goes_on = goes_on and (past.x is None or one.x is None or np.array_equal(one.x[:n], past.x))

@@ -34,11 +34,11 @@ TOOK = (
     "took: training times of all runs of the small size, summed, from the records in benchmarks/results/training. They "
     "ran on servers with two cores (AMD EPYC or Intel Xeon), partly beside other work or two runs at a time."
 )
-"""What the column of `listing` means."""
+"""The meaning of a column of `listing`."""
 EXAMPLES = 64
 """Examples of each split for an estimate."""
 CAPS = GRIDS["caps"].file
-"""What an evaluation with the grid of `Figure.evaluate` is written to, in the folder of its run."""
+"""The file of an evaluation with the grid of `PaperFigure.evaluate`, in the folder of its run."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Columns of a table as features: gaps, categories and times become numbers, by what the training rows have."""
+"""Columns of a table as features: gaps, categories and times become numbers, by the training rows."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _check_kinds(call: str, name: str, dates: Any, others: Any) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """What is left of a frame that was saved: the names of its columns."""
+    """A frame that was saved: only the names of its columns are left."""
 
     columns: list[Any]
 

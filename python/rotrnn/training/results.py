@@ -59,8 +59,9 @@ class Outcome:
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """What a finished run took: "steps_per_second" without evaluations, "seconds" with them, "peak_memory" (bytes);
-        and of layers that iterate "residual", the largest of a batch, its mean over the last hundredth of training."""
+        """The cost of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory"
+        (bytes); and of layers that iterate "residual", the largest of a batch, its mean over the last hundredth of
+        training."""
         records = self.run.records()
         seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
         costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}

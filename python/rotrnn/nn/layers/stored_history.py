@@ -37,7 +37,7 @@ class StoredHistory(Around):
     - "ages": learned, for each of `heads` groups of planes, ``p_tk = history_w[min(k, A - 1)]``, where A is `length`,
       or `window` if that is less: states of A steps and more share the weight of A - 1 steps;
     - "content": ``softmax_k(Re(<q_t, e^{i Delta_k} h_{t-k}>) / sqrt(2n))`` for each of `heads` groups of n planes, with
-      queries ``q_t = W_q u_t`` (`rotrnn.ops.history_attention`). A query finds a state by what it is and by its age.
+      queries ``q_t = W_q u_t`` (`rotrnn.ops.history_attention`). A query finds a state by its content and by its age.
 
     The stored vectors are the states h of the layers that have a single vector of them (`Recurrent.hidden`: RNN, LSTM,
     GRU, SLSTM, MinGRU, RGLRU, SelectiveRotRNN, FixedPointRNN, and LRU, RotRNN, S5 and RopeMemory, with windows too), of
