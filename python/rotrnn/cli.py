@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn import __version__, _cpu, cuda
-from rotrnn._support.files import check_folder
+from rotrnn._support.files import check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
@@ -61,7 +61,7 @@ from rotrnn.training.recipe import (
     shipped,
 )
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render, write
+from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render
 from rotrnn.training.run import Run
 from rotrnn.training.slurm import launch
 from rotrnn.training.state import initial_state
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _flush(lost: bool) -> None:
     """Writes out what was printed. If that fails, it is an error, or if `lost` it is dropped, also when Python ends.
-    What was said on standard error is dropped in any case: Python's exit code would be 120 instead of the command's."""
+    Messages on standard error are dropped in any case: Python's exit code would be 120 instead of the command's."""
     for stream, drop in ((sys.stderr, True), (sys.stdout, lost)):
         try:
             if stream is not None:
@@ -198,7 +198,7 @@ def _can_draw() -> bool:
 
 
 def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
-    """Returns the overrides of --set, and those of options that set a key of [training]."""
+    """Returns the overrides of --set, and of options that set a key of [training]."""
     return [*args.set, *(f"training.{key}={value}" for key in keys if (value := getattr(args, key)) is not None)]
 
 
@@ -256,7 +256,7 @@ def _results(args: argparse.Namespace) -> None:
     outcomes, unreadable = read_runs(runs)
     rows = [one.row() for one in collect(outcomes, args.by)]
     if args.out:
-        write(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
+        write_text(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
     print(render(rows, curve=args.curve, unreadable=unreadable), end="")
 
 
@@ -275,7 +275,7 @@ def _eval(args: argparse.Namespace) -> None:
     )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
-        write(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+        write_text(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
     what = f"{args.split}, {args.checkpoint} parameters"
     if args.grid:
         print(what)
@@ -320,7 +320,7 @@ def _spaced(name: str) -> str:
 
 
 def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
-    """Returns a model and its folder: of a run, of a file, or of what `rotrnn.from_pretrained` finds."""
+    """Returns a model and its folder: of a run, of a file, or of a folder that `rotrnn.from_pretrained` finds."""
     there = Path(args.model)
     if there.is_file():
         return load(there), there.parent
@@ -591,10 +591,10 @@ def _lanes(layer: type[Recurrent]) -> list[str]:
 
 SHARED = {
     "bidirectional": "whether it runs in both directions of time",
-    "window": "forgets what is older than so many steps; None for nothing",
+    "window": "forgets inputs older than this number of steps; None: forgets nothing",
     "history": "a table, by which its states are stored and read (docs/layers.md); none if left out",
 }
-"""What settings do that many layers have."""
+"""Texts about settings that many layers have."""
 
 
 def _settings(kind: Any) -> list[str]:
@@ -698,14 +698,14 @@ Trains a recipe in its own folder and evaluates it on the test split. The folder
   tensorboard          the log for TensorBoard, if the package tensorboard is installed
 
 Ctrl-C finishes the step, saves and exits with code 130; a second Ctrl-C aborts. SIGTERM and a closed terminal (but for
-nohup) do as Ctrl-C does, and a pipe that is closed ends no run. After any interruption (kill -9, power
-failure, full disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the
-same bytes as that of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning:
-bits may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of
-threads does not change the bits.
+nohup) do as Ctrl-C does, and a pipe that is closed ends no run. After any interruption (kill -9, power failure, full
+disk), --resume continues from the last checkpoint, or from the start if there is none. The result has the same bytes as
+the result of an uninterrupted run. If the instruction set or the NumPy version has changed, there is a warning: bits
+may differ then. The environment variable OMP_NUM_THREADS sets the number of threads (OpenMP). The number of threads
+does not change the bits.
 
-Under mpirun, with the extra "mpi", several processes share every batch. The result equals that of one process up to
-rounding, and has the same bits for the same number of processes. Process 0 writes the files and prints messages. If
+Under mpirun, with the extra "mpi", several processes share every batch. The result equals the result of one process up
+to rounding, and has the same bits for the same number of processes. Process 0 writes the files and prints messages. If
 another process fails, the last finished step is saved.
 
 `rotrnn info recipes` lists the recipes.""",
@@ -747,7 +747,7 @@ def _sweep_parser(commands: Any) -> None:
         "train a recipe over seeds, settings and variants",
         """\
 Trains the product of the variants, the grid and the seeds in a recipe's section [sweep]. Each run has its own folder
-below DIR, named after the settings that distinguish it. The options replace or extend those of the recipe.
+below DIR, named after the settings that distinguish it. The options replace or extend the recipe's.
 
 After any interruption (Ctrl-C, kill -9, power failure), the same command resumes the unfinished runs and does not touch
 the finished ones. A run that fails or crashes is recorded and counted, and the others continue. At the end the command
@@ -843,7 +843,7 @@ def _eval_parser(commands: Any) -> None:
         "loss and accuracy of a run on a split",
         """\
 Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers. Settings of the task, the
-layer and the model may differ from those of the training, as long as every parameter keeps its shape. With --grid, each
+layer and the model may differ from the training, as long as every parameter keeps its shape. With --grid, each
 combination of values is evaluated.""",
         """\
 rotrnn eval runs/digits-rotrnn
@@ -912,7 +912,7 @@ def _generate_parser(commands: Any) -> None:
 Prints PROMPT and what the model writes after it, token by token. MODEL is the folder of a run, a model's file or
 folder, or the name of a repository on the Hugging Face hub (needs huggingface_hub: pip install 'rotrnn[hub]').
 
-If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), or is that of a run of the task
+If the model's folder has a tokenizer.json (needs tokenizers, of the same extra), or is the folder of a run of the task
 `language`, PROMPT is a text, else token ids. The same seed gives the same tokens. Needs no network if MODEL is a
 folder.""",
         """\

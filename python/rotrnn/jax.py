@@ -350,7 +350,7 @@ class _Adapter:
 
         run = jax.custom_vjp(alone)
         run.defvjp(forward, backward, symbolic_zeros=True)
-        return run  # type: ignore[no-any-return]
+        return run
 
     def _call_forward(self, plan: Plan, given: _Given, keep: bool) -> tuple[_Made, Any]:
         """Returns the outputs and, with `keep`, the bytes of each array that backward needs besides."""
@@ -362,8 +362,7 @@ class _Adapter:
             for into, (one,) in _each(results, (given,), made.y):
                 self.forward(into, one)
 
-        outputs: tuple[_Made, Any] = self._on_buffers(callback, (made, held))(given)
-        return outputs
+        return self._on_buffers(callback, (made, held))(given)
 
     def _call_backward(self, given: _Given, y: Any, held: Any, dy: Any, dstate: list[Any]) -> Gradients:
         """Returns the gradients of the given arrays."""
@@ -380,8 +379,7 @@ class _Adapter:
                 self.backward(into, *one)
 
         call = self._on_buffers(callback, forms)
-        grads: Gradients = tree_map(_conjugate, call(given, y, held, dy, tree_map(_conjugate, dstate)))
-        return grads
+        return tree_map(_conjugate, call(given, y, held, dy, tree_map(_conjugate, dstate)))
 
     def _on_buffers(self, callback: Callable[..., None], forms: Any) -> Callable[..., Any]:
         """Returns a function of trees of arrays for which XLA calls `callback`, with NumPy views of its memory."""
@@ -405,7 +403,7 @@ class _Adapter:
 
         once = jax.custom_jvp(call)
         once.defjvp(refuse)
-        return once  # type: ignore[no-any-return]
+        return once
 
 
 # ---- arrays ----
@@ -443,8 +441,7 @@ def _each(results: Any, given: tuple[Any, ...], first: Any) -> Iterator[tuple[An
 
         def pick(array: Array, index: tuple[int, ...] = index) -> Array:
             places = (min(i, size - 1) for i, size in zip(index, array.shape, strict=False))
-            view: Array = array[(*places, ...)]
-            return view
+            return array[(*places, ...)]
 
         yield tree_map(pick, results), tree_map(pick, given)
 
@@ -457,7 +454,7 @@ def _is_form(value: Any) -> bool:
 
 
 def _with_none(tree: Any) -> list[Any]:
-    return tree_leaves(tree, is_leaf=lambda one: one is None)  # type: ignore[no-any-return]
+    return tree_leaves(tree, is_leaf=lambda one: one is None)
 
 
 def _shape_for_jax(array: Any) -> Any:

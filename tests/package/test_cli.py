@@ -232,7 +232,7 @@ def test_info(capsys):
         ("language", 'head = "language": chosen by'),
         ("layers", "\n" + " " * (max(map(len, LAYERS)) + 2) + "state of a sequence: 2 d_state real numbers\n"),
         ("attention", "\nstate of a sequence: 2 d_model t real numbers after t steps\n"),
-        ("lru", "\n  window = None   # forgets what is older "),
+        ("lru", "\n  window = None   # forgets inputs older "),
         (
             "lru",
             "\n  gamma = True\n  history = {length, read = 'content', form = 'warped', window = None, heads = 1}   # ",

@@ -57,6 +57,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise Unsynced(error.errno, f"written, but perhaps not on disk ({error.strerror})", str(path)) from error
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file in UTF-8, by `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
 class Unsynced(OSError):
     """A file has its new content, which a loss of power may undo."""
 
@@ -135,8 +141,7 @@ def open_npy(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
             readers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
             _, _, dtype = readers[form.read_magic(file)](file)
         if dtype.itemsize and not dtype.hasobject:  # NumPy divides by the size of an item
-            array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-            return array
+            return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # a damaged header may raise anything
@@ -214,8 +219,8 @@ def check_folder(name: str, folder: str | os.PathLike[str]) -> None:
 
 
 def check_file(call: str, path: str | os.PathLike[str]) -> None:
-    """Raises TypeError or ValueError unless `path`, an argument of `call`, can be that of a file, which may not exist
-    yet."""
+    """Raises TypeError or ValueError unless `path`, an argument of `call`, can be the path of a file, which may not
+    exist yet."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{call}: path is {an(type(path).__name__)}, expected the path of a file")
     text = os.fspath(path)

@@ -210,8 +210,7 @@ class Recorded:
             array.set(np.ascontiguousarray(value, array.dtype), stream=self.stream)
             step = int(value[0]) if array is self.counter else step
         self.launch(step)
-        found: npt.NDArray[Any] = self.result.get(stream=self.stream)
-        return found
+        return self.result.get(stream=self.stream)
 
     def launch(self, step: int = 0) -> None:
         """Does the work again, in order on its stream, with the arrays' current contents; does not wait for it if it
@@ -234,8 +233,7 @@ class Recorded:
     def _again(self, piece: Piece) -> npt.NDArray[Any]:
         """Repeats the body of a loop. Waits for the GPU, and returns the value that the host looks at."""
         piece.graph.launch(stream=self.stream)
-        seen: npt.NDArray[Any] = piece.seen.get(stream=self.stream)
-        return seen
+        return piece.seen.get(stream=self.stream)
 
 
 def _blas() -> str:

@@ -142,8 +142,7 @@ def einsum(spec: str, x: Array, y: Array) -> Array:
     recorded in a CUDA graph.
     """
     if device_of(x) is HOST:
-        result: Array = np.einsum(spec, x, y)
-        return result
+        return np.einsum(spec, x, y)
     inputs, out = spec.split("->")
     letters = out + "".join(sorted(set(inputs) - set(out) - {","}))
 
@@ -155,7 +154,7 @@ def einsum(spec: str, x: Array, y: Array) -> Array:
 
     left, right = inputs.split(",")
     product: Array = spread(x, left) * spread(y, right)
-    return product.sum(tuple(range(len(out), len(letters))))  # type: ignore[no-any-return]
+    return product.sum(tuple(range(len(out), len(letters))))
 
 
 def is_writeable(x: Array) -> bool:

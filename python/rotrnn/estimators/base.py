@@ -1,4 +1,4 @@
-"""The base of estimators: settings, training by a recipe, and checks of what they are given."""
+"""The base of estimators: settings, training by a recipe, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ MOST_STEPS = 2**31
 
 @dataclass
 class Trained:
-    """What training goes on from: the parameters for scaled numbers, the optimiser's moments, and how many updates
-    there were, and passes of `partial_fit`."""
+    """The state from which training goes on: the parameters for scaled numbers, the optimiser's moments, and the
+    numbers of updates and of passes of `partial_fit`."""
 
     recipe: Recipe
     inputs: Scale
@@ -67,7 +67,7 @@ class Trained:
 
 
 class Estimator:
-    """What the estimators share: settings, and training by a recipe. They train in float32 and predict in float64.
+    """The base of the estimators: settings, and training by a recipe. They train in float32 and predict in float64.
 
     Parameters
     ----------
@@ -86,10 +86,10 @@ class Estimator:
     learning_rate, weight_decay : float
         Of AdamW, with a cosine schedule.
     validation_fraction : float
-        Share of the data that is held out: parameters that do best on it are kept. 0: the last ones are kept. Of
-        classes, each has its share in it.
+        Share of the data that is held out: the parameters that do best on it are kept. 0: the last parameters are kept.
+        Each class has its share in it.
     patience : int, optional
-        Training stops when so many evaluations in a row, one an epoch, brought nothing better. None: it does not.
+        Training stops after this number of evaluations in a row, one an epoch, without improvement. None: never.
     random_state : int
         Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
     folder : path, optional
@@ -140,9 +140,10 @@ class Estimator:
 
     @classmethod
     def _names(cls) -> list[str]:
-        """Returns the names of all parameters: those of the class, then those that all estimators have."""
-        names = {name: None for kind in cls.__mro__[:-1] if "__init__" in vars(kind) for name in _arguments(kind)}
-        return list(names)
+        """Returns the names of all parameters: first the class's own, then the parameters of all estimators."""
+        inits = (vars(kind)["__init__"] for kind in cls.__mro__[:-1] if "__init__" in vars(kind))
+        arguments = (one for init in inits for one in inspect.signature(init).parameters.values())
+        return list(dict.fromkeys(one.name for one in arguments if one.name != "self" and one.kind != one.VAR_KEYWORD))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Returns all settings by name. `deep` has no effect: no setting is an estimator."""
@@ -171,7 +172,7 @@ class Estimator:
         return hasattr(self, "params_")
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn, which calls this, wants to know."""
+        """Returns the tags for scikit-learn, which calls this."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         inputs = InputTags(two_d_array=True, three_d_array=True)
@@ -190,7 +191,7 @@ class Estimator:
     # ---- settings ----
 
     def _check(self, args: Boundary) -> None:
-        """Checks all settings, by the names that the caller gave them, before anything is made of them."""
+        """Checks all settings, by the caller's names, before they are used."""
         args.integer("width", self.width, 1, MOST_WIDTH)
         args.integer("depth", self.depth, 1, MOST_LAYERS)
         args.integer("epochs", self.epochs, 1)
@@ -262,7 +263,7 @@ class Estimator:
     @contextmanager
     def _place(self) -> Iterator[Path]:
         """Gives the file of the data, in the folder of the run. A folder that was not asked for is removed at the end
-        of the block, and errors do not speak of it."""
+        of the block, and errors do not name it."""
         call = f"{type(self).__name__}.fit"
         made = tempfile.TemporaryDirectory(prefix="rotrnn-") if self.folder is None else nullcontext(self.folder)
         with made as folder:
@@ -287,7 +288,7 @@ class Estimator:
     def _train(
         self, recipe: Recipe, folder: str | os.PathLike[str], loaded: Task, inputs: Scale, outputs: Scale
     ) -> None:
-        """Trains, and sets what is fitted. Scales become part of the encoder and of the head; `_params` are those of
+        """Trains, and sets what is fitted. Scales become part of the encoder and of the head; `_params` serve
         predictions, in float64: in float32 a mean of many deviations would leave few digits, or none."""
         self.result_ = train(recipe, folder, progress=self.verbose, device=self.device)
         run = Run(Path(folder))
@@ -323,7 +324,7 @@ class Estimator:
         return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
 
     def _check_features(self, values: Numbers, x: X) -> None:
-        """Raises ValueError if sequences (steps, F) have another number of features than those of the fit."""
+        """Raises ValueError if sequences (steps, F) have another number of features than the fit."""
         if values.shape[1] != self.n_features_in_:
             expected = f"is expecting {self.n_features_in_} features as input"
             one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
@@ -337,12 +338,9 @@ class Estimator:
         if dt is not None:
             self.model_.check_dt(Boundary(where))
 
-    def _begin(
-        self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit"
-    ) -> tuple[Numbers, Index, Numbers, Numbers | None, Numbers | None]:
-        """Checks the settings, and returns `sequences`, the targets (`targets_of`), the weights and the `intervals`,
-        without the sequences of weight 0; weights that are all the same are None. What is wrong with x is said before
-        what is with y."""
+    def _begin(self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit") -> Sequences:
+        """Checks the settings, and returns the sequences with targets (`targets_of`), weights and `intervals`, without
+        the sequences of weight 0; weights that are all the same are None. Errors of x come before errors of y."""
         args = Boundary(f"{type(self).__name__}.{call}")
         self._check(args)
         values, lengths = sequences(args.op, x)
@@ -363,27 +361,15 @@ class Estimator:
             of_steps = np.repeat(there, lengths)
             values, times, lengths = values[of_steps], None if times is None else times[of_steps], lengths[there]
             labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
-        return values, lengths, labels, weights, times
+        return Sequences(values, lengths, labels, weights=weights, dt=times)
 
-    def _fit(
-        self,
-        values: Numbers,
-        lengths: Index,
-        labels: Numbers,
-        kind: str,
-        scale: bool,
-        weights: Numbers | None,
-        times: Numbers | None,
-        class_weights: Any = None,
-        **model: Any,
-    ) -> None:
-        """Fits sequences and labels that are checked, with positive weights, and intervals of the steps if any."""
-        self.n_features_in_, self._timed = values.shape[1], times is not None
-        held = self._share(len(lengths))
+    def _fit(self, data: Sequences, kind: str, scale: bool, class_weights: Any = None, **model: Any) -> None:
+        """Fits sequences that are checked."""
+        self.n_features_in_, self._timed = data.values.shape[1], data.dt is not None
+        held = self._share(len(data))
         with self._place() as path:
-            starts = np.cumsum(lengths)[:-1]
-            dt = None if times is None else np.split(times, starts)
-            save_arrays(path, np.split(values, starts), labels, weights=weights, dt=dt)
+            dt = None if data.dt is None else np.split(data.dt, data.first[1:])
+            save_arrays(path, np.split(data.values, data.first[1:]), data.labels, weights=data.weights, dt=dt)
             task = Arrays(
                 str(path), kind=kind, val_fraction=held, test_fraction=0.0, seed=self.random_state, scale=scale,
                 stratified=kind == "classification",
@@ -396,29 +382,19 @@ class Estimator:
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
 
     def _partial_fit(
-        self,
-        values: Numbers,
-        lengths: Index,
-        labels: Numbers,
-        kind: str,
-        scale: bool,
-        weights: Numbers | None,
-        times: Numbers | None,
-        outputs: int,
-        class_weights: Any = None,
-        **model: Any,
+        self, data: Sequences, kind: str, scale: bool, outputs: int, class_weights: Any = None, **model: Any
     ) -> None:
-        """Trains for one pass over sequences and labels that are checked, from where the last pass, or `fit`, ended.
-        Without one, settings and scales are those of now. A call that fails changes nothing."""
-        data = Sequences(values, lengths, labels, weights=weights, dt=times)
+        """Trains for one pass over sequences that are checked, from where the last pass, or `fit`, ended. The first
+        pass decides settings and scales. A call that fails changes nothing."""
         every, numbers = np.arange(len(data)), kind == "regression"
         if self.__sklearn_is_fitted__():
             trained, net = copy.deepcopy(self._trained), self.model_
         else:
-            read = data.scale_of(values, every, marks=True) if scale else Scale.none(values.shape[1])
-            wanted = data.scale_of(labels, every) if scale and numbers else Scale.none(outputs)
+            F = data.values.shape[1]
+            read = data.scale_of(data.values, every, marks=True) if scale else Scale.none(F)
+            wanted = data.scale_of(data.labels, every) if scale and numbers else Scale.none(outputs)
             split = SequenceSplit(data, every, read)
-            task = Task("arrays", split, split, split, outputs, None, values.shape[1], head=HEADS[kind][False])
+            task = Task("arrays", split, split, split, outputs, None, F, head=HEADS[kind][False])
             recipe = self._recipe(Arrays(kind=kind), task, class_weights, **model)
             net = recipe.build(task)
             state = initial_state(net, recipe)
@@ -450,9 +426,9 @@ class Estimator:
         trained.passes += 1
         trained.params, trained.moments = moved(params, HOST), moved(moments, HOST)
         if not self.__sklearn_is_fitted__():
-            self.model_, self.n_features_in_, self._timed = net, values.shape[1], False
+            self.model_, self.n_features_in_, self._timed = net, data.values.shape[1], False
             self._keep_settings()
-        self._timed |= times is not None
+        self._timed |= data.dt is not None
         self._set(trained)
 
 
@@ -475,13 +451,9 @@ def check_regression(args: Boundary, objective: str, quantiles: tuple[float, ...
         raise ValueError(f"{args.op}: quantiles is {quantiles!r}, expected {expected}") from None
 
 
-def _arguments(kind: type) -> list[str]:
-    named = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-    return [one.name for one in named if one.name != "self" and one.kind is not one.VAR_KEYWORD]
-
-
 def scaled(model: SequenceModel, params: Params, inputs: Scale, outputs: Scale) -> Params:
-    """Returns the parameters of a model that does with numbers as they are what it did with scaled ones.
+    """Returns the parameters by which a model takes and returns unscaled numbers, from its parameters for scaled
+    numbers.
 
     Of an encoder W x + b and a head V z + c these are ``W / s``, ``b - W (m / s)``, ``t V`` and ``t c + r``, with
     means m and r and deviations s and t of inputs and outputs. A target that was constant is so again: its t is 0.

@@ -12,16 +12,7 @@ import numpy as np
 from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkpoint
 from rotrnn._support.files import check_file
 from rotrnn._support.text import an
-from rotrnn.estimators.base import (
-    Estimator,
-    Numbers,
-    check_regression,
-    middle,
-    number,
-    rearranged,
-    scaled,
-    targets_of,
-)
+from rotrnn.estimators.base import Estimator, Numbers, check_regression, middle, number, rearranged, scaled, targets_of
 from rotrnn.models.files import described, made
 from rotrnn.models.regressor import StepRegressor
 from rotrnn.nn.layer import Recurrent, astype, flatten, unflatten
@@ -35,7 +26,8 @@ from rotrnn.tasks.task import Index
 from rotrnn.training.recipe import check_causal
 
 OUTSIDE = 8
-"""Number of the errors that are to lie outside an interval: more are of another time, with fewer it is by chance."""
+"""Number of errors that should lie outside an interval: more would reach far back in time, fewer would leave it to
+chance."""
 FORMAT = 1
 """Version of the files of `Forecaster.save`."""
 
@@ -96,7 +88,7 @@ class Forecaster(Estimator):
     `fit` takes a series y, (n,) or (n, V), or a dict of series, and covariates that are known in advance. The model
     reads a series step by step and predicts, at every step, the next `horizon` steps at once (directly), as corrections
     of a linear forecast (`rotrnn.tasks.lags.Lags`), or of one that repeats the last `period` steps
-    (`rotrnn.tasks.series.Form`). `predict` reads the series in a stream and takes what the model says at its end; for
+    (`rotrnn.tasks.series.Form`). `predict` reads the series in a stream and takes the model's output at its end; for
     more steps than `horizon`, the stream reads the forecasts in turn (recursively).
 
     With covariates x (n, C), their effects b, a regression of changes over a `period` (`rotrnn.tasks.lags.effects`),
@@ -106,16 +98,16 @@ class Forecaster(Estimator):
 
     Of several series, each is shifted and scaled to mean 0 and deviation 1 over its training part, and one linear
     forecast, one model and one b serve all. The order of the series has no effect. A single series in a dict is not
-    scaled: its forecasts are those of the series alone, to the bit.
+    scaled: its forecasts equal the forecasts of the series alone, to the bit.
 
     Parameters
     ----------
     horizon : int
         Number of steps that are predicted at once, and trained for.
     period : int
-        What is corrected: 1 the forecast of the last number, 12 of monthly numbers that of the last year; 0: none, for
-        a series that stays around its mean. With `linear`, the changes that the model reads are over a period, and the
-        linear forecast may read three of a period of more than 12.
+        The model corrects a forecast that repeats the last `period` steps: 1 repeats the last number, 12 the last year
+        of monthly numbers; 0: it corrects nothing, for a series that stays around its mean. With `linear`, the changes
+        that the model reads are over a period, and the linear forecast may read three of a period of more than 12.
     levels : bool
         Read the numbers beside their changes over a period. Without them a trend may go on beyond what was seen.
     linear : bool
@@ -136,7 +128,7 @@ class Forecaster(Estimator):
     Attributes
     ----------
     model_, params_
-        A `rotrnn.StepRegressor` and its parameters, which read and predict what `form_` says, as it is.
+        A `rotrnn.StepRegressor` and its parameters, for unscaled numbers; `form_` says what they read and predict.
     series_ : (n, V), or a dict of them
         The series.
     share_ : float
@@ -238,9 +230,9 @@ class Forecaster(Estimator):
         return {key: found[key] for key in self._order if key in found} if self._several else found[None]
 
     def _settle(self, train: Index, divisor: Numbers, shared: bool) -> None:
-        """Chooses the share of the corrections by what the model, trained on the first `train` steps of each series,
-        says of later ones, in units of `divisor` (horizon V,), keeps the errors, and fits the effects of covariates and
-        the linear forecast to all steps."""
+        """Chooses the share of the corrections by the model's corrections of later steps, after training on the first
+        `train` steps of each series, in units of `divisor` (horizon V,), keeps the errors, and fits the effects of
+        covariates and the linear forecast to all steps."""
         form, line, H = self.form_, self.form_.line, self._fitted.horizon
         pasts, V = list(self._pasts.values()), len(divisor) // self._fitted.horizon
         self.share_, errors = 1.0, [np.full((len(one.y), H, V), np.nan) for one in pasts]
@@ -278,7 +270,7 @@ class Forecaster(Estimator):
         """Chooses and fits the effects of covariates and the linear forecast again, by all steps: what the first ones
         told may not hold of the later ones. Where forecasts of some parts by the others are worse than naive ones, the
         weights of the line say nothing: the line that there was stays if it is better than naive, else, without
-        corrections, the naive forecast takes its place. Returns the errors, those of all series one after the other."""
+        corrections, the naive forecast takes its place. Returns the errors of all series one after the other."""
         pasts, form = list(self._pasts.values()), self.form_
         lengths = np.array([len(one.y) for one in pasts])
         if form.effects is not None:
@@ -456,7 +448,7 @@ class Forecaster(Estimator):
         quantiles: bool = False,
         interval: float | None = None,
     ) -> Any:
-        """Returns the forecast (steps,), or (steps, V), of what follows the series: an array, or of a frame such a
+        """Returns the forecast (steps,), or (steps, V), of the steps after the series: an array, or of a frame such a
         frame with the index, or the column of dates, that follows, if it has equal steps (`rotrnn.tasks.frames`).
         Quantiles and intervals are arrays. Of several series it is a dict of forecasts.
 
@@ -465,21 +457,21 @@ class Forecaster(Estimator):
         steps : int, optional
             Number of steps; `horizon` if not given. More than that are forecast from forecasts.
         covariates : (steps,) or (steps, C), optional
-            Those of the steps that are forecast, if `fit` had covariates; with `after`, (m + steps, C), before them
-            those of its m steps. The forecast of a step depends on the covariates up to that step alone. Frames and
-            several series as of `fit`.
+            Covariates of the steps that are forecast, if `fit` had covariates; with `after`, (m + steps, C): first the
+            covariates of its m steps. The forecast of a step depends on the covariates up to that step alone. Frames
+            and several series as of `fit`.
         after : series, optional
-            Another series of the same variables to go on from, such as the fitted one with newer numbers at its end. Of
-            several series a dict of some, of which alone the forecasts are then returned.
+            Another series of the same variables to go on from, such as the fitted series with newer numbers at its end.
+            For several series a dict of some; only these are forecast.
         quantiles : bool
-            Return all quantiles, (..., Q), in order; ValueError with another objective. Those beyond `horizon` are
-            after forecasts of the middle one: their spread is then too small.
+            Return all quantiles, (..., Q), in order; ValueError with another objective. Beyond `horizon` they follow
+            forecasts of the middle quantile: their spread is then too small.
         interval : float, optional
-            Return the ends (..., 2) of intervals that are to hold so large a share of what follows, for at most
-            `horizon` steps: the forecast less and plus a quantile of its errors at recent origins, of which as many are
-            taken as leave eight outside, 40 for 0.8 (split conformal prediction: Vovk et al. 2005, section 4.1). These
-            are the series' own `errors_` and, where `after` begins with the fitted series, the errors since. The share
-            holds on the average of steps that are like those before.
+            Return the ends (..., 2) of intervals that should hold this share of later numbers, for at most `horizon`
+            steps: the forecast less and plus a quantile of its errors at recent origins, as many as leave eight
+            outside, 40 for 0.8 (split conformal prediction: Vovk et al. 2005, section 4.1). The errors are the series'
+            own `errors_` and, where `after` begins with the fitted series, the errors since. The share holds on
+            average, for steps like earlier steps.
         """
         self._check_fitted("predict")
         self._check_quantiles("predict", quantiles)
@@ -512,7 +504,7 @@ class Forecaster(Estimator):
         return self._returned(found)
 
     def _forecast(self, one: Past, steps: int) -> Numbers:
-        """Returns the forecasts (steps, V, Q) of what follows a series, whose covariates go on."""
+        """Returns the forecasts (steps, V, Q) of the steps after a series, whose covariates go on."""
         y, read = one.y, 0
         found: list[Numbers] = []
         stream = self.model_.stream(self._params)
@@ -526,8 +518,8 @@ class Forecaster(Estimator):
         return np.concatenate(found)[:steps]
 
     def _with_interval(self, key: Any, past: Past, one: Past, forecasts: Numbers, interval: float) -> Numbers:
-        """Returns the ends of intervals about the forecasts of what follows a series, which may go on after the one
-        that was fitted."""
+        """Returns the ends of intervals about the forecasts of the steps after a series, which may go on after the
+        fitted series."""
         n, m = len(past.y), len(one.y)
         goes_on = m > n and np.array_equal(one.y[:n], past.y)
         goes_on = goes_on and (past.x is None or one.x is None or np.array_equal(one.x[:n], past.x))
@@ -687,7 +679,7 @@ class Forecaster(Estimator):
 
     def _errors(self, past: Past, one: Past) -> Numbers:
         """Returns the errors (m, horizon, V) in a series that begins with the fitted one: its errors, and where they
-        have no number because it ended, those of its forecasts; NaN where the series ends."""
+        have no number because it ended, the errors of its forecasts; NaN where the series ends."""
         n, m, H = len(past.y), len(one.y), self._fitted.horizon
         forecasts = self._at(one, np.arange(m))[..., middle(self._fitted.quantiles)]
         at = np.arange(m)[:, None] + np.arange(1, H + 1)
@@ -722,16 +714,16 @@ class Forecaster(Estimator):
     ) -> tuple[Any, Any]:
         """Returns forecasts of a series y (m,) or (m, V) that follows the fitted one, from every step, and naive ones.
 
-        `covariates` (m,) or (m, C) are those of its steps. Of several series, y is a dict of some, and the results are
+        `covariates` (m,) or (m, C) belong to its steps. Of several series, y is a dict of some, and the results are
         dicts.
 
         Returns
         -------
         forecasts, naive : (m, horizon) or (m, horizon, V)
-            In row i what is forecast of y[i], y[i + 1], ... when all before y[i] is known; with covariates NaN for
-            steps after y, whose covariates are not known. naive is what `period` repeats. With `quantiles`, forecasts
-            have a last axis Q; with `interval`, they are the ends of intervals, as of `predict`, by the errors that are
-            known when y[i] is not.
+            Row i has the forecasts of y[i], y[i + 1], ... from all numbers before y[i]; with covariates NaN for steps
+            after y, whose covariates are not known. naive repeats the last `period` steps. With `quantiles`, forecasts
+            have a last axis Q; with `interval`, they are the ends of intervals, as in `predict`, by the errors known
+            before y[i].
         """
         self._check_fitted("backtest")
         self._check_quantiles("backtest", quantiles)
@@ -768,9 +760,9 @@ class Forecaster(Estimator):
         return self._at(one, origins), self._naive(one.y, origins)
 
     def score(self, y: Any, *, covariates: Any = None) -> float:
-        """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (that of the naive
-        forecast), over all steps and all of the horizon. 0 is as good as naive, 1 is perfect. Of several series it is
-        the mean of their skills."""
+        """Returns the skill on a series that follows the fitted one: 1 - (mean absolute error) / (mean absolute error
+        of the naive forecast), over all steps and the whole horizon. 0 is as good as naive, 1 is perfect. Of several
+        series it is the mean of their skills."""
         self._check_fitted("score")
         skills = []
         for key, one in self._continued("score", y, covariates).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -32,8 +33,8 @@ class SequenceClassifier(Estimator):
     ----------
     class_weight : "balanced" or dict, optional
         Weights of the classes in the loss: class -> weight (1 for others), or n / (C n_c) for the n_c of n training
-        sequences that are of class c, where C classes occur. For several labels, "balanced" or a list with a weight of
-        the ones of each.
+        sequences that are of class c, where C classes occur. For several labels, "balanced" or a list with the weight
+        of each label's ones.
     scale : bool
         Whether features are scaled in training (`rotrnn.tasks.Arrays`). The model takes numbers as they are.
     layer, ...
@@ -74,7 +75,8 @@ class SequenceClassifier(Estimator):
         take it, too.
         """
         call = f"{type(self).__name__}.fit"
-        values, lengths, labels, weights, times = self._begin(x, y, sample_weight, dt, numbers=False)
+        data = self._begin(x, y, sample_weight, dt, numbers=False)
+        labels = data.labels
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         self._several = labels.ndim == 2
@@ -94,7 +96,7 @@ class SequenceClassifier(Estimator):
                 raise ValueError(f"{call}: y has 1 class{left}, expected at least 2 classes")
         kind = "multilabel" if self._several else "classification"
         of_classes = self._weights(call, labels)
-        self._fit(values, lengths, labels.astype(np.int64), kind, self.scale, weights, times, of_classes)
+        self._fit(replace(data, labels=labels.astype(np.int64)), kind, self.scale, of_classes)
         return self
 
     def partial_fit(
@@ -119,16 +121,14 @@ class SequenceClassifier(Estimator):
         Raises
         ------
         ValueError
-            As `fit`; or a class is not among those of the first call, `classes` differs from them, the number of
+            As `fit`; or a class is not among the classes of the first call, `classes` differs from them, the number of
             features or labels differs, or `class_weight` is "balanced" without a `fit`.
         NonFinite
             A gradient or parameter became infinite or not a number. Nothing has changed.
         """
         call, fitted = f"{type(self).__name__}.partial_fit", self.__sklearn_is_fitted__()
-        values, lengths, labels, weights, times = self._begin(
-            x, y, sample_weight, dt, numbers=False, call="partial_fit"
-        )
-        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        data = self._begin(x, y, sample_weight, dt, numbers=False, call="partial_fit")
+        labels = data.labels[:, 0] if data.labels.ndim == 2 and data.labels.shape[1] == 1 else data.labels
         several = labels.ndim == 2
         if not fitted and classes is None and not several:
             raise ValueError(f"{call}: classes must be passed on the first call to partial_fit")
@@ -153,9 +153,7 @@ class SequenceClassifier(Estimator):
         codes = labels if several else np.searchsorted(known, labels)
         try:
             of_classes = None if fitted else self._weights(call, labels)
-            self._partial_fit(
-                values, lengths, codes.astype(np.int64), kind, self.scale, weights, times, outputs, of_classes
-            )
+            self._partial_fit(replace(data, labels=codes.astype(np.int64)), kind, self.scale, outputs, of_classes)
         except BaseException:
             if not fitted:
                 del self._several, self.classes_
@@ -244,7 +242,7 @@ class SequenceRegressor(Estimator):
     Parameters
     ----------
     objective : "mse", "mae" or "quantile"
-        Loss of the scaled targets: squared or absolute error, or that of `quantiles` (`rotrnn.Regressor`).
+        Loss of the scaled targets: squared or absolute error, or the loss of `quantiles` (`rotrnn.Regressor`).
     quantiles : tuple of float, optional
         Increasing numbers between 0 and 1.
     scale : bool
@@ -290,34 +288,29 @@ class SequenceRegressor(Estimator):
         is held out: weight 2 counts as two sequences, and a sequence of weight 0 is left out. Only ratios matter. `dt`
         as of `SequenceClassifier.fit`.
         """
-        values, lengths, targets, weights, times = self._begin(x, y, sample_weight, dt, numbers=True)
-        self._flat = targets.ndim == 1
-        objective = {"objective": self.objective, "quantiles": self.quantiles}
-        self._fit(values, lengths, targets, "regression", self.scale, weights, times, **objective)
+        data = self._begin(x, y, sample_weight, dt, numbers=True)
+        self._flat = data.labels.ndim == 1
+        self._fit(data, "regression", self.scale, objective=self.objective, quantiles=self.quantiles)
         return self
 
     def partial_fit(
         self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None
     ) -> Self:
-        """Trains for one pass over sequences and their targets, as `SequenceClassifier.partial_fit` does. The scales,
-        of targets too, are those of the first call or of `fit`. ValueError as `fit`, or if the number of features or
-        targets differs."""
-        values, lengths, targets, weights, times = self._begin(
-            x, y, sample_weight, dt, numbers=True, call="partial_fit"
-        )
-        flat = targets.ndim == 1
-        columns = targets.reshape(len(targets), -1)
+        """Trains for one pass over sequences and their targets, as `SequenceClassifier.partial_fit` does. Scales, of
+        targets too, are fixed by the first call or `fit`. ValueError as `fit`, or if the number of features or targets
+        differs."""
+        data = self._begin(x, y, sample_weight, dt, numbers=True, call="partial_fit")
+        flat = data.labels.ndim == 1
+        columns = data.labels.reshape(len(data), -1)
         if not self.__sklearn_is_fitted__():
             self._flat = flat
         elif (flat, columns.shape[1]) != (self._flat, len(self._trained.outputs.mean)):
             expected = "(n,)" if self._flat else f"(n, {len(self._trained.outputs.mean)})"
             raise ValueError(
-                f"{type(self).__name__}.partial_fit: y has shape {targets.shape}, expected {expected} as at first"
+                f"{type(self).__name__}.partial_fit: y has shape {data.labels.shape}, expected {expected} as at first"
             )
         objective: Any = {"objective": self.objective, "quantiles": self.quantiles}
-        self._partial_fit(
-            values, lengths, columns, "regression", self.scale, weights, times, columns.shape[1], **objective
-        )
+        self._partial_fit(replace(data, labels=columns), "regression", self.scale, columns.shape[1], **objective)
         return self
 
     def _check(self, args: Boundary) -> None:

@@ -104,5 +104,4 @@ def positions(T: int, D: int) -> Array:
     """Returns (T, D): the sines, then the cosines, of ``t 10000^(-i / (n - 1))`` for the n waves i."""
     n = -(-D // 2)
     angles = np.arange(T)[:, None] * LONGEST_WAVE ** (-np.arange(n) / max(n - 1, 1))
-    found: Array = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, :D]
-    return found
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, :D]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, NotRequired, TypedDict, Unpack, overload
 
@@ -333,7 +332,7 @@ def build_model(
 
     def of(n_layers: int) -> SequenceModel:
         stack = ResidualStack(tuple(settings.make_block(_at(one, i), i) for i in range(n_layers)))
-        return HEADS[head](settings, encoder, stack, n_classes)
+        return _model(head, settings, encoder, stack, n_classes)
 
     n, every = settings.n_layers, settings.attention_every
     smallest, attending = of(1), n // every if every else 0
@@ -366,72 +365,39 @@ def bfloat16(value: float) -> float:
     return math.ldexp(round(mantissa * 256), exponent - 8)
 
 
-def _tail(settings: ModelSettings) -> dict[str, Any]:
-    return {"norm": settings.make_norm() if settings.final_norm else None}
+def _model(
+    head: str, settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int
+) -> SequenceModel:
+    """Returns the model with this head, for n classes, bits or targets."""
+    D, pool, regression = settings.d_model, POOLS[settings.pool](), settings.regression
+    norm = settings.make_norm() if settings.final_norm else None
+    plain, logits = Dense(D, n), (TiedDense if settings.tied else Dense)(D, n)
+    numbers = Dense(D, n * (len(regression["quantiles"]) or 1))
+    match head:
+        case "classifier":
+            return SequenceClassifier(encoder, stack, pool, plain, norm=norm)
+        case "multilabel":
+            return MultiLabelClassifier(encoder, stack, pool, plain, norm=norm)
+        case "retrieval":
+            return Retrieval(encoder, stack, pool, Dense(4 * D, D), plain, norm=norm)
+        case "regressor":
+            return Regressor(encoder, stack, pool, numbers, **regression, norm=norm)
+        case "step_regressor":
+            return StepRegressor(encoder, stack, numbers, **regression, norm=norm)
+        case "tagger":
+            return Tagger(encoder, stack, logits, logit_cap=settings.logit_cap, norm=norm)
+        case "language":
+            return LanguageModel(encoder, stack, logits, logit_cap=settings.logit_cap, norm=norm)
+        case "bits":
+            return BitTagger(encoder, stack, plain, norm=norm)
+        case _:
+            norms = [settings.make_norm() for _ in range(3)]
+            return AutoEncoder(encoder, stack, plain, norms[0], Dense(D, D), norms[1], Dense(D, D), norms[2], norm=norm)
 
 
-def _read_out(settings: ModelSettings, n: int) -> Dense:
-    return (TiedDense if settings.tied else Dense)(settings.d_model, n)
-
-
-def _classifier(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return SequenceClassifier(encoder, stack, POOLS[settings.pool](), Dense(settings.d_model, n), **_tail(settings))
-
-
-def _tagger(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return Tagger(encoder, stack, _read_out(settings, n), logit_cap=settings.logit_cap, **_tail(settings))
-
-
-def _bits(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return BitTagger(encoder, stack, Dense(settings.d_model, n), **_tail(settings))
-
-
-def _language(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return LanguageModel(encoder, stack, _read_out(settings, n), logit_cap=settings.logit_cap, **_tail(settings))
-
-
-def _multilabel(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    return MultiLabelClassifier(
-        encoder, stack, POOLS[settings.pool](), Dense(settings.d_model, n), **_tail(settings)
-    )  # fmt: skip
-
-
-def _regressor(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    own = settings.regression
-    head = Dense(settings.d_model, n * (len(own["quantiles"]) or 1))
-    return Regressor(encoder, stack, POOLS[settings.pool](), head, **own, **_tail(settings))
-
-
-def _step_regressor(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    own = settings.regression
-    head = Dense(settings.d_model, n * (len(own["quantiles"]) or 1))
-    return StepRegressor(encoder, stack, head, **own, **_tail(settings))
-
-
-def _autoencoder(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    D, norm = settings.d_model, settings.make_norm()
-    return AutoEncoder(encoder, stack, Dense(D, n), norm, Dense(D, D), norm, Dense(D, D), norm, **_tail(settings))
-
-
-def _retrieval(settings: ModelSettings, encoder: Dense | Embedding, stack: ResidualStack, n: int) -> SequenceModel:
-    D = settings.d_model
-    pool = POOLS[settings.pool]()
-    return Retrieval(encoder, stack, pool, Dense(4 * D, D), Dense(D, n), **_tail(settings))
-
-
-HEADS: dict[str, Callable[[ModelSettings, Dense | Embedding, ResidualStack, int], SequenceModel]] = {
-    "classifier": _classifier,
-    "tagger": _tagger,
-    "bits": _bits,
-    "language": _language,
-    "retrieval": _retrieval,
-    "multilabel": _multilabel,
-    "regressor": _regressor,
-    "step_regressor": _step_regressor,
-    "autoencoder": _autoencoder,
-}
-"""Models by the name of their head."""
 REGRESSIONS = ("regressor", "step_regressor")
 """Heads whose labels are numbers."""
+HEADS = ("classifier", "tagger", "bits", "language", "retrieval", "multilabel", *REGRESSIONS, "autoencoder")
+"""Names of the heads of models."""
 TYING = ("tagger", "language")
 """Heads whose classes can be the token ids."""

@@ -305,8 +305,7 @@ def _plain(name: str, leaf: Array, dtype: Any) -> Array:
     if dtype in ("complex64", "complex128") and leaf.shape[-1:] == (2,):
         whole = np.dtype(dtype)
         if leaf.dtype == np.zeros((), whole).real.dtype:
-            joined: Array = np.ascontiguousarray(leaf).view(whole)[..., 0]
-            return joined
+            return np.ascontiguousarray(leaf).view(whole)[..., 0]
     raise ValueError(f"{name} has dtype {leaf.dtype} and shape {leaf.shape}, which does not hold {dtype!r:.20}")
 
 

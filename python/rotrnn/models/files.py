@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
-from rotrnn._support.files import atomic_file, check_file, check_folder
+from rotrnn._support.files import check_file, check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.settings import current
 from rotrnn._support.text import alike, an, nearest
@@ -122,8 +122,7 @@ def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Pa
     path.mkdir(parents=True, exist_ok=True)
     save_model(path / WEIGHTS, model, params)
     names = {"model_type": OWN, "architectures": [type(model).__name__], "model_format": FORMAT}
-    with atomic_file(path / CONFIG) as file:
-        file.write((to_json({**names, "model": described(model)}, indent=2) + "\n").encode())
+    write_text(path / CONFIG, to_json({**names, "model": described(model)}, indent=2) + "\n")
 
 
 def contents(model: SequenceModel, params: Params) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -368,8 +368,7 @@ class SequenceModel(Module, ABC):
         B, T = norms[0].shape
         lengths = np.full(B, T) if ctx.lengths is None else self.flat_lengths(on_host(args.op, "lengths", ctx.lengths))
         reached = (lengths[:, None] > np.arange(T)).sum(0)
-        mean: Array = np.stack(norms).sum(1) / beside(np.maximum(reached, 1), norms[0])
-        return mean
+        return np.stack(norms).sum(1) / beside(np.maximum(reached, 1), norms[0])
 
     def flat_lengths(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the lengths of the sequences that the stack sees."""

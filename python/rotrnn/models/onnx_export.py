@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import atomic_file, check_file
 from rotrnn._support.text import an
 from rotrnn.models.files import HEADS
@@ -37,10 +38,8 @@ def save_onnx(
     check_file(f"{type(model).__name__}.save_onnx", path)
     for name, value in (("lengths", lengths), ("state", state)):
         Boundary("save_onnx").flag(name, value)
-    try:
+    with needed("save_onnx: needs onnx", "'rotrnn[onnx]'"):
         import onnx
-    except ImportError as error:
-        raise ImportError("save_onnx: needs onnx, which is not installed; pip install 'rotrnn[onnx]'") from error
     model.check_params(params)
     steps = isinstance(model, HEADS["Tagger"])
     if not steps and not isinstance(model, HEADS["SequenceClassifier"]):

@@ -87,8 +87,7 @@ class Graph:
         """Returns a state (B, *size) before the first step, for as many sequences as in `like`."""
         if self.stateful:
             self.before.append(self.value(f"state_{len(self.before)}", ["batch", *size], dtype))
-            name: str = self.before[-1].name
-            return name
+            return self.before[-1].name
         shape = self.op("Concat", self.op("Shape", like, start=0, end=1), self.constant(size, np.int64), axis=0)
         kind = self.value("", dtype=dtype).type.tensor_type.elem_type
         return self.op("ConstantOfShape", shape, value=self.helper.make_tensor("", kind, [1], [0]))

@@ -83,8 +83,8 @@ class Regression(SequenceModel):
         raise ValueError(f"{type(self).__name__}.answers: predictions are numbers, expected a model of classes")
 
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
-        """Returns the `Loss` of predictions `logits` for the targets `labels`, by `weights` (B,) of sequences if given:
-        what the terms of each are multiplied by, with no effect on the number that the mean is divided by.
+        """Returns the `Loss` of predictions `logits` for the targets `labels`. `weights` (B,), if given, multiply the
+        terms of each sequence; the number of targets that the mean is divided by does not change.
 
         Targets that are NaN do not count. With a target for each step, steps from `lengths[b]` on in sequence b do not
         count either. Without `lengths` every step counts, also if `forward` was given lengths.

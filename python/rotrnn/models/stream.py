@@ -31,11 +31,11 @@ class Stream:
     """Streaming inference: reads a batch of sequences token by token or in chunks, in constant memory.
 
     (Memory and the time of a token grow in three layers without a window: attention keeps every key and value,
-    wrope_memory and a stored history every state.) `model.stream(params)` creates a stream. Its output equals that of
-    the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers that iterate to a
-    fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see `inference_gap`).
-    Values that do not depend on time are computed once, when the stream is created: after a change of `params`, create
-    a new stream.
+    wrope_memory and a stored history every state.) `model.stream(params)` creates a stream. Its output equals the
+    output of the model's forward in evaluation mode on all inputs pushed so far, up to rounding. For layers that
+    iterate to a fixed point, it is equal up to their `tol`; FPMamba may reach another of its fixed points (see
+    `inference_gap`). Values that do not depend on time are computed once, when the stream is created: after a change of
+    `params`, create a new stream.
 
     Models on NumPy arrays run in the C library (docs/c.md), whose numbers have the dtype of the parameters: inputs are
     converted to it, and subnormal numbers (below 1.2e-38 in float32) are zero there. Its results have the same bits
@@ -103,8 +103,7 @@ class Stream:
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        tokens: npt.NDArray[np.int64] = self._engine.tokens
-        return tokens
+        return self._engine.tokens
 
     def reset(self, which: npt.ArrayLike | None = None) -> None:
         """Resets the stream to its state before the first token.

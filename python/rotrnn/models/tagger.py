@@ -17,14 +17,7 @@ from rotrnn.nn.blocks.dense import Dense, TiedDense
 from rotrnn.nn.layer import TRUSTED, Array, Context, Gather, Params, State, trusted
 from rotrnn.nn.packing import check_segments
 from rotrnn.ops.boundary import INTEGERS, Boundary, rename
-from rotrnn.ops.pointwise import (
-    binary_cross_entropy,
-    check_indices,
-    cross_entropy,
-    loss_weights,
-    tanh,
-    tanh_backward,
-)
+from rotrnn.ops.pointwise import binary_cross_entropy, check_indices, cross_entropy, loss_weights, tanh, tanh_backward
 
 
 @loadable
@@ -343,8 +336,7 @@ def draw(rng: np.random.Generator, logits: Array, how: Choice) -> Array:
     if min_p is not None:
         logits = np.where(logits >= logits.max(1, keepdims=True) + temperature * math.log(min_p), logits, -np.inf)
     noise = rng.gumbel(size=logits.shape)  # drawn at temperature 0 too, so that `rng` advances equally
-    drawn: Array = (logits + temperature * noise).argmax(1)
-    return drawn
+    return (logits + temperature * noise).argmax(1)
 
 
 def _nucleus(logits: Array, temperature: float, top_p: float) -> Array:
@@ -354,5 +346,4 @@ def _nucleus(logits: Array, temperature: float, top_p: float) -> Array:
     weights = np.exp((falling - falling[:, :1]) / temperature, dtype=np.float64)
     before = np.cumsum(weights, 1) - weights
     count = (before < top_p * weights.sum(1, keepdims=True)).sum(1)
-    least: Array = falling[np.arange(len(logits)), count - 1, None]
-    return least
+    return falling[np.arange(len(logits)), count - 1, None]

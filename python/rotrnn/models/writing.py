@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import open_file, read_most
 
 FILE = "tokenizer.json"
@@ -48,12 +49,8 @@ class Tokenizer(Tokens):
     """A tokenizer.json, read by the package tokenizers."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with needed(f"{path}: to read it needs tokenizers", "'rotrnn[hub]'"):
             from tokenizers import Tokenizer as Published
-        except ImportError as error:
-            raise ImportError(
-                f"{path}: to read it needs tokenizers, which is not installed; pip install 'rotrnn[hub]'"
-            ) from error
         with open_file(path) as file:
             text = read_most(file, MOST)
         try:
@@ -62,8 +59,7 @@ class Tokenizer(Tokens):
             raise ValueError(f"{path}: is not a tokenizer, or is damaged ({error})") from None
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.published.encode(text).ids
-        return ids
+        return self.published.encode(text).ids
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         """Yields the text as it grows. A character whose bytes are spread over tokens comes with the last of them."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn.nn.layer import Array, Params, Recurrent, astype
 from rotrnn.nn.layers.diagonal import interleave
 from rotrnn.nn.layers.linear import LinearRecurrence
@@ -109,10 +110,8 @@ def orthogonal_inverse(P: npt.ArrayLike) -> Array:
     """
     args = Boundary("orthogonal_inverse")
     (matrices,) = args.common(stack_of_matrices(args, "P", P))
-    try:
+    with needed(f"{args.op}: needs SciPy", "scipy"):
         from scipy.linalg import schur
-    except ImportError as error:
-        raise ImportError(f"{args.op}: needs SciPy, which is not installed; pip install scipy") from error
     M: Array = np.empty_like(matrices)
     for i, one in enumerate(matrices.astype(np.float64)):
         far = float(np.max(np.abs(one.T @ one - np.eye(len(one))), initial=0))
@@ -202,7 +201,7 @@ def to_lru(layer: Recurrent, params: Params, form: str = "log_phase") -> Convert
 
 
 def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Converted:
-    """The `RotRNN` whose eigenvalues are nearest to those of a linear recurrence or a linear RNN.
+    """The `RotRNN` whose eigenvalues are nearest to the eigenvalues of a linear recurrence or a linear RNN.
 
     All planes of a head share one decay gamma. With a head for each plane, the default, any eigenvalue inside the unit
     circle is met exactly. With fewer heads, planes are sorted by magnitude, consecutive planes share a head, and its

@@ -102,8 +102,7 @@ class BlockDense(Instruction):
     def forward(self, call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
         biases = [None] * len(w) if b is None else b.reshape(w.shape[:2])
         parts = [dense(part, *of) for part, *of in zip(_blocks(x, w.shape[2]), w, biases, strict=True)]
-        y: Array = np.concatenate(parts, -1)
-        return y
+        return np.concatenate(parts, -1)
 
     def backward(self, call: Call, dy: Array, x: Array, w: Array, b: Array | None = None) -> tuple[Any, ...]:
         grads = [dense_backward(*of) for of in zip(_blocks(dy, w.shape[1]), _blocks(x, w.shape[2]), w, strict=True)]
@@ -260,8 +259,7 @@ class LogSigmoid(Instruction):
     reads = ("x",)
 
     def forward(self, call: Call, x: Array) -> Array:
-        y: Array = -softplus(-x)
-        return y
+        return -softplus(-x)
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         return softplus_backward(dy, -x)
@@ -292,12 +290,10 @@ class Softmax(Instruction):
 
     def forward(self, call: Call, x: Array) -> Array:
         e = exp(x - x.max(-1, keepdims=True))
-        y: Array = e / e.sum(-1, keepdims=True)
-        return y
+        return e / e.sum(-1, keepdims=True)
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        dx: Array = call.y * (dy - (dy * call.y).sum(-1, keepdims=True))
-        return dx
+        return call.y * (dy - (dy * call.y).sum(-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -315,8 +311,7 @@ class Polar(Instruction):
         return ((*more, N, 2) if self.pairs else (*more, 2, N),)
 
     def forward(self, call: Call, r: Array, phi: Array) -> Array:
-        y: Array = np.stack((r * np.cos(phi), r * np.sin(phi)), self._axis)
-        return y
+        return np.stack((r * np.cos(phi), r * np.sin(phi)), self._axis)
 
     def backward(self, call: Call, dy: Array, r: Array, phi: Array) -> tuple[Array, Array]:
         cos, sin, (re, im) = np.cos(phi), np.sin(phi), np.moveaxis(dy, self._axis, 0)
@@ -341,8 +336,7 @@ class Affine(Instruction):
         return np.add(y, self.shift, out=y) if self.shift else y
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        dx: Array = self.scale * dy
-        return dx
+        return self.scale * dy
 
 
 @dataclass(frozen=True)
@@ -355,8 +349,7 @@ class Frequencies(Instruction):
 
     def forward(self, call: Call, x: Array) -> Array:
         P = x.shape[-1]
-        y: Array = x * beside((self.base ** (-np.arange(P) / P)).astype(x.dtype), x)
-        return y
+        return x * beside((self.base ** (-np.arange(P) / P)).astype(x.dtype), x)
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         return self.forward(call, dy)
@@ -395,8 +388,7 @@ class LogDecay(Instruction):
     form = "H; H -> H"
 
     def forward(self, call: Call, delta: Array, x: Array) -> Array:
-        y: Array = -delta * np.maximum(self._rate(x), self.least)
-        return y
+        return -delta * np.maximum(self._rate(x), self.least)
 
     def backward(self, call: Call, dy: Array, delta: Array, x: Array) -> tuple[Array, Array]:
         rate = self._rate(x)
@@ -409,8 +401,7 @@ class LogDecay(Instruction):
     def _rate(self, x: Array) -> Array:
         if self.rate == "softplus":
             return softplus(x)
-        rate: Array = np.where(x < 0, 1 / (1 + abs(x)), 1 + x)
-        return rate
+        return np.where(x < 0, 1 / (1 + abs(x)), 1 + x)
 
 
 @dataclass(frozen=True)
@@ -421,8 +412,7 @@ class StepAngles(Instruction):
     form = "A; H -> H A"
 
     def forward(self, call: Call, x: Array, delta: Array) -> Array:
-        y: Array = delta[..., None] * (tanh(x) * x.dtype.type(np.pi))[:, :, None]
-        return y
+        return delta[..., None] * (tanh(x) * x.dtype.type(np.pi))[:, :, None]
 
     def backward(self, call: Call, dy: Array, x: Array, delta: Array) -> tuple[Array, Array]:
         turned, pi = tanh(x), x.dtype.type(np.pi)
@@ -440,8 +430,7 @@ class LogRadius(Instruction):
     reads = ("x",)
 
     def forward(self, call: Call, x: Array) -> Array:
-        y: Array = np.log1p((1 - self.least) * np.expm1(-self.rate * sigmoid(x)))
-        return y
+        return np.log1p((1 - self.least) * np.expm1(-self.rate * sigmoid(x)))
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         s = sigmoid(x)
@@ -460,8 +449,7 @@ class SignedAngles(Instruction):
     parameters = ("b",)
 
     def forward(self, call: Call, x: Array, b: Array) -> Array:
-        y: Array = self._signs(x) * (self.least + (self.most - self.least) * sigmoid(b + tanh(x)))
-        return y
+        return self._signs(x) * (self.least + (self.most - self.least) * sigmoid(b + tanh(x)))
 
     def backward(self, call: Call, dy: Array, x: Array, b: Array) -> tuple[Array, Array]:
         turned = tanh(x)
@@ -514,8 +502,7 @@ class Spread(Instruction):
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
         G, N = call.shapes[0]
-        dx: Array = dy.reshape(*dy.shape[:2], G, self.heads // G, N).sum(3)
-        return dx
+        return dy.reshape(*dy.shape[:2], G, self.heads // G, N).sum(3)
 
     def emit(self, to: Listing, line: Line, x: int) -> Any:
         return to("OfHeads", x, np.zeros(self.shapes(line.shapes[0])[0]), shapes=(line.shapes[0], None))
@@ -569,8 +556,7 @@ class Product(Instruction):
     form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        y: Array = x * z
-        return y
+        return x * z
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
         return dy * z, dy * x
@@ -584,8 +570,7 @@ class Sum(Instruction):
     foldable = True
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        y: Array = x + z
-        return y
+        return x + z
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
         return dy, dy
@@ -599,8 +584,7 @@ class Bonus(Instruction):
     form = "H K; H K; H V -> H V"
 
     def forward(self, call: Call, q: Array, k: Array, v: Array) -> Array:
-        y: Array = (q * k).sum(-1, keepdims=True) * v
-        return y
+        return (q * k).sum(-1, keepdims=True) * v
 
     def backward(self, call: Call, dy: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         size, dsize = (q * k).sum(-1, keepdims=True), (dy * v).sum(-1, keepdims=True)
@@ -706,8 +690,7 @@ class Split(Instruction):
             np.zeros(shape, known.dtype, like=known) if one is None else one
             for one, shape in zip(dy, shapes, strict=True)
         )
-        dx: Array = np.concatenate([*parts], self.axis)
-        return dx
+        return np.concatenate([*parts], self.axis)
 
 
 @cache
@@ -741,8 +724,7 @@ class Reshape(Instruction):
 
 def rates(A_log: Array) -> Array:
     """Returns ``A = -exp(A_log)``."""
-    A: Array = -bounded_exp(contiguous(A_log))
-    return A
+    return -bounded_exp(contiguous(A_log))
 
 
 @dataclass(frozen=True)
@@ -757,8 +739,7 @@ class Rates(Instruction):
         return rates(A_log)
 
     def backward(self, call: Call, dy: Array, A_log: Array) -> Array:
-        dA_log: Array = dy * call.y
-        return dA_log
+        return dy * call.y
 
 
 @dataclass(frozen=True)
@@ -776,8 +757,7 @@ class Repeat(Instruction):
         return np.repeat(x, self.times)
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        dx: Array = dy.reshape(-1, self.times).sum(-1)
-        return dx
+        return dy.reshape(-1, self.times).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -807,8 +787,7 @@ class Columns(Instruction):
     foldable = True
 
     def forward(self, call: Call, w: Array, scale: Array) -> Array:
-        y: Array = w * scale
-        return y
+        return w * scale
 
     def backward(self, call: Call, dy: Array, w: Array, scale: Array) -> tuple[Array, Array]:
         return dy * scale, (dy * w).sum(0)
@@ -967,8 +946,8 @@ SLOWEST, FASTEST = 1e-30, 1e3
 
 
 class Decays(NamedTuple):
-    """Of each head: -log |a| of e = 0 (H,); and for e, -log |a_t|, |a_t|, and the ratio of the input's gain to that of
-    e = 0 (..., H)."""
+    """Of each head: -log |a| of e = 0 (H,); and for e, -log |a_t|, |a_t|, and the ratio of the input's gain to its gain
+    at e = 0 (..., H)."""
 
     mean: Array
     varying: Array
@@ -1049,31 +1028,26 @@ class TurningScan(Instruction):
         return Decays(mean, varying, exp(-varying), self._gain(varying) / self._gain(mean))
 
     def _rate(self, exponent: Array) -> Array:
-        rate: Array = np.clip(exp(exponent), SLOWEST, FASTEST)
-        return rate
+        return np.clip(exp(exponent), SLOWEST, FASTEST)
 
     def _gain(self, x: Array) -> Array:
         """Returns g, of ``x = exp(gamma_log + e)``."""
-        gain: Array = -np.expm1(-x) if self.bounded else np.sqrt(-np.expm1(-2 * x))
-        return gain
+        return -np.expm1(-x) if self.bounded else np.sqrt(-np.expm1(-2 * x))
 
     def _share(self, x: Array) -> Array:
         """Returns the derivative of log `_gain` by log x: ``x / (e^(k x) - 1)``, k = 2, or 1 if bounded."""
         k = 1 if self.bounded else 2
-        share: Array = x * np.exp(-k * x) / -np.expm1(-k * x)
-        return share
+        return x * np.exp(-k * x) / -np.expm1(-k * x)
 
 
 def _planes(x: Array) -> Array:
     """Returns real lanes (..., 2N) as complex numbers (..., N)."""
-    z: Array = x.view(complex_of(x.dtype))
-    return z
+    return x.view(complex_of(x.dtype))
 
 
 def _lanes(z: Array) -> Array:
     """Returns numbers (..., N), if they are complex, as real lanes (..., 2N)."""
-    x: Array = z.view(z.real.dtype)
-    return x
+    return z.view(z.real.dtype)
 
 
 def _heads(z: Array, decays: Decays) -> Array:
@@ -1146,7 +1120,6 @@ class SelectiveScan(Instruction):
 
     def forward(self, call: Call, x: Array, delta: Array, A: Array, B: Array, C: Array, skip: Array) -> Array:
         how: Any = {"negative": self.negative, "lengths": call.lengths, "return_state": True, "return_carries": True}
-        y: Array
         y, h, call.kept = self.of[0](x, delta, A, B, C, skip, *(call.state or ()), **how)
         call.after = (h,)
         return y
@@ -1311,8 +1284,7 @@ class UnitScan(Instruction):
             return_state=True,
         )
         call.after, call.kept = (found.cT, qT.reshape(size, width, N, 2)), (found.y, q)
-        y: Array = (_read(e, q.reshape(e.shape)) * _signed(w)).sum((-2, -1))
-        return y
+        return (_read(e, q.reshape(e.shape)) * _signed(w)).sum((-2, -1))
 
     def backward(self, call: Call, dy: Array, v: Array, theta: Array, w: Array) -> tuple[Array, ...]:
         size, T, width, N = theta.shape
@@ -1342,14 +1314,12 @@ class UnitScan(Instruction):
 def _read(e: Array, q: Array) -> Array:
     """Returns ``e conj(q)`` of numbers (..., 2)."""
     re, im = e[..., 0] * q[..., 0] + e[..., 1] * q[..., 1], e[..., 1] * q[..., 0] - e[..., 0] * q[..., 1]
-    z: Array = np.stack((re, im), -1)
-    return z
+    return np.stack((re, im), -1)
 
 
 def _signed(w: Array) -> Array:
     """Returns (2, N) as (N, 2), with the second part negated: w in ``Re(w h)``."""
-    z: Array = np.stack((w[0], -w[1]), -1)
-    return z
+    return np.stack((w[0], -w[1]), -1)
 
 
 @dataclass(frozen=True)
@@ -1373,7 +1343,6 @@ class DeltaRule(Instruction):
         self, call: Call, q: Array, k: Array, v: Array, beta: Array | None = None, decay: Array | None = None,
         read: Array | None = None, erase: Array | None = None,
     ) -> Array:  # fmt: skip
-        y: Array
         (h0,) = call.state or (None,)
         how: Any = {"lengths": call.lengths, "return_state": True, "return_carries": True}
         y, h, call.kept = delta_rule(q, k, v, beta, decay, h0, read, erase, **how)
@@ -1403,8 +1372,7 @@ class MatrixMemory(Instruction):
         found: Any = mlstm(q, k, v, i, f, *(call.state or ()), lengths=call.lengths)
         call.after = found.cT, found.nT, found.mT
         call.kept = found._replace(y=None, cT=None, nT=None, mT=None)
-        y: Array = found.y
-        return y
+        return found.y
 
     def backward(self, call: Call, dy: Array, q: Array, k: Array, v: Array, i: Array, f: Array) -> tuple[Array, ...]:
         after = dict(zip(("dcT", "dnT", "dmT"), call.dafter or (), strict=False))
@@ -1434,8 +1402,7 @@ class ScalarMemory(Instruction):
         found: Any = slstm(w, x, *(call.state or ()), forget=self.forget, lengths=call.lengths)
         call.after = found.hT, found.cT, found.nT, found.mT
         call.kept = found._replace(h=None, hT=None, cT=None, nT=None, mT=None)
-        h: Array = found.h
-        return h
+        return found.h
 
     def backward(self, call: Call, dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
         after = dict(zip(("dhT", "dcT", "dnT", "dmT"), call.dafter or (), strict=False))

@@ -228,8 +228,7 @@ def _forward(method: Any) -> Any:
         **named: Any,
     ) -> tuple[Array, Any]:
         if ctx.segments is None or self.packs:
-            found: tuple[Array, Any] = method(self, params, x, ctx, state, *more, **named)
-            return found
+            return method(self, params, x, ctx, state, *more, **named)
         segments = ctx.segments.as_one(self.together(ctx))
         calls = _calls(segments, x, ctx, state, *more, **named)
         runs = [method(self, params, *given, **further) for given, further in calls]
@@ -247,8 +246,7 @@ def _backward(method: Any) -> Any:
         given = [dy]
         del dy  # so that it is freed as soon as the method no longer needs it
         if not isinstance(saved, PackedSaved):
-            found: tuple[Array, Params, State] = method(self, params, saved, given.pop(), dstate, *more, **named)
-            return found
+            return method(self, params, saved, given.pop(), dstate, *more, **named)
         return _backward_of_groups(method, self, params, saved, given.pop(), dstate, **named)
 
     return backward
@@ -276,8 +274,7 @@ def _along(method: Any) -> Any:
     @functools.wraps(method)
     def along(self: Recurrent, params: Params, x: Any = None, ctx: Context = EVALUATION, state: State = None) -> Array:
         if x is None or ctx.segments is None or self.packs:
-            found: Array = method(self, params, x, ctx, state)
-            return found
+            return method(self, params, x, ctx, state)
         segments = ctx.segments.as_one(self.together(ctx))
         return segments.packed([method(self, params, *given) for given, _ in _calls(segments, x, ctx, state)])
 
@@ -293,8 +290,7 @@ def _of_saved(method: Any) -> Any:
             name = f"{type(self).__name__}.{method.__name__}"
             raise TypeError(f"{name}: saved is None, expected what forward returns beside the output")
         if not isinstance(saved, PackedSaved):
-            found: Array | None = method(self, saved)
-            return found
+            return method(self, saved)
         parts = [method(self, one) for one in saved.parts]
         return None if parts[0] is None else saved.segments.packed(parts)
 
@@ -378,8 +374,7 @@ def mask_steps(values: Array, lengths: npt.NDArray[np.int64] | None) -> Array:
     if lengths is None:
         return values
     inside = np.arange(values.shape[1]) < np.asarray(lengths)[:, None]
-    masked: Array = np.where(inside.reshape(*inside.shape, *[1] * (values.ndim - 2)), values, 0)
-    return masked
+    return np.where(inside.reshape(*inside.shape, *[1] * (values.ndim - 2)), values, 0)
 
 
 def spectrum(name: str, A: Array) -> Array:

@@ -145,8 +145,7 @@ class Context:
 
 def split_by(gather: Gather | None) -> Ranks | None:
     """Returns the processes that share each sequence, if a context's `gather` says that sequences are split."""
-    split: Ranks | None = getattr(gather, "time", None)
-    return split
+    return getattr(gather, "time", None)
 
 
 EVALUATION = Context()
@@ -253,7 +252,7 @@ class Module(Summarised):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns names and shapes of its own parameters, without those of inner modules."""
+        """Returns names and shapes of its own parameters, without inner modules'."""
         return {}
 
     @property
@@ -343,7 +342,7 @@ class Module(Summarised):
                     raise ValueError(f"{_title(owner, name, path)} {owner.condition_message(value)}")
 
     def arrays(self, params: Params, path: str = "") -> list[tuple[Module, str, str, Array]]:
-        """Checks that every array of `params`, including those of inner modules, is present, real and of the right
+        """Checks that every array of `params`, inner modules' included, is present, real and of the right
         shape. Returns for each its module, its name, the path to the module, and the array."""
         if not isinstance(params, dict):
             what = f"params of {path}" if path else "params"
@@ -594,8 +593,7 @@ def unmarked(kind: type) -> type:
 
 def maker_of(value: Any) -> Module | None:
     """Returns the module that made `saved`, or the result of `prepare`; None if unknown."""
-    maker: Module | None = getattr(value, "_module", None)
-    return maker
+    return getattr(value, "_module", None)
 
 
 def mark(value: Any, module: Module, sizes: Sizes = ()) -> Any:
@@ -710,8 +708,7 @@ def _init(method: Any) -> Any:
         for name, shape in self.shapes.items():
             if math.prod(shape) > MOST_NUMBERS:
                 raise ValueError(f"{type(self).__name__}: parameter {name} of shape {shape} is too large to address")
-        params: Params = method(self, rng)
-        return params
+        return method(self, rng)
 
     return init
 
@@ -856,8 +853,7 @@ def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, d
     if dy is None:
         raise TypeError(f"{args.op}: {name} is None, expected the gradient of forward's output")
     self.check_state(args, "dstate", dstate)
-    checked: Array = args.array(name, dy, *self.output_forms)
-    return checked
+    return args.array(name, dy, *self.output_forms)
 
 
 def _check_hidden(self: Any, saved: Any, dh: Any) -> None:

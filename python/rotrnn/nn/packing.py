@@ -112,8 +112,7 @@ class Group:
 
     def of(self, leaf: Array) -> Array:
         """Returns the group's part of an array (S, ...) with a row for each segment."""
-        part: Array = leaf[self.places.beside(leaf)]
-        return part
+        return leaf[self.places.beside(leaf)]
 
 
 @dataclass(frozen=True)
@@ -399,8 +398,7 @@ def _cuts(falling: Index, ratio: float) -> list[tuple[int, int]]:
 def _grown(leaf: Array, count: int, newest_last: bool) -> Array:
     """Returns an array extended with zeros to `count` rows on its second axis."""
     more = np.zeros((len(leaf), count - leaf.shape[1], *leaf.shape[2:]), leaf.dtype, like=leaf)
-    grown: Array = np.concatenate([more, leaf] if newest_last else [leaf, more], 1)
-    return grown
+    return np.concatenate([more, leaf] if newest_last else [leaf, more], 1)
 
 
 def _joined(tables: list[Array]) -> Array:

@@ -28,12 +28,10 @@ def exponents(*arrays: Array | None) -> npt.NDArray[np.int32]:
 
 def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
     """Returns x (B, ...) times 2^e, with an exponent for each b. It is exact unless numbers underflow."""
-    scaled: Array = np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
-    return scaled
+    return np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
 
 
 def bounded_exp(x: Array) -> Array:
     """Returns ``e^x`` with x clipped to [-80, 80]. Beyond, a decay ``e^{-e^x}`` is 0 or 1 in any precision anyway, and
     clipping avoids gradients of zero times infinity."""
-    bounded: Array = np.exp(np.clip(x, -80, 80))
-    return bounded
+    return np.exp(np.clip(x, -80, 80))

@@ -70,8 +70,7 @@ def measure(
 def _squares(z: Array, heads: int) -> Array:
     """Returns the sums of |z|^2 (rows, planes) over each head (H,), in float64."""
     lanes = z.view(z.real.dtype)
-    squares: Array = einsum("rn,rn->n", lanes, lanes).reshape(heads, -1).sum(1, dtype=np.float64)
-    return squares
+    return einsum("rn,rn->n", lanes, lanes).reshape(heads, -1).sum(1, dtype=np.float64)
 
 
 def measure_backward(denergy: Array, measured: Measured, a: Array) -> tuple[Array, Array, Array]:
@@ -120,5 +119,4 @@ def norm_bound(B: Array) -> NormBound:
 
 def _trace(A: Array) -> Array:
     """Returns the traces (H,) of A (H, n, n)."""
-    trace: Array = np.diagonal(A, axis1=1, axis2=2).sum(1)
-    return trace
+    return np.diagonal(A, axis1=1, axis2=2).sum(1)

@@ -168,8 +168,7 @@ def _turn(
     angles = np.exp(1j * sign * places[..., None, None] * frequency)
     unit = args.device.asarray(angles.astype(np.result_type(ax, np.complex64)))
     planes = ax.reshape(B, T, heads, D // heads).view(unit.dtype)
-    turned: Array = (planes * unit).view(ax.dtype).reshape(B, T, D)
-    return turned
+    return (planes * unit).view(ax.dtype).reshape(B, T, D)
 
 
 def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0) -> Array:

@@ -332,8 +332,7 @@ def settle(dy: npt.ArrayLike, later: Later | None, *, lengths: npt.ArrayLike | N
         Wrong dtype, mismatched shapes, or a length out of range.
     """
     if later is None:
-        settled: Array = Boundary("settle").any_array("dy", dy)
-        return settled
+        return Boundary("settle").any_array("dy", dy)
     args = Boundary("settle")
     ady = args.array("dy", dy, "B T D")
     ady, y, center, slope, shift = args.common(ady, *_checked_later(args, later))

@@ -156,7 +156,7 @@ def delta_rule(
     arrays = {"q": q, "k": k, "v": v, "beta": beta, "decay": decay, "h0": h0, "read": read, "erase": erase}
     _take(args, lengths, arrays)
     results = args.run("delta_forward", y=True, hT=return_state, carries=return_carries, reverse=reverse)
-    return asked(*results.values())  # type: ignore[no-any-return]
+    return asked(*results.values())
 
 
 def delta_rule_backward(

@@ -16,12 +16,7 @@ from rotrnn.ops.mixer import GRAM, KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTOR
 
 
 def relax(
-    y: Array,
-    f: npt.ArrayLike,
-    s: npt.ArrayLike,
-    *,
-    lengths: npt.ArrayLike | None = None,
-    each_step: bool = False,
+    y: Array, f: npt.ArrayLike, s: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None, each_step: bool = False
 ) -> Array:
     """One damped update ``y <- s_b f + (1 - s_b) y``, in place. Returns the residual of y before the update.
 

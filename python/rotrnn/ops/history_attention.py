@@ -231,8 +231,7 @@ def _times_i(x: Array) -> Array:
 def _products(x: Array, keys: Array, turn: _Turn) -> Array:
     """Returns ``Re(w_ts <x_t, h_s>)`` (G, r, C): the imaginary part of <x, h> is the real one of <i x, h>."""
     both = matmul(np.concatenate([x, _times_i(x)], 1), keys.swapaxes(1, 2))
-    products: Array = turn.re * both[:, : x.shape[1]] - turn.im * both[:, x.shape[1] :]
-    return products
+    return turn.re * both[:, : x.shape[1]] - turn.im * both[:, x.shape[1] :]
 
 
 def _weighted(c: Array, keys: Array, turn: _Turn) -> Array:
@@ -255,5 +254,4 @@ def _probabilities(call: _Call, q: Array, keys: Array, turn: _Turn, seen: Array)
     apart = np.where(seen, scores.reshape(G // call.heads, call.heads, r, C), -np.inf)
     largest = apart.max(-1, keepdims=True)
     p = exp(apart - largest)
-    shares: Array = (p / p.sum(-1, keepdims=True)).reshape(G, r, C)
-    return shares
+    return (p / p.sum(-1, keepdims=True)).reshape(G, r, C)

@@ -289,8 +289,7 @@ def _parts(op: str, own: dict[str, Any], units: Array) -> _Parts:
 
 def _early(parts: _Parts) -> Array:
     """Returns the factor of x_t in the part that is subtracted from y_t, (B, T, H)."""
-    early: Array = (parts.later * parts.S).real
-    return early
+    return (parts.later * parts.S).real
 
 
 def _pass(own: dict[str, Any], parts: _Parts) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -307,14 +306,12 @@ def _pass(own: dict[str, Any], parts: _Parts) -> tuple[tuple[Any, ...], dict[str
 
 def _complex(array: Array) -> Array:
     """Returns (..., N) as complex numbers (..., N / 2): pairs of adjacent lanes."""
-    z: Array = contiguous(array).view(complex_of(array.dtype))
-    return z
+    return contiguous(array).view(complex_of(array.dtype))
 
 
 def _conjugate(units: Array) -> Array:
     """Returns pairs (..., 2) as complex numbers (...), conjugated."""
-    z: Array = np.conj(_complex(units)[..., 0])
-    return z
+    return np.conj(_complex(units)[..., 0])
 
 
 def _angles(c: Array | None) -> Array | None:

@@ -222,8 +222,7 @@ def history_weights_backward(
 
 def unpadded(x: Array, lengths: Any) -> Array:
     """Returns complex x (B, T, N) with zeros in padding."""
-    zeroed: Array = mask_padding(x.view(x.real.dtype), lengths).view(x.dtype)
-    return zeroed
+    return mask_padding(x.view(x.real.dtype), lengths).view(x.dtype)
 
 
 def _steps(h: Array, lengths: Array | None) -> list[int]:

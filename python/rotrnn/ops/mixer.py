@@ -511,7 +511,7 @@ def _gains_arguments(
 def checked_parts(
     args: Boundary, form: int, u: npt.ArrayLike, alpha: npt.ArrayLike, rows: int | None = None
 ) -> tuple[Array, Array]:
-    """Checks u and alpha of a mixer for tokens of D channels, bound in `args`; `rows` is that of a form without
+    """Checks u and alpha of a mixer for tokens of D channels, bound in `args`; `rows` belongs to a form without
     vectors. Binds R."""
     if form in VECTORS:
         return args.array("u", u, "R D", "B T R D"), args.array("alpha", alpha, "R", "B T R")
@@ -562,8 +562,7 @@ def _mix(
     out: Array | None,
     rows: int | None = None,
 ) -> Array:
-    y: Array = _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
-    return y
+    return _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
 
 
 def _mix_backward(

@@ -109,13 +109,11 @@ def _elementwise(
 
 
 def _unary(function: str, x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
-    y: Array = _elementwise(function, "elementwise", lengths, function, x=x)[0]
-    return y
+    return _elementwise(function, "elementwise", lengths, function, x=x)[0]
 
 
 def _unary_backward(function: str, dy: npt.ArrayLike, x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
-    dx: Array = _elementwise(f"{function}_backward", "elementwise_backward", lengths, function, dy=dy, x=x)[0]
-    return dx
+    return _elementwise(f"{function}_backward", "elementwise_backward", lengths, function, dy=dy, x=x)[0]
 
 
 # ------------------------------------------------------------------------------------------------- elementwise
@@ -132,8 +130,7 @@ def exp(x: npt.ArrayLike) -> Array:
 def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y``, with y as returned by `exp`."""
     ady, ay = _same("exp_backward", None, dy=dy, y=y)[1].values()
-    dx: Array = ady * ay
-    return dx
+    return ady * ay
 
 
 def sigmoid(x: npt.ArrayLike) -> Array:
@@ -145,8 +142,7 @@ def sigmoid(x: npt.ArrayLike) -> Array:
 def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y (1 - y)``, with y as returned by `sigmoid`."""
     ady, ay = _same("sigmoid_backward", None, dy=dy, y=y)[1].values()
-    dx: Array = ady * ay * (1 - ay)
-    return dx
+    return ady * ay * (1 - ay)
 
 
 def tanh(x: npt.ArrayLike) -> Array:
@@ -157,8 +153,7 @@ def tanh(x: npt.ArrayLike) -> Array:
 def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy (1 - y^2)``, with y as returned by `tanh`."""
     ady, ay = _same("tanh_backward", None, dy=dy, y=y)[1].values()
-    dx: Array = ady * (1 - ay) * (1 + ay)
-    return dx
+    return ady * (1 - ay) * (1 + ay)
 
 
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -270,8 +265,7 @@ def glu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike | N
     -------
     y : shape of value
     """
-    y: Array = _elementwise("glu", "glu_forward", lengths, value=value, gate=gate)[0]
-    return y
+    return _elementwise("glu", "glu_forward", lengths, value=value, gate=gate)[0]
 
 
 def glu_backward(
@@ -294,8 +288,7 @@ def swiglu(value: npt.ArrayLike, gate: npt.ArrayLike, *, lengths: npt.ArrayLike 
     -------
     y : shape of value
     """
-    y: Array = _elementwise("swiglu", "swiglu_forward", lengths, value=value, gate=gate)[0]
-    return y
+    return _elementwise("swiglu", "swiglu_forward", lengths, value=value, gate=gate)[0]
 
 
 def swiglu_backward(
@@ -311,10 +304,8 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
     This function is its own adjoint.
     """
     if lengths is None:
-        ax: Array = _same("mask_padding", None, x=x)[1]["x"]
-        return ax
-    y: Array = _elementwise("mask_padding", "mask_padding", lengths, x=x)[0]
-    return y
+        return _same("mask_padding", None, x=x)[1]["x"]
+    return _elementwise("mask_padding", "mask_padding", lengths, x=x)[0]
 
 
 def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
@@ -453,8 +444,7 @@ def _moments(args: Boundary) -> tuple[Array, Array]:
 def _affine(args: Boundary, eps: float) -> Array:
     """Returns ``scale (x - mean) / sqrt(var + eps) + bias`` for each channel."""
     args.given.update(args.run("channel_gain", eps=eps))
-    y: Array = args.run("channel_affine")["y"]
-    return y
+    return args.run("channel_affine")["y"]
 
 
 def batch_norm_statistics(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> tuple[Array, Array]:
@@ -553,8 +543,7 @@ def channel_gain(scale: Array, var: Array, eps: float) -> Array:
     """Returns ``scale / sqrt(var + eps)``, all (D,)."""
     args = Boundary("channel_gain")
     args.take(BATCH_NORM, scale=scale, var=var)
-    gain: Array = args.run("channel_gain", eps=eps)["gain"]
-    return gain
+    return args.run("channel_gain", eps=eps)["gain"]
 
 
 def running_moments(running_mean: Array, running_var: Array, mean: Array, var: Array, momentum: float) -> None:
@@ -805,8 +794,7 @@ def embedding(
     args = Boundary("embedding")
     aids = args.integers("ids", ids, "B T")
     args.take(EMBEDDING, table=table, bias=bias, lengths=lengths)
-    y: Array = args.run("embedding_forward", ids=_valid_ids(args, aids, args.size["V"]))["y"]
-    return y
+    return args.run("embedding_forward", ids=_valid_ids(args, aids, args.size["V"]))["y"]
 
 
 def rows_of(table: Array, rows: Array, lengths: CheckedLengths | None = None) -> Array:
@@ -816,8 +804,7 @@ def rows_of(table: Array, rows: Array, lengths: CheckedLengths | None = None) ->
     for letter, size in zip("BT", rows.shape, strict=True):
         args.bind(letter, size, "rows")
     args.take(EMBEDDING, table=table, bias=None, lengths=lengths)
-    y: Array = args.run("embedding_forward", ids=rows)["y"]
-    return y
+    return args.run("embedding_forward", ids=rows)["y"]
 
 
 class EmbeddingGrads(NamedTuple):
@@ -859,8 +846,7 @@ def mean_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
     """Mean over the valid steps of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("mean_pool")
     args.take(MEAN_POOL, x=x, lengths=lengths)
-    y: Array = args.run("mean_pool_forward")["y"]
-    return y
+    return args.run("mean_pool_forward")["y"]
 
 
 def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -868,8 +854,7 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     args = Boundary("mean_pool_backward")
     args.bind("T", args.integer("seq_len", seq_len, 0, MOST_NUMBERS), f"seq_len={seq_len}")
     args.take(MEAN_POOL, dy=dy, lengths=lengths)
-    dx: Array = args.run("mean_pool_backward")["dx"]
-    return dx
+    return args.run("mean_pool_backward")["dx"]
 
 
 def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array, Array]:
@@ -889,8 +874,7 @@ def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
     if not ax.shape[1]:
         return args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
     b, t, there = _last_steps(args, lengths)
-    y: Array = np.where(there, ax[b, t], ax.dtype.type(0))
-    return y
+    return np.where(there, ax[b, t], ax.dtype.type(0))
 
 
 def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -971,7 +955,7 @@ def cross_entropy(
         ``t_bc = w_c ((1 - e) q_bc + e / C)``, ``loss = sum_b s_b sum_c t_bc (log sum_j exp(z_bj) - z_bc) / n``,
         ``dlogits = s_b (softmax(z) sum_c t_bc - t_b) / n``.
 
-    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms are those of
+    Shares and weights are read in the dtype of the logits; weights may be integers and booleans. The terms equal
     PyTorch's `cross_entropy` with ``reduction="none"``, where ``reduction="mean"`` divides by the sum of the labels'
     weights instead of n.
 

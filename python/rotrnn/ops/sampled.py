@@ -253,7 +253,7 @@ def sampled_bank_backward(
     ``g_t = conj(c) dy_t + conj(a_{t+1}) g_{t+1}``, with dhT for ``conj(a_{t+1}) g_{t+1}`` at the last step;
     ``du_t = Re sum_n conj(gain_t) g_t + skip dy_t``, ``dh0 = conj(a_0) g_0`` (dhT if there are no steps),
     ``dc = sum dy_t conj(h_t)``, ``dskip = sum dy_t u_t``. From ``da_t = g_t conj(h_{t-1})`` and ``dgain_t = g_t u_t``
-    follow the gradients of lam and of step. The intervals have no gradient; those of `sampled_scan` have.
+    follow the gradients of lam and of step. The intervals have no gradient, unlike in `sampled_scan`.
 
     Parameters
     ----------

@@ -248,8 +248,7 @@ class Planes:
             padded = np.zeros((*x.shape[:-1], self.heads, self.width + 2), x.dtype, like=x)
             padded[..., : self.width + 1] = x.reshape(*x.shape[:-1], self.heads, self.width + 1)
             x = padded.reshape(*x.shape[:-1], self.heads * (self.width + 2))
-        z: Array = x.view(np.result_type(x.dtype, np.complex64))
-        return z
+        return x.view(np.result_type(x.dtype, np.complex64))
 
     def to_real(self, z: Array) -> Array:
         """The inverse of `to_complex`."""
@@ -267,8 +266,7 @@ def flat(a: Array) -> Array:
 
 def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     """Sums x over leading axes to `shape`: the adjoint of broadcasting."""
-    total: Array = x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
-    return total
+    return x.sum(axis=tuple(range(x.ndim - len(shape)))).reshape(shape)
 
 
 @overload

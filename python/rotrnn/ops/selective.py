@@ -134,7 +134,7 @@ def selective_scan(
     how = {"reverse": args.flag("reverse", reverse), "negative": args.flag("negative", negative)}
     wanted = {"hT": args.flag("return_state", return_state), "carries": args.flag("return_carries", return_carries)}
     args.take(SELECTIVE, x=x, delta=delta, A=A, B=B, C=C, skip=skip, h0=h0, lengths=lengths)
-    return asked(*args.run("selective_forward", y=True, **wanted, **how).values())  # type: ignore[no-any-return]
+    return asked(*args.run("selective_forward", y=True, **wanted, **how).values())
 
 
 def selective_scan_backward(

@@ -19,12 +19,7 @@ from rotrnn.devices.device import HOST
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.scan import LANES, diagonal_scan
 
-__all__ = [
-    "Ranks",
-    "split_end",
-    "split_lengths",
-    "split_start",
-]
+__all__ = ["Ranks", "split_end", "split_lengths", "split_start"]
 
 FORM = 128
 """Bytes of a message that describe its numbers."""

@@ -153,7 +153,7 @@ def ssd_scan(
     if signs is not None:
         y *= signs.steps
         hT = hT if hT is None else hT * signs.whole
-    return asked(y, hT, carries)  # type: ignore[no-any-return]
+    return asked(y, hT, carries)
 
 
 def ssd_scan_backward(

@@ -329,8 +329,7 @@ def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
     """Returns an array at the last valid step; where there is none, the array before the first."""
     if before is None or (args.size["T"] and args.given["lengths"] is None):
         return last
-    kept: Array = np.where(_any(args, last), last, before)
-    return kept
+    return np.where(_any(args, last), last, before)
 
 
 def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
@@ -342,8 +341,7 @@ def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
     d += last_pool_backward(dlast.reshape(size, math.prod(shape)), T, lengths=lengths).reshape(d.shape)
     if T and lengths is None:
         return dbefore
-    nothing: Array = np.where(_any(args, dlast), dbefore, dlast)
-    return nothing
+    return np.where(_any(args, dlast), dbefore, dlast)
 
 
 def _any(args: Boundary, last: Array) -> Array:

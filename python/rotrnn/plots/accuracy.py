@@ -105,12 +105,7 @@ def accuracy_by_length(
 
 @styled
 def accuracy_by_iterations(
-    groups: Groups,
-    *,
-    length: int | None = None,
-    trained: int | None = None,
-    name: str = "accuracy",
-    ax: Given = None,
+    groups: Groups, *, length: int | None = None, trained: int | None = None, name: str = "accuracy", ax: Given = None
 ) -> Figure:
     """Draws accuracy (0 to 1) against the maximum number of iterations in the test (Fixed-Point RNNs, Fig. 7).
 

@@ -1,7 +1,7 @@
 """Figures and tables of papers: what is trained for each, where its runs are, and its page of pictures and numbers.
 
-figures.toml, in the package, lists them. The runs are those of sweeps: finished ones are never trained again, wherever
-they are, and unfinished ones go on.
+figures.toml, in the package, lists them. Their runs come from sweeps: finished runs are never trained again, wherever
+they are, and unfinished runs go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import check_folder
+from rotrnn._support.files import check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
@@ -26,7 +26,7 @@ from rotrnn.plots.runs import GRIDS, comparison_figures, run_figures, write_figu
 from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import SMALL, Recipe, pick
 from rotrnn.training.reevaluation import reevaluate
-from rotrnn.training.results import collect, duration, find_runs, read_runs, render, write
+from rotrnn.training.results import collect, duration, find_runs, read_runs, render
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, plan, run_sweep
 
@@ -34,11 +34,11 @@ TOOK = (
     "took: training times of all runs of the small size, summed, from the records in benchmarks/results/training. They "
     "ran on servers with two cores (AMD EPYC or Intel Xeon), partly beside other work or two runs at a time."
 )
-"""What the column of `listing` means."""
+"""The meaning of a column of `listing`."""
 EXAMPLES = 64
 """Examples of each split for an estimate."""
 CAPS = GRIDS["caps"].file
-"""What an evaluation with the grid of `Figure.evaluate` is written to, in the folder of its run."""
+"""The file of an evaluation with the grid of `PaperFigure.evaluate`, in the folder of its run."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def make(
     size = "At the size of the paper." if full else f"At the small size. {one.note}".strip()
     head = f"# {one.title}\n\n    rotrnn figure {shlex.join(command)}\n\n{size}\n"
     shown = "".join(f"![{path.stem}](<{path.name}>)\n" for path in pictures)
-    write(page, f"{head}\n{render(rows, unreadable=unreadable)}\n{shown}")
+    write_text(page, f"{head}\n{render(rows, unreadable=unreadable)}\n{shown}")
     if failed := sum(run.status() == "failed" for run in runs) + len(unreadable):
         raise ValueError(
             f"{failed} of {plural(len(runs), 'run')} failed or cannot be read, {page} has the others; "
@@ -244,7 +244,7 @@ def _evaluate(run: Run, grid: str, device: str) -> None:
     if run.status() != "done" or path.exists():
         return
     found = reevaluate(run, grid=[parse_grid(grid)], device=device)
-    write(path, to_json([{"point": point, **one} for point, one in found], indent=2) + "\n")
+    write_text(path, to_json([{"point": point, **one} for point, one in found], indent=2) + "\n")
 
 
 def _draw(one: PaperFigure, runs: Sequence[Run], top: Path) -> list[Path]:

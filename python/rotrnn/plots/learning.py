@@ -53,7 +53,7 @@ def learning_curves(
     split : str
         Name of the split of `validation`: "test" if the data set has no validation split.
     sequences : bool
-        Whether the accuracy in `test` is that of whole sequences.
+        Whether the accuracy in `test` counts whole sequences.
     ax : two Axes, optional
         Axes to draw into, in place of a new figure.
     """

@@ -296,7 +296,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     Parameters
     ----------
     folders : path or paths
-        Runs, or folders of runs such as those of a sweep; one or several. `rotrnn.training.results` describes how runs
+        Runs, or folders of runs such as a sweep's; one or several. `rotrnn.training.results` describes how runs
         are grouped and named. Runs without an evaluation, and runs that cannot be read, are skipped with a warning.
 
     Raises

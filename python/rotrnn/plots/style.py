@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from rotrnn._support.extras import needed
 from rotrnn.ops.boundary import Array
 
 if TYPE_CHECKING:
@@ -117,10 +118,8 @@ class Sheet:
 
 def matplotlib() -> Any:
     """Returns the package. ImportError that says what to install if it is not there."""
-    try:
+    with needed("plots need matplotlib", "'rotrnn[plot]'"):
         import matplotlib as mpl
-    except ImportError as error:
-        raise ImportError("plots need matplotlib, which is not installed; pip install 'rotrnn[plot]'") from error
     return mpl
 
 
@@ -142,8 +141,7 @@ def smooth(x: Array, window: int | None = None) -> Array:
     sums = np.cumsum(np.concatenate([[0.0], x]))
     at = np.arange(len(x))
     low, high = np.maximum(at - window // 2, 0), np.minimum(at + window // 2 + 1, len(x))
-    mean: Array = (sums[high] - sums[low]) / (high - low)
-    return mean
+    return (sums[high] - sums[low]) / (high - low)
 
 
 # ---- lines ----

@@ -73,9 +73,7 @@ class AAN(Released):
             f"aan-{self.tokens}-{self.max_length}",
             files.values(),
             lambda store: prepare_texts(
-                store,
-                {name: partial(read_pairs, path, PAIRS[name]) for name, path in files.items()},
-                how,
+                store, {name: partial(read_pairs, path, PAIRS[name]) for name, path in files.items()}, how
             ),
             text_forms(files, how),
         )

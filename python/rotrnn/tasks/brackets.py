@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-
-import numpy as np
 
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
-from rotrnn.tasks.generated import GeneratedSplit, check_ranges, trimmed, write_rows
+from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 OPERATORS = ("+-", "+-*")
@@ -28,23 +25,11 @@ class BracketsSplit(GeneratedSplit):
     high: int
 
     def make(self, index: Index, streams: Index) -> Batch:
-        s = self.settings
-        tokens = np.empty((len(index), max(self.high, 5)), np.int64)
-        labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        HOST.kernels.brackets_sample(
-            tokens=tokens,
-            labels=labels,
-            sizes=sizes,
-            stream=streams,
-            n=len(tokens),
-            T=tokens.shape[1],
-            seed=s.seed,
-            low=self.low,
-            high=self.high,
-            modulus=s.modulus,
-            operators=len(s.operators),
+        s, kernel = self.settings, HOST.kernels.brackets_sample
+        limits = {"low": self.low, "high": self.high}
+        return drawn(
+            kernel, streams, max(self.high, 5), seed=s.seed, **limits, modulus=s.modulus, operators=len(s.operators)
         )
-        return trimmed(tokens, labels, sizes)
 
 
 @dataclass(frozen=True)
@@ -53,7 +38,7 @@ class FreshBracketsSplit(BracketsSplit):
 
 
 @dataclass(frozen=True)
-class Brackets:
+class Brackets(WrittenByRow):
     """Arithmetic modulo 5 with brackets (Delétang et al., "Neural networks and the Chomsky hierarchy", 2023), with the
     training setup of Grazzi et al. ("Unlocking state-tracking in linear RNNs through negative eigenvalues", 2025).
 
@@ -121,10 +106,3 @@ class Brackets:
             chance=1 / self.modulus,
             scaled_above=max(self.max_length, 5) - 1,  # of t tokens, one is padding
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes brackets_train.tsv, brackets_val.tsv and brackets_test.tsv (see `write_rows`).
-
-        Set `train` first: its default is too large to be written.
-        """
-        return write_rows(folder, self.load())

@@ -14,9 +14,9 @@ import numpy as np
 from rotrnn._support.files import naming
 from rotrnn._support.platform import regular
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import carry_of, check_ranges, write_rows
+from rotrnn.tasks.generated import WrittenByRow, carry_of, check_ranges
 from rotrnn.tasks.language import MAX_LENGTH, LanguageSplit
-from rotrnn.tasks.task import Carry, Index, Shape, Task, shuffled
+from rotrnn.tasks.task import Index, Shape, Task, shuffled
 
 PAD, EOS, ASKED = "<pad>", "<eos>", "?"
 PARTS = {"train": "train", "val": "valid", "test": "test"}
@@ -72,7 +72,7 @@ def _words(where: str, text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class CatBabi:
+class CatBabi(WrittenByRow):
     """catbAbI (Schlag, Munkhdalai and Schmidhuber 2021, "Learning Associative Inference Using Fast Weight Memory"):
     language modelling on the stories of bAbI, whose 20 kinds of questions ask for facts in the story so far.
 
@@ -109,15 +109,11 @@ class CatBabi:
 
     def __post_init__(self) -> None:
         settle(self)
-        _ = self._carry  # refuses what it cannot be
+        carry_of(self)  # refuses what it cannot be
         ranges = (("length", 1, MAX_LENGTH), ("test_length", 0, MAX_LENGTH), ("seed", 0, 2**63 - 1))
         check_ranges("CatBabi", self, ranges)
         if self.path:
             object.__setattr__(self, "path", os.path.abspath(self.path))
-
-    @property
-    def _carry(self) -> Carry:
-        return carry_of("CatBabi", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:
@@ -154,13 +150,9 @@ class CatBabi:
             ids: Index = np.array([vocabulary[word] for word in text], np.int64)
             if name == "train":
                 asked = vocabulary[ASKED] if self.answers else None
-                parts[name] = LanguageSplit(ids, self.length, self._carry, asked)
+                parts[name] = LanguageSplit(ids, self.length, carry_of(self), asked)
             else:
                 parts[name] = LanguageSplit(ids, self.test_length or self.length, asked=vocabulary[ASKED])
         shape = Shape(len(vocabulary), len(vocabulary), None, "language")
         train, val, test = parts.values()
         return Task("catbabi", train, val, test, **shape._asdict(), labels=tuple(vocabulary))
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes catbabi_train.tsv, catbabi_val.tsv and catbabi_test.tsv (see `write_rows`)."""
-        return write_rows(folder, self.load())

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import atomic_file
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.hub import PLACE, read_rows, split_file
@@ -187,10 +188,8 @@ def read_hub(path: Path) -> tuple[ByteArray, ByteArray]:
     ValueError if the file is damaged, an image has another size or is not in colour, or a label is out of range.
     ImportError if pyarrow or Pillow is not installed.
     """
-    try:
+    with needed(f"{path}: images need Pillow", "'rotrnn[data]'"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(f"{path}: images need Pillow, which is not installed; pip install 'rotrnn[data]'") from error
     images, labels = [], []
     for row, (image, label) in enumerate(read_rows(path, ("img.bytes", "label"))):
         try:

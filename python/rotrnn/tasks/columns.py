@@ -1,4 +1,4 @@
-"""Columns of a table as features: gaps, categories and times become numbers, by what the training rows have."""
+"""Columns of a table as features: gaps, categories and times become numbers, by the training rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Column:
     kind : str
         "number", "category" or "time".
     values : tuple of str
-        The texts of a category; learnt, those of the training cells.
+        The texts of a category; learnt, the texts of the training cells.
     mean : float
         The mean of the numbers that are not missing.
     gaps : bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
-from rotrnn.tasks.generated import GeneratedSplit, check_ranges, write_rows
+from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, check_ranges
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 MAX_STEPS = 2**16
@@ -37,14 +36,14 @@ class DelayedCopySplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class DelayedCopy:
+class DelayedCopy(WrittenByRow):
     """Repeat a pattern of random bits after a delay. This is minimal-LRU's copy task; the task `copy` copies strings.
 
     The pattern fills `bits` channels for `length` steps. `delay` empty steps follow, then one step in which an extra
     channel, the cue, is one. The labels of the last `length` steps are the bits of the pattern; no other step has
     labels that count. The task is from Graves, Wayne, Danihelka, "Neural Turing machines" (2014). Lengths and layout
-    are those of github.com/NicolasZucchet/minimal-LRU, which intends a delay of 5 but passes the argument under another
-    name and so gets 7. The sizes of the three splits follow a public fork of it.
+    follow github.com/NicolasZucchet/minimal-LRU, which intends a delay of 5 but passes the argument under another name
+    and so gets 7. The sizes of the three splits follow a public fork of it.
 
     Parameters
     ----------
@@ -102,7 +101,3 @@ class DelayedCopy:
             **self.shape._asdict(),
             chance=0.5,
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes delayed_copy_train.tsv, delayed_copy_val.tsv and delayed_copy_test.tsv (see `write_rows`)."""
-        return write_rows(folder, self.load())

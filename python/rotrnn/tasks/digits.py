@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import atomic_file, clear
 from rotrnn._support.settings import settle
 from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
@@ -95,12 +96,8 @@ class Digits:
 
     def _images(self) -> dict[str, tuple[npt.NDArray[Any], Index]]:
         """Returns images (n, 64) and labels (n,) of each split."""
-        try:
+        with needed("Digits: the images are part of scikit-learn", "'rotrnn[data]'"):
             from sklearn.datasets import load_digits
-        except ImportError as error:
-            raise ImportError(
-                "Digits: the images are part of scikit-learn, which is not installed; pip install 'rotrnn[data]'"
-            ) from error
         images, labels = load_digits(return_X_y=True)
         order = shuffled(IMAGES, self.seed, 0)
         test, val = round(self.test_fraction * IMAGES), round(self.val_fraction * IMAGES)

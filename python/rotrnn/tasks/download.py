@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rotrnn._support import progress
-from rotrnn._support.files import atomic_file, open_file, read_file
+from rotrnn._support.extras import needed
+from rotrnn._support.files import open_file, read_file, write_text
 from rotrnn._support.platform import regular, sync_all, synced
 
 TIMEOUT = 60  # seconds without a byte
@@ -53,10 +54,8 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     ValueError
         The download has another hash. It is deleted.
     """
-    try:
+    with needed("download: needs pooch", "'rotrnn[data]'"):
         import pooch
-    except ImportError as error:
-        raise ImportError("download: needs pooch, which is not installed; pip install 'rotrnn[data]'") from error
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / url.rpartition("/")[2]
@@ -73,8 +72,7 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
         raise ValueError(f"{url}: {error}") from error
     if expected is None:
         found = pooch.file_hash(str(path))
-        with atomic_file(record) as file:
-            file.write(f"{found}  {path.name}\n".encode())
+        write_text(record, f"{found}  {path.name}\n")
         warnings.warn(f"{url}: no hash is published for it; the download has sha256:{found}", stacklevel=2)
     return path
 
@@ -138,8 +136,7 @@ class ResumingDownloader:
                 self.tag.unlink(missing_ok=True)
                 tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
                 if tag and not tag.startswith("W/"):
-                    with atomic_file(self.tag) as kept:
-                        kept.write(tag.encode())
+                    write_text(self.tag, tag)
             size = response.headers.get("Content-Length")
             total = None if size is None else have + int(size)
             bar = progress.bar(total=total, initial=have, unit="B", unit_scale=True, desc=url.rpartition("/")[2])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import ENDLESS, GeneratedSplit, check_ranges, words_of, write_rows
+from rotrnn.tasks.generated import ENDLESS, GeneratedSplit, WrittenByRow, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 WRITE, IGNORE, READ = 2, 3, 4
@@ -40,7 +39,7 @@ class FreshFlipFlopSplit(FlipFlopSplit):
 
 
 @dataclass(frozen=True)
-class FlipFlop:
+class FlipFlop(WrittenByRow):
     """The flip-flop language: instructions write, ignore and read, each before a bit; read is before the bit that was
     written last.
 
@@ -103,10 +102,3 @@ class FlipFlop:
             **self.shape._asdict(),
             chance=0.5,
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes flip_flop_train.tsv, flip_flop_val.tsv and flip_flop_test.tsv (see `write_rows`).
-
-        Set `train` first: its default is too large to be written.
-        """
-        return write_rows(folder, self.load())

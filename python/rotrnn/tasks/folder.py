@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import read_file
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.columns import Numbers
@@ -95,12 +96,8 @@ class Folder(OwnData):
         return read
 
     def _images(self) -> Callable[[Path], Numbers]:
-        try:
+        with needed("Folder: image files need Pillow", "'rotrnn[data]'"):
             from PIL import Image
-        except ImportError as error:
-            raise ImportError(
-                "Folder: image files need Pillow, which is not installed; pip install 'rotrnn[data]'"
-            ) from error
         mode = "L" if self.grey else ""
 
         def read(path: Path) -> Numbers:

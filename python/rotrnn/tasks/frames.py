@@ -65,7 +65,7 @@ def kept(y: Any) -> Any:
 def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
     """Returns a frame, the argument `name` of `call`, with its columns in the order of the fitted frame's.
 
-    ValueError if both are frames of columns and have other names; those of a polars column of dates are not compared.
+    ValueError if both are frames of columns and have other names; names of a polars column of dates are not compared.
     """
     if not (hasattr(y, "columns") and hasattr(fitted, "columns")):
         return y
@@ -119,7 +119,8 @@ def _has_dates(y: Any) -> bool:
 
 
 def _check_kinds(call: str, name: str, dates: Any, others: Any) -> None:
-    """Raises ValueError if the dates of the argument `name` of `call` are not comparable with those of the series."""
+    """Raises ValueError if the dates of the argument `name` of `call` are not comparable with the dates of the
+    series."""
 
     def kind(of: Any) -> str:
         if hasattr(of, "asfreq"):
@@ -135,7 +136,7 @@ def _check_kinds(call: str, name: str, dates: Any, others: Any) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """What is left of a frame that was saved: the names of its columns."""
+    """A frame that was saved: only the names of its columns are left."""
 
     columns: list[Any]
 
@@ -303,7 +304,7 @@ def _of_polars(y: Any) -> bool:
 
 
 def _numeric(dtype: Any) -> bool:
-    """Returns whether a dtype of pandas or polars is that of real numbers."""
+    """Returns whether a dtype of pandas or polars holds real numbers."""
     if hasattr(dtype, "is_numeric") and callable(dtype.is_numeric):
         return bool(dtype.is_numeric())
     return getattr(dtype, "kind", "O") in "biuf"
@@ -318,5 +319,5 @@ def _dated(call: str, name: str, y: Any) -> str | None:
 
 
 def _is_date(dtype: Any) -> bool:
-    """Returns whether a dtype of polars is that of dates or durations; a time of the day is none."""
+    """Returns whether a dtype of polars holds dates or durations; a time of the day is neither."""
     return bool(dtype.is_temporal()) and str(dtype) != "Time"

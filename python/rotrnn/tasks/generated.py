@@ -7,10 +7,11 @@ number of threads, and for any other examples in its batch. No example is stored
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ ENDLESS = 2**40
 """Size of a split that is practically unlimited."""
 
 PARTS = {"train": 1, "val": 2, "test": 3}
-WRITABLE = 2**24  # most rows of a split that `write_rows` writes
+WRITABLE = 2**24  # most rows of a split that are written
 
 
 def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, int]]) -> None:
@@ -34,9 +35,11 @@ def check_ranges(kind: str, settings: object, limits: Iterable[tuple[str, int, i
             raise ValueError(f"{kind}: {name} is {value}, expected an integer from {low} to {high}")
 
 
-def carry_of(kind: str, carry: float, after: int, rise: int) -> Carry:
-    """Returns which rows go on. ValueError if the setting `carry` is not a chance below one, or `carry_after` or
-    `carry_rise` is no number of steps, or is one without a chance."""
+def carry_of(settings: Any) -> Carry:
+    """Returns which rows go on by the settings of a task. ValueError if `carry` is not a chance below one, or
+    `carry_after` or `carry_rise` is no number of steps, or is not 0 while `carry` is."""
+    kind, carry = type(settings).__name__, settings.carry
+    after, rise = settings.carry_after, settings.carry_rise
     if not 0 <= carry < 1:
         raise ValueError(f"{kind}: carry is {carry}, expected a chance, at least 0 and below 1")
     for name, steps in (("carry_after", after), ("carry_rise", rise)):
@@ -72,14 +75,12 @@ def words_of(streams: Index, count: int, seed: int) -> Index:
     counter = np.zeros((len(streams), blocks, 4), np.int64)
     counter[..., 0] = np.arange(blocks)
     counter[..., 1], counter[..., 2] = (streams & 0xFFFFFFFF)[:, None], (streams >> 32)[:, None]
-    words: Index = philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), 4 * blocks)[:, :count]
-    return words
+    return philox(counter.reshape(-1, 4), seed).astype(np.int64).reshape(len(streams), 4 * blocks)[:, :count]
 
 
 def below(words: Index, size: int | Index) -> Index:
     """Returns integers below `size` for words of 32 bits: of 2^32 words a number has at most one more than another."""
-    numbers: Index = words * size >> 32
-    return numbers
+    return words * size >> 32
 
 
 def chosen(words: Index, size: int) -> Index:
@@ -110,41 +111,57 @@ class ByLength:
         return self.low + index // self.each
 
 
+def drawn(kernel: Any, streams: Index, T: int, **settings: Any) -> Batch:
+    """Returns the batch (B, T) that a kernel of csrc/data draws from these Philox streams, `trimmed`."""
+    tokens = np.empty((len(streams), T), np.int64)
+    labels, sizes = np.empty_like(tokens), np.empty(len(streams), np.int64)
+    kernel(tokens=tokens, labels=labels, sizes=sizes, stream=streams, n=len(streams), T=T, **settings)
+    return trimmed(tokens, labels, sizes)
+
+
 def trimmed(inputs: Index, labels: Index, sizes: Index) -> Batch:
     """Returns a batch of rows (B, T) with valid sizes (B,), with the columns beyond the longest row removed."""
     longest = int(sizes.max(initial=0))
     return Batch(np.ascontiguousarray(inputs[:, :longest]), np.ascontiguousarray(labels[:, :longest]), sizes)
 
 
-def write_rows(folder: str | os.PathLike[str], task: Task) -> Task:
-    """Writes a task with a label per step as text, one file NAME_SPLIT.tsv for each split. Returns the task.
+class WrittenByRow(ABC):
+    """A task with a label per step, which is written as text."""
 
-    The header is ``inputs<TAB>labels``. Each row is an example: token ids and as many labels, separated by spaces.
-    Labels that do not count are -1. If a step has several integer features or bits, they are joined by commas.
+    @abstractmethod
+    def load(self) -> Task:
+        """Returns the task, ready for training."""
 
-    Raises
-    ------
-    ValueError
-        A split has more than 2**24 examples.
-    """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    splits = {"train": task.train, "val": task.val, "test": task.test}
-    for name, split in splits.items():
-        if len(split) > WRITABLE:
-            raise ValueError(
-                f"{task.name}: {name} has {len(split)} examples, but at most {WRITABLE} can be written; set {name}"
-            )
-    files = {name: Path(folder, f"{task.name}_{name}.tsv") for name in splits}
-    clear(files.values())
-    for name, split in splits.items():
-        with atomic_file(files[name]) as file:
-            file.write(b"inputs\tlabels\n")
-            for first in range(0, len(split), 1024):
-                inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)
-                sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
-                for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
-                    file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
-    return task
+    def write(self, folder: str | os.PathLike[str]) -> Task:
+        """Writes the task as text, one file NAME_SPLIT.tsv for each split. Returns the task.
+
+        The header is ``inputs<TAB>labels``. Each row is an example: token ids and as many labels, separated by spaces.
+        Labels that do not count are -1. If a step has several integer features or bits, they are joined by commas.
+
+        Raises
+        ------
+        ValueError
+            A split has more than 2**24 examples, as `train` may have by default.
+        """
+        task = self.load()
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        splits = {"train": task.train, "val": task.val, "test": task.test}
+        for name, split in splits.items():
+            if len(split) > WRITABLE:
+                raise ValueError(
+                    f"{task.name}: {name} has {len(split)} examples, but at most {WRITABLE} can be written; set {name}"
+                )
+        files = {name: Path(folder, f"{task.name}_{name}.tsv") for name in splits}
+        clear(files.values())
+        for name, split in splits.items():
+            with atomic_file(files[name]) as file:
+                file.write(b"inputs\tlabels\n")
+                for first in range(0, len(split), 1024):
+                    inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)
+                    sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
+                    for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
+                        file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
+        return task
 
 
 def _text(steps: Index) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import check_bytes
 
 PLACE = "plain_text"
@@ -30,13 +31,9 @@ def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]
     ValueError
         The file is not Parquet, or is damaged, lacks a column, or holds far more than its size allows.
     """
-    try:
+    with needed(f"{path}: Parquet files need pyarrow", "'rotrnn[parquet]'"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: Parquet files need pyarrow, which is not installed; pip install 'rotrnn[parquet]'"
-        ) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             leaves = {file.schema.column(i).path: file.schema.column(i) for i in range(len(file.schema))}

@@ -157,7 +157,7 @@ def _read(y: Numbers, origins: Index, size: int) -> Numbers:
 
 
 def _columns(size: int, most: int, V: int) -> Index:
-    """Returns the columns of what `most` steps are read as that `size` steps are read as."""
+    """Returns the columns that `size` steps have among the columns of `most` steps."""
     return np.asarray(np.r_[: (size - 1) * V, (most - 1) * V : most * V])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import carry_of, check_ranges, write_rows
+from rotrnn.tasks.generated import WrittenByRow, carry_of, check_ranges
 from rotrnn.tasks.task import WHOLE, Batch, Carry, Index, Shape, Split, Task
 
 BYTES = 256
@@ -55,7 +55,7 @@ class LanguageSplit(Split):
 
 
 @dataclass(frozen=True)
-class Language:
+class Language(WrittenByRow):
     """Language modelling on a text of your own: predict each next byte of a file.
 
     Ids are bytes, 0 to 255. Sequences are consecutive chunks of `length` bytes; validation and test are the end of the
@@ -97,17 +97,13 @@ class Language:
 
     def __post_init__(self) -> None:
         settle(self)
-        _ = self._carry  # refuses what it cannot be
+        carry_of(self)  # refuses what it cannot be
         check_ranges("Language", self, (("length", 1, MAX_LENGTH), ("test_length", 0, MAX_LENGTH)))
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             shares = f"val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}"
             raise ValueError(f"Language: {shares}, expected numbers of at least 0 whose sum is below 1")
         if self.path:
             object.__setattr__(self, "path", os.path.abspath(self.path))
-
-    @property
-    def _carry(self) -> Carry:
-        return carry_of("Language", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:
@@ -130,12 +126,8 @@ class Language:
                 raise ValueError(f"{self.path}: has {n} bytes, {size} of them for {name}, expected at least 2")
         length = self.test_length or self.length
         first = text[: n - val - test]
-        train = LanguageSplit(first, self.length, self._carry)
+        train = LanguageSplit(first, self.length, carry_of(self))
         validation = LanguageSplit(text[n - val - test : n - test], length) if val else None
         again = train if length == self.length else LanguageSplit(first, length)
         testing = LanguageSplit(text[n - test :], length) if test else validation or again
         return Task("language", train, validation or testing, testing, **self.shape._asdict())
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes language_train.tsv, language_val.tsv and language_test.tsv (see `write_rows`)."""
-        return write_rows(folder, self.load())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -10,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import GeneratedSplit, below, check_ranges, words_of, write_rows
+from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, below, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task, shuffled
 
 MAP_SEED = 12345
@@ -151,7 +150,7 @@ class MADSplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class MAD:
+class MAD(WrittenByRow):
     """Synthetic tasks that predict which architectures do well on language (Poli et al. 2024, "Mechanistic Design and
     Scaling of Hybrid Architectures"), with the distributions of the released code (athms/mad-lab).
 
@@ -238,7 +237,3 @@ class MAD:
         """Returns the task. Nothing is stored: sequences are generated when a batch is drawn."""
         train, val, test = (MADSplit(name, getattr(self, name), self) for name in ("train", "val", "test"))
         return Task("mad", train, val, test, **self.shape._asdict())
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes mad_train.tsv, mad_val.tsv and mad_test.tsv (see `write_rows`)."""
-        return write_rows(folder, self.load())

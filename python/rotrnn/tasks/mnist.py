@@ -86,9 +86,7 @@ class MNIST(Released):
     scale: ClassVar[tuple[float, float]] = 0.1307, 0.3081
     """Mean and deviation of the training pixels (from 0 to 1), to four digits, as in PyTorch's examples."""
     release: ClassVar[Release] = Release(
-        sources_of(MIRRORS, SHA256),
-        marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"),
-        places=(".", "MNIST/raw"),
+        sources_of(MIRRORS, SHA256), marks=(FILES["train"][0], f"{FILES['train'][0]}.gz"), places=(".", "MNIST/raw")
     )
 
     def __post_init__(self) -> None:
@@ -196,8 +194,7 @@ class FashionMNIST(MNIST):
     name: ClassVar[str] = "fashion_mnist"
     scale: ClassVar[tuple[float, float]] = 0.2860, 0.3530
     release: ClassVar[Release] = MNIST.release._replace(
-        sources=sources_of(FASHION, FASHION_SHA256),
-        places=("FashionMNIST/raw", "fashion-mnist", "."),
+        sources=sources_of(FASHION, FASHION_SHA256), places=("FashionMNIST/raw", "fashion-mnist", ".")
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import GeneratedSplit, below, check_ranges, chosen, words_of, write_rows
+from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, below, check_ranges, chosen, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 
@@ -40,7 +39,7 @@ class MQARSplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class MQAR:
+class MQAR(WrittenByRow):
     """Multi-query associative recall: keys with their values, then each key once more, where its value is the answer.
 
     A sequence begins with `pairs` different keys, each before its value. Then each key comes once more, at places in
@@ -120,7 +119,3 @@ class MQAR:
             MQARSplit("test", self.test, self, *self._test),
             **self.shape._asdict(),
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes mqar_train.tsv, mqar_val.tsv and mqar_test.tsv (see `write_rows`)."""
-        return write_rows(folder, self.load())

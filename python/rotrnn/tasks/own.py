@@ -104,7 +104,7 @@ class Sequences:
         return np.where(there, self.first[rows][:, None] + t, 0), there
 
     def steps_of(self, rows: Index) -> npt.NDArray[np.bool_]:
-        """Returns which steps are those of some sequences."""
+        """Returns which steps belong to some sequences."""
         of_row = np.zeros(len(self), bool)
         of_row[rows] = True
         return np.repeat(of_row, self.lengths)
@@ -331,7 +331,7 @@ class OwnData:
             further = {"weights": data.weights, "dt": data.dt}
             there = {name: one for name, one in further.items() if one is not None}
             np.savez(file, x=data.values, y=labels, lengths=data.lengths, **there)  # type: ignore[arg-type]  # as there
-        return task  # type: ignore[no-any-return]
+        return task
 
 
 def featured(where: str, data: Sequences, columns: Sequence[Column]) -> Sequences:

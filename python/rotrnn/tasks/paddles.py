@@ -106,8 +106,7 @@ def disc(radius: float) -> Index:
     """Returns all integer offsets (n, 2) with a length of at most `radius`."""
     reach = np.arange(-math.floor(radius), math.floor(radius) + 1)
     offsets = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
-    inner: Index = offsets[(offsets**2).sum(1) <= radius**2].astype(np.int64)
-    return inner
+    return offsets[(offsets**2).sum(1) <= radius**2].astype(np.int64)
 
 
 def widened(picture: Picture, radius: int) -> Picture:
@@ -115,8 +114,7 @@ def widened(picture: Picture, radius: int) -> Picture:
     side = len(picture)
     framed = np.pad(picture, radius)
     moved = [framed[radius + y :, radius + x :][:side, :side] for y, x in disc(radius).tolist()]
-    brightest: Picture = np.max(moved, axis=0)
-    return brightest
+    return np.max(moved, axis=0)
 
 
 # ---- angles ----

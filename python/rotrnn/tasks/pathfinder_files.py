@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked, open_npy, read_file
+from rotrnn._support.extras import needed
+from rotrnn._support.files import atomic_file, locked, open_npy, read_file, write_text
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import synced
 from rotrnn._support.progress import bar
@@ -63,12 +64,8 @@ _EXPECTED = {"folder": "imgs/ and a name", "file": "the name of a .png file", "l
 
 
 def _pillow() -> Any:
-    try:
+    with needed("Pathfinder: image files need Pillow", "'rotrnn[data]'"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "Pathfinder: image files need Pillow, which is not installed; pip install 'rotrnn[data]'"
-        ) from error
     return Image
 
 
@@ -297,8 +294,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     elif any(any((folder / part).iterdir()) for part in ("imgs", "metadata")):
         raise ValueError(f"{folder}: holds images from another source (it has no {SETTINGS}), expected a new folder")
     else:
-        with atomic_file(folder / SETTINGS) as file:
-            file.write(to_json(settings, indent=1).encode())
+        write_text(folder / SETTINGS, to_json(settings, indent=1))
 
 
 def _settings(folder: Path) -> dict[str, Any]:

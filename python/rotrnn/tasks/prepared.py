@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, locked, open_npy, read_file
+from rotrnn._support.files import locked, open_npy, read_file, write_text
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import allocate, synced
 
@@ -101,8 +101,7 @@ def _make(place: Path, wanted: dict[str, Any], make: Callable[[Store], None]) ->
         files = {path.name: path.stat().st_size for path in sorted(temporary.glob("*.npy"))}
         for file in files:
             synced(temporary / file)
-        with atomic_file(temporary / MANIFEST) as out:
-            out.write(to_json({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2).encode())
+        write_text(temporary / MANIFEST, to_json({**wanted, "files": files, "id": os.urandom(8).hex()}, indent=2))
         if place.exists():  # `_manifest` has checked that it is a cache of rotrnn
             os.replace(place, stale)  # renamed as a whole: a half-removed folder would not be recognised
         os.replace(temporary, place)

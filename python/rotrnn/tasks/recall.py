@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.settings import settle
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, below, check_ranges, words_of, write_rows
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, below, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 MAX_STEPS = 2**16
@@ -58,7 +57,7 @@ class FreshRecallSplit(RecallSplit):
 
 
 @dataclass(frozen=True)
-class Recall:
+class Recall(WrittenByRow):
     """Recall of earlier values of a sequence: by age, by content, or by content at an age.
 
     Each step brings a key and a value, and asks for a key and an age: which value came with that key, when it last came
@@ -136,13 +135,6 @@ class Recall:
             chance=1 / self.values,
         )
 
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes recall_train.tsv, recall_val.tsv and recall_test.tsv (see `write_rows`).
-
-        Set `train` first: its default is too large to be written.
-        """
-        return write_rows(folder, self.load())
-
 
 def _draws(streams: Index, T: int, seed: int, sizes: tuple[int, int, int, int]) -> list[Index]:
     """Returns four arrays (n, T) of integers, uniform below the sizes: step t of a stream uses Philox block t."""
@@ -151,5 +143,4 @@ def _draws(streams: Index, T: int, seed: int, sizes: tuple[int, int, int, int]) 
 
 
 def _one_hot(index: Index, size: int) -> npt.NDArray[np.uint8]:
-    codes: npt.NDArray[np.uint8] = (index[..., None] == np.arange(size)).astype(np.uint8)
-    return codes
+    return (index[..., None] == np.arange(size)).astype(np.uint8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from rotrnn._cpu import REGULAR
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, carry_of, check_ranges, trimmed, write_rows
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, carry_of, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Carry, Index, Shape, Task
 
 LANGUAGES = tuple(REGULAR)
@@ -30,23 +29,8 @@ class RegularSplit(GeneratedSplit):
         s = self.settings
         wanted = None if self.lengths is None else self.lengths.at(index)
         longest = s.max_length if wanted is None else int(wanted.max(initial=0))
-        tokens = np.empty((len(index), longest), np.int64)
-        labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        HOST.kernels.regular_sample(
-            tokens=tokens,
-            labels=labels,
-            sizes=sizes,
-            stream=streams,
-            length=wanted,
-            n=len(tokens),
-            T=longest,
-            seed=s.seed,
-            low=s.min_length,
-            high=s.max_length,
-            language=REGULAR[s.language],
-            modulus=s.modulus,
-        )
-        return trimmed(tokens, labels, sizes)
+        how = {"low": s.min_length, "high": s.max_length, "language": REGULAR[s.language], "modulus": s.modulus}
+        return drawn(HOST.kernels.regular_sample, streams, longest, length=wanted, seed=s.seed, **how)
 
 
 @dataclass(frozen=True)
@@ -55,7 +39,7 @@ class FreshRegularSplit(RegularSplit):
 
     @property
     def carry(self) -> Carry:  # type: ignore[override]
-        return self.settings._carry
+        return carry_of(self.settings)
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
         """As `Split.continued`: a continuation needs the class so far, or for "even_pairs" the first
@@ -74,7 +58,7 @@ class FreshRegularSplit(RegularSplit):
 
 
 @dataclass(frozen=True)
-class Regular:
+class Regular(WrittenByRow):
     """Regular languages of "Neural networks and the Chomsky hierarchy" (Delétang et al., ICLR 2023): predict the class
     of a string of random tokens. The label belongs to the last token.
 
@@ -132,7 +116,7 @@ class Regular:
         settle(self)
         if self.language not in LANGUAGES:
             raise ValueError(f"Regular: language is '{self.language}', expected {', '.join(LANGUAGES)}")
-        _ = self._carry  # refuses what it cannot be
+        carry_of(self)  # refuses what it cannot be
         if self.carry and self.language == "arithmetic":
             raise ValueError(
                 f"Regular: carry is {self.carry}, expected 0 with 'arithmetic': its expressions do not add up"
@@ -150,10 +134,6 @@ class Regular:
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("Regular", self, limits)
-
-    @property
-    def _carry(self) -> Carry:
-        return carry_of("Regular", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:
@@ -179,10 +159,3 @@ class Regular:
             curve="length",
             chance=1 / self.shape.n_classes,
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes regular_train.tsv, regular_val.tsv and regular_test.tsv (see `write_rows`).
-
-        Set `train` first: its default is too large to be written.
-        """
-        return write_rows(folder, self.load())

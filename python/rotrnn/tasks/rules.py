@@ -162,8 +162,7 @@ def made(found: Any) -> Rules:
     """The inverse of `dataclasses.asdict`. ValueError if it is not the JSON of rules."""
     if not isinstance(found, dict) or not isinstance(columns := found.get("columns", []), list):
         raise ValueError(f"has rules that are {an(type(found).__name__)}, expected an object")
-    rules: Rules = _of(Rules, {**found, "columns": tuple(_of(Column, one) for one in columns)})
-    return rules
+    return _of(Rules, {**found, "columns": tuple(_of(Column, one) for one in columns)})
 
 
 def _of(kind: Any, found: Any) -> Any:

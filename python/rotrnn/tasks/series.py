@@ -180,7 +180,8 @@ class Series:
         As of the task "table".
     covariates : tuple of str
         Columns that are known in advance, such as prices or days off. A forecast of a step reads them up to that step:
-        their effects are least squares (`rotrnn.tasks.lags.effects`), and the model reads those of the next step.
+        their effects are least squares (`rotrnn.tasks.lags.effects`), and the model reads the covariates of the next
+        step.
     sequence : str
         Column that says which series a row belongs to, whose rows are in the order of time; without it, all rows are
         one series.

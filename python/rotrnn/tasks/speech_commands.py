@@ -122,12 +122,7 @@ class SpeechCommands(Released):
             return SpeechCommandsSplit(arrays[f"{name}_samples"], arrays[f"{name}_labels"], mean, scale, every)
 
         return Task(
-            "speech_commands",
-            split("train"),
-            split("val"),
-            split("test"),
-            **self.shape._asdict(),
-            labels=WORDS,
+            "speech_commands", split("train"), split("val"), split("test"), **self.shape._asdict(), labels=WORDS
         )
 
     def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import ClassVar
@@ -13,7 +12,7 @@ from rotrnn._cpu import COPY
 from rotrnn._cpu import COPY_MAX_LENGTH as MAX_LENGTH
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
-from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, check_ranges, trimmed, write_rows
+from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 VARIANTS = tuple(COPY)
@@ -61,25 +60,10 @@ class CopySplit(GeneratedSplit):
     lengths: ByLength
 
     def make(self, index: Index, streams: Index) -> Batch:
-        s = self.settings
-        wanted = self.lengths.at(index)
-        tokens = np.empty((len(index), 2 * int(wanted.max(initial=0)) + EXTRA), np.int64)
-        labels, sizes = np.empty_like(tokens), np.empty(len(index), np.int64)
-        HOST.kernels.copy_strings(
-            tokens=tokens,
-            labels=labels,
-            sizes=sizes,
-            stream=streams,
-            length=wanted,
-            n=len(tokens),
-            T=tokens.shape[1],
-            seed=s.seed,
-            letters=s.letters,
-            variant=COPY[self.variant],
-            gram=s.gram,
-            answer=s.answer,
-        )
-        return trimmed(tokens, labels, sizes)
+        s, wanted = self.settings, self.lengths.at(index)
+        how = {"seed": s.seed, "letters": s.letters, "variant": COPY[self.variant], "gram": s.gram, "answer": s.answer}
+        T = 2 * int(wanted.max(initial=0)) + EXTRA
+        return drawn(HOST.kernels.copy_strings, streams, T, length=wanted, **how)
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """Returns the number of letters of each string."""
@@ -87,7 +71,7 @@ class CopySplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(WrittenByRow):
     """The copy task (Jelassi, Brandfonbrener, Kakade, Malach: "Repeat after me", 2024): a string of random letters,
     followed by its copy. It is set up as language modelling: the label of a token is the next token.
 
@@ -204,10 +188,3 @@ class Copy:
             curve="length",
             labels=(*ascii_lowercase[: self.letters], "$", "|", ".") if self.letters <= 26 else None,
         )
-
-    def write(self, folder: str | os.PathLike[str]) -> Task:
-        """Writes copy_train.tsv, copy_val.tsv and copy_test.tsv (see `write_rows`).
-
-        Set `train` first: its default is too large to be written.
-        """
-        return write_rows(folder, self.load())

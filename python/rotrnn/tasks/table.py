@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
@@ -231,7 +232,7 @@ class Columns:
 
     def numbers(self, name: str, *, missing: bool = False, instead: str = "") -> npt.NDArray[np.float64]:
         """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
-        is not a finite number; that of an empty cell or NaN ends in `instead`."""
+        is not a finite number; the error of an empty cell or NaN ends in `instead`."""
         cells = self.column(name)
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):
@@ -345,13 +346,9 @@ def _delimiter(head: list[str], row: str, by: str) -> str:
 
 
 def _read_parquet(path: str) -> Columns:
-    try:
+    with needed(f"{path}: Parquet files need pyarrow", "'rotrnn[parquet]'"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: Parquet files need pyarrow, which is not installed; pip install 'rotrnn[parquet]'"
-        ) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows

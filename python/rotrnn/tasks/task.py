@@ -205,7 +205,7 @@ class Task:
     n_classes : int
         Number of classes; for bits, the number of bits per step or sequence; of a regression, the number of targets.
     head : str
-        Kind of model (a key of `rotrnn.models.build.HEADS`) that the labels are for.
+        Kind of model (one of `rotrnn.models.build.HEADS`) that the labels are for.
     metric : str
         The metric that selects parameters and that tables show: "accuracy", the share of right labels, or
         "sequence_accuracy", the share of sequences whose counted labels are all right. For a regression it is "skill",

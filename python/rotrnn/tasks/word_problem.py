@@ -378,13 +378,9 @@ class WordProblem:
         check_ranges("WordProblem", self, limits)
         if self.shorter not in ("none", "two", "all"):
             raise ValueError(f"WordProblem: shorter is '{self.shorter}', expected 'none', 'two' or 'all'")
-        _ = self._carry  # refuses what it cannot be
+        carry_of(self)  # refuses what it cannot be
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"WordProblem: val_fraction is {self.val_fraction}, expected a number between 0 and 1")
-
-    @property
-    def _carry(self) -> Carry:
-        return carry_of("WordProblem", self.carry, self.carry_after, self.carry_rise)
 
     @property
     def shape(self) -> Shape:
@@ -458,7 +454,7 @@ class WordProblem:
         short = tuple((one, None) for one in sequences.values() if one.length < self.length)
         return Task(
             "word_problem",
-            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding, self._carry),
+            WordProblemSplit(G, (*short, (whole, order[val:])), self.count_padding, carry_of(self)),
             WordProblemSplit(G, ((whole, order[:val]),)),
             WordProblemSplit(G, ((sequences[self.test_length], None),)),
             **self.shape._asdict(),

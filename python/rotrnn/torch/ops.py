@@ -153,8 +153,7 @@ def _below_autograd(op: Any, keyset: Any, *arguments: Any) -> list[Tensor]:
             inside.enter_context(torch.enable_grad())
             inside.enter_context(forward_ad._set_fwd_grad_enabled(True))
         inside.enter_context(torch._C._AutoDispatchBelowAutograd())
-        outputs: list[Tensor] = op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
-        return outputs
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
 
 def _autograd(
@@ -284,8 +283,7 @@ def _array(tensor: Tensor) -> Array:
     if tensor.is_cpu:
         return np.asarray(tensor.numpy(force=True), order="C")
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    array: Array = cuda.device().view(plain)
-    return array
+    return cuda.device().view(plain)
 
 
 def _tensor(array: Array) -> Tensor:

@@ -117,8 +117,7 @@ class GPUs(World):
         return flat
 
     def _kind(self, x: Array) -> int:
-        kind: int = self.nccl.NCCL_FLOAT64 if x.dtype == np.float64 else self.nccl.NCCL_FLOAT32
-        return kind
+        return self.nccl.NCCL_FLOAT64 if x.dtype == np.float64 else self.nccl.NCCL_FLOAT32
 
 
 def _nccl(among: World) -> Any:
@@ -135,12 +134,10 @@ def _nccl(among: World) -> Any:
 
 
 def _at(x: Array) -> int:
-    address: int = x.data.ptr  # type: ignore[attr-defined]
-    return address
+    return x.data.ptr  # type: ignore[attr-defined]
 
 
 def _stream() -> int:
     import cupy
 
-    pointer: int = cupy.cuda.get_current_stream().ptr
-    return pointer
+    return cupy.cuda.get_current_stream().ptr

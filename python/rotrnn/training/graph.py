@@ -202,11 +202,7 @@ class Recorder:
         self.ended = 0.0  # when a step was last found to have ended
 
     def launch(
-        self,
-        state: State,
-        batch: Batch,
-        places: npt.NDArray[np.int64],
-        weights: npt.NDArray[np.float64] | None = None,
+        self, state: State, batch: Batch, places: npt.NDArray[np.int64], weights: npt.NDArray[np.float64] | None = None
     ) -> bool:
         """Launches a step, and does not wait for it. Returns False, with nothing done, if it cannot be recorded."""
         import cupy

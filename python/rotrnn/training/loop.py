@@ -77,9 +77,9 @@ def train(
     raises; a second one aborts at once. A run has a checkpoint two minutes after its start, and another five minutes
     after each, however far its next evaluation is: a kill, or a power failure, loses no more.
 
-    Processes that an MPI launcher started train together, each on its share of every batch: as one would to rounding,
-    and to the same bits whenever there are as many. One that fails ends all, the last finished step saved; on GPUs, of
-    which each process takes one, the last checkpoint stays.
+    Processes that an MPI launcher started train together, each on its share of every batch. Results equal a single
+    process up to rounding, and have the same bits for the same number of processes. If one process fails, all end, and
+    the last finished step is saved; on GPUs, one for each process, the last checkpoint stays.
 
     Parameters
     ----------

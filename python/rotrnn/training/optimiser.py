@@ -44,8 +44,8 @@ class NonFinite(FloatingPointError):
 
 
 class Optimiser:
-    """The base of optimisers, with their schedule, groups and clipping. The classes below, frozen dataclasses, say the
-    settings; `AdamW` explains those that all have."""
+    """The base of optimisers, with their schedule, groups and clipping. The settings are fields of the classes below;
+    `AdamW` explains the settings that all have."""
 
     lr: float
     recurrent_factor: float
@@ -66,7 +66,7 @@ class Optimiser:
     """The kernel with a parameter, its moments and its gradient (`rotrnn.ops.optim`)."""
 
     def _numbers(self, step: int) -> dict[str, Any]:
-        """Returns the numbers of update number `step` (from 1) that the kernel takes besides those that all take."""
+        """Returns the numbers that this optimiser's kernel alone takes, for update number `step` (from 1)."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -119,13 +119,7 @@ class Optimiser:
         return group_of
 
     def update(
-        self,
-        params: Params,
-        grads: Params,
-        moments: Moments,
-        group_of: GroupOf,
-        step: int,
-        steps: int,
+        self, params: Params, grads: Params, moments: Moments, group_of: GroupOf, step: int, steps: int
     ) -> float:
         """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
 

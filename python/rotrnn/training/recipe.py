@@ -70,16 +70,16 @@ class Training:
         Number of successive evaluations without improvement after which training stops. The schedule of the learning
         rate still spans all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
-        Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for bits of the ones of
-        each. "balanced" takes n / (C n_c), where n_c of n training labels are of class c, and C classes occur; for bits
-        the number of zeros divided by the number of ones.
+        Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for each bit the weight
+        of its ones. "balanced" takes n / (C n_c), where n_c of n training labels are of class c, and C classes occur;
+        for bits the number of zeros divided by the number of ones.
     label_smoothing : float
         The share, in [0, 1), of each label that the loss spreads evenly over all classes (`rotrnn.ops.cross_entropy`,
         PyTorch's setting of that name), in evaluations too. For labels that are classes.
     packed : bool
         Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
-        and gradients equal those of padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither
-        with several processes nor with `task.carry`.
+        and gradients equal padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither with
+        several processes nor with `task.carry`.
     init : str, optional
         The folder of a run, or a model's file or folder, with whose parameters the run begins, as far as the model has
         the same names and shapes. Other parameters, for example a head for another number of classes, are drawn; the
@@ -586,7 +586,7 @@ def _merge(tables: dict[str, Any], section: str, own: Any) -> list[str]:
 
 def _reset_section(tables: dict[str, Any], section: str, own: dict[str, Any]) -> list[str]:
     """Resets a section when its layer or task changes. Returns the settings that this drops, as "section.key", and as
-    "small.section.key" those of the small variant."""
+    "small.section.key" the small variant's."""
     key, fresh = FRESH[section]
     there = tables.get(section, {})
     dropped = []

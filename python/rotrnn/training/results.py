@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import atomic_file
 from rotrnn._support.json import to_json
 from rotrnn._support.text import an, plain
 from rotrnn.training.evaluation import COUNTS
@@ -60,8 +59,9 @@ class Outcome:
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """What a finished run took: "steps_per_second" without evaluations, "seconds" with them, "peak_memory" (bytes);
-        and of layers that iterate "residual", the largest of a batch, its mean over the last hundredth of training."""
+        """The cost of a finished run: "steps_per_second" without evaluations, "seconds" with them, "peak_memory"
+        (bytes); and of layers that iterate "residual", the largest of a batch, its mean over the last hundredth of
+        training."""
         records = self.run.records()
         seconds = [record["seconds"] for record in records if "loss" in record and "seconds" in record]
         costs = {"peak_memory": max((record.get("peak_memory", 0) for record in records), default=0)}
@@ -228,8 +228,8 @@ def _summary(found: Sequence[dict[str, Any]]) -> Row:
 def _lengths(summary: Row) -> str | None:
     """Returns the length of the test sequences, "50", or the range of their lengths, "5 to 100"; None without a curve.
 
-    In a curve of prefixes every length has all sequences, and the scores are those of the largest; in one of lengths
-    each has its own.
+    In a curve of prefixes every length has all sequences, and the scores belong to the largest length; in a curve of
+    lengths each length has its own sequences.
     """
     if not summary.get("curve", {}).get("length"):
         return None
@@ -303,7 +303,7 @@ def _names_by(by: Sequence[str], groups: Sequence[tuple[str, str, str | None]]) 
 
 
 def _names(recipes: Sequence[Recipe]) -> list[str]:
-    """Returns distinct names for the recipes: those of their sweep, or the settings in which they differ."""
+    """Returns distinct names for the recipes: their names in a sweep, or the settings in which they differ."""
     sources = [recipe.source for recipe in recipes]
     same = len({source.recipe for source in sources}) == 1
     names = [
@@ -582,9 +582,3 @@ def check_out(path: str | os.PathLike[str]) -> None:
     own = Run(path.parent).own()
     if path in own and own[0].exists():
         raise ValueError(f"--out {path}: is a file of the run in that folder, expected another name")
-
-
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file atomically."""
-    with atomic_file(path) as file:
-        file.write(text.encode())

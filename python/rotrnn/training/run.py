@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
-from rotrnn._support.files import atomic_file, locked, open_file, read_file
+from rotrnn._support.files import locked, open_file, read_file, write_text
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
@@ -39,6 +39,8 @@ class Run:
     """
 
     folder: Path
+
+    write = staticmethod(write_text)
 
     @property
     def recipe(self) -> Path:
@@ -172,11 +174,6 @@ class Run:
         """Returns all files of the run."""
         return [*self.files(), self.rules, self.sessions, self.failed]
 
-    def write(self, path: Path, text: str) -> None:
-        """Writes a text file atomically."""
-        with atomic_file(path) as file:
-            file.write(text.encode())
-
     def status(self) -> Literal["done", "failed", "unfinished"]:
         """Returns the status of the run."""
         if self.result.exists():
@@ -203,8 +200,8 @@ class Run:
         return next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
 
     def changed_data(self, task: Any) -> str | None:
-        """Returns what to say of the data file of a task if its contents are not those of the run's first start; None
-        if they are, or sessions.json does not say, as of runs of older versions."""
+        """Returns a message if the data file of a task has changed since the run's first start; None if it has not, or
+        if sessions.json does not say, as for runs of older versions."""
         known, now = self.trained_on(), data_of(task)
         if now is None or known is None or now == known:
             return None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rotrnn._support.files import atomic_file
+from rotrnn._support.files import write_text
 from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
 from rotrnn.training import sweep
@@ -88,8 +88,7 @@ def launch(
             return todo
         top = Path(folder)
         text = script(top.absolute().name, [run.folder.name for run in todo], jobs, device, options)
-        with atomic_file(top / SCRIPT) as file:
-            file.write(text.encode())
+        write_text(top / SCRIPT, text)
         job = _submit(top)
     say(f"submitted {plural(len(todo), 'run')} as job {job}; when they have ended: rotrnn results {top}")
     return todo

@@ -73,8 +73,7 @@ def _read(path: Path) -> Params:
     run = Run(path)
     if run.recipe.is_file():
         return run.load_params("best" if run.checkpoint("best").exists() else "last")
-    params: Params = (read_folder(path) if path.is_dir() else load(path)).params
-    return params
+    return (read_folder(path) if path.is_dir() else load(path)).params
 
 
 def _few(arrays: dict[str, tuple[int, ...]]) -> str:

@@ -13,16 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.devices.device import HOST, Device, beside, to_host
-from rotrnn.nn.layer import (
-    Array,
-    Context,
-    Params,
-    flatten,
-    flatten_state,
-    is_parameter,
-    unflatten,
-    unflatten_state,
-)
+from rotrnn.nn.layer import Array, Context, Params, flatten, flatten_state, is_parameter, unflatten, unflatten_state
 from rotrnn.nn.layer import State as Carried
 from rotrnn.tasks.task import Index, PackedBatch
 from rotrnn.training.graph import Recorder

@@ -1,7 +1,7 @@
 """Sweeps: runs of one recipe over seeds, settings and variants, each in its own folder and process.
 
 The state of a sweep is stored only in the folders of its runs, and each of them survives a kill. So a sweep that was
-killed at any moment can be started again: it resumes, and its result equals that of an uninterrupted sweep.
+killed at any moment can be started again: it resumes, and its result equals the result of an uninterrupted sweep.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Sweep:
             raise ValueError(f"the seeds are {list(self.seeds)}, expected distinct ones")
 
     def configurations(self) -> dict[str, list[list[tuple[str, Any]]]]:
-        """Returns name -> changed settings: first those of the variant, then those of the grid."""
+        """Returns name -> changed settings: first the variant's, then the grid's."""
         for place, values in self.grid.items():
             if not values:
                 raise ValueError(f"the grid of {place} has no values, expected at least one")
@@ -274,7 +274,7 @@ def _check_keep(tables: dict[str, Any], keep: Sequence[str]) -> None:
 
 
 def _settings(tables: dict[str, Any], places: Sequence[str]) -> list[tuple[str, Any]]:
-    """Returns those of the settings "section.key" that the tables have, with their values."""
+    """Returns the settings "section.key" that the tables have, with their values."""
     found = ((place, *place.split(".", 1)) for place in places)
     return [(place, tables[section][key]) for place, section, key in found if key in tables.get(section, {})]
 
@@ -409,12 +409,12 @@ def run_sweep(
     device: str = "cpu",
     places: Sequence[Place] = (),
 ) -> list[Run]:
-    """Trains the unfinished ones of `runs`, `jobs` at a time, each in its own folder below `folder`.
+    """Trains the unfinished runs, `jobs` at a time, each in its own folder below `folder`.
 
     Finished runs are not touched, and neither are failed ones unless `retry` is True, which also evaluates runs again
     whose result.json or recipe.toml is damaged. The others are resumed. A run that fails or crashes does not stop the
     others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS), unless that variable is set. `device`
-    is that of `train`. If there are `places`, runs are trained there instead of `jobs` at a time here.
+    is as in `train`. If there are `places`, runs are trained there instead of `jobs` at a time here.
 
     Raises
     ------

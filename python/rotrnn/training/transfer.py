@@ -106,5 +106,4 @@ class Results:
         """Returns a copy, one of the last two, for which the GPU is waited for."""
         pinned, done = self._buffers[number % BUFFERS]
         done.synchronize()
-        found: npt.NDArray[Any] = pinned.copy()
-        return found
+        return pinned.copy()

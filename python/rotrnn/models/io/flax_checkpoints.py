@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import read_file, read_npz
 from rotrnn._support.text import an
 from rotrnn.models.build import ModelSettings, build_model
@@ -247,12 +248,8 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
 
 def _msgpack(path: Path) -> dict[str, Any]:
     data = read_file(path)
-    try:
+    with needed(f"{path}: to read a msgpack file needs flax", "flax"):
         from flax.serialization import msgpack_restore
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: to read a msgpack file needs flax, which is not installed; pip install flax"
-        ) from error
     try:
         tree = msgpack_restore(data)
     except Exception as error:  # whatever the parser raises

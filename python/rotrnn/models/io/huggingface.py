@@ -48,8 +48,10 @@ class Named(NamedTuple):
     change: Callable[[Array], Array] = _same
 
 
+@dataclass(frozen=True, kw_only=True)
 class MambaFamily:
-    """The base of the two families of Mamba: plain blocks, and names."""
+    """The settings of both families of Mamba in config.json, in plain blocks, with the names and defaults of
+    transformers."""
 
     layer_name: ClassVar[str]
     arrays: ClassVar[dict[str, str]]
@@ -58,10 +60,24 @@ class MambaFamily:
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
-    layer_norm_epsilon: float
-    expand: int
-    hidden_act: str
+    state_size: int
     tie_word_embeddings: bool
+    layer_norm_epsilon: float = 1e-5
+    expand: int = 2
+    conv_kernel: int = 4
+    use_bias: bool = False
+    use_conv_bias: bool = True
+    hidden_act: str = "silu"
+    time_step_min: float = 0.001
+    time_step_max: float = 0.1
+    time_step_floor: float = 1e-4
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The settings of the layer, of both families."""
+        sizes = {"d_state": self.state_size, "d_conv": self.conv_kernel, "expand": self.expand}
+        steps = {"dt_min": self.time_step_min, "dt_max": self.time_step_max, "dt_init_floor": self.time_step_floor}
+        return {**sizes, **steps, "conv_bias": self.use_conv_bias, "bias": self.use_bias}
 
     def check(self, settings: dict[str, Any]) -> None:
         """Raises ValueError if a setting has a value that no model here has."""
@@ -102,23 +118,14 @@ def _taps(array: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaConfig(MambaFamily):
-    """The settings of a Mamba in config.json. Names and defaults are those of transformers."""
+    """The settings of a Mamba in config.json."""
 
     vocab_size: int = 50280
     hidden_size: int = 768
     num_hidden_layers: int = 32
-    layer_norm_epsilon: float = 1e-5
     state_size: int = 16
-    expand: int = 2
-    conv_kernel: int = 4
-    use_bias: bool = False
-    use_conv_bias: bool = True
-    hidden_act: str = "silu"
     time_step_rank: int | str = "auto"
     time_step_scale: float = 1.0
-    time_step_min: float = 0.001
-    time_step_max: float = 0.1
-    time_step_floor: float = 1e-4
     time_step_init_scheme: str = "random"
     mixer_rms_eps: float | None = None
     tie_word_embeddings: bool = True
@@ -142,41 +149,25 @@ class MambaConfig(MambaFamily):
     def layer(self) -> Recurrent:
         return Mamba(
             self.hidden_size,
-            d_state=self.state_size,
-            d_conv=self.conv_kernel,
-            expand=self.expand,
             dt_rank=self.time_step_rank,
-            dt_min=self.time_step_min,
-            dt_max=self.time_step_max,
             dt_init=self.time_step_init_scheme,
             dt_scale=self.time_step_scale,
-            dt_init_floor=self.time_step_floor,
-            conv_bias=self.use_conv_bias,
-            bias=self.use_bias,
             norm_eps=self.mixer_rms_eps,
+            **self.shared,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Config(MambaFamily):
-    """The settings of a Mamba-2 in config.json. Names and defaults are those of transformers."""
+    """The settings of a Mamba-2 in config.json."""
 
     vocab_size: int = 32768
     hidden_size: int = 4096
     num_hidden_layers: int = 64
-    layer_norm_epsilon: float = 1e-5
     state_size: int = 128
     num_heads: int = 128
     head_dim: int = 64
     n_groups: int = 8
-    expand: int = 2
-    conv_kernel: int = 4
-    use_bias: bool = False
-    use_conv_bias: bool = True
-    hidden_act: str = "silu"
-    time_step_min: float = 0.001
-    time_step_max: float = 0.1
-    time_step_floor: float = 1e-4
     tie_word_embeddings: bool = False
 
     layer_name: ClassVar[str] = "mamba2"
@@ -189,25 +180,13 @@ class Mamba2Config(MambaFamily):
             raise ValueError(f"{got}, expected expand * hidden_size = {inner} as their product")
 
     def layer(self) -> Recurrent:
-        return Mamba2(
-            self.hidden_size,
-            d_state=self.state_size,
-            d_conv=self.conv_kernel,
-            expand=self.expand,
-            d_head=self.head_dim,
-            groups=self.n_groups,
-            dt_min=self.time_step_min,
-            dt_max=self.time_step_max,
-            dt_init_floor=self.time_step_floor,
-            conv_bias=self.use_conv_bias,
-            bias=self.use_bias,
-            norm_eps=self.layer_norm_epsilon,
-        )
+        norm_eps = self.layer_norm_epsilon
+        return Mamba2(self.hidden_size, d_head=self.head_dim, groups=self.n_groups, norm_eps=norm_eps, **self.shared)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentGemmaConfig:
-    """The settings of a RecurrentGemma in config.json. Names and defaults are those of transformers; its
+    """The settings of a RecurrentGemma in config.json, with the names and defaults of transformers; its
     `intermediate_size` is twice the width of the feed-forward net."""
 
     vocab_size: int = 256000
@@ -306,8 +285,7 @@ class RecurrentGemmaConfig:
 
 
 def _one_more(array: Array) -> Array:
-    more: Array = 1 + array
-    return more
+    return 1 + array
 
 
 def _from_the_left(array: Array) -> Array:
@@ -365,7 +343,7 @@ def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaSsmConfig:
-    """The settings of the package mamba_ssm in config.json. Names and defaults are those of its MambaConfig."""
+    """The settings of the package mamba_ssm in config.json. Names and defaults are as in its MambaConfig."""
 
     d_model: int
     n_layer: int
@@ -429,11 +407,7 @@ _SSM_NAMES = {
     "bias": "use_bias", "dt_min": "time_step_min", "dt_max": "time_step_max", "dt_init_floor": "time_step_floor",
 }  # fmt: skip
 SSM_LAYERS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
-    "Mamba1": (
-        MambaConfig,
-        _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_scale": "time_step_scale"},
-        {},
-    ),
+    "Mamba1": (MambaConfig, _SSM_NAMES | {"dt_rank": "time_step_rank", "dt_scale": "time_step_scale"}, {}),
     "Mamba2": (
         Mamba2Config,
         _SSM_NAMES | {"headdim": "head_dim", "ngroups": "n_groups"},

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rotrnn._support.extras import needed
 from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.text import an
@@ -119,13 +120,9 @@ def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Pa
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
-    try:
+    missing = f"there is no folder {name!r:.80}, and to ask for a repository of that name needs huggingface_hub"
+    with needed(f"from_pretrained: {missing}", "'rotrnn[hub]'"):
         from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise ImportError(
-            f"from_pretrained: there is no folder {name!r:.80}, and to ask for a repository of that name needs "
-            "huggingface_hub, which is not installed; pip install 'rotrnn[hub]'"
-        ) from error
     wanted = [CONFIG, INDEX, "*.safetensors", "tokenizer.json"]
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))

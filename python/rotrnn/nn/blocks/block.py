@@ -62,25 +62,14 @@ class Block(Protocol):
     def emit(self, to: Listing, params: Params, x: int) -> int: ...
 
     def forward_in_stack(
-        self,
-        params: Params,
-        x: Array,
-        ctx: Context,
-        state: State,
-        moments: Moments | None = None,
-        gather: bool = False,
-        keep: tuple[str, ...] = (),
-    ) -> tuple[Array, Any, Moments | None]: ...
+        self, params: Params, x: Array, ctx: Context, state: State, moments: Moments | None = None,
+        gather: bool = False, keep: tuple[str, ...] = (),
+    ) -> tuple[Array, Any, Moments | None]: ...  # fmt: skip
 
     def backward_in_stack(
-        self,
-        params: Params,
-        saved: Any,
-        dy: Array,
-        dstate: State,
-        later: Later | None = None,
+        self, params: Params, saved: Any, dy: Array, dstate: State, later: Later | None = None,
         gather: Gather | None = None,
-    ) -> tuple[Array, Params, State, Later | None]: ...
+    ) -> tuple[Array, Params, State, Later | None]: ...  # fmt: skip
 
     def prepare(self, params: Params) -> Any: ...
 
@@ -241,8 +230,7 @@ class ResidualBlock(Module):
         return (y_t if self.prenorm else self._norm_step(params, y_t)), state
 
     def _norm_step(self, params: Params, x_t: Array) -> Array:
-        y: Array = self.norm.forward(params["norm"], x_t[:, None], TRUSTED)[0][:, 0]
-        return y
+        return self.norm.forward(params["norm"], x_t[:, None], TRUSTED)[0][:, 0]
 
     def report(self, saved: PartsSaved | FusedSaved) -> dict[str, float]:
         """Returns the report of the layer; empty for a fused block."""
@@ -321,8 +309,7 @@ class FeedForwardBlock(Module):
     def emit(self, to: Listing, params: Params, x: int) -> int:
         x = self.mixing.emit(to, params, x)
         z = self.norm2.emit(to, params["norm2"], x)
-        y: int = to("Sum", x, self.feed_forward.emit(to, params["feed_forward"], z))
-        return y
+        return to("Sum", x, self.feed_forward.emit(to, params["feed_forward"], z))
 
     def forward_in_stack(
         self,

@@ -50,14 +50,10 @@ class Dense(Module):
         return {"w": (self.d_out, self.d_in), "bias": (self.d_out,)}
 
     def init(self, rng: np.random.Generator) -> Params:
-        return {
-            "w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in),
-            "bias": np.zeros(self.d_out, np.float32),
-        }
+        return {"w": _lecun_normal(rng, (self.d_out, self.d_in), self.d_in), "bias": np.zeros(self.d_out, np.float32)}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = to("Dense", x, params["w"], params["bias"])
-        return y
+        return to("Dense", x, params["w"], params["bias"])
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, DenseSaved]:
         lengths = ctx.lengths

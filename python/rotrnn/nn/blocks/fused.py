@@ -170,8 +170,7 @@ def _normed(norm: ChannelNorm | RowNorm, x: Array, ctx: Context) -> Array:
     """Returns the input of the layer, which the fused op does not return."""
     if isinstance(norm, RowNorm):
         return layer_norm(x, norm.scale, norm.bias, eps=norm.eps, lengths=ctx.lengths)[0]
-    normed: Array = norm.gain * (x - norm.center) + norm.offset
-    return normed
+    return norm.gain * (x - norm.center) + norm.offset
 
 
 def backward(

@@ -136,8 +136,7 @@ class Activation(Module):
         return {}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = to("GELU", x)
-        return y
+        return to("GELU", x)
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, ActivationSaved]:
         z, gelu_saved = _GELU.forward({}, x, ctx)
@@ -206,8 +205,7 @@ class Gate(Module):
         z = to("GELU", x)
         gate = self._linear.emit(to, params["gate"], z)
         value = self._linear.emit(to, params["value"], z) if self.form == "full" else x if self.form == "half2" else z
-        y: int = to("GLU", value, gate)
-        return y
+        return to("GLU", value, gate)
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GateSaved]:
         z, gelu_saved = _GELU.forward({}, x, ctx)

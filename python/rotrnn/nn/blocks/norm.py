@@ -100,8 +100,7 @@ class BatchNorm(Module):
         """By the running statistics."""
         wide = to.exact(params)
         gain = wide["scale"] / np.sqrt(wide["running_var"] + self.eps)
-        y: int = to("BatchNorm", x, gain, params["running_mean"], params["bias"])
-        return y
+        return to("BatchNorm", x, gain, params["running_mean"], params["bias"])
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, BatchNormSaved]:
         mean, var = self.statistics(params, x, ctx)
@@ -219,8 +218,7 @@ class LayerNorm(Module):
         return {"scale": np.ones(self.d_model, np.float32), "bias": np.zeros(self.d_model, np.float32)}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = to("LayerNorm", x, params["scale"], params["bias"], eps=self.eps)
-        return y
+        return to("LayerNorm", x, params["scale"], params["bias"], eps=self.eps)
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, LayerNormSaved]:
         y, mean, rstd = layer_norm(x, params["scale"], params["bias"], eps=self.eps, lengths=ctx.lengths)
@@ -261,8 +259,7 @@ class RMSNorm(Module):
         return {"scale": np.ones(self.d_model, np.float32)}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = to("RMSNorm", x, params["scale"], eps=self.eps, gain=1.0)
-        return y
+        return to("RMSNorm", x, params["scale"], eps=self.eps, gain=1.0)
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, RMSNormSaved]:
         y, rstd = rms_norm(x, params["scale"], eps=self.eps, lengths=ctx.lengths)

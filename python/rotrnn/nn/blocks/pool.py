@@ -41,8 +41,7 @@ def _of_segments_backward(adjoint: Callable[..., Array], segments: Segments, dy:
 
 def _sum_of(split: Ranks, x: Array) -> Array:
     """Returns the sum of x over the processes that share a sequence, in their order."""
-    total: Array = np.sum(np.stack(split.gather(x)), 0)
-    return total
+    return np.sum(np.stack(split.gather(x)), 0)
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,7 @@ class LastPool(Module):
 def pool_backward(pool: MeanPool | LastPool, saved: PoolSaved, dy: Array, gather: Gather | None) -> Array:
     """Returns dx of a pool without checks, with forward's `gather` if the pool takes it."""
     more = (gather,) if isinstance(pool, MeanPool) else ()
-    dx: Array = trusted(pool.backward)({}, saved, dy, *more)[0]
-    return dx
+    return trusted(pool.backward)({}, saved, dy, *more)[0]
 
 
 POOLS: dict[str, type[MeanPool] | type[LastPool]] = {"mean": MeanPool, "last": LastPool}

@@ -11,8 +11,8 @@ from rotrnn.nn.program import Programmed, ProgramSaved
 
 
 class Around(Programmed):
-    """A program whose recurrence is `layer`. It adds its own parameters, whose names begin with `prefix`, and its own
-    state to those of `layer`."""
+    """A program whose recurrence is `layer`. It adds its own parameters, whose names begin with `prefix`, to the
+    parameters of `layer`, and its own state to the state of `layer`."""
 
     layer: Recurrent
     prefix: ClassVar[str]
@@ -81,8 +81,7 @@ class Around(Programmed):
             expected = "x, on which its transitions depend" if takes else "params alone"
             name, kind = type(self).__name__, type(self.layer).__name__
             raise TypeError(f"{name}.eigenvalues: the layer is {an(kind)}, expected {expected}")
-        values: Array = inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state)[:takes])
-        return values
+        return inner(own) if x is None else inner(own, *self._entering(params, x, ctx, state)[:takes])
 
     def _entering(self, params: Params, x: Array, ctx: Context, state: State) -> tuple[Array, Context, State]:
         """Returns the arguments of the layer's forward after its parameters."""

@@ -24,8 +24,9 @@ class Attention(Programmed):
 
     With `rotary`, queries and keys have rotary position embeddings (`rotrnn.ops.rotary`); without, positions enter only
     through the causal mask. With ``rotary="half"`` the first half of each head's channels turns, as in Griffin (De et
-    al. 2024; google-deepmind/recurrentgemma). With `window`, a step attends to this number of steps, including itself.
-    `bias` adds a bias to each of the four maps, ``bias="out"`` only to the last map, as in Griffin.
+    al. 2024; google-deepmind/recurrentgemma). With `window`, a step attends to this number of steps, including itself
+    (the same paper's local attention). `bias` adds a bias to each of the four maps, ``bias="out"`` only to the last
+    map, as in Griffin.
 
     With `rope_base`, a number from 1, there is Selective RoPE in place of positions (2025, arXiv 2511.17388; `rotary`
     is False): q and k turn, in pairs of lanes i and i + P/2 of a head of width P, by angles that add up over time,
@@ -124,5 +125,4 @@ def _initial(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Arr
     """Returns the initial value of a parameter."""
     if name.startswith("rope_"):
         return initial_rope(rng, name, shape)
-    value: Array = rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)
-    return value
+    return rng.standard_normal(shape) / np.sqrt(shape[1]) if len(shape) == 2 else np.zeros(shape)

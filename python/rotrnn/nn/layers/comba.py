@@ -109,5 +109,4 @@ class Comba(DeltaHeads):
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
         """``A_t = alpha_t I - beta_t k_t p_t^T``"""
         erased = found["beta"][:, :, 0, :, None, None] * found["read"][:, :, 0, :, None, :]
-        A: Array = found["decay"][..., None, None] * identity - k * erased
-        return A
+        return found["decay"][..., None, None] * identity - k * erased

@@ -149,8 +149,7 @@ def hippo_dplr(n: int) -> tuple[Array, Array, Array]:
 
 def complex_of(params: Params, name: str, suffix: str = "") -> Array:
     """Returns a complex parameter from its real and imaginary parts, which are the parameters."""
-    value: Array = params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
-    return value
+    return params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
 
 
 def log_steps(rng: np.random.Generator, dt_min: float, dt_max: float, count: int) -> Array:

@@ -11,13 +11,13 @@ import numpy as np
 
 from rotrnn.nn.instructions import Conv, Dense, Reshape, RMSNorm, SiLU, Split
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.layers.heads import initial_steps
+from rotrnn.nn.layers.heads import ValueHeads, initial_steps
 from rotrnn.nn.layers.selective_rope import UNIT_EPS
-from rotrnn.nn.program import Builder, Programmed, Register
+from rotrnn.nn.program import Builder, Register
 
 
 @dataclass(frozen=True)
-class DeltaHeads(Programmed):
+class DeltaHeads(ValueHeads):
     """The base of `rotrnn.KDA` and others. A subclass defines the shapes, the program, and the transition of a step."""
 
     lanes: ClassVar[str] = "expand d_model d_state + (d_conv - 1) (2 heads d_state + expand d_model)"
@@ -40,16 +40,6 @@ class DeltaHeads(Programmed):
         self.check_divisor("heads", self.inner, f"expand * d_model = {self.inner}")
         self.check_range("dt_min", "dt_max")
         self.check_positive("norm_eps")
-
-    @property
-    def inner(self) -> int:
-        """H V, the number of value channels."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """V, the size of a head's value."""
-        return self.inner // self.heads
 
     @property
     def groups(self) -> int:
@@ -85,8 +75,7 @@ class DeltaHeads(Programmed):
 
     def unit(self, p: Builder, x: Register) -> Register:
         """Writes ``x / sqrt(|x|^2 + 1e-6)``, along the keys."""
-        found: Register = p(RMSNorm(UNIT_EPS / self.d_state, 1 / math.sqrt(self.d_state)), x)
-        return found
+        return p(RMSNorm(UNIT_EPS / self.d_state, 1 / math.sqrt(self.d_state)), x)
 
     @abstractmethod
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:

@@ -25,9 +25,9 @@ from rotrnn.nn.instructions import (
     Turn,
 )
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps, spectrum
-from rotrnn.nn.layers.heads import initial_steps
+from rotrnn.nn.layers.heads import ValueHeads, initial_steps
 from rotrnn.nn.layers.selective_rope import PAIRS, UNIT_EPS, check_rope, initial_rope, rope_angles, rope_shapes
-from rotrnn.nn.program import Builder, Program, Programmed
+from rotrnn.nn.program import Builder, Program
 
 GAIN = 2**-2.5
 """The gain of the released codes' initial projections."""
@@ -36,7 +36,7 @@ FASTEST_RATE = 16.0
 
 
 @dataclass(frozen=True)
-class DeltaNet(Programmed):
+class DeltaNet(ValueHeads):
     """``y = W_out (RMSNorm(o) * SiLU(W_gate x))``, o the output of `rotrnn.ops.delta_rule` of q, k, v, beta and decay.
 
     Each of H heads has a matrix state h (K, V), which is the transpose of the papers' S. A token makes n = `steps`
@@ -136,16 +136,6 @@ class DeltaNet(Programmed):
         self.check_range("dt_min", "dt_max")
         self.check_positive("norm_eps")
         check_rope(self, "heads")
-
-    @property
-    def inner(self) -> int:
-        """H V, the number of value channels of a step."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """V, the size of a head's value."""
-        return self.inner // self.heads
 
     @property
     def parts(self) -> tuple[int, int, int]:

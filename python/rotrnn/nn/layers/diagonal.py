@@ -64,8 +64,7 @@ class DiagonalRecurrence(LinearRecurrence):
         folding = self.transition(to.exact(params))
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self.directions]
         B = params["B_re"], params["B_im"]
-        y: int = self._emit_system(to, x, folding.a, B, readouts, params["D"], folding.gain, self.weight)
-        return y
+        return self._emit_system(to, x, folding.a, B, readouts, params["D"], folding.gain, self.weight)
 
     def fold(self, params: Params) -> Folded[System]:
         return self.fold_weights(params, self.transition(params))

@@ -31,7 +31,7 @@ class Griffin(Around):
     layer : Recurrent
         The recurrence, of width E, which runs forward in time.
     d_conv : int
-        Number of taps of the convolution.
+        Number of taps of the convolution, 4 in the paper.
 
     Parameters (dict of float32): the parameters of `layer`, and griffin_gate_w, griffin_value_w (E, D),
     griffin_gate_bias, griffin_value_bias (E,), griffin_conv_w (E, d_conv), griffin_conv_bias (E,), griffin_out_w (D,

@@ -17,7 +17,7 @@ class GRU(Programmed):
     """Gated recurrent unit with `d_state` states, ``y_t = C h_t`` (for the equations see `rotrnn.ops.gru`).
 
     The reset gate multiplies after the product with U_n, as in PyTorch and cuDNN; in the paper before it.
-    Without `projection`, y is h, and `d_state` must equal `d_model`.
+    Without `projection`, y is h, as in PyTorch, and `d_state` must equal `d_model`.
 
     Parameters (dict of float32), in PyTorch's names and order of gates, r, z, n: weight_ih (3N, D), weight_hh (3N, N),
     bias_ih, bias_hh (3N,); and C (D, N) with `projection`. Its state is h (B, N).

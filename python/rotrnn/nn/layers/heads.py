@@ -40,8 +40,24 @@ class Heads(Programmed):
         return self.inner // self.width
 
 
+class ValueHeads(Programmed):
+    """The sizes of a layer of H = `heads` heads whose values have together `expand` * `d_model` numbers."""
+
+    heads: int
+    expand: int
+
+    @property
+    def inner(self) -> int:
+        """The number of value channels, of a step."""
+        return self.expand * self.d_model
+
+    @property
+    def width(self) -> int:
+        """The size of a head's value."""
+        return self.inner // self.heads
+
+
 def initial_steps(rng: np.random.Generator, low: float, high: float, shape: tuple[int, ...], least: float = 0) -> Array:
     """Returns b with softplus(b) log-uniform on [low, high], but at least `least`: initial step sizes."""
     dt = np.maximum(np.exp(rng.uniform(np.log(low), np.log(high), shape)), least)
-    b: Array = dt + np.log(-np.expm1(-dt))
-    return b
+    return dt + np.log(-np.expm1(-dt))

@@ -66,9 +66,10 @@ class KDA(DeltaHeads):
     norm_eps : float
         Added to the mean of squares in RMSNorm.
     negative : bool
-        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1).
+        Whether beta lies in (0, 2), so that a transition may have an eigenvalue below 0, instead of (0, 1) (Grazzi et
+        al. 2024; the released code).
     key_heads : int, optional
-        G, the number of heads of queries and keys, a divisor of H. Default: H.
+        G, the number of heads of queries and keys, a divisor of H (the released code). Default: H.
     lower_bound : float, optional
         The bound of log d, a negative number; in the released code -5. Default: none.
 
@@ -138,7 +139,7 @@ class KDA(DeltaHeads):
         if self.groups == self.heads:
             return x
         each: Register = p(Spread(self.heads), p(Reshape((self.groups, self.d_state)), x))
-        return p(Reshape((1, *each.shape)), each)  # type: ignore[no-any-return]
+        return p(Reshape((1, *each.shape)), each)
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Appends lines for the written value, its beta, and the key that is read; returns these, and the shown
@@ -150,8 +151,7 @@ class KDA(DeltaHeads):
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
         """``A_t = (I - beta_t k_t k_t^T) diag(d_t)``"""
         erased = found["beta"][:, :, 0, :, None, None] * k
-        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
-        return A
+        return (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
 
 
 @dataclass(frozen=True)
@@ -185,5 +185,4 @@ class GatedDeltaNet2(KDA):
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
         """``A_t = (I - k_t (b_t * k_t)^T) diag(d_t)``"""
         erased = found["b"][:, :, 0, ..., None] * k
-        A: Array = (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]
-        return A
+        return (identity - k * erased.swapaxes(-1, -2)) * found["decay"][..., None, :]

@@ -67,10 +67,11 @@ class LinearRecurrence(Recurrent):
 
     A subclass implements `shapes`, `init`, `fold` and `fold_backward`, which do not depend on B or T.
 
-    The state is h (B, N), complex. With ``window=L`` the scan sums only the last L inputs (`diagonal_scan`), and a step
-    of streaming inference uses `tiir_scan` with resets. The state is then the state of `tiir_scan`, a tuple (delay,
-    sums, position). `step` writes the next input into the given delay line if called with `prepared`, and into a copy
-    if not. `forward` only uses the delay line, from which the sums can be computed.
+    The state is h (B, N), complex. With ``window=L`` the scan sums only the last L inputs (`diagonal_scan`; TIIR,
+    Smith's slides "Rotational memory"), and a step of streaming inference uses `tiir_scan` with resets. The state is
+    then the state of `tiir_scan`, a tuple (delay, sums, position). `step` writes the next input into the given delay
+    line if called with `prepared`, and into a copy if not. `forward` only uses the delay line, from which the sums can
+    be computed.
     """
 
     d_state: int
@@ -254,8 +255,7 @@ class LinearRecurrence(Recurrent):
         return linear_step(system, state, x_t, window=self.window, power=power, exact=self.exact)
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        y: int = self._emit_folded(to, params, x)
-        return y
+        return self._emit_folded(to, params, x)
 
     def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
         y, h = self._emit_folded(to, params, x, hidden=True)

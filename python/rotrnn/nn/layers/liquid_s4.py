@@ -205,5 +205,4 @@ def _powered(system: DplrSystem, m: int) -> DplrSystem:
 
 def _direct(system: DplrSystem, m: int) -> Array:
     """Returns ``2 Re(C B^m)`` (D,), the response at once to the product of m inputs."""
-    gain: Array = (system.c * system.gain**m).real.sum(1)
-    return gain
+    return (system.c * system.gain**m).real.sum(1)

@@ -16,7 +16,7 @@ from rotrnn.nn.program import Builder, Program, Programmed
 class LSTM(Programmed):
     """Long short-term memory with `d_state` cells, ``y_t = C h_t`` (for the equations see `rotrnn.ops.lstm`).
 
-    Without `projection`, y is h, and `d_state` must equal `d_model`.
+    Without `projection`, y is h, as in PyTorch, and `d_state` must equal `d_model`.
 
     Parameters (dict of float32), in PyTorch's names and order of gates, i, f, g, o: weight_ih (4N, D), weight_hh
     (4N, N), bias (4N,), which is PyTorch's bias_ih + bias_hh; and C (D, N) with `projection`. Its state is (h, c), both

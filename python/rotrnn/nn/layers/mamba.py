@@ -7,17 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.nn.instructions import (
-    Conv,
-    Dense,
-    Rates,
-    RMSNorm,
-    SelectiveScan,
-    SiLU,
-    Softplus,
-    Split,
-    SwiGLU,
-)
+from rotrnn.nn.instructions import Conv, Dense, Rates, RMSNorm, SelectiveScan, SiLU, Softplus, Split, SwiGLU
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
 from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.program import Builder, Program, Programmed
@@ -27,9 +17,10 @@ from rotrnn.nn.program import Builder, Program, Programmed
 class Mamba(Programmed):
     """``y = W_out (scan(u, Delta, A, B, C) * SiLU(z))``, where Delta, B and C depend on the input u of the scan.
 
-    ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``,
-    ``A = -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels,
-    whose step sizes are computed from R = `dt_rank` numbers.
+    ``[v, z] = W_in x``, ``u = SiLU(conv(v))``, ``[d, B, C] = W_x u``, ``Delta = softplus(W_Delta d + b_Delta)``, ``A =
+    -exp(A_log)``, and `rotrnn.ops.selective_scan` with the skip D. There are I = `expand` * `d_model` channels, whose
+    step sizes are computed from R = `dt_rank` numbers. Settings without another source come from the released code
+    (state-spaces/mamba, modules/mamba_simple.py).
 
     Parameters
     ----------

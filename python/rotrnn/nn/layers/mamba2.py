@@ -34,10 +34,11 @@ class Mamba2(Heads):
     """``y = W_out RMSNorm(scan(x, Delta, A, B, C) * SiLU(z))``, where x, Delta, B and C come from one projection.
 
     ``[z, v, d] = W_in u``, ``[x, B, C] = SiLU(conv(v))``, ``Delta = softplus(d + b_Delta)``, ``A = -exp(A_log)``, and
-    `rotrnn.ops.ssd_scan` with the skip D: the transition of a head at a step is the number exp(Delta A). There are
-    I = `expand` * `d_model` channels in H heads of P = `d_head` each, and G = `groups` groups of heads that share B and
-    C. The RMS norm, with a scale for each channel, is over the channels of a group. K = I + 2 G N channels are
-    convolved.
+    `rotrnn.ops.ssd_scan` with the skip D: the transition of a head at a step is the number exp(Delta A). There are I =
+    `expand` * `d_model` channels in H heads of P = `d_head` each, and G = `groups` groups of heads that share B and C.
+    The RMS norm, with a scale for each channel, is over the channels of a group. K = I + 2 G N channels are convolved.
+    Settings without another source come from the released code (state-spaces/mamba, modules/mamba2.py), where
+    `d_head` is headdim, `groups` ngroups, and (`A_min`, `A_max`) A_init_range.
 
     Parameters
     ----------

@@ -49,7 +49,8 @@ class Mamba3(Heads):
 
     So the state rotates: as if it were complex, with angles that depend on the input. There are I = `expand` *
     `d_model` channels in heads of P = `d_head` each, G = `groups` groups of heads that share B and C before the bias,
-    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn.
+    and A = `fraction` N / 2 angles, rounded down: the first 2 A lanes turn. Settings come from the released code
+    (state-spaces/mamba, modules/mamba3.py), where `fraction` is rope_fraction, and `rank` mimo_rank.
 
     By default a channel has one input and one output (SISO). With R = `rank` above 1 it has several (MIMO): B^r and C^r
     for each rank r = 1..R, and
@@ -186,8 +187,8 @@ class Mamba3(Heads):
         def directions(x: Register, name: str) -> Register:
             normed = p(RMSNorm(self.norm_eps), p(Reshape((rows, N)), x), f"{name}_norm")
             if R == 1:
-                return p(OfHeads(), normed, f"{name}_bias")  # type: ignore[no-any-return]
-            return p(Reshape((R, H, N)), p(OfHeads(), normed, p(ByRank(), f"{name}_bias")))  # type: ignore[no-any-return]
+                return p(OfHeads(), normed, f"{name}_bias")
+            return p(Reshape((R, H, N)), p(OfHeads(), normed, p(ByRank(), f"{name}_bias")))
 
         B, C = p(Split((rows * N,) * 2), p(Dense(), p.x, w_states))
         B, C = p(Turn(self.pairs), theta, directions(B, "B"), directions(C, "C"))

@@ -109,8 +109,7 @@ class RopeMemory(LinearRecurrence):
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self._directions()]
-        y: int = self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
-        return y
+        return self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
@@ -131,7 +130,7 @@ class WropeMemory(Programmed):
     steps takes O((t + T) log(t + T)) by FFT, a single step O(t). With a window, M replaces t. The sum starts with the
     current state, of age 0, so that with uniform angles the layer equals `RopeMemory` with the same window.
 
-    Parameters and initial values are those of `RopeMemory`; `d_state` is N, the number of complex states per step (2N
+    Parameters and initial values are as in `RopeMemory`; `d_state` is N, the number of complex states per step (2N
     real lanes). The layer's state holds the stored states before x, (B, M-1, N), or (B, t, N) after t steps without a
     window, oldest first."""
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from rotrnn.nn.instructions import GLU, Affine, Columns, Dense, LayerNorm, LogSigmoid, MatrixMemory, Reshape
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
-from rotrnn.nn.program import Builder, Program, Programmed
+from rotrnn.nn.layers.heads import ValueHeads
+from rotrnn.nn.program import Builder, Program
 from rotrnn.ops.slstm import FORGET_GATES
 
 
 @dataclass(frozen=True)
-class MLSTM(Programmed):
+class MLSTM(ValueHeads):
     """``y = W_out (s(o) * norm(h))``, h the output of the matrix memory `rotrnn.ops.mlstm`, s the sigmoid.
 
     ``q = W_q u``, ``k = W_k u / sqrt(N)``, ``v = W_v u``, ``o = W_o u`` (equations 22 to 24 and 27; with `bias` also
@@ -38,7 +39,8 @@ class MLSTM(Programmed):
     d_state : int
         N, the size of a key.
     expand : int
-        The heads' values have together `expand` * `d_model` numbers, P = `expand` * `d_model` / H >= 2 each.
+        The heads' values have together `expand` * `d_model` numbers, P = `expand` * `d_model` / H >= 2 each. The
+        paper's blocks have 2.
     forget : "sigmoid" or "exp"
         The function of the forget gate; the paper allows both, its released code has the sigmoid.
     bias : bool
@@ -77,16 +79,6 @@ class MLSTM(Programmed):
             )
         self.check_choice("forget", FORGET_GATES)
         self.check_positive("norm_eps")
-
-    @property
-    def inner(self) -> int:
-        """H P, the number of value channels."""
-        return self.expand * self.d_model
-
-    @property
-    def width(self) -> int:
-        """P, the size of a head's value."""
-        return self.inner // self.heads
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -35,7 +35,7 @@ class PDSSM(Programmed):
     d_state : int
         N, the number of complex lanes.
     dictionary : int
-        K, the number of matrices M[k].
+        K, the number of matrices M[k]: the paper's dictionary.
 
     Parameters (dict of float32): S (K, D), M (K, N, N), B (2 N, D), whose rows are the real parts and then the
     imaginary parts, C (D, 2 N), whose columns are the real parts and then minus the imaginary parts, D (D,), W_size,

@@ -53,7 +53,7 @@ class RotRNN(LinearRecurrence):
     preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper.
 
     The input of a layer in a model is rarely white: then E|x_t|^2 is off by any factor up to (1 + gamma) / (1 - gamma).
-    Two more choices of `normalise` hold for real inputs:
+    Two more choices of `normalise`, which the paper does not have, hold for real inputs:
 
     - "spectrum": ``xi = sqrt(c (1 - gamma^2) / V)``, where V is measured (`rotrnn.nn.spectrum`): E|x_t|^2 = c per head
       for every stationary input with the measured spectrum, after 1 / (1 - gamma) steps. In training the ratio V /

@@ -59,9 +59,9 @@ class RWKV7(Programmed):
     heads : int
         H, a divisor of `d_model`; the published models have heads of width 64.
     rank, gate_rank : int
-        The number of rows of W_w1 and W_a1, and of W_g1.
+        The number of rows of W_w1 and W_a1, and of W_g1; in the released code they grow with D.
     norm_eps : float
-        `norm_eps` K is added to the variance in GroupNorm.
+        `norm_eps` K is added to the variance in GroupNorm, as in the released code.
 
     Parameters (dict of float32): mu_r, mu_w, mu_k, mu_v, mu_a, mu_g (D,); W_r, W_k, W_v (D, D); w_in, a_in (rank, D),
     w_out, a_out (D, rank), w_bias, a_bias (D,); g_in (gate_rank, D), g_out (D, gate_rank); k_k, k_a (D,), r_k (D,);
@@ -128,12 +128,10 @@ class RWKV7(Programmed):
         by_head, change = (H, K), p(Sum(), p(Previous(), p.x), p(Affine(-1), p.x))
 
         def mixed(name: str) -> Register:
-            x: Register = p(Sum(), p.x, p(Skip(), change, f"mu_{name}"))
-            return x
+            return p(Sum(), p.x, p(Skip(), change, f"mu_{name}"))
 
         def heads(x: Register) -> Register:
-            found: Register = p(Reshape(by_head), x)
-            return found
+            return p(Reshape(by_head), x)
 
         r, key, v = (p(Dense(), mixed(name), f"W_{name}") for name in "rkv")
         tanh = p(Affine(2, -1), p(Sigmoid(), p(Affine(2), p(Dense(), mixed("w"), "w_in"))))

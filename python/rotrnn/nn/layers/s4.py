@@ -43,7 +43,8 @@ class S4(Recurrent):
 
     Each channel has `d_state` states, of which N = `d_state` / 2 are kept: the others are their conjugates. With
     ``Lambda = -exp(log_A_re) + i A_im``, ``Delta = step_scale exp(log_step)``, ``A = Lambda - P P^H`` (of all `d_state`
-    states; with `step_scale` 2 a trained model can be applied to data sampled at half the rate),
+    states; with `step_scale` 2 a trained model can be applied to data sampled at half the rate, as to speech at 8 kHz
+    in the paper),
 
         h_t = (1 - Delta A / 2)^-1 ((1 + Delta A / 2) h_{t-1} + Delta B u_t),    y_t = 2 Re(C h_t) + D u_t
 
@@ -158,8 +159,7 @@ class S4(Recurrent):
         direct = [(c * one).real.sum(1) for one in gains[drives:]]
         k = np.stack([np.stack([one.real, one.imag]) for one in (a, p, q, c, *gains)]).transpose(3, 0, 1, 2)
         skips = np.stack([skip, *[np.zeros_like(skip)] * (drives - 1), *direct])
-        y: int = to("DplrBank", x, k, skips, drives=drives)
-        return y
+        return to("DplrBank", x, k, skips, drives=drives)
 
     def fold(self, params: Params) -> Folded[tuple[DplrSystem, ...]]:
         """Returns the coefficients of each direction's recurrence; they share all but the readout, and the skip is the
@@ -241,8 +241,7 @@ class S4(Recurrent):
 
 def _real_sum(terms: Array) -> Array:
     """Returns the real part of the sum over states, (D, 1)."""
-    total: Array = terms.real.sum(1, keepdims=True)
-    return total
+    return terms.real.sum(1, keepdims=True)
 
 
 def _woodbury(P: Array, G: Array, B: Array) -> tuple[Array, Array]:

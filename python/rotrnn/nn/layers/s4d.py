@@ -264,8 +264,7 @@ class S4D(Recurrent):
     def emit(self, to: Listing, params: Params, x: int) -> int:
         a, c, skip = self.fold(to.exact(params)).weights
         k = np.stack([np.stack([a.real, a.imag, one.real, one.imag]).transpose(2, 0, 1) for one in c])
-        y: int = to("Bank", x, k, skip, window=self.window)
-        return y
+        return to("Bank", x, k, skip, window=self.window)
 
     def fold(self, params: Params) -> Folded[Bank]:
         """Returns the folded bank."""

@@ -37,13 +37,15 @@ CLIPPED = -1e-4
 class S5(DiagonalRecurrence):
     """``x'(t) = Lambda x + B u``, ``y = Re(C x) + D * u``, sampled with a separate step for each state.
 
-    ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh),
-    ``a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or
-    zoh's a with ``gain = Delta`` (first_order); ``Delta = step_scale exp(log_step)``. With `step_scale` 2 a trained
-    model can be applied to data sampled at half the rate. With `conjugate`, `d_state` is the number of real lanes:
-    N = d_state / 2 complex states are kept, each also represents its conjugate, and ``y = 2 Re(C h) + D * u``. Without,
-    N = d_state is the number of complex states (2N real lanes). `clip_eigs` keeps ``Re Lambda <= -1e-4``. With
-    `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t = Delta dt_t`` (section 6.3).
+    ``h_t = a * h_{t-1} + gain * (B u_t)`` with ``a = exp(Lambda Delta)``, ``gain = (a - 1) / Lambda`` (zoh), ``a = (1 +
+    Lambda Delta / 2) / (1 - Lambda Delta / 2)``, ``gain = Delta / (1 - Lambda Delta / 2)`` (bilinear), or zoh's a with
+    ``gain = Delta`` (first_order: the LRU paper, section 4); ``Delta = step_scale exp(log_step)``. With `step_scale` 2
+    a trained model can be applied to data sampled at half the rate, as to speech at 8 kHz in the paper. With
+    `conjugate`, `d_state` is the number of real lanes: N = d_state / 2 complex states are kept, each also represents
+    its conjugate, and ``y = 2 Re(C h) + D * u``. Without, N = d_state is the number of complex states (2N real lanes).
+    `clip_eigs` keeps ``Re Lambda <= -1e-4``; this setting, `conjugate` (conj_sym), `c_init` and `blocks` come from the
+    released code (lindermanlab/S5). With `rotrnn.Context.dt`, for samples at uneven times, step t has ``Delta_t = Delta
+    dt_t`` (section 6.3).
 
     Parameters (dict of float32): lambda_re, lambda_im, log_step (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). A
     bidirectional layer also has C_re_reverse and C_im_reverse (D, N); the directions share the other parameters.

@@ -39,9 +39,9 @@ class SelectiveRotRNN(Programmed):
 
     `d_state` is N, the total number of real lanes of all heads, as in `RotRNN`.
 
-    Parameters (dict of float32), for H heads of width W = d_state / H with P = W // 2 planes: those of RotRNN with the
-    same initial values, theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,); W_theta (H, P, D)
-    and, for "input", W_gamma (H, D), both N(0, selectivity^2 / D).
+    Parameters (dict of float32), for H heads of width W = d_state / H with P = W // 2 planes: RotRNN's with the same
+    initial values, theta (H, P), gamma_log (H,), M (H, W, W), B (H, W, D), C (D, N), D (D,); W_theta (H, P, D) and, for
+    "input", W_gamma (H, D), both N(0, selectivity^2 / D).
     """
 
     about: ClassVar[str] = "RotRNN with input-dependent angles and, optionally, decays"
@@ -116,7 +116,7 @@ class SelectiveRotRNN(Programmed):
 
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions gamma_t e^{i theta_t} (B, T, planes), complex, along sequences: one eigenvalue per
-        plane (the other one is its conjugate). Zero beyond the lengths. Arguments are those of `forward`."""
+        plane (the other one is its conjugate). Zero beyond the lengths. Arguments as in `forward`."""
         _, saved = self.forward(params, x, ctx, state)
         kept = saved.kept["TurningScan"]
         parts = kept.parts if isinstance(kept, PackedSaved) else (kept,)

@@ -175,7 +175,7 @@ class SLinOSS(Heads):
         def directions(size: Register, angle: Register) -> Register:
             unit = p(RMSNorm(UNIT_EPS), p(Reshape((H, N)), p(Softplus(), size)))
             turned = p(Reshape((H, N)), p(Affine(math.pi), p(Tanh(), angle)))
-            return p(Reshape((H, 2 * N)), p(Polar(pairs=True), unit, turned))  # type: ignore[no-any-return]
+            return p(Reshape((H, 2 * N)), p(Polar(pairs=True), unit, turned))
 
         B_size, B_angle, C_size, C_angle = p(Split((H * N,) * 4), p(Dense(), p.x, w_states))
         x, B, C = p(Reshape((H, self.width)), v), directions(B_size, B_angle), directions(C_size, C_angle)
@@ -195,5 +195,4 @@ class SLinOSS(Heads):
 def _logit(p: Array) -> Array:
     """Returns the inverse of the sigmoid."""
     p = np.clip(p, LOGIT_EPS, 1 - LOGIT_EPS)
-    y: Array = np.log(p) - np.log1p(-p)
-    return y
+    return np.log(p) - np.log1p(-p)

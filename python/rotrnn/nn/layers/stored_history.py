@@ -23,9 +23,9 @@ class StoredHistory(Around):
 
     The states are stored, as ``h_a(n, m) = e^{i Delta_{n-m}} h(m)`` of the slide "WRoPE memory" (J. O. Smith,
     "Rotational memory") asks for: ``m_t = sum_{k<M} p_tk e^{i Delta_k} h_{t-k}``, over the last M states with
-    ``window=M``, else over all. `form` is that of the angles Delta_k, with L = `length`:
+    ``window=M``, else over all. `form` says how the angles Delta_k grow, with L = `length`:
 
-    - "uniform", "warped", "blend", "blend_printed": those of `rotrnn.ops.wrope_angle`;
+    - "uniform", "warped", "blend", "blend_printed": as in `rotrnn.ops.wrope_angle`;
     - "reversed": ``Delta = 2 pi n / (n + L)`` for the state of step n, counted from the beginning of the sequence. This
       is the form of WRoPE that a state can be given once and for all, and keeps. It tells early steps from each other
       and not late ones, so the slides process a sequence in reverse, which is what "warped" does at every step;
@@ -35,9 +35,9 @@ class StoredHistory(Around):
 
     - "sum": 1;
     - "ages": learned, for each of `heads` groups of planes, ``p_tk = history_w[min(k, A - 1)]``, where A is `length`,
-      or `window` if that is less: states of A steps and more share a weight with those of A - 1;
+      or `window` if that is less: states of A steps and more share the weight of A - 1 steps;
     - "content": ``softmax_k(Re(<q_t, e^{i Delta_k} h_{t-k}>) / sqrt(2n))`` for each of `heads` groups of n planes, with
-      queries ``q_t = W_q u_t`` (`rotrnn.ops.history_attention`). A query finds a state by what it is and by its age.
+      queries ``q_t = W_q u_t`` (`rotrnn.ops.history_attention`). A query finds a state by its content and by its age.
 
     The stored vectors are the states h of the layers that have a single vector of them (`Recurrent.hidden`: RNN, LSTM,
     GRU, SLSTM, MinGRU, RGLRU, SelectiveRotRNN, FixedPointRNN, and LRU, RotRNN, S5 and RopeMemory, with windows too), of
@@ -47,7 +47,7 @@ class StoredHistory(Around):
     Parameters
     ----------
     d_model : int
-        D, that of `layer`.
+        D, as of `layer`.
     layer : Recurrent
         The recurrence, which runs forward in time.
     length : int
@@ -59,12 +59,12 @@ class StoredHistory(Around):
     heads : int
         Groups of planes with weights of their own, a divisor of the number of planes.
 
-    Parameters (dict of float32): those of the layer, and for P planes history_C (D, 2P), which acts on (re, im) of each
-    plane; with "ages" history_w (heads, A), with "content" history_q (2P, D), W_q as real lanes. The state is that of
-    the layer, and the states (B, M-1, P), or (B, t, P) after t steps without a window, oldest first, and the numbers
+    Parameters (dict of float32): the layer's, and for P planes history_C (D, 2P), which acts on (re, im) of each plane;
+    with "ages" history_w (heads, A), with "content" history_q (2P, D), W_q as real lanes. The state is the layer's
+    state, and the stored states (B, M-1, P), or (B, t, P) after t steps without a window, oldest first, and the numbers
     (B,) of steps so far. Without a window a step reads all that came before.
 
-    Initial values: those of the layer; history_C ~ N(0, 1/2P), for "sum" N(0, 1/(2P M)) with M the window or else the
+    Initial values: the layer's; history_C ~ N(0, 1/2P), for "sum" N(0, 1/(2P M)) with M the window or else the
     length; history_w ~ N(0, 1/A), history_q ~ N(0, 1/D).
     """
 
