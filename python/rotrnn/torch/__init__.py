@@ -207,7 +207,7 @@ class Module(_Tree):
             raise ValueError(f"{self._name}.forward: it has no state to return, expected return_state=False")
         return y, filled(self._form, outputs[last - self._leaves : last])
 
-    @torch.compiler.disable(reason="cu_seqlens and reset are read on the host: pass padded batches with lengths")  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(reason="cu_seqlens and reset are read on the host: pass padded batches with lengths")
     def _packed(
         self, x: Any, lengths: Any, state: Any, cu_seqlens: Any, reset: Any, dt: Any, return_state: bool
     ) -> Any:
