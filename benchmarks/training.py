@@ -124,13 +124,16 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-delta": (
         f"word-problem-carry-delta-small --grid task.group=A5 {DELTA_4}",
         f"word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 {DELTA_2} {LSTM} --variant lstm-length-32",
-        f"word-problem-carry-delta-small --grid task.group=A5 --seeds 0..4 {LENGTH_80}",
     ),
     "S5-carry-delta": (
         f"word-problem-carry-s5-small {DELTA_2} {DELTA_4} {LSTM}",
         "word-problem-carry-s5-small --variant delta-4-length-32 --seeds 3..4",
-        f"word-problem-carry-s5-small {LENGTH_80}",
     ),
+    "A5-carry-control": (
+        "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --variant delta-4-carried "
+        f"{LENGTH_80}",
+    ),
+    "S5-carry-control": (f"word-problem-carry-s5-small {LENGTH_80}",),
     "A5-delta": (
         "word-problem-delta-small --grid task.group=A5",
         "word-problem-delta-small --grid task.group=A5 --seeds 3..4 --variant delta-2 --variant delta-4-gated",
