@@ -69,17 +69,20 @@ def half_right(name: str, configuration: str) -> list[float]:
 @styled
 def by_depth() -> Figure:
     """Draws the longest length with half of the sequences right against the number of blocks, a dot for each seed."""
-    sheet = Sheet(None, 5.2, 2.9)
-    (axes,) = sheet.panels
+    budgets = {"2,000 steps, three seeds": "A5-depth", "8,000 steps, one seed": "A5-depth-8000"}
     layers = {"LSTM": "lstm", "Mamba": "mamba", "Transformer": "transformer"}
-    for i, ((label, layer), look) in enumerate(zip(layers.items(), looks(len(layers)), strict=True)):
-        points = [(depth, half) for depth in DEPTHS for half in half_right("A5-depth", f"{layer},n_layers={depth}")]
-        depth, half = np.array(points).T
-        axes.scatter(depth + 0.15 * (i - 1), half, s=18, alpha=0.75, linewidths=0, color=look["color"], label=label)
-    axes.axhline(16, color=GREY, linestyle="--", linewidth=1.2, label="length in training (16)")
-    axes.axhline(50, color=GREY, linestyle=":", linewidth=1.2, label="longest test (50)")
-    axes.set(title="A5 after 2000 steps, one dot per seed", xlabel="blocks", ylabel="half right up to length")
-    axes.set_xticks(DEPTHS)
+    sheet = Sheet(None, 2.9 * len(budgets) + 1.6, 2.9, len(budgets), sharex=True, sharey=True)
+    for axes, (title, name) in zip(sheet.panels, budgets.items(), strict=True):
+        for i, ((label, layer), look) in enumerate(zip(layers.items(), looks(len(layers)), strict=True)):
+            rows = [one for one in recorded(name)["rows"] if one["configuration"].startswith(layer)]
+            points = [(row["blocks"], half) for row in rows for half in half_right(name, row["configuration"])]
+            depth, half = np.array(points).reshape(-1, 2).T
+            axes.scatter(depth + 0.15 * (i - 1), half, s=18, alpha=0.75, linewidths=0, color=look["color"], label=label)
+        axes.axhline(16, color=GREY, linestyle="--", linewidth=1.2, label="length in training (16)")
+        axes.axhline(50, color=GREY, linestyle=":", linewidth=1.2, label="longest test (50)")
+        axes.set(title=title, xlabel="blocks")
+        axes.set_xticks(DEPTHS)
+    sheet.panels[0].set_ylabel("half right up to length")
     sheet.side_legend()
     return sheet.figure
 

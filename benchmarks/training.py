@@ -62,6 +62,7 @@ COPYING = ("bedouin-1", "bedouin-4", "lstm", "transformer", "mamba")
 DELTA_2 = "--variant delta-2-plain --variant delta-2-length-32 --variant delta-2-carried"
 DELTA_4 = DELTA_2.replace("delta-2", "delta-4")
 LSTM = "--variant lstm-plain --variant lstm-carried"
+LENGTH_80 = "--variant delta-4-length-80 --variant lstm-length-80"
 LONG = (
     "--seeds 0 --steps 20000 --set training.precision=bf16 --set training.eval_every=2000 "
     "--set training.checkpoint_every=250"
@@ -128,6 +129,11 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"word-problem-carry-s5-small {DELTA_2} {DELTA_4} {LSTM}",
         "word-problem-carry-s5-small --variant delta-4-length-32 --seeds 3..4",
     ),
+    "A5-carry-control": (
+        "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --variant delta-4-carried "
+        f"{LENGTH_80}",
+    ),
+    "S5-carry-control": (f"word-problem-carry-s5-small {LENGTH_80}",),
     "A5-delta": (
         "word-problem-delta-small --grid task.group=A5",
         "word-problem-delta-small --grid task.group=A5 --seeds 3..4 --variant delta-2 --variant delta-4-gated",
@@ -140,6 +146,11 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-fixed_point": (f"{VECTOR} {CARRIED} --seeds 0..4",),
     "A5-limits": ("word-problem-iterations-small",),
     "A5-depth": ("word-problem-depth-small --steps 2000",),
+    "A5-depth-8000": (
+        "word-problem-depth-small --variant mamba --grid model.n_layers=2,4,8 --steps 8000",
+        "word-problem-depth-small --variant lstm --grid model.n_layers=1 --steps 8000",
+        "word-problem-delta-small --grid task.group=A5 --variant delta-4 --steps 8000",
+    ),
     "parity": ("parity-small",),
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "A5-carry-bedouin-more": (f"{BEDOUIN} --seeds 3..4",),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import busy, expressive, forecasts, full_size, recall, report, ssd, tiles, training
+from benchmarks import busy, expressive, forecasts, full_size, gaps, recall, report, ssd, tiles, training
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -27,6 +27,7 @@ from rotrnn.nn.layer import form_leaves
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall, Released
 from rotrnn.training.recipe import load_recipe
+from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, plan
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,29 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-norms_over_training.png"]
     assert f"]({name}-norms_over_training.png)" in text
     assert training.report("digits", [], [folder], 2, drawn).count("![") == 0  # nobody shows a picture of these
+
+
+@pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
+def test_gaps_are_measured_at_the_steps_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps, kept at each second: the copies are the checkpoints of those steps, the last the one of the end."""
+    small = ("model.d_model=8", "layer.d_state=2", "training.batch=4", "task.samples=4000", "task.test=4")
+    steps = ("training.steps=4", "training.eval_every=2", "task.test_length=20")
+    monkeypatch.setattr(gaps, "SETTINGS", (*gaps.SETTINGS, *small, *steps))
+    monkeypatch.setattr(gaps, "EVERY", 2)
+    monkeypatch.setattr(gaps, "POSITIONS", (4, 16, 20))
+    gaps.trained(0, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    recipe = run.load_recipe()
+    assert gaps.kept(run) == [2, 4]
+    assert [run.read(f"step-{step}", recipe)[1]["step"] for step in (2, 4)] == [2, 4]
+    found = gaps.measured(run, 2)
+    assert found["steps"] == [0, 2, 4]
+    assert found["validation"][0] is None
+    assert None not in found["validation"][1:]
+    for each in found["differences"].values():
+        assert np.array(each).shape == (3, 3)
+        assert np.isfinite(each).all()
+    assert found["test"] == run.read_json(run.result)["test"]["last"]["sequence_accuracy"]
 
 
 def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:

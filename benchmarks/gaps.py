@@ -1,0 +1,112 @@
+"""Fixed points in parallel and in sequence over training: section 4.3 and Fig. 5 of the Fixed-Point RNN paper.
+
+    python -m benchmarks.gaps [--seeds 0 1 2] [--rows 16] [--runs DIR] [--measure]
+
+Trains Bedouin on A5 by iteration, and keeps its parameters each 1,000 steps; stopped runs continue. Then test sequences
+go through the model in one pass and token by token, as in `benchmarks.sequential`, with the parameters of each kept
+step. `--measure` trains nothing, and measures the steps that unfinished runs have reached.
+
+Writes gaps.json and gaps.png to benchmarks/results; DIR (sweeps/gaps) has the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import RESULTS, origin
+from benchmarks.record import picture, record
+from benchmarks.sequential import TOLERANCES, difference
+from rotrnn.plots.style import COLOURS, Sheet, styled
+from rotrnn.training.loop import train
+from rotrnn.training.run import Run
+from rotrnn.training.sweep import plan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECIPE = "word-problem-carry-bedouin-small"
+EVERY = 1000
+SETTINGS = ("layer.solver=iteration", "layer.max_iterations=100", "layer.tol=0.1", "training.steps=6000")
+POSITIONS = (4, 8, 16, 32, 50, 100, 200)
+
+
+def kept(run: Run) -> list[int]:
+    """The steps whose parameters are kept."""
+    return sorted(int(path.stem.removeprefix("step-")) for path in run.folder.glob("step-*.safetensors"))
+
+
+def trained(seed: int, folder: Path) -> None:
+    """Trains the run of a seed, or what is missing of it."""
+    (recipe,) = plan(RECIPE, seeds=[seed], variants=["plain"], overrides=SETTINGS).values()
+    run = Run(folder)
+
+    def keep(name: int) -> None:
+        shutil.copyfile(run.checkpoint("last"), run.checkpoint(f"step-{name}"))
+
+    def log(one: dict[str, Any]) -> None:
+        if one["step"] % EVERY == 1 and one["step"] > 1:  # the checkpoint before it is that of an evaluation
+            keep(one["step"] - 1)
+
+    if run.status() != "done":
+        train(recipe, folder, resume=run.recipe.exists(), progress=False, log=log)
+        keep(recipe.training.steps)
+
+
+def measured(run: Run, rows: int) -> dict[str, Any]:
+    """Differences at each kept step, tolerance and position; accuracies on validation, and on the test at the end."""
+    steps = {0: "init"} | {step: f"step-{step}" for step in kept(run)}
+    found: dict[str, list[list[float]]] = {str(tol): [] for tol in TOLERANCES}
+    for name in steps.values():
+        for tol in TOLERANCES:
+            at = difference(run, name, tol, rows)
+            found[str(tol)].append([float(at[position]) for position in POSITIONS])  # BOS is at 0
+    validation = {one["step"]: one["val_sequence_accuracy"] for one in run.records() if "val_loss" in one}
+    return {
+        "steps": list(steps),
+        "differences": found,
+        "validation": [validation.get(step) for step in steps],
+        "trained by": sorted({one["commit"] for one in run.read_json(run.sessions)}),
+        "test": run.read_json(run.result)["test"]["last"]["sequence_accuracy"] if run.result.exists() else None,
+    }
+
+
+@styled
+def draw(runs: Sequence[dict[str, Any]]) -> Figure:
+    """Draws the differences against the training step, a panel for each of three positions, a line for each seed."""
+    shown = (16, 50, 200)
+    sheet = Sheet(None, 2.5 * len(shown) + 1.6, 2.9, len(shown), sharex=True, sharey=True)
+    for axes, position in zip(sheet.panels, shown, strict=True):
+        for tol, colour in zip(TOLERANCES, COLOURS, strict=False):
+            for one in runs:
+                at = [each[POSITIONS.index(position)] for each in one["differences"][str(tol)]]
+                axes.plot(one["steps"], at, "o-", color=colour, markersize=3, label=f"tolerance {tol:g}")
+        axes.set(title=f"product {position}", xlabel="training step", yscale="log")
+    sheet.panels[0].set_ylabel("relative difference of logits")
+    sheet.side_legend()
+    return sheet.figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], metavar="N", help="seeds (0 1 2)")
+    parser.add_argument("--rows", type=int, default=16, help="number of test sequences (16)")
+    parser.add_argument("--runs", type=Path, default=Path("sweeps/gaps"), help="folder of the runs (sweeps/gaps)")
+    parser.add_argument("--measure", action="store_true", help="train nothing")
+    args = parser.parse_args()
+    came_from, folders = origin(), {seed: args.runs / f"seed={seed}" for seed in args.seeds}
+    if not args.measure:
+        for seed, folder in folders.items():
+            trained(seed, folder)
+    runs = [{"seed": seed, **measured(Run(folder), args.rows)} for seed, folder in folders.items()]
+    command = f"python -m benchmarks.gaps --seeds {' '.join(map(str, args.seeds))} --rows {args.rows}"
+    found = {"settings": [RECIPE, *SETTINGS], "positions": POSITIONS, "runs": runs, **came_from, "command": command}
+    found = record(RESULTS / "gaps.json", found)
+    picture(draw(found["runs"]), RESULTS / "gaps.png")
+
+
+if __name__ == "__main__":
+    main()
