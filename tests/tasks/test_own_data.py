@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import tracemalloc
 import wave
 import zlib
 from pathlib import Path
@@ -410,6 +411,21 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"low/e.wav: is truncated"):
         Folder(str(tmp_path / "sounds")).load()
     assert read_recording(tmp_path / "sounds" / "high" / "d.wav", 2).samples.shape == (2, 2)
+
+
+def test_a_recording_takes_no_memory_that_its_header_alone_asks_for(tmp_path: Path) -> None:
+    write_wav(tmp_path / "sound.wav", np.zeros((4, 1)), 2)
+    whole = bytearray((tmp_path / "sound.wav").read_bytes())
+    at = whole.index(b"data") + 4
+    whole[4:8] = whole[at : at + 4] = struct.pack("<I", 0xE1E0E5E0)  # 3.8 GB
+    (tmp_path / "sound.wav").write_bytes(whole)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"sound.wav: is truncated, with 8 bytes of audio, expected \d+"):
+            read_recording(tmp_path / "sound.wav")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_folder_of_images(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Rec
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
             n = file.getnframes()  # a number of the header, whatever the file's size
             read = n if most is None else min(n, most)
-            content = file.readframes(read)
+            there = os.fstat(whole.fileno()).st_size // max(1, width * channels)
+            content = file.readframes(min(read, there + 1))  # a request takes its memory before it reads
     except (wave.Error, EOFError, RuntimeError, struct.error) as error:  # the last two if a chunk's size is damaged
         raise ValueError(
             f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
