@@ -1,4 +1,5 @@
 /* The functions of include/rotrnn.h: checks of arguments, and files, models, streams and states. */
+#define _DEFAULT_SOURCE
 #include "rotrnn.h"
 
 #include <errno.h>
