@@ -147,7 +147,7 @@ def test_a_run_is_named_by_what_ran(tmp_path):
 def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
     """Another layer or task resets its section before the section's keys are set."""
     overrides = ["layer.window=16", "layer.d_state=8", "layer.bidirectional=true", "task.val_fraction=0.3"]
-    runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "mamba"])], overrides=overrides)
+    runs = plan("digits-lru", seeds=[0], grid=[("model.layer", ["lru", "s5"])], overrides=overrides)
     tables = [recipe.tables()["layer"] for recipe in runs.values()]
     assert [[table[key] for key in ("window", "d_state", "bidirectional")] for table in tables] == [[16, 8, True]] * 2
     runs = plan("digits-lru", seeds=[0], grid=[("task.name", ["digits", "mnist"])], overrides=overrides)
