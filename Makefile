@@ -129,13 +129,13 @@ build/docs/venv/installed: .venv/installed
 
 notebooks: .venv/installed build/torch/installed
 	$(BIN)/python examples/notebooks.py
-	PYTHONPATH=$(CURDIR)/build/torch $(BIN)/python examples/notebooks.py pytorch/torch_loop
+	PYTHONPATH="$(CURDIR)/build/torch" $(BIN)/python examples/notebooks.py pytorch/torch_loop
 
 # PyTorch is large, so its tests are left out of `make test`. It is put beside the packages of .venv; where a smaller
 # build for the CPU alone is, PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL tells
 TORCH ?= torch==2.13.*
 step-test-torch: .venv/installed build/torch/installed
-	PYTHONPATH=$(CURDIR)/build/torch $(PYTEST) tests/pytorch
+	PYTHONPATH="$(CURDIR)/build/torch" $(PYTEST) tests/pytorch
 
 build/torch/installed: | .venv/bin/python
 	@echo "installing PyTorch into build/torch"
@@ -145,7 +145,7 @@ build/torch/installed: | .venv/bin/python
 # JAX is large, so its tests are left out of `make test`. It is put beside the packages of .venv
 JAX ?= jax
 step-test-jax: .venv/installed build/jax/installed
-	PYTHONPATH=$(CURDIR)/build/jax $(PYTEST) tests/with_jax
+	PYTHONPATH="$(CURDIR)/build/jax" $(PYTEST) tests/with_jax
 
 build/jax/installed: | .venv/bin/python
 	@echo "installing JAX into build/jax"
@@ -155,7 +155,7 @@ build/jax/installed: | .venv/bin/python
 # What reads Parquet, and a notebook on a series of statsmodels. These packages are large, so they are put beside those
 # of .venv, which has what they depend on
 step-test-data: .venv/installed build/data/installed
-	PYTHONPATH=$(CURDIR)/build/data $(PYTEST) tests/with_pandas
+	PYTHONPATH="$(CURDIR)/build/data" $(PYTEST) tests/with_pandas
 
 build/data/installed: | .venv/bin/python
 	@echo "installing pyarrow, pandas, polars and statsmodels into build/data"

@@ -4,16 +4,34 @@
 
 #include "vmath.h"
 
-/* 2 pi as two numbers; a small integer times the first is exact */
-#define ROT_TURN_HIGH 0x1.921fb54442d18p2
-#define ROT_TURN_LOW  0x1.1a62633145c07p-52
-#define ROT_PI        (ROT_TURN_HIGH / 2)
+/* 2 pi as two numbers, and the first as two of 26 bits */
+#define ROT_TURN_HIGH  0x1.921fb54442d18p2
+#define ROT_TURN_UPPER 0x1.921fb58p2
+#define ROT_TURN_LOWER (ROT_TURN_HIGH - ROT_TURN_UPPER)
+#define ROT_TURN_LOW   0x1.1a62633145c07p-52
+#define ROT_PI         (ROT_TURN_HIGH / 2)
+
+/* c - n ROT_TURN_HIGH, exactly if it is small. Where products and sums do not fuse, the rounding error of the product
+ * is computed too, after Dekker (1971): it is 0 for a small n. */
+ROT_INLINE double less_turns(double c, double n) {
+#if defined __FMA__ || defined __ARM_FEATURE_FMA || defined __CUDACC__
+    return c - n * ROT_TURN_HIGH;
+#else
+    const double whole = n > -0x1p53 && n < 0x1p53 ? n : 0; /* or the shift might overflow */
+    const double shift = whole * 0x1p27, upper = (whole + shift) - shift, lower = whole - upper;
+    const double product = whole * ROT_TURN_HIGH;
+    const double first = upper * ROT_TURN_UPPER - product, both = upper * ROT_TURN_LOWER + lower * ROT_TURN_UPPER;
+    return (c - product) - ((first + both) + lower * ROT_TURN_LOWER);
+#endif
+}
 
 /* An angle less whole turns, from -pi to pi. Beyond 2^50 turns the rounding error is more than a turn: the result is
  * any angle. */
 ROT_INLINE double within_half_turn(double c) {
     const double n = (c * (1 / ROT_TURN_HIGH) + 0x1.8p52) - 0x1.8p52;
-    const double r = (c - n * ROT_TURN_HIGH) - n * ROT_TURN_LOW;
+    const double near = less_turns(c, n) - n * ROT_TURN_LOW; /* or a turn from it, by the rounding of c (1 / 2 pi) */
+    const double turn = near < -ROT_PI ? 1 : near > ROT_PI ? -1 : 0;
+    const double r = (near + turn * ROT_TURN_HIGH) + turn * ROT_TURN_LOW;
     const double least = r < -ROT_PI ? -ROT_PI : r;
     return least > ROT_PI ? ROT_PI : least;
 }

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import librotrnn
-from librotrnn import Array, LibraryError, Model
+from librotrnn import Array, LibraryError, Model, its_instructions
 from rotrnn import ModelSettings, NotConverged, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
 from rotrnn._support.text import an
@@ -476,7 +476,8 @@ def test_matrices_in_bfloat16_are_those_of_the_python_stream(name: str, tmp_path
     content = saved(tmp_path, model, single)
     half, exact = Model(content, half=True), Model(content)
     stream = half.stream(BATCH)
-    expected = stepped(model.stream(single, BATCH, weights="bf16"), x)
+    with its_instructions(half):
+        expected = stepped(model.stream(single, BATCH, weights="bf16"), x)
     assert np.array_equal(one_by_one(stream, x), expected)
     handle, error = ctypes.c_void_p(), librotrnn.Error()
     path = str(tmp_path / "model.safetensors").encode()

@@ -155,8 +155,10 @@ def test_rotations_are_orthogonal_and_few_factors_connect_all_channels(D: int) -
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rotations_by_large_angles(dtype: type) -> None:
-    """Up to 1e16. A cosine and a sine are right to some units in the last place of 1."""
-    for size in 10.0 ** np.arange(17):
+    """Up to 1e16, and next to odd multiples of pi. A cosine and a sine are right to some units in the last place
+    of 1."""
+    half_turns = np.pi * (2 * 10.0 ** np.arange(15) + 1)
+    for size in [*10.0 ** np.arange(17), *half_turns, *np.nextafter(half_turns, 0)]:
         for u in (dtype(size), -dtype(size)):
             turned = rotation_mix(np.full((1, 1), u), np.array([[[1, 0]]], dtype))[0, 0]
             expected = np.cos(np.float64(u)), np.sin(np.float64(u))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,8 +31,9 @@ echo "$made: $source" > "${made%.o}.d"
 """
 
 
-def build(folder: Path, cc: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """The build of the extension into `folder` by the compiler `cc`."""
+def build(folder: Path, compiler: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """The build of the extension into `folder`."""
+    cc = shlex.quote(str(compiler))
     plain = {"ROTRNN_ISA": "", "ROTRNN_CUDA": "", "CC": cc, "LDSHARED": f"{cc} -shared", "LOG": str(folder / "log")}
     places = [f"--build-temp={folder / 'temp'}", f"--build-lib={folder / 'lib'}"]
     return subprocess.run(
@@ -67,7 +69,7 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     cc.write_text(PRETEND, encoding="utf-8")
     cc.chmod(0o755)
     log = tmp_path / "log"
-    first = build(tmp_path, str(cc))
+    first = build(tmp_path, cc)
     assert first.returncode == 0, first.stderr
     compiled = [line for line in log.read_text(encoding="utf-8").splitlines() if " -c csrc/" in line]
     made = {line.partition(" -o ")[2].split()[0] for line in compiled}
@@ -76,12 +78,12 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     assert not any("-fopenmp" in line or "gemm_amx" in line for line in compiled)
 
     log.unlink()
-    assert build(tmp_path, str(cc)).returncode == 0
+    assert build(tmp_path, cc).returncode == 0
     assert not log.exists()  # not even a link
 
     stale = next((tmp_path / "temp").glob("f32_*/csrc/kernels/conv.o"))  # as if the source were newer
     os.utime(stale, (0, 0))
-    assert build(tmp_path, str(cc)).returncode == 0
+    assert build(tmp_path, cc).returncode == 0
     assert [
         line.split(" -c ")[1].split()[0] for line in log.read_text(encoding="utf-8").splitlines() if " -c " in line
     ] == ["csrc/kernels/conv.c"]
@@ -96,7 +98,7 @@ def test_the_environment_names_the_fastest_instruction_set(tmp_path: Path) -> No
     cc = tmp_path / "cc"
     cc.write_text(PRETEND, encoding="utf-8")
     cc.chmod(0o755)
-    run = build(tmp_path, str(cc), _PYTHON_HOST_PLATFORM="linux-x86_64", ROTRNN_ISA="avx2")
+    run = build(tmp_path, cc, _PYTHON_HOST_PLATFORM="linux-x86_64", ROTRNN_ISA="avx2")
     assert run.returncode == 0, run.stderr
     compiled = [line for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines() if " -c csrc/" in line]
     options = {word for line in compiled for word in line.split()}
@@ -137,6 +139,6 @@ def test_a_function_that_nothing_defines_is_an_error_of_the_link(tmp_path: Path,
     for name, text in (("empty", "typedef int nothing;\n"), ("incomplete", missing)):
         (tmp_path / f"{name}.c").write_text(text, encoding="utf-8")
         subprocess.run(["gcc", "-fPIC", "-fvisibility=hidden", "-c", f"{name}.c"], cwd=tmp_path, check=True)
-    run = build(tmp_path, str(cc), OBJECTS=str(tmp_path))
+    run = build(tmp_path, cc, OBJECTS=str(tmp_path))
     assert run.returncode != 0
     assert "rot_missing" in run.stderr

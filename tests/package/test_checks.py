@@ -234,9 +234,14 @@ def test_the_fuzzer_of_these_checks_reads_every_row_of_the_list() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator is preloaded, and is glibc's")
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="the sanitizer has its own allocator")
 def test_whichever_allocation_fails_there_is_a_memory_error_and_all_is_as_before(tmp_path: Path) -> None:
-    library = tmp_path / "failing.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, ROOT / "tests/failing.c", "-ldl"], check=True)
-    env = os.environ | {"LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", tmp_path / "failing.so", ROOT / "tests/failing.c", "-ldl"], check=True
+    )
+    env = os.environ | {
+        "LD_PRELOAD": "./failing.so",  # its names end at spaces
+        "PYTHONMALLOC": "malloc",
+        "OMP_NUM_THREADS": "1",
+    }
     script = str(ROOT / "tests" / "allocations.py")
-    run = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env)
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env, cwd=tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

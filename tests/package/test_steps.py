@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -49,7 +50,8 @@ class Repository:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         (folder / "Makefile").write_text(
-            MAKEFILE.format(python=sys.executable, steps=ROOT / ".ci" / "steps.py"), encoding="utf-8"
+            MAKEFILE.format(python=shlex.quote(sys.executable), steps=shlex.quote(str(ROOT / ".ci" / "steps.py"))),
+            encoding="utf-8",
         )
         (folder / ".gitignore").write_text("ran\nfails-*\n", encoding="utf-8")
         self.git("init", "-q", "-b", "main")

@@ -122,7 +122,9 @@ def test_a_data_file_that_changed_is_told(tmp_path, monkeypatch):
     assert started["data"] == hashlib.sha256(whole.encode()).hexdigest()
     (tmp_path / "y.csv").write_text(whole.replace("10", "9"), encoding="utf-8")
     was = started["data"][:16]
-    told = rf"{tmp_path}/y.csv: is not the file that the run was trained on: its SHA-256 is \w+, was {was}"
+    told = (
+        rf"{re.escape(str(tmp_path))}/y.csv: is not the file that the run was trained on: its SHA-256 is \w+, was {was}"
+    )
     with pytest.raises(ValueError, match=f"^{told}; expected that file to go on, or another folder for the new data$"):
         train(recipe, run.folder, resume=True, progress=False)
     with pytest.warns(UserWarning, match=f"^{told}$"):
