@@ -1,9 +1,10 @@
-/* Real 2 x 2 recurrences: each lane has a state (z, x) and a constant matrix M, and reads one number u of a step,
+/* Real 2 x 2 recurrences: each lane has a state (z, x) and a matrix M, and reads one number u of a step,
  *
  *   h_t = M h_{t-1} + f u_t,   h = (z, x)
  *
  * (oscillator_step of steps.h, with its adjoint): oscillators. A complex state in place of (z, x) would need distinct
- * eigenvalues of M. Arrays are (2, N) for two numbers of each lane; m is (2, 2, N).
+ * eigenvalues of M. Arrays are (2, N) for two numbers of each lane; m is (2, 2, N). If M and f are `varying`, each step
+ * of each sequence has its own.
  *
  * A task is a strip of lanes of a sequence. Sums over time are in double, and sums of sequences are added in order, so
  * results have the same bits for any number of threads.
@@ -40,7 +41,7 @@ static void step_strip(real *restrict h, real *restrict out, const real *restric
     }
 }
 
-/* h (B,T,2,N), hT (B,2,N); m (2,2,N), f (2,N), u (B,T,N), h0 (B,2,N) or NULL for zeros. */
+/* h (B,T,2,N), hT (B,2,N); m (2,2,N), f (2,N), or (B,T,2,2,N), (B,T,2,N); u (B,T,N), h0 (B,2,N) or NULL for zeros. */
 KERNEL(oscillator_scan_forward) {
     const int64_t strips = pieces_of(N, STRIP);
     rot_stop *const stop = stop_of_call();
@@ -52,9 +53,10 @@ KERNEL(oscillator_scan_forward) {
         real state[2 * STRIP];
         take_pair(state, h0 ? h0 + b * 2 * N + lo : NULL, STRIP, N, n);
         for (int64_t t = 0; t < T; t++) {
-            real *const out = h + (b * T + t) * 2 * N + lo;
+            const int64_t at = b * T + t, own = varying ? at * 2 * N : 0;
+            real *const out = h + at * 2 * N + lo;
             if (t < all)
-                step_strip(state, out, m + lo, f + lo, u + (b * T + t) * N + lo, N, n);
+                step_strip(state, out, m + 2 * own + lo, f + own + lo, u + at * N + lo, N, n);
             else
                 take_pair(out, NULL, N, N, n);
         }
@@ -82,8 +84,17 @@ static void step_back(real *restrict g, double *restrict sums, real *restrict du
     }
 }
 
-/* dm (2,2,N), df (2,N), du (B,T,N), dh0 (B,2,N), all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and forward's
- * inputs and outputs. */
+/* Rows of `sums` as the gradients of M and f; they are zero then. */
+static void store_sums(real *restrict dm, real *restrict df, double *restrict sums, int64_t N, int64_t n) {
+    for (int i = 0; i < SUMS; i++) {
+        double *const sum = sums + i * N;
+        real *const to = i < 4 ? dm + i * N : df + (i - 4) * N;
+        for (int64_t j = 0; j < n; j++) to[j] = (real)sum[j], sum[j] = 0;
+    }
+}
+
+/* dm and df in the shapes of m and f, du (B,T,N), dh0 (B,2,N), all overwritten; dh (B,T,2,N), dhT (B,2,N) or NULL, and
+ * forward's inputs and outputs. */
 KERNEL(oscillator_scan_backward) {
     const int64_t strips = pieces_of(N, STRIP);
     double *const sums = WORKSPACE(double, B, SUMS, N);
@@ -100,17 +111,18 @@ KERNEL(oscillator_scan_backward) {
         take_pair(first, h0 ? h0 + b * 2 * N + lo : NULL, STRIP, N, n);
         for (int i = 0; i < SUMS; i++) memset(sum + i * N, 0, (size_t)n * sizeof *sum);
         for (int64_t t = T - 1; t >= 0; t--) {
-            const int64_t at = b * T + t;
+            const int64_t at = b * T + t, own = varying ? at * 2 * N : 0;
             real *const out = du + at * N + lo;
             if (t < all)
-                step_back(g, sum, out, dh + at * 2 * N + lo, m + lo, f + lo, u + at * N + lo,
+                step_back(g, sum, out, dh + at * 2 * N + lo, m + 2 * own + lo, f + own + lo, u + at * N + lo,
                           t ? h + (at - 1) * 2 * N + lo : first, t ? N : STRIP, N, n);
             else
                 zero_row(out, n);
+            if (varying) store_sums(dm + 2 * own + lo, df + own + lo, sum, N, n);
         }
         for (int i = 0; i < 2; i++) copy_row(dh0 + (b * 2 + i) * N + lo, g + i * STRIP, n);
     }
-    for (int64_t i = 0; i < SUMS * N; i++) {
+    for (int64_t i = 0; !varying && i < SUMS * N; i++) {
         double total = 0;
         for (int64_t b = 0; b < B; b++) total += sums[b * SUMS * N + i];
         *(i < 4 * N ? dm + i : df + (i - 4 * N)) = (real)total;

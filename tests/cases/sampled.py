@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from cases.layer_row import LayerRow
+from cases.linoss import linoss_reference
 from cases.table import Arrays, Case, beside, normal, padding, scan_loop
 from rotrnn.nn.layer import Context
+from rotrnn.nn.layers.linoss import LinOSS
 from rotrnn.nn.layers.s4d import S4D
 from rotrnn.nn.layers.s5 import S5
 from rotrnn.ops.sampled import sampled_bank, sampled_bank_backward, sampled_scan, sampled_scan_backward
+from rotrnn.testing import layer_functions
 
 
 def discretised_at(method: str, lam: Any, size: Any) -> tuple[Any, Any]:
@@ -144,9 +147,13 @@ def s4d_at(layer: S4D, params: Arrays, x: Any, dt: Any, state: Any, lengths: Any
     return y, np.stack(ends, 1)
 
 
+def linoss_at(layer: LinOSS, params: Arrays, x: Any, dt: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
+    return linoss_reference(layer, params, x, state, lengths, dt)
+
+
 def row_at(name: str, layer: Any, B: int, T: int, lengths: Any = None) -> LayerRow:
-    reference = s5_at if isinstance(layer, S5) else s4d_at
-    terms = 16 * (T + layer.d_state + layer.d_model + 8)
+    reference = {S5: s5_at, S4D: s4d_at, LinOSS: linoss_at}[type(layer)]
+    terms = 40 * (T + 6) ** 2 if isinstance(layer, LinOSS) else 16 * (T + layer.d_state + layer.d_model + 8)
     return LayerRow(f"at uneven times {name}", layer, B, T, lengths, reference, terms, (("x", "state"),))
 
 
@@ -155,30 +162,31 @@ def case_at(row: LayerRow) -> Case:
     layer, dt = row.layer, np.random.default_rng(5).exponential(size=(row.B, row.T))
     dt[:, 1:2] = 0
 
-    def run(args: Arrays) -> tuple[Arrays, Any, Any]:
-        params = {name: args[name] for name in layer.shapes}
+    def of(args: Arrays) -> Any:
         ctx = Context(row.ctx.lengths, dt=beside(dt.astype(args["x"].dtype), args["x"]))
-        return params, *layer.forward(params, args["x"], ctx, args["state"])
-
-    def forward(args: Arrays) -> tuple[Any, ...]:
-        _, y, saved = run(args)
-        return y, saved.state
-
-    def backward(args: Arrays, outputs: tuple[Any, ...], doutputs: tuple[Any, ...]) -> Arrays:
-        params, _, saved = run(args)
-        dx, dparams, dstate = layer.backward(params, saved, *doutputs)
-        return {**dparams, "x": dx, "state": dstate}
+        params = {name: args[name] for name in layer.shapes}
+        return layer_functions(layer, params, args["x"], ctx, row.state_of(args))
 
     def reference(args: Arrays) -> tuple[Any, ...]:
         assert row.reference is not None
-        y, state = row.reference(layer, args, args["x"], dt, args["state"], row.lengths)
+        params = {name: args[name] for name in layer.shapes}
+        y, state = row.reference(layer, params, args["x"], dt, row.state_of(args), row.lengths)
         for b, steps in enumerate(row.lengths or ()):
             y[b, steps:] = 0
-        return y, state
+        return y, *row.leaves(state).values()
 
-    make = row.case().make
-    ragged = padding(row.lengths, "x", "out0")
-    return Case(row.title, make, forward, backward, reference, row.terms, row.linear, ragged, lengths=row.lengths)
+    even = row.case()
+    return Case(
+        row.title,
+        even.make,
+        lambda args: of(args)[0](args),
+        lambda args, *more: of(args)[1](args, *more),
+        reference,
+        row.terms,
+        even.linear,
+        padding(row.lengths, "x", "out0"),
+        lengths=row.lengths,
+    )
 
 
 ROWS = [
@@ -191,6 +199,8 @@ ROWS = [
     row_at("zoh", S4D(3, 4), 1, 0),
     row_at("bilinear", S4D(2, 4, discretisation="bilinear", frequencies="lin"), 3, 8, (8, 0, 3)),
     row_at("all states", S4D(3, 3, conjugate=False, step_scale=2.0, discretisation="first_order"), 2, 7, (3, 7)),
+    *(row_at(method, LinOSS(3, 4, method), 2, 9) for method in ("im", "imex", "damped")),
+    row_at("half rate", LinOSS(2, 3, "damped", step_scale=2.0), 3, 8, (8, 0, 3)),
 ]
 OPS = [
     *(sampled_case(2, 13, 5, method) for method in ("zoh", "bilinear", "first_order")),

@@ -1,5 +1,5 @@
-"""Samples at uneven times (`Context.dt`): S5 and S4D, models, streams and training. The gradients of layers and of the
-op are in the table of cases (cases/sampled.py)."""
+"""Samples at uneven times (`Context.dt`): S5, S4D and LinOSS, models, streams and training. The gradients of layers
+and of the op are in the table of cases (cases/sampled.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import rotrnn
 from cases.table import normal
 from rotrnn.cli import main
 from rotrnn.estimators import SequenceClassifier, SequenceRegressor
-from rotrnn.nn.layer import Context, Recurrent, astype
+from rotrnn.nn.layer import Context, Recurrent, astype, form_leaves, state_leaves
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
 from rotrnn.tasks import describe
@@ -26,9 +26,14 @@ from rotrnn.training.recipe import Recipe, Training
 
 EPS = np.finfo(np.float64).eps
 METHODS = ("bilinear", "first_order", "zoh")
-LAYERS = [kind(3, 8, discretisation=method) for kind in (rotrnn.S4D, rotrnn.S5) for method in METHODS]
-layers = pytest.mark.parametrize("layer", LAYERS, ids=lambda one: f"{type(one).__name__} {one.discretisation}")
-holds = pytest.mark.parametrize("layer", [one for one in LAYERS if one.discretisation == "zoh"], ids=repr)
+LAYERS = [
+    *(kind(3, 8, discretisation=method) for kind in (rotrnn.S4D, rotrnn.S5) for method in METHODS),
+    *(rotrnn.LinOSS(3, 8, method) for method in ("damped", "im", "imex")),
+]
+layers = pytest.mark.parametrize("layer", LAYERS, ids=repr)
+holds = pytest.mark.parametrize(
+    "layer", [one for one in LAYERS if getattr(one, "discretisation", None) == "zoh"], ids=repr
+)
 
 
 def drawn(layer: Recurrent, B: int = 2, T: int = 11, seed: int = 0) -> tuple[Any, Any, Any, Any, Any]:
@@ -36,8 +41,12 @@ def drawn(layer: Recurrent, B: int = 2, T: int = 11, seed: int = 0) -> tuple[Any
     rng = np.random.default_rng(seed)
     params = astype(layer.init(rng), np.float64)
     x, dt = normal(rng, (B, T, layer.d_model)), rng.exponential(size=(B, T))
-    form: Any = layer.state_form
-    return params, x, dt, normal(rng, (B, *form.shape), True), rng
+    return params, x, dt, drawn_state(layer, B, rng), rng
+
+
+def drawn_state(layer: Recurrent, B: int, rng: np.random.Generator) -> Any:
+    leaves = [normal(rng, (B, *one.shape), one.kind == "complex") for one in form_leaves(layer.state_form)]
+    return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
 
 def close(got: Any, expected: Any, what: str = "", terms: float = 400) -> None:
@@ -53,7 +62,7 @@ def test_ones_are_even_times(layer: Recurrent) -> None:
     (y, saved), (even, saved_even) = layer.forward(params, x, ctx, state), layer.forward(params, x, state=state)
     close(y, even)
     close(saved.state, saved_even.state)
-    dy, dstate = normal(rng, y.shape), normal(rng, state.shape, True)
+    dy, dstate = normal(rng, y.shape), drawn_state(layer, len(x), rng)
     found, expected = layer.backward(params, saved, dy, dstate), layer.backward(params, saved_even, dy, dstate)
     close(found[0], expected[0], "dx")
     close(found[2], expected[2], "dstate")
@@ -102,6 +111,15 @@ def test_an_interval_can_be_cut_in_two(layer: Recurrent) -> None:
 
 
 @layers
+def test_step_scale_is_a_factor_of_intervals(layer: Any) -> None:
+    """And of the steps at even times, for layers in continuous time of every kind."""
+    params, x, dt, _, _ = drawn(layer)
+    scaled, ones = replace(layer, step_scale=2.5), np.ones_like(dt)
+    close(scaled.forward(params, x, Context(dt=dt))[0], layer.forward(params, x, Context(dt=2.5 * dt))[0])
+    close(scaled.forward(params, x)[0], layer.forward(params, x, Context(dt=2.5 * ones))[0])
+
+
+@layers
 def test_no_time_leaves_the_state(layer: Recurrent) -> None:
     params, x, _, state, _ = drawn(layer)
     _, saved = layer.forward(params, x, Context(dt=np.zeros(x.shape[:2])), state)
@@ -134,7 +152,7 @@ def test_padding_packed_rows_and_resets_are_the_sequences(layer: Recurrent) -> N
     for b, n in enumerate(lengths):
         close(y[b, :n], alone[b][0][0])
         assert not y[b, n:].any()
-        close(saved.state[b], alone[b][1].state[0])
+        close(*(np.stack(state_leaves(one))[:, at] for one, at in ((saved.state, b), (alone[b][1].state, 0))))
     row, bounds = pack([x[b, :n] for b, n in enumerate(lengths)])
     intervals = pack([dt[b, :n] for b, n in enumerate(lengths)]).x
     packed, saved_row = layer.forward(params, row, Context(cu_seqlens=bounds, dt=intervals))
@@ -181,8 +199,10 @@ def test_bad_intervals_are_refused(dt: Any, kind: type[Exception], message: str)
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (rotrnn.LRU(3, 4), r"LRU\.forward: got dt, which LRU does not support, expected a layer in continuous time"),
-        (rotrnn.LinOSS(3, 4), r"got dt, which LinOSS does not support"),
+        (
+            rotrnn.LRU(3, 4),
+            r"LRU\.forward: got dt, which LRU does not support, expected a layer in continuous time, S5, S4D ",
+        ),
         (rotrnn.S4(3, 4), r"got dt, which S4 does not support"),
         (rotrnn.Mamba(4, 4), r"got dt, which Mamba does not support"),
         (rotrnn.S5(3, 4, window=2), r"got dt, which S5 does not support with window=2, expected window=None"),
@@ -223,7 +243,7 @@ def regressor(layer: str) -> tuple[Any, Any]:
     return model, astype(model.init(np.random.default_rng(0)), np.float64)
 
 
-@pytest.mark.parametrize("name", ["s4d", "s5"])
+@pytest.mark.parametrize("name", ["linoss", "s4d", "s5"])
 def test_a_stream_takes_intervals(name: str) -> None:
     """Token by token, and in chunks, it answers as forward does; without dt, as at even times."""
     model, params = regressor(name)
@@ -255,7 +275,7 @@ def test_a_stream_refuses_intervals_that_do_not_fit() -> None:
         stream.push(np.zeros((2, 3, 2)), dt=np.array([[1.0, -1, 1], [1, 1, 1]]))
 
 
-@pytest.mark.parametrize("name", ["s4d", "s5"])
+@pytest.mark.parametrize("name", ["linoss", "s4d", "s5"])
 def test_gradients_of_a_model(name: str) -> None:
     model, params = regressor(name)
     rng = np.random.default_rng(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,28 @@ def test_limits_of_damped_that_float32_does_not_hold(own: dict[str, float]) -> N
         np.testing.assert_allclose(narrow, wide, rtol=0, atol=16 * 2**-24)
 
 
+def test_moduli_at_uneven_times() -> None:
+    """Of each step, by its own length s dt_t: the determinant is the squared modulus of both eigenvalues where they are
+    complex, at a trace below twice the modulus. The determinant has few roundings of products of two entries. Of "imex"
+    it is 1 where s^2 a <= 4, though a product of such steps may grow."""
+    rng = np.random.default_rng(1)
+    dt = rng.uniform(0, 2, (2, 7))
+    for method in ("im", "imex", "damped"):
+        layer = LinOSS(3, 50, method)
+        params = astype(layer.init(rng), np.float64)
+        s = sigmoid(params["dt"]) * dt[..., None]
+        square = {"im": 1 / (1 + s * s * params["A"]), "imex": np.ones_like(s)}.get(method)
+        square = 1 / (1 + s * params["G"]) if square is None else square
+        m, _ = Oscillators(method).matrices(params["A"], params["dt"], params.get("G"), dt)
+        assert (s * s * params["A"]).max() < 4 or method == "damped"
+        near = 8 * EPS * np.abs(m).max() ** 2
+        det = m[..., 0, 0, :] * m[..., 1, 1, :] - m[..., 0, 1, :] * m[..., 1, 0, :]
+        np.testing.assert_allclose(det, square, rtol=0, atol=near)
+        assert ((m[..., 0, 0, :] + m[..., 1, 1, :]) ** 2 <= 4 * square + 4 * near).all()
+    short, long = (np.array([[1, -s], [s, 1 - s * s]]) for s in (0.67, 1.99))
+    assert np.abs(np.linalg.eigvals(short @ long)).max() > 2.9
+
+
 def test_imex_beyond_the_stable_range_grows() -> None:
     layer, params = made("imex", A=4.1 / S**2)
     assert np.abs(layer.eigenvalues(params)).max() > 1
@@ -106,7 +129,7 @@ def test_energy_is_kept_over_20000_steps() -> None:
     add up, over T steps, to 6 * 3 * 4 T 2^-24: 9 %."""
     layer, params = made("imex", A=1.0)
     T = 20_000
-    m, f = Oscillators("imex").forward(None, params["A"], params["dt"])  # type: ignore[arg-type]
+    m, f = Oscillators("imex").matrices(params["A"], params["dt"])
     h0 = np.array([[[0.3], [1.0]]])
     wide = oscillator_scan(m, f, np.zeros((1, T, 1)), h0)[0, ..., 0]
     narrow = oscillator_scan(*(one.astype(np.float32) for one in (m, f, np.zeros((1, T, 1)), h0)))[0, ..., 0]
@@ -116,22 +139,24 @@ def test_energy_is_kept_over_20000_steps() -> None:
     assert layer.forward(params, np.zeros((1, 3, 1)))[0].shape == (1, 3, 1)
 
 
+@pytest.mark.parametrize("at", [None, np.array([[0.0, 0.3, 1.7], [1.0, 2.0, 9.0]])], ids=["even", "uneven"])
 @pytest.mark.parametrize("method", ["im", "imex", "damped"])
-def test_gradients_of_the_matrices(method: str) -> None:
+def test_gradients_of_the_matrices(method: str, at: Any) -> None:
     """By central differences, on both sides of the limits of a; they err by some eps / 1e-6 and 1e-12."""
     rng = np.random.default_rng(0)
     args = [np.array([0.5, -0.7, 2.0, 1e3, 1e-4]), rng.standard_normal(5)]
     args += [np.array([0.4, 0.3, -0.2, 0.5, 2.0])] if method == "damped" else []
-    one: Any = Oscillators(method)
-    dm, df = rng.standard_normal((2, 2, 5)), rng.standard_normal((2, 5))
-    grads = one.backward(None, (dm, df), *args)
+    one: Any = Oscillators(method, step_scale=1.3)
+    own = () if at is None else at.shape
+    dm, df = rng.standard_normal((*own, 2, 2, 5)), rng.standard_normal((*own, 2, 5))
+    grads = one.backward(SimpleNamespace(kept=at), (dm, df), *args)
     for i, x in enumerate(args):
         step = 1e-6 * np.maximum(1, np.abs(x))
 
         def f(sign: int, i: int = i, step: Any = step) -> Any:
             moved = [x + sign * step if j == i else x for j, x in enumerate(args)]
-            m, gain = one.forward(None, *moved)
-            return (dm * m).sum((0, 1)) + (df * gain).sum(0)
+            m, gain = one.matrices(*moved, at=at)
+            return (dm * m).sum((*range(m.ndim - 1),)) + (df * gain).sum((*range(df.ndim - 1),))
 
         slope = (f(1) - f(-1)) / (2 * step)
         np.testing.assert_allclose(grads[i], slope, rtol=1e-6, atol=1e-7)
@@ -169,6 +194,10 @@ X = np.zeros((2, 3, 4))
         (lambda: LinOSS(4, 0), "LinOSS: d_state=0, expected a positive integer"),
         (lambda: oscillator_scan(np.zeros((2, 3, 4)), X[0, :2], X), "oscillator_scan: m has shape"),
         (lambda: oscillator_scan(np.zeros((2, 2, 3)), X[0, :2], X), "oscillator_scan: f has shape"),
+        (
+            lambda: oscillator_scan(np.zeros((2, 2, 4)), np.zeros((2, 3, 2, 4)), X),
+            r"oscillator_scan: m has shape \(2, 2, 4\) and f \(2, 3, 2, 4\), expected both with \(B, T\)",
+        ),
         (lambda: oscillator_scan_backward(X, np.zeros((2, 2, 4)), X[0, :2], X, X), "oscillator_scan_backward: dh has"),
     ],
 )

@@ -26,9 +26,9 @@ from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_lay
 from rotrnn.models.model import SequenceModel
 from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Context, Params, Recurrent, astype, moved
-from rotrnn.nn.module import LONGEST_INTERVAL
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
+from rotrnn.ops.sampled import LONGEST_INTERVAL
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, joined

@@ -796,9 +796,11 @@ class Columns(Instruction):
 @dataclass(frozen=True)
 class Oscillators(Instruction):
     """The matrices m (2, 2, N) and the input weights f (2, N) of LinOSS's oscillators, from A, dt and, with "damped", G
-    (N,): `rotrnn.LinOSS` has the equations."""
+    (N,): `rotrnn.LinOSS` has the equations. At uneven times (`Context.dt`) they are m (B, T, 2, 2, N) and f (B, T, 2,
+    N)."""
 
     method: str
+    step_scale: float = 1.0
     parameters = ("A", "dt", "G")
     foldable = True
 
@@ -808,15 +810,22 @@ class Oscillators(Instruction):
         return (2, 2, *A), (2, *A)
 
     def forward(self, call: Call, A: Array, dt: Array, G: Array | None = None) -> tuple[Array, Array]:
-        s, a, _, S = self._physical(A, dt, G)
+        call.kept = call.ctx.dt
+        return self.matrices(A, dt, G, call.kept)
+
+    def matrices(self, A: Array, dt: Array, G: Array | None = None, at: Array | None = None) -> tuple[Array, Array]:
+        """Returns m and f, with intervals `at` (B, T) or at even times."""
+        s, a, _, S = self._physical(A, dt, G, at)
         one, square = np.ones_like(s), s * s * a
         last, divisor = (one, 1 + square) if self.method == "im" else (S - square, S)
-        m = np.stack([np.stack([one, -s * a]), np.stack([s, last])]) / divisor
-        return m, s * m[:, 0]
+        m = np.stack([np.stack([one, -s * a], -2), np.stack([s, last], -2)], -3) / divisor[..., None, None, :]
+        return m, s[..., None, :] * m[..., 0, :]
 
-    def _physical(self, A: Array, dt: Array, G: Array | None) -> tuple[Array, Array, Array, Array]:
-        """Returns s, a, g and S = 1 + s g. With r = sqrt(S) + 1, the limits of a are (g / r)^2 and (r / s)^2."""
-        s = sigmoid(contiguous(dt))
+    def _physical(self, A: Array, dt: Array, G: Array | None, at: Array | None) -> tuple[Array, Array, Array, Array]:
+        """Returns s, a, g and S = 1 + s g, where s, a and S may be those of each step. With r = sqrt(S) + 1, the limits
+        of a are (g / r)^2 and (r / s)^2."""
+        s = self.step_scale * sigmoid(contiguous(dt))
+        s = s if at is None else s * at.astype(s.dtype, copy=False)[..., None]
         if G is None:
             return s, np.maximum(A, 0), np.zeros_like(s), np.ones_like(s)
         g = np.maximum(G, 0)
@@ -828,12 +837,14 @@ class Oscillators(Instruction):
 
     def backward(self, call: Call, dy: tuple[Array, Array], A: Array, dt: Array, G: Array | None = None) -> Any:
         """First by a, s and S, of f = s M_1 and of M; then through a, which is A, 0, or a limit that depends on g and s
-        alone; and at the end through s = sigmoid(dt)."""
-        s, a, g, S = self._physical(A, dt, G)
-        m, _ = self.forward(call, A, dt, G)
-        ((d00, d01), (d10, d11)), df = dy
-        d00, d10 = d00 + s * df[0], d10 + s * df[1]
-        ds = df[0] * m[0, 0] + df[1] * m[1, 0]
+        alone; and at the end through s, summed over the steps."""
+        at = call.kept
+        s, a, g, S = self._physical(A, dt, G, at)
+        dm, df = dy
+        m, _ = self.matrices(A, dt, G, at)
+        d00, d01, d10, d11 = (dm[..., i, j, :] for i in (0, 1) for j in (0, 1))
+        d00, d10 = d00 + s * df[..., 0, :], d10 + s * df[..., 1, :]
+        ds = df[..., 0, :] * m[..., 0, 0, :] + df[..., 1, :] * m[..., 1, 0, :]
         if self.method == "im":
             q = 1 / (1 + s * s * a)
             dq = d00 - s * a * d01 + s * d10 + d11
@@ -844,7 +855,7 @@ class Oscillators(Instruction):
             ds += (d10 - a * d01 - 2 * s * a * d11) / S
             dS = -(d00 - s * a * d01 + s * d10 - s * s * a * d11) / S / S
         if G is None:
-            return np.where(A > 0, da, 0), ds * s * (1 - s), None
+            return _summed(np.where(A > 0, da, 0)), self._of_step(ds, dt, at), None
         root = np.sqrt(S)
         r = root + 1
         low, high = a > A, a < A  # of the limits, a / r and a / s do not overflow, nor divide by s = 0
@@ -852,7 +863,19 @@ class Oscillators(Instruction):
         dS = dS + dr / (2 * root)
         ds += g * dS - 2 * np.where(high, a / np.where(high, s, 1), 0) * da
         dg = s * dS + np.where(low, 2 * (g / r) / r, 0) * da
-        return np.where(low | high, 0, da), ds * s * (1 - s), np.where(G > 0, dg, 0)
+        dA = np.where(low | high, 0, da)
+        return _summed(dA), self._of_step(ds, dt, at), _summed(np.where(G > 0, dg, 0))
+
+    def _of_step(self, ds: Array, dt: Array, at: Array | None) -> Array:
+        """Returns the gradient of dt, from the gradient of s."""
+        one = sigmoid(contiguous(dt))
+        ds = ds if at is None else _summed(ds * at.astype(ds.dtype, copy=False)[..., None])
+        return self.step_scale * ds * one * (1 - one)
+
+
+def _summed(d: Array) -> Array:
+    """Returns the sum over batch and time of an array (B, T, N); an array (N,) as it is."""
+    return d if d.ndim == 1 else d.sum((0, 1), dtype=np.float64).astype(d.dtype)
 
 
 # ---- recurrences ----

@@ -204,7 +204,7 @@ class Recurrent(Module, ABC):
     def check_dt(self, args: Boundary) -> None:
         raise NotImplementedError(
             f"{args.op}: got dt, which {type(self).__name__} does not support, expected a layer in continuous time, "
-            "S5 or S4D"
+            "S5, S4D or LinOSS"
         )
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:
@@ -227,7 +227,7 @@ def _forward(method: Any) -> Any:
         *more: Any,
         **named: Any,
     ) -> tuple[Array, Any]:
-        if ctx.segments is None or self.packs:
+        if ctx.segments is None or (self.packs and ctx.dt is None):
             return method(self, params, x, ctx, state, *more, **named)
         segments = ctx.segments.as_one(self.together(ctx))
         calls = _calls(segments, x, ctx, state, *more, **named)

@@ -33,7 +33,7 @@ from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments, step
 from rotrnn.nn.summary import BUFFERS as BUFFERS
 from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
-from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.sampled import check_intervals
 from rotrnn.ops.split import Ranks
 
 P = ParamSpec("P")
@@ -433,11 +433,7 @@ class Module(Summarised):
         if ctx.split is not None:
             raise NotImplementedError(f"{args.op}: sequences are split over processes, expected no dt")
         self.check_dt(args)
-        dt: Array = mask_padding(args.array("dt", ctx.dt, "B T")[..., None], lengths)[..., 0]
-        if recording() is None and not (fits := (dt >= 0) & (dt <= LONGEST_INTERVAL)).all():
-            at = tuple(int(i) for i in np.argwhere(~fits)[0])
-            raise ValueError(f"{args.op}: dt is {dt[at]} at {at}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
-        return dt
+        return check_intervals(args, args.array("dt", ctx.dt, "B T"), lengths)
 
     def check_dt(self, args: Boundary) -> None:
         """Checks that every layer takes intervals (`Context.dt`). Modules of each step alone need none."""
@@ -663,8 +659,6 @@ def in_order(tree: Any) -> Any:
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of code that gets values of another form."""
 FOREIGN = "params or saved do not match the forward call"
-LONGEST_INTERVAL = float(np.finfo(np.float32).max)
-"""Of `Context.dt`: parameters may be float32."""
 
 _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")

@@ -15,7 +15,7 @@ OSCILLATOR = Declared("oscillator_scan_forward", "oscillator_scan_backward")
 
 
 class OscillatorScanGrads(NamedTuple):
-    """Gradients of `oscillator_scan`: of m (2, 2, N), f (2, N), u (B, T, N), h0 (B, 2, N)."""
+    """Gradients of `oscillator_scan`: of m and f in their shapes, u (B, T, N), h0 (B, 2, N)."""
 
     dm: Array
     df: Array
@@ -47,17 +47,18 @@ def oscillator_scan(
     lengths: npt.ArrayLike | None = None,
     return_state: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """``h_t = M h_{t-1} + f u_t`` for each of N lanes, with states h of two numbers and a constant real 2 x 2 matrix M.
+    """``h_t = M h_{t-1} + f u_t`` for each of N lanes, with states h of two numbers and a real 2 x 2 matrix M.
 
     Nothing is diagonalised, so it works for every M, also with equal or real eigenvalues. LinOSS (Rusch and
-    Rus 2024) is such a recurrence, with (velocity, position) as the state.
+    Rus 2024) is such a recurrence, with (velocity, position) as the state. M and f are constant, or each step of each
+    sequence has its own: ``h_t = M_t h_{t-1} + f_t u_t``, as for samples at uneven times.
 
     Parameters
     ----------
-    m : (2, 2, N)
-        The matrices: ``m[i, j]`` are the entries in row i and column j. All arrays are float32 or float64, and are
-        promoted to their common dtype.
-    f : (2, N)
+    m : (2, 2, N) or (B, T, 2, 2, N)
+        The matrices: ``m[..., i, j, :]`` are the entries in row i and column j. All arrays are float32 or float64, and
+        are promoted to their common dtype.
+    f : (2, N), or (B, T, 2, N) if m has (B, T)
         Weights of an input in each of the two numbers.
     u : (B, T, N)
         Input, any T >= 0.
@@ -83,7 +84,7 @@ def oscillator_scan(
     """
     args = Boundary("oscillator_scan")
     return_state = args.flag("return_state", return_state)
-    args.take(OSCILLATOR, m=m, f=f, u=u, h0=h0, lengths=lengths)
+    _same_axes(args, args.take(OSCILLATOR, m=m, f=f, u=u, h0=h0, lengths=lengths))
     h, hT = args.run("oscillator_scan_forward").values()
     return (h, hT) if return_state else h
 
@@ -101,8 +102,8 @@ def oscillator_scan_backward(
 ) -> OscillatorScanGrads:
     """Adjoint of `oscillator_scan`.
 
-    With ``g_t = dh_t + M^T g_{t+1}``, which begins with `dhT`: ``du_t = f . g_t``, ``dm = sum g_t h_{t-1}^T``,
-    ``df = sum g_t u_t``, and ``dh0 = M^T g_1``.
+    With ``g_t = dh_t + M_{t+1}^T g_{t+1}``, which begins with `dhT`: ``du_t = f_t . g_t``, ``dm_t = g_t h_{t-1}^T``,
+    ``df_t = g_t u_t``, and ``dh0 = M_1^T g_1``; dm and df of a constant m and f are the sums over b and t.
 
     Parameters
     ----------
@@ -127,5 +128,11 @@ def oscillator_scan_backward(
         As `oscillator_scan`.
     """
     args = Boundary("oscillator_scan_backward")
-    args.take(OSCILLATOR, dh=dh, m=m, f=f, u=u, h=h, h0=h0, dhT=dhT, lengths=lengths)
+    _same_axes(args, args.take(OSCILLATOR, dh=dh, m=m, f=f, u=u, h=h, h0=h0, dhT=dhT, lengths=lengths))
     return OscillatorScanGrads(**args.run("oscillator_scan_backward"))
+
+
+def _same_axes(args: Boundary, given: dict[str, Array]) -> None:
+    m, f = given["m"], given["f"]
+    if m.ndim != f.ndim + 1:
+        raise ValueError(f"{args.op}: m has shape {m.shape} and f {f.shape}, expected both with (B, T) or neither")

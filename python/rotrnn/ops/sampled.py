@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import SAMPLING
+from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 from rotrnn.ops.linear_layer import check_precision
+from rotrnn.ops.pointwise import mask_padding
 
 __all__ = [
     "SampledBankGrads",
@@ -23,6 +25,18 @@ __all__ = [
 
 SAMPLED = Declared("sampled_scan_forward", "sampled_scan_backward")
 BANK = Declared("sampled_bank_forward", "sampled_bank_backward")
+LONGEST_INTERVAL = float(np.finfo(np.float32).max)
+"""Intervals may be float32."""
+
+
+def check_intervals(args: Boundary, dt: Array, lengths: npt.NDArray[np.int64] | None) -> Array:
+    """Returns intervals dt (B, T), zero beyond the lengths. ValueError if one is negative, NaN or too long; two samples
+    may be at one time."""
+    dt = mask_padding(dt[..., None], lengths)[..., 0]
+    if recording() is None and not (fits := (dt >= 0) & (dt <= LONGEST_INTERVAL)).all():
+        at = tuple(int(i) for i in np.argwhere(~fits)[0])
+        raise ValueError(f"{args.op}: dt is {dt[at]} at {at}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
+    return dt
 
 
 class SampledScanGrads(NamedTuple):
@@ -79,7 +93,8 @@ def sampled_scan(
     step : (N,) float32 or float64
         Step size of each lane, the time of a unit interval.
     dt : (B, T) float32 or float64
-        Intervals: dt_t is from step t-1 to step t. At 0 the state stays as it is.
+        Intervals: dt_t is from step t-1 to step t. At 0 the state stays as it is. They are not checked: the equations,
+        and the gradient of dt, also hold for negative numbers.
     x : (B, T, N) complex
         Input, any T >= 0. All arrays are promoted to a common precision.
     h0 : (B, N) complex, optional
@@ -205,7 +220,7 @@ def sampled_bank(
     skip, step : (D,) float32 or float64
         Gain of the direct path from input to output, and the time of a unit interval.
     dt : (B, T) float32 or float64
-        Intervals, at least 0 (not checked): dt_t is from step t-1 to step t. At 0 the states stay as they are.
+        Intervals, finite and at least 0: dt_t is from step t-1 to step t. At 0 the states stay as they are.
     u : (B, T, D) float32 or float64
         Input. All arrays are promoted to a common precision.
     h0 : (B, D, N) complex, optional
@@ -228,11 +243,12 @@ def sampled_bank(
     TypeError
         An array has another dtype.
     ValueError
-        Shapes disagree, a length is out of range, the method is unknown, or a size product overflows.
+        Shapes disagree, an interval or a length is out of range, the method is unknown, or a size product overflows.
     """
     args = Boundary("sampled_bank")
     which = SAMPLING[args.choice("method", method, SAMPLING)]
     given = args.take(BANK, lam=lam, c=c, skip=skip, step=step, dt=dt, u=u, h0=h0, lengths=lengths)
+    check_intervals(args, given["dt"], given["lengths"])
     y, hT, carries = args.run("sampled_bank_forward", method=which).values()
     return y, hT, SampledBankSaved(given["dt"], given["u"], given["lengths"], carries)
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from rotrnn.nn.instructions import Affine, Dense, Oscillators, OscillatorScan, Reshape, Skip, Split, Sum
 from rotrnn.nn.layer import Array, Params, astype, spectrum
+from rotrnn.nn.layers.continuous import check_scale
 from rotrnn.nn.program import Builder, Program, Programmed
+from rotrnn.ops.boundary import Boundary
 
 METHODS = ("im", "imex", "damped")
 
@@ -26,10 +28,14 @@ class LinOSS(Programmed):
     - "imex", implicit-explicit: ``[[1, -s a], [s, 1 - s^2 a]]``; modulus 1, if ``s^2 a <= 4``;
     - "damped" (D-LinOSS): ``[[1, -s a], [s, S - s^2 a]] / S``, ``S = 1 + s g``; modulus ``1 / sqrt(S)``.
 
-    ``s = sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues are complex,
-    ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. The real recurrence is computed directly, never diagonalised
-    (`rotrnn.ops.oscillator_scan`): at the ends of that range, and at a = 0, M has only one eigenvector. With "imex" and
-    ``s^2 a > 4``, which nothing prevents, states grow exponentially.
+    ``s = step_scale sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues
+    are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. With `step_scale` 2 a trained model can be applied to
+    data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t has ``s_t = s dt_t`` in
+    place of s, in all of these equations.
+
+    The real recurrence is computed directly, never diagonalised (`rotrnn.ops.oscillator_scan`): at the ends of that
+    range, and at a = 0, M has only one eigenvector. With "imex" and ``s^2 a > 4``, which nothing prevents, states grow
+    exponentially; intervals must stay below that.
 
     Parameters
     ----------
@@ -37,6 +43,8 @@ class LinOSS(Programmed):
         N, the number of complex oscillators: 4 N real numbers.
     method : str
         "im", "imex" or "damped".
+    step_scale : float
+        Factor of all steps.
 
     Parameters (dict of float32): A, dt (N,), with "damped" G (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). Its
     state is two arrays (B, 2, N), the real and the imaginary parts of (z, x).
@@ -53,11 +61,13 @@ class LinOSS(Programmed):
 
     d_state: int
     method: str = "imex"
+    step_scale: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("d_state")
         self.check_choice("method", METHODS)
+        check_scale("LinOSS", self.step_scale)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -78,13 +88,16 @@ class LinOSS(Programmed):
 
     def program(self) -> Program:
         p, N = Builder(self), self.d_state
-        m, f = p(Oscillators(self.method), "A", "dt", "G" if self.method == "damped" else None)
+        m, f = p(Oscillators(self.method, self.step_scale), "A", "dt", "G" if self.method == "damped" else None)
         y = p(Skip(), p.x, "D")
         for part, C in (("re", "C_re"), ("im", p(Affine(-1), "C_im"))):
             h = p(OscillatorScan(), m, f, p(Dense(), p.x, f"B_{part}"))
             _, x = p(Split((N, N)), p(Reshape((2 * N,)), h))
             y = p(Sum(), y, p(Dense(), x, C))
         return p.returns(y)
+
+    def check_dt(self, args: Boundary) -> None:
+        """Takes intervals with every method."""
 
     def eigenvalues(self, params: Params) -> Array:
         """Returns the eigenvalues of M (N, 2), complex128. ValueError if a parameter is missing, has another shape, or
