@@ -37,7 +37,6 @@ from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.ops.boundary import rename
 from rotrnn.tasks import TASKS, Released, describe
-from rotrnn.tasks.arrays import Arrays
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.tasks.task import Exhausted
@@ -337,36 +336,29 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
     return read_folder(folder), folder
 
 
-def _check_intervals(args: argparse.Namespace) -> None:
-    """Warns if a run's samples are at uneven times, which files for other programs do not know."""
-    run = Run(Path(args.model))
-    task = run.load_recipe(trust=args.trust).task if run.recipe.is_file() else None
-    if isinstance(task, Arrays) and Path(task.path).is_file() and task.read().dt is not None:
-        warnings.warn(
-            f"{task.path} has intervals dt: ONNX and the C library read samples as evenly spaced; "
-            "streams in Python take push(..., dt=...)",
-            stacklevel=2,
-        )
-
-
 def _export(args: argparse.Namespace) -> None:
     (model, params), folder = _model(args)
-    _check_intervals(args)
     rules = find_rules(args.model if Path(args.model).is_file() else folder)
+    timed = rules is not None and rules.dt
     if args.out.suffix in (".onnx", ".safetensors"):
         check_out(args.out)
     if args.out.suffix == ".onnx":
+        if timed:
+            raise ValueError(
+                f"--out {args.out}: the model reads intervals dt, which ONNX does not have, "
+                "expected a name that ends in .safetensors, or a folder"
+            )
         model.save_onnx(args.out, params, lengths=args.lengths, state=args.state)
     elif args.lengths or args.state:
         raise ValueError(f"--{'lengths' if args.lengths else 'state'}: --out is {args.out}, expected FILE.onnx")
     elif args.out.suffix == ".safetensors":
-        save_model(args.out, model, params, {} if rules is None else {RULES: dataclasses.asdict(rules)})
+        save_model(args.out, model, params, {} if rules is None else {RULES: dataclasses.asdict(rules)}, timed=timed)
     elif args.out.suffix:
         raise ValueError(f"--out {args.out}: expected a name that ends in .safetensors or .onnx, or a folder")
     elif Run(args.out).recipe.exists():
         raise ValueError(f"--out {args.out}: holds a run, expected another folder")
     else:
-        model.save_pretrained(args.out, params)
+        model.save_pretrained(args.out, params, timed=timed)
         if rules is not None:
             Run(args.out).write(Run(args.out).rules, rules.text())
     print(args.out)

@@ -130,6 +130,7 @@ CASES = {
     "gru": Case("gru", LINEAR),
     "gru, no projection": Case("gru", {"d_state": D, "projection": False}),
     **{f"linoss, {one}": Case("linoss", {**LINEAR, "method": one}) for one in ("im", "imex", "damped")},
+    "linoss, half rate": Case("linoss", {**LINEAR, "step_scale": 2.0}),
     "aussm": Case("aussm", {"d_state": 5}, {"block": "plain"}),
     "slinoss": Case("slinoss", {"d_state": 5, "d_head": 4}, {"block": "plain"}),
     "slinoss, other bounds": Case("slinoss", {"d_state": 3, "d_conv": 0, "r_min": 0.1, "theta_max": 3.1}),
@@ -1023,6 +1024,14 @@ REFUSED = {
 
 
 RUN = {case.layer for case in CASES.values()}
+
+
+def test_a_model_that_reads_intervals_is_refused(tmp_path: Path) -> None:
+    model = build_model(ModelSettings("linoss", D, 1), sizes_of("linoss"), n_classes=3, n_features=2)
+    model.save(tmp_path / "m", model.init(np.random.default_rng(0)), timed=True)
+    error = refusal((tmp_path / "m").read_bytes())
+    assert error.status == librotrnn.UNSUPPORTED
+    assert "the model reads intervals dt, which the library does not have" in error.text
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *(layer for layer in LAYERS if layer not in RUN)])

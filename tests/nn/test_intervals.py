@@ -4,6 +4,7 @@ and of the op are in the table of cases (cases/sampled.py)."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import scipy.linalg
 
 import rotrnn
 from cases.table import normal
+from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
 from rotrnn.estimators import SequenceClassifier, SequenceRegressor
+from rotrnn.models.files import TIMED
 from rotrnn.nn.layer import Context, Recurrent, astype, form_leaves, state_leaves
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
@@ -196,6 +199,17 @@ def test_bad_intervals_are_refused(dt: Any, kind: type[Exception], message: str)
         layer.forward(params, np.zeros((2, 4, 3), np.float32), Context(dt=dt))
 
 
+@pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf])
+def test_the_bank_refuses_intervals_out_of_range(bad: float) -> None:
+    """Where they are read: beyond the lengths they may be anything. Two samples may be at one time."""
+    system = np.full((1, 2), -1j), np.ones((1, 2), complex), np.ones(1), np.ones(1)
+    dt = np.array([[1.0, 0.0, bad]])
+    with pytest.raises(ValueError, match=rf"sampled_bank: dt is {bad} at \(0, 2\), expected intervals from 0 to 3\.4"):
+        rotrnn.ops.sampled_bank(*system, dt, np.ones((1, 3, 1)))
+    y, _, _ = rotrnn.ops.sampled_bank(*system, dt, np.ones((1, 3, 1)), lengths=np.array([2]))
+    assert np.isfinite(y).all()
+
+
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -350,8 +364,12 @@ def test_a_task_with_intervals_is_trained_and_evaluated(tmp_path: Path, capsys: 
         scores.append(train(recipe, tmp_path / f"packed {packed}", progress=False)["test"]["best"]["skill"])
     assert abs(scores[0] - scores[1]) < 1e-9
     assert "samples at uneven times: intervals dt from" in describe(loaded)
-    assert main(["export", str(tmp_path / "packed False"), "--out", str(tmp_path / "m.safetensors")]) == 0
-    assert f"warning: {path} has intervals dt: ONNX and the C library read" in capsys.readouterr().err
+    for source, out in pairwise(["packed False", "m.safetensors", "again.safetensors", "d"]):  # a file knows it, too
+        assert main(["export", str(tmp_path / source), "--out", str(tmp_path / out)]) == 0
+        file = tmp_path / out / "model.safetensors" if out == "d" else tmp_path / out
+        assert read_checkpoint(file)[1]["program"] == TIMED
+    assert main(["export", str(tmp_path / "d"), "--out", str(tmp_path / "m.onnx")]) == 2
+    assert "the model reads intervals dt, which ONNX does not have" in capsys.readouterr().err
     model = recipe.build(loaded)
     params = model.init(np.random.default_rng(0))
     of = {"batch": 4, "dtype": "float64"}

@@ -35,6 +35,7 @@ from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.listing import DERIVED, Unlisted
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -43,7 +44,9 @@ FORMAT = 1
 CONFIG, WEIGHTS, OWN = "config.json", "model.safetensors", "rotrnn"
 """The files of a folder, and the model_type of folders of `save_folder`."""
 PROGRAM = "program"
-"""The key of the model as lines. In files of an earlier version, layers have it, too."""
+"""The key of the model as lines, or of the reason why there are none. In files of an earlier version,
+layers have it, too."""
+TIMED = "the model reads intervals dt, which the library does not have"
 PARTS = (
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
     *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, Griffin, StoredHistory),
@@ -105,29 +108,37 @@ def load(path: str | os.PathLike[str]) -> Loaded:
 
 
 def save_model(
-    path: str | os.PathLike[str], model: SequenceModel, params: Params, further: dict[str, Any] | None = None
+    path: str | os.PathLike[str],
+    model: SequenceModel,
+    params: Params,
+    further: dict[str, Any] | None = None,
+    *,
+    timed: bool = False,
 ) -> None:
     """Writes a model and its parameters atomically, and `further` facts, which `load` leaves alone; see
     `SequenceModel.save`."""
+    timed = Boundary(f"{type(model).__name__}.save").flag("timed", timed)
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
-    arrays, facts = contents(model, params)
+    arrays, facts = contents(model, params, timed)
     write_checkpoint(path, arrays, {**(further or {}), **facts})
 
 
-def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params) -> None:
+def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params, *, timed: bool = False) -> None:
     """Writes a model and its parameters into a folder; see `SequenceModel.save_pretrained`."""
     check_folder("save_pretrained: folder", folder)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    save_model(path / WEIGHTS, model, params)
+    save_model(path / WEIGHTS, model, params, timed=timed)
     names = {"model_type": OWN, "architectures": [type(model).__name__], "model_format": FORMAT}
     write_text(path / CONFIG, to_json({**names, "model": described(model)}, indent=2) + "\n")
 
 
-def contents(model: SequenceModel, params: Params) -> tuple[dict[str, Array], dict[str, Any]]:
+def contents(model: SequenceModel, params: Params, timed: bool = False) -> tuple[dict[str, Array], dict[str, Any]]:
     """Returns the arrays and the facts of a model's file."""
     arrays, facts = dict(flatten(params)), {"model": described(model), "model_format": FORMAT}
+    if timed:
+        return arrays, {**facts, PROGRAM: TIMED}
     try:
         listing = listed(model, params)
     except Unlisted as error:

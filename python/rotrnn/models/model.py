@@ -266,12 +266,18 @@ class SequenceModel(Module, ABC):
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
         return Stream(self, params, batch, engine, weights)
 
-    def save(self, path: str | os.PathLike[str], params: Params) -> None:
+    def save(self, path: str | os.PathLike[str], params: Params, *, timed: bool = False) -> None:
         """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.
 
         It is a safetensors file: the arrays have the names of the flattened parameters, and the metadata the settings
         of every part (`rotrnn.models.files`). For the C library it also has the model as lines, and a few further
         arrays, whose names begin with "program.". It is written atomically, and verified by a checksum when it is read.
+
+        Parameters
+        ----------
+        timed : bool
+            Whether the model reads intervals (`rotrnn.Context.dt`). The C library, which would read its samples as
+            evenly spaced, then refuses the file.
 
         Raises
         ------
@@ -281,20 +287,20 @@ class SequenceModel(Module, ABC):
         OSError
             The file cannot be written.
         """
-        save_model(path, self, params)
+        save_model(path, self, params, timed=timed)
 
-    def save_pretrained(self, folder: str | os.PathLike[str], params: Params) -> None:
+    def save_pretrained(self, folder: str | os.PathLike[str], params: Params, *, timed: bool = False) -> None:
         """Writes the model and its parameters to a folder, which `rotrnn.from_pretrained` reads.
 
         It has the layout of Hugging Face: model.safetensors is the file of `save`, and config.json repeats the settings
-        as JSON, for other programs.
+        as JSON, for other programs. `timed` as in `save`.
 
         Raises
         ------
         ValueError, OSError
             As `save`, or `folder` is a file.
         """
-        save_folder(folder, self, params)
+        save_folder(folder, self, params, timed=timed)
 
     def save_onnx(
         self, path: str | os.PathLike[str], params: Params, *, lengths: bool = False, state: bool = False
