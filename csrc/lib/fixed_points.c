@@ -96,7 +96,6 @@ static iterated *new_iterated(reader *r, mixer_parts *m, bool scaled) {
     *to = (iterated){.how = iteration_of(r->b, &r->p), .mixing = m->of, .scaled = scaled};
     to->largest = number_of(r->b, &r->p, "largest");
     to->unit_eps = number_of(r->b, &r->p, "unit_eps");
-    to->negative = flag_of(r->b, &r->p, "negative");
     to->direct = flag_of(r->b, &r->p, "direct");
     const bool singular = m->of.form == MIXER_LOW_RANK || m->of.form == MIXER_GRAM;
     if (!expect(r, !to->direct || !singular || scaled)) return NULL;
@@ -161,7 +160,7 @@ static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_par
     o->iterated = to;
     o->state = state_for(r, state);
     give_back(r, to->room);
-    give_back(r, to->maps[MAP_DELTA].values);
+    if (to->maps[0].values.width) give_back(r, to->maps[0].values);
     if (to->V) give_back(r, to->sums);
     return o;
 }
@@ -173,45 +172,37 @@ static void set_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) 
     expect(r, !u || (m->of.form != MIXER_MATRIX && alpha == !!m->alpha));
 }
 
-/* Inputs: the sums of the maps, V, the gate and V_gate, and a constant mixer's u, alpha and matrix. The drive B x is
- * map C, its gate map B. */
+/* Inputs: v and lambda (N); the sums of the mixer's maps, and V; or a constant mixer's u, alpha and matrix. */
 void read_fixed_point(reader *r) {
-    const int64_t N = integer_of(r->b, &r->p, "width", 1);
+    const value *const v = steps(r, 0, 1), *const lambda = steps(r, 1, 1);
+    const int64_t N = v->shape[0];
     const bool scaled = flag_of(r->b, &r->p, "scaled"), silu = flag_of(r->b, &r->p, "silu");
+    if (!expect(r, N > 0 && is(lambda, 0, N))) return;
     mixer_parts m = mixer_of(r, N);
-    const columns all[MOST_MAPS] = {[MAP_LAMBDA] = {.width = N, .function = LAGGED_SIGMOID},
-                                    [MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
-                                    [MAP_ALPHA] = {.width = m.alpha, .function = LAGGED_SIGMOID},
-                                    [MAP_GATE] = {.width = N, .function = LAGGED_SIGMOID},
-                                    [MAP_DRIVE] = {.width = N, .function = LAGGED_LINEAR}};
+    const columns all[MOST_MAPS] = {[MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
+                                    [MAP_ALPHA] = {.width = m.alpha, .function = LAGGED_SIGMOID}};
     iterated *const to = new_iterated(r, &m, scaled);
     if (!good(r->b)) return;
-    set_maps(r, to, all, 0, 1, N);
+    if (r->in[2]) set_maps(r, to, all, 2, 3, N);
     set_mixer(r, to, &m, 4);
-    if (!expect(r, to->maps[MAP_LAMBDA].width && to->maps[MAP_DRIVE].width && !(to->direct && to->V)) ||
-        !expect(r, !r->in[2] == !r->in[3] && is_matrix_or_none(r, 3, N, N) && (!r->in[2] || is(steps(r, 2, 1), 0, N))))
-        return;
-    const rows gate = r->in[2] ? copied(r, 2) : (rows){0, 0}, h = make(r, N);
-    to->V_gate = packed_input(r, 3);
-    emit_iteration(r, OP_FIXED_POINT, to, &m, h, h, N)->z = gate;
-    if (!gate.width || !good(r->b)) return;
-    emit_gated(r->b, OP_SILU, h, h, gate);
-    give_back(r, gate);
+    if (!expect(r, !to->V || !to->direct) || !expect(r, r->in[2] || !r->in[3])) return;
+    const rows h = make(r, N);
+    emit_iteration(r, OP_FIXED_POINT, to, &m, h, v->rows, N)->z = lambda->rows;
 }
 
-/* Inputs: rows whose first channels are x (E); the sums of the maps; the gate z (E); A (E, S), skip (E); V, V_gate
- * (E, E); scale and bias (E) of a norm; and the matrix of a constant mixer. */
+/* Inputs: x (E); the sums of the maps; a gate (E) in the step; A (E, S), skip (E); V; scale and bias (E) of a norm; and
+ * the matrix of a constant mixer. */
 void read_matrix_fixed_point(reader *r) {
-    const value *const x = steps(r, 0, 1), *const z = steps(r, 2, 1), *const A = fixed(r, 3, 2);
+    const value *const x = steps(r, 0, 1), *const A = fixed(r, 3, 2);
     const int64_t E = A->shape[0], S = A->shape[1];
-    if (!expect(r, E > 0 && S > 0 && S < LARGEST / E - 1 && x->shape[0] >= E && is(z, 0, E)) ||
-        !expect(r, is(fixed(r, 4, 1), 0, E) && is_matrix_or_none(r, 6, E, E) && is_matrix_or_none(r, 7, E, 0)) ||
-        !expect(r, is_matrix_or_none(r, 8, E, 0) && (r->in[7] || !r->in[8])))
+    if (!expect(r, E > 0 && S > 0 && S < LARGEST / E - 1 && is(x, 0, E)) ||
+        !expect(r, (!r->in[2] || is(steps(r, 2, 1), 0, E)) && is_matrix_or_none(r, 4, E, 0)) ||
+        !expect(r, is_matrix_or_none(r, 6, E, 0) && is_matrix_or_none(r, 7, E, 0) && (r->in[6] || !r->in[7])))
         return;
     mixer_parts m = mixer_of(r, E);
     const bool silu = flag_of(r->b, &r->p, "silu"), softplus = flag_of(r->b, &r->p, "softplus");
     const int64_t direction = flag_of(r->b, &r->p, "unit") ? LAGGED_UNIT : LAGGED_LINEAR;
-    const bool gated = flag_of(r->b, &r->p, "gated"), plain = flag_of(r->b, &r->p, "plain");
+    const bool negative = flag_of(r->b, &r->p, "negative");
     const double eps = number_of(r->b, &r->p, "eps");
     const columns all[MOST_MAPS] = {[MAP_DELTA] = {.width = E, .function = softplus ? LAGGED_SOFTPLUS : LAGGED_SIGMOID},
                                     [MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
@@ -221,21 +212,18 @@ void read_matrix_fixed_point(reader *r) {
     iterated *const to = new_iterated(r, &m, true);
     if (!good(r->b)) return;
     set_maps(r, to, all, 1, 5, E);
-    set_mixer(r, to, &m, 7);
+    set_mixer(r, to, &m, 6);
     if (!expect(r, to->maps[MAP_DELTA].width && to->maps[MAP_B].width && to->maps[MAP_C].width) ||
-        !expect(r, !to->direct || (has_vectors(m.of.form) && !r->in[7] && !gated)))
+        !expect(r, !to->direct || (has_vectors(m.of.form) && !r->in[2] && !r->in[4] && !r->in[6])))
         return;
     const double *const rates = doubles(r, A);
     double *const by_state = good(r->b) ? spare(r->b, S * E) : NULL;
     for (int64_t i = 0; by_state && i < S * E; i++) by_state[i] = rates[i % E * S + i / E];
     to->A = stored(r->b, by_state, S * E);
     to->skip = stored(r->b, doubles(r, r->in[4]), E);
-    to->V_gate = packed_input(r, 6);
-    to->scale = stored(r->b, doubles(r, r->in[7]), E), to->bias = stored(r->b, doubles(r, r->in[8]), E);
-    to->eps = eps, to->plain = plain;
+    to->scale = stored(r->b, doubles(r, r->in[6]), E), to->bias = stored(r->b, doubles(r, r->in[7]), E);
+    to->eps = eps, to->negative = negative;
     if (to->scale) to->how.floor = RESIDUAL_FLOOR;
-    if (gated) to->gate = z->rows; /* without what V_gate adds to the other */
-    const rows gate = to->V_gate ? copied(r, 2) : z->rows, y = make(r, E);
-    emit_iteration(r, OP_MATRIX_FIXED_POINT, to, &m, y, x->rows, (S + 1) * E)->z = gate;
-    if (to->V_gate) give_back(r, gate);
+    if (r->in[2]) to->gate = r->in[2]->rows;
+    emit_iteration(r, OP_MATRIX_FIXED_POINT, to, &m, make(r, E), x->rows, (S + 1) * E);
 }

@@ -119,7 +119,6 @@ static void add_previous(const op *o, const frame *f, int64_t t, int64_t state) 
     const iterated *const how = o->iterated;
     const int64_t N = o->y.width, sums = how->sums.width;
     if (how->V) add_recurrence(f, how->sums, how->driven, sums - how->driven, t, how->V, state, N);
-    if (how->V_gate) add_recurrence(f, o->z, 0, o->z.width, t, how->V_gate, state, N);
 }
 
 static real *values_of(const frame *f, const columns *c, int64_t row) {
@@ -189,22 +188,16 @@ static void solve_vector(const image *F, real *y, const real *lambda, const real
     direct_token(&step, 0, y, h, NULL, room);
 }
 
-/* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)], where v is the drive times its gate, if it has
- * one. */
+/* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)]. */
 static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t N = o->y.width;
-    real *const room = rows_of(f, how->room), *const x = room, *const carried = x + N, *const gain = carried + N;
-    real *const y = gain + N, *const next = y + N, *const apart = next + N;
-    real *const h = state_of(f, b, o->state);
-    image F = {.how = how, .N = N, .x = x, .carried = carried, .gain = gain, .apart = apart};
+    real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + N, *const y = gain + N;
+    real *const next = y + N, *const apart = next + N, *const h = state_of(f, b, o->state);
+    const real *const v = rows_of(f, o->x) + row * N, *const lambda = rows_of(f, o->z) + row * N;
+    image F = {.how = how, .N = N, .x = v, .carried = carried, .gain = gain, .apart = apart};
     real *const prepared = divide_room(&F, o, apart + N);
     apply_maps(how, f, row);
-    real *const lambda = values_of(f, how->maps + MAP_LAMBDA, row);
-    const real *const drive = values_of(f, how->maps + MAP_DRIVE, row);
-    const real *const gate = how->maps[MAP_GATE].width ? values_of(f, how->maps + MAP_GATE, row) : NULL;
-    if (how->negative) EACH(i, N) lambda[i] = 2 * lambda[i] - 1;
-    EACH(i, N) x[i] = gate ? gate[i] * drive[i] : drive[i];
     EACH(i, N) carried[i] = lambda[i] * h[i];
     EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
     set_mixer(&F, o, f, row, prepared);
@@ -248,15 +241,6 @@ static void take_row(real *restrict h, const real *restrict delta, const real *r
     EACH(e, E) h[e] = selective_step(h[e], selective_input(delta[e], x[e]), b);
 }
 
-/* out <- gate SiLU(y + skip x), or y SiLU(gate) if the skip is in the step. */
-static void gate_row(real *restrict out, const real *restrict y, const real *restrict gate, const real *restrict x,
-                     const real *restrict skip, bool normed, int64_t E) {
-    if (normed)
-        EACH(e, E) out[e] = y[e] * silu(gate[e]);
-    else
-        EACH(e, E) out[e] = gate[e] * silu(y[e] + skip[e] * x[e]);
-}
-
 /* y <- the fixed point of a matrix state, directly, and `mixed` as `mix` does. False if y is not finite. */
 static bool solve_matrix(const image *F, real *y, real *mixed) {
     copy_row(y, F->carried, F->N);
@@ -268,9 +252,7 @@ static bool solve_matrix(const image *F, real *y, real *mixed) {
 static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const iterated *const how = o->iterated;
     const int64_t E = o->y.width, S = how->maps[MAP_B].width;
-    const bool normed = how->scale;
     const real *const A = how->A, *const skip = how->skip, *const x = rows_of(f, o->x) + row * o->x.width;
-    const real *const gate = rows_of(f, o->z) + row * E;
     real *const h = state_of(f, b, o->state), *const output = h + S * E;
     real *const room = rows_of(f, how->room), *const carried = room, *const gain = carried + E, *const y = gain + E;
     real *const next = y + E, *const apart = next + E;
@@ -282,7 +264,7 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     const real *const B = values_of(f, how->maps + MAP_B, row), *const C = values_of(f, how->maps + MAP_C, row);
     set_mixer(&F, o, f, row, prepared);
     const real along = dot(B, C, S);
-    EACH(e, E) gain[e] = delta[e] * along + (normed ? skip[e] : 0);
+    EACH(e, E) gain[e] = delta[e] * along + (skip ? skip[e] : 0);
     zero_row(carried, E);
     for (int64_t s = 0; s < S; s++) move_row(carried, h + s * E, A + s * E, delta, C[s], E, how->negative);
     *steps_unsettled(f, b) += !(how->direct ? solve_matrix(&F, y, next) : solve(&F, y, next));
@@ -290,10 +272,7 @@ static void matrix_step(const op *o, const frame *f, int64_t b, int64_t row) {
     for (int64_t s = 0; s < S; s++) take_row(h + s * E, delta, next, B[s], E);
     finish(&F, next);
     copy_row(output, next, E);
-    if (how->plain)
-        copy_row(rows_of(f, o->y) + row * E, output, E);
-    else
-        gate_row(rows_of(f, o->y) + row * E, output, gate, x, skip, normed, E);
+    copy_row(rows_of(f, o->y) + row * E, next, E);
 }
 
 void K(rot_run_matrix_fixed_point)(const op *o, const frame *f) {

@@ -87,8 +87,8 @@ typedef enum {
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */
     OP_MLSTM,       /* y: values; y <- readout by queries x from the memory of `count` heads; keys z, gates v and s */
     OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
-    OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; z: the sums of its gate; `iterated` */
-    OP_MATRIX_FIXED_POINT, /* y <- the gated output of a matrix-state layer; x: its input, z: its gate; `iterated` */
+    OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; x: v, z: lambda; `iterated` */
+    OP_MATRIX_FIXED_POINT, /* y <- the fixed point of a matrix-state layer; x: its input; `iterated` */
     OP_COUNT
 } op_kind;
 
@@ -136,17 +136,16 @@ typedef struct {
     bool direct;                  /* the fixed point is found directly (direct.h), not by iteration */
     bool scaled;                  /* a vector state's input is multiplied by 1 - |lambda| */
     bool negative;                /* transitions are in (-1, 1) */
-    bool plain;                   /* the output is not gated */
     rows gate;                    /* F is multiplied by SiLU(gate), unless its width is 0 */
     rows sums;                    /* sums of the maps that depend on the previous output */
-    int64_t driven;               /* from this column on, sums depend on it through V; the gate does through V_gate */
-    const void *V, *V_gate;       /* packed; NULL if nothing depends on it */
+    int64_t driven;               /* from this column on, sums depend on it through V */
+    const void *V;                /* packed; NULL if nothing depends on it */
     const void *A, *skip, *scale, *bias;
     double eps; /* of the norm: an RMS norm if there is no bias */
 } iterated;
 
-/* The places of the maps of both kinds of layer; then of maps of a vector state. */
-enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C, MAP_LAMBDA = MAP_DELTA, MAP_GATE = MAP_B, MAP_DRIVE = MAP_C };
+/* The places of the maps; a vector state has those of the mixer alone. */
+enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C };
 
 /* Coefficients of a state of OP_DPLR_BANK, rows (2, D) each; after the gain of the first input come the gains of the
  * others. */

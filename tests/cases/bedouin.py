@@ -73,7 +73,7 @@ def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[
 def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
     B, T, D = inputs.shape
     out = np.zeros((B, T, D))
-    h, before, *tail = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
+    *tail, h, before = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
             x, gate = np.split(params["W_in"] @ inputs[b, t], 2)
@@ -83,7 +83,7 @@ def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, length
                 gate = gate + params["V_gate"] @ before[b]
             h[b], before[b] = token(layer, params, x, h[b], before[b])
             out[b, t] = params["W_out"] @ (gate * silu(before[b] + params["D"] * x))
-    return out, (h, before, *tail)
+    return out, (*tail, h, before)
 
 
 def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
@@ -159,7 +159,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
     B, T, _ = inputs.shape
     E = layer.width
     lengths = [T] * B if lengths is None else lengths
-    h0, y0, *tail = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
+    *tail, h0, y0 = map(np.array, zero_state("", layer, B, np.float64) if state is None else state)
     tokens = of_input(layer, p, inputs, tail[0] if tail else None, lengths)
 
     def apply(b: int) -> tuple[Any, Any]:
@@ -190,7 +190,7 @@ def printed_loop(layer: FPMamba, p: Arrays, inputs: Any, state: Any, lengths: An
             gate = gate + np.concatenate([y0[b : b + 1], y[b][:-1]]) @ V.T
         out[b, : lengths[b]] = ((1 if layer.gate_in_loop else silu(gate)) * y[b]) @ p["W_out"].T
         yT[b] = y[b][-1]
-    return out, (hT, yT, *tail)
+    return out, (*tail, hT, yT)
 
 
 def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:

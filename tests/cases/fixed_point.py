@@ -79,25 +79,25 @@ def fixed_point_loop(layer: FixedPointRNN, params: Arrays, x: Any, state: Any, l
     B, T, D = x.shape
     y = np.zeros((B, T, D))
     state = zero_state("", layer, B, np.float64) if state is None else state
-    h, *tail = map(np.array, state if layer.d_conv else (state,))
+    *tails, h = map(np.array, state if layer.d_conv else (state,))
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
             x_t, own = x[b, t], {}
-            if layer.d_conv:
-                window = np.concatenate([tail[0][b], x_t[None]])
-                tail[0][b] = window[1:]
-                for part in PARTS:
-                    of = f"_{part}" if f"conv_w_{part}" in params else ""
-                    convolved = np.einsum("kd,dk->d", window, params[f"conv_w{of}"]) + params[f"conv_bias{of}"]
-                    own[part] = silu(convolved)
-                x_t = own[""]
+            for part, tail in zip(layer._convs, tails, strict=True):
+                of = f"_{part}" if part else ""
+                window = np.concatenate([tail[b], x_t[None]])
+                tail[b] = window[1:]
+                convolved = np.einsum("kd,dk->d", window, params[f"conv_w{of}"]) + params[f"conv_bias{of}"]
+                own[part] = silu(convolved)
+            x_t = own.get("", x_t)
+            own = dict.fromkeys(PARTS, x_t) | own
             A, drive = dense_recurrence(layer, params, x_t, h[b], own)
             before, h[b] = h[b].copy(), A @ h[b] + drive
             out = h[b]
             if "output" in layer.feedback:
                 out = silu(params["W_c"] @ x_t + params["V_c"] @ before) * h[b]
             y[b, t] = params["C"] @ out + params["D"] * x_t
-    return y, (h, *tail) if layer.d_conv else h
+    return y, (*tails, h) if layer.d_conv else h
 
 
 def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **settings: Any) -> LayerRow:
@@ -111,7 +111,7 @@ def row(name: str, B: int, T: int, lengths: Any = None, terms: int = TERMS, **se
         fixed_point_loop,
         terms=terms,
         linear=(
-            *([] if layer.feedback else [("B", "state.0" if layer.d_conv else "state")]),
+            *([] if layer.feedback else [("B", f"state.{len(layer._convs)}" if layer.d_conv else "state")]),
             ("C", "D"),
             *([] if layer.selective else [("x", "state")]),
         ),

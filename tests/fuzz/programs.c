@@ -56,7 +56,7 @@ static const struct {
     {"Attention", 3},
     {"Wrope", 1},
     {"FixedPoint", 7},
-    {"MatrixFixedPoint", 10},
+    {"MatrixFixedPoint", 9},
     {"Frequencies", 1},
     {"LogDecay", 2},
     {"StepAngles", 2},
@@ -116,10 +116,9 @@ static void say_iteration(writer *w, int first, int second, bool vector) {
     say(w, ",\"silu\":%s,\"negative\":%s,\"direct\":%s", flags[second / 8 % 2], flags[second / 16 % 2],
         flags[second / 32 % 2]);
     if (vector)
-        say(w, ",\"width\":4,\"scaled\":%s", flags[second / 64 % 2]);
+        say(w, ",\"scaled\":%s", flags[second / 64 % 2]);
     else
-        say(w, ",\"softplus\":true,\"unit\":true,\"gated\":%s,\"plain\":%s,\"eps\":1", flags[second / 64 % 2],
-            flags[second / 128]);
+        say(w, ",\"softplus\":true,\"unit\":true,\"eps\":1");
 }
 
 /* A line. A register is counted from the next one down, so that inputs are near and lines stay what they are where

@@ -9,11 +9,26 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rotrnn.nn.instructions import Affine, Conv, Dense, Product, Rates, Scan, Sigmoid, SiLU, Skip, Split, Sum
-from rotrnn.nn.layer import Array, Context, Params, astype, state_leaves
+from rotrnn.nn.instructions import (
+    Affine,
+    Concat,
+    Conv,
+    Dense,
+    MatMul,
+    Product,
+    Rates,
+    Rows,
+    Scan,
+    Sigmoid,
+    SiLU,
+    Skip,
+    Split,
+    Sum,
+)
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype, state_leaves
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
-from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, ProgramSaved
 from rotrnn.ops.pointwise import silu_backward
 from rotrnn.testing import gradcheck
 
@@ -322,3 +337,95 @@ def test_a_layer_is_pickled_without_its_program() -> None:
     layer, params, x = drawn()
     layer.forward(params, x)
     assert b"Scan" not in pickle.dumps(layer)
+
+
+class Add(Instruction):
+    """``y = x + more``."""
+
+    def forward(self, call: Call, x: Array, more: Array | None) -> Array:
+        return x if more is None else x + more
+
+    def backward(self, call: Call, dy: Array, x: None, more: None) -> tuple[Array, None]:
+        return dy, None
+
+    def shapes(self, x: Any, more: Any) -> tuple[Any, ...]:
+        return (x,)
+
+
+@dataclass(frozen=True)
+class Further(Programmed):
+    """A layer whose forward takes a further input."""
+
+    about: ClassVar[str] = "adds a further input"
+    paper: ClassVar[str] = "none"
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"W": (self.d_model, self.d_model)}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        return {"W": rng.standard_normal((self.d_model, self.d_model)).astype(np.float32)}
+
+    def program(self) -> Program:
+        p = Builder(self)
+        return p.returns(p(Add(), p(Dense(), p.x, "W"), p.given("more", self.d_model)))
+
+    def forward(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: Any = None, more: Array | None = None
+    ) -> tuple[Array, ProgramSaved]:
+        return self._forward(params, x, ctx, state, {"more": more})
+
+
+def test_a_further_input_of_forward() -> None:
+    """Without a gradient, never read beyond the lengths, in packed rows, too; none in steps."""
+    layer, rng = Further(D), np.random.default_rng(0)
+    params, x, more = astype(layer.init(rng), np.float64), *rng.standard_normal((2, B, T, D))
+    ctx, plain = Context(np.array([T, 2])), x @ params["W"].T
+    more[1, 2:] = np.nan
+    y, saved = layer.forward(params, x, ctx, more=more)
+    np.testing.assert_array_equal(y[0], layer.forward(params, x)[0][0] + more[0])
+    assert not y[1, 2:].any()
+    dx, dparams, _ = layer.backward(params, saved, np.ones_like(y))
+    bare = layer.backward(params, layer.forward(params, x, ctx)[1], np.ones_like(y))
+    np.testing.assert_array_equal(dx, bare[0])
+    np.testing.assert_array_equal(dparams["W"], bare[1]["W"])
+    packed, _ = layer.forward(params, x[:1], Context(cu_seqlens=np.array([0, 3, T])), more=more[:1])
+    np.testing.assert_array_equal(packed, y[:1])
+    np.testing.assert_allclose(layer.step(params, None, x[:, 0])[0], plain[:, 0], rtol=0, atol=1e-13)
+    with pytest.raises(ValueError, match=rf"Further.forward: more has shape \({B}, {T}, 1\), expected"):
+        layer.forward(params, x, more=more[..., :1])
+
+
+def test_registers_run_the_lines_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, params, x = drawn()
+    expected = layer.registers(params, x)
+    assert set(expected) == {"h", "a"}
+    monkeypatch.setattr(Scan, "forward", None)
+    (found,) = layer.registers(params, x, names=("a",)).items()
+    assert found[0] == "a"
+    np.testing.assert_array_equal(found[1], expected["a"])
+
+
+@dataclass(frozen=True)
+class Joined(Own):
+    """``y = P Q x``, with rows of two parameters and a row of zeros in P, by two products whose outputs are joined."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"P": (2, 2, 2), "r": (2,), "Q": (2, 6), "b": (1,)}
+
+    def program(self) -> Program:
+        p = Builder(self)
+        w, last = p(Split((4, 2), axis=-2), p(MatMul(), p(Rows((4, 1, 1), 2), "P", "r", None), "Q"))
+        return p.returns(p(Concat(), p(Dense(), p.x, w), p(Dense(), p.x, last, p(Rows((1, 1)), None, "b"))))
+
+
+def test_rows_of_several_parameters() -> None:
+    layer, rng = Joined(6), np.random.default_rng(0)
+    assert set(gradcheck(layer)) == {"x", *layer.shapes}
+    params, x = astype(layer.init(rng), np.float64), rng.standard_normal((B, T, 6))
+    rows = np.concatenate([params["P"].reshape(4, 2), params["r"][None], np.zeros((1, 2))]) @ params["Q"]
+    expected = x @ rows.T + np.concatenate([np.zeros(5), params["b"]])
+    np.testing.assert_allclose(layer.forward(params, x)[0], expected, rtol=0, atol=1e-13)
+    with pytest.raises(ValueError, match=r"Rows: got shapes \(2, 2, 2\), None: expected arrays of \(5, 1\) rows"):
+        Builder(layer)(Rows((5, 1), 2), "P", None)

@@ -19,7 +19,8 @@ from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.fused import FusedSaved
 from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
-from rotrnn.nn.fixed_points.iteration import Iterated, NotConverged, Report
+from rotrnn.nn.fixed_points.in_depth import IteratedSaved
+from rotrnn.nn.fixed_points.iteration import NotConverged, Report
 from rotrnn.nn.layer import Context, astype, flatten, flatten_state, unflatten_state
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.bedouin import Bedouin
@@ -139,7 +140,7 @@ def test_the_iterate_of_a_fixed_point_has_one_place(layer: Any, fused: bool) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotConverged)
         _, saved = layer.forward(params, x, Context(lengths, fused=fused))
-    found: Iterated = saved
+    found: IteratedSaved = saved
     assert isinstance(found.report, Report)
     np.testing.assert_array_equal(found.lengths, lengths)
     assert found.iterate.shape == found.before.shape

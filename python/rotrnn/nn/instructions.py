@@ -719,7 +719,77 @@ class Reshape(Instruction):
         return dy.reshape(*dy.shape[:2], *call.shapes[0])
 
 
+@dataclass(frozen=True)
+class Concat(Instruction):
+    """Arrays x (I_k,) one after the other."""
+
+    light = True
+
+    def shapes(self, *x: Any) -> tuple[Shape, ...]:
+        return ((sum(size for (size,) in x),),)
+
+    def forward(self, call: Call, *x: Array) -> Array:
+        y: Array = np.concatenate(x, -1)
+        return y
+
+    def backward(self, call: Call, dy: Array, *x: None) -> tuple[Array, ...]:
+        return tuple(contiguous(dy[cut]) for cut in _cuts(tuple(size for (size,) in call.shapes), -1))
+
+
 # ---- of parameters alone ----
+
+
+@dataclass(frozen=True)
+class Rows(Instruction):
+    """Arrays x, each as `sizes` of rows (`columns`,), or of numbers for 0 columns, one after the other; zeros for an
+    array that is not given."""
+
+    sizes: tuple[int, ...]
+    columns: int = 0
+    foldable = True
+
+    def shapes(self, *x: Any) -> tuple[Shape, ...]:
+        wide = [None if one is None else math.prod(one) // (self.columns or 1) for one in x]
+        if (
+            len(x) != len(self.sizes)
+            or not any(wide)
+            or any(one not in (None, size) for one, size in zip(wide, self.sizes, strict=True))
+        ):
+            raise ValueError(f"expected arrays of {self.sizes} rows, with {self.columns} columns")
+        return ((sum(self.sizes), *self._row),)
+
+    def forward(self, call: Call, *x: Array | None) -> Array:
+        like = next(one for one in x if one is not None)
+        y: Array = np.concatenate(
+            [
+                np.zeros((size, *self._row), like.dtype, like=like) if one is None else one.reshape(size, *self._row)
+                for one, size in zip(x, self.sizes, strict=True)
+            ]
+        )
+        return y
+
+    def backward(self, call: Call, dy: Array, *x: Array | None) -> tuple[Array | None, ...]:
+        parts = np.split(dy, [*accumulate(self.sizes[:-1])])
+        return tuple(None if one is None else part.reshape(one.shape) for one, part in zip(x, parts, strict=True))
+
+    @property
+    def _row(self) -> Shape:
+        return (self.columns,) if self.columns else ()
+
+
+@dataclass(frozen=True)
+class MatMul(Instruction):
+    """``y = w v``, matrices w (O, I) and v (I, N)."""
+
+    form = "O I; I N -> O N"
+    parameters = ("w", "v")
+    foldable = True
+
+    def forward(self, call: Call, w: Array, v: Array) -> Array:
+        return matmul(w, v)
+
+    def backward(self, call: Call, dy: Array, w: Array, v: Array) -> tuple[Array, Array]:
+        return matmul(dy, contiguous(v.T)), matmul(contiguous(w.T), dy)
 
 
 def rates(A_log: Array) -> Array:

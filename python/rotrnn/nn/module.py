@@ -187,8 +187,8 @@ class Module(Summarised):
     """Base class for functions with parameters, whose calls are checked.
 
     When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare`,
-    `step`, `transitions` and `eigenvalues` are wrapped. The wrapper checks the arguments against the declarations of
-    the class (`shapes`, `modules`, `input_forms`, `letters`, `state_form`), and then calls the method.
+    `step`, `transitions`, `eigenvalues` and `registers` are wrapped. The wrapper checks the arguments against the
+    declarations of the class (`shapes`, `modules`, `input_forms`, `letters`, `state_form`), and then calls the method.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T D",)
@@ -893,7 +893,7 @@ def _step(method: Any) -> Any:
 
 _WRAPPERS = {
     **{"init": _init, "forward": _along, "prepare": _prepare, "step": _step},
-    **{"transitions": _spectrum, "eigenvalues": _spectrum},
+    **{"transitions": _spectrum, "eigenvalues": _spectrum, "registers": _along},
     **{"backward": _backward, "backward_all": _backward},
 }
 

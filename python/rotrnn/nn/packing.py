@@ -250,6 +250,13 @@ class PackedSaved(NamedTuple):
         return type(reports[0])(*self.segments.collected([tuple(one) for one in reports]))
 
 
+def along(saved: Any, function: Callable[[Any], Array]) -> Array:
+    """Returns a function, an array along time, of what an unpacked layer, or line of a program, has saved."""
+    if not isinstance(saved, PackedSaved):
+        return function(saved)
+    return saved.segments.packed([function(one) for one in saved.parts])
+
+
 def inside(saved: Any, name: str) -> Any:
     """Returns an attribute of a layer's `saved`: the `saved` of a layer inside it."""
     if not isinstance(saved, PackedSaved):

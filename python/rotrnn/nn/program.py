@@ -213,13 +213,14 @@ class Line:
 @dataclass(frozen=True)
 class Program:
     """The registers of a layer by name, its lines, and the place of its output. Register 0 is the input x, then come
-    the `parameters`. `Programmed.registers` returns the registers that are `shown`."""
+    the `parameters`. `Programmed.registers` returns the registers that are `shown`; `given` are further inputs."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
     all_lines: tuple[Line, ...]
     y: int
     shown: dict[str, Register]
+    given: dict[str, Register]
 
     @cached_property
     def fixed_lines(self) -> tuple[Line, ...]:
@@ -323,7 +324,16 @@ class Builder:
         self._fixed = {MISSING, *range(1, len(self._names))}  # registers that depend on parameters alone
         self._lines: list[Line] = []
         self._unknown: list[str] = []
+        self._given: dict[str, Register] = {}
         self.x = self._registers[0]
+
+    def given(self, name: str, width: int) -> Register:
+        """Returns a register for a further input (B, T, width) of forward, which has no gradient, and which adjoints
+        cannot read. Where forward gets none, and in steps of streaming inference, its value is None."""
+        made = self._given[name] = Register(len(self._registers), (width,))
+        self._registers.append(made)
+        self._names.append(name)
+        return made
 
     def __call__(self, instruction: Instruction, *inputs: Register | str | None) -> Any:
         if not isinstance(instruction, Instruction):
@@ -399,7 +409,7 @@ class Builder:
         if idle := [name for place, name in enumerate(self._parameters, 1) if place not in read]:
             unknown = f"; {', '.join(map(repr, self._unknown))} is no parameter" if self._unknown else ""
             raise ValueError(f"{title}: no line reads the parameter {idle[0]!r}{unknown}")
-        return Program(tuple(self._names), self._parameters, tuple(self._lines), y.place, shown)
+        return Program(tuple(self._names), self._parameters, tuple(self._lines), y.place, shown, self._given)
 
 
 class Prepared(NamedTuple):
@@ -429,14 +439,14 @@ def _trimmed(state: Any) -> Any:
 
 
 class ProgramSaved(NamedTuple):
-    """Saved for backward: registers by name, the kept values of each line, the lengths, the states before and `after`
-    x, whose arrays may be `Grown`, and the segments of a packed row. The state after x is None for a bidirectional
-    layer. For a packed row, a line along time keeps a `PackedSaved`."""
+    """Saved for backward: registers by name, the kept values of each line, the lengths, the `initial` state and the
+    state `after` x, whose arrays may be `Grown`, and the segments of a packed row. The state after x is None for a
+    bidirectional layer. For a packed row, a line along time keeps a `PackedSaved`."""
 
     registers: dict[str, Array]
     kept: dict[str, Any]
     lengths: npt.NDArray[np.int64] | None
-    before: State
+    initial: State
     after: State
     segments: Segments | None = None
 
@@ -508,18 +518,26 @@ class Programmed(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, ProgramSaved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call."""
+        return self._forward(params, x, ctx, state, {})
+
+    def _forward(
+        self, params: Params, x: Array, ctx: Context, state: State, given: dict[str, Array | None]
+    ) -> tuple[Array, ProgramSaved]:
+        """Forward with further inputs by name (`Builder.given`)."""
         kept: dict[str, Any] = {}
         program, values = self.begun(params, ctx, kept)
         values[0] = mask_padding(x, ctx.lengths)
+        for name, value in given.items():
+            if value is not None:
+                args, register = self.boundary("forward"), program.given[name]
+                for letter, size in zip("BTN", (*x.shape[:2], *register.shape), strict=True):
+                    args.bind(letter, size, name if letter == "N" else "x")
+                values[register.place] = mask_padding(args.array(name, value, "B T N"), ctx.lengths)
         after: list[Any] = []
         before = state if ctx.segments is None else ctx.segments.before(state)
         for line, own, ends in zip(program.lines, program.split(before), program.ends, strict=True):
             call = Call(line, ctx, own)
-            if ctx.segments is None or not line.along:
-                _run(line, values, call)
-            else:
-                segments = ctx.segments.as_one(line.instruction.together(ctx))
-                _run_packed(line, program.fixed, values, call, segments)
+            _run_of(program, line, values, call)
             after += call.after
             if call.kept is not None:
                 kept[line.name] = call.kept
@@ -591,7 +609,7 @@ class Programmed(Recurrent):
         before: list[Any] = []
         if saved.segments is not None:
             dstate = saved.segments.after_backward(dstate)
-        states, dstates = program.split(saved.before), program.split(dstate)
+        states, dstates = program.split(saved.initial), program.split(dstate)
         for line, again in zip(reversed(program.all_lines), reversed(program.again), strict=True):
             for light in again:
                 _run(light, values, Call(light, ctx))
@@ -627,16 +645,20 @@ class Programmed(Recurrent):
             whole = saved.segments.before_backward(whole)
         return np.zeros_like(dy) if dx is None else dx, dparams, whole
 
-    def registers(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> dict[str, Array]:
-        """Returns the registers that the program shows, by name. Arguments and errors as in `forward`."""
-        _, saved = self.forward(params, x, ctx, state)
-        program, values = self._of_parameters(params)
-        for name, place in program.kept.items():
-            values[place] = saved.registers[name]
-        shown = {one.place for one in program.shown.values()}
-        for line in program.missing(shown, {*program.kept.values(), *program.fixed}):
-            _run(line, values, Call(line, ctx))
-        return {name: values[one.place] for name, one in program.shown.items()}
+    def registers(
+        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, *, names: Sequence[str] = ()
+    ) -> dict[str, Array]:
+        """Returns the registers that the program shows, by name, or those of these `names`, from the lines that they
+        need. Arguments and errors as in `forward`."""
+        program, values = self.begun(params, ctx)
+        values[0] = mask_padding(x, ctx.lengths)
+        shown = {name: one.place for name, one in program.shown.items() if name in names or not names}
+        needed = {line.name for line in program.missing({*shown.values()}, {0, *program.fixed})}
+        before = state if ctx.segments is None else ctx.segments.before(state)
+        for line, own in zip(program.lines, program.split(before), strict=True):
+            if line.name in needed:
+                _run_of(program, line, values, Call(line, ctx, own))
+        return {name: values[place] for name, place in shown.items()}
 
     def begun(
         self, params: Params, ctx: Context = TRUSTED, kept: dict[str, Any] | None = None
@@ -764,6 +786,15 @@ def _along(value: Any, segments: Segments, group: Group) -> Any:
     if isinstance(value, list):
         return [_along(one, segments, group) for one in value]
     return None if value is None else segments.batch(group, value)
+
+
+def _run_of(program: Program, line: Line, values: list[Any], call: Call) -> None:
+    """Runs a line of a forward, for a packed row by `_run_packed` if it is along time."""
+    segments = call.ctx.segments
+    if segments is None or not line.along:
+        _run(line, values, call)
+    else:
+        _run_packed(line, program.fixed, values, call, segments.as_one(line.instruction.together(call.ctx)))
 
 
 def _run(line: Line, values: list[Any], call: Call) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -253,27 +253,6 @@ class Report(NamedTuple):
             "max_iterations": float(self.iterations.max()),
             "residual": float(self.residual.max()),
         }
-
-
-class Iterated(Protocol):
-    """Attributes of what forward saves in every layer that iterates: FixedPointRNN, Bedouin and FPMamba.
-
-    `iterate` (B, T, N or E) is the fixed point, zero beyond `lengths` (B,). It is one undamped application after
-    `before`, the iterate with which the loop ended. It can be given as `start` to another forward, as the first
-    iterate. `report` describes the iteration for each sequence. The shapes do not depend on the number of iterations.
-    """
-
-    @property
-    def iterate(self) -> Array: ...
-
-    @property
-    def before(self) -> Array: ...
-
-    @property
-    def lengths(self) -> Steps: ...
-
-    @property
-    def report(self) -> Report: ...
 
 
 @dataclass

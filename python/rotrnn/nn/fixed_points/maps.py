@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS, Parts
 from rotrnn.nn.layer import Array
-from rotrnn.nn.listing import Listing
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
 
@@ -82,11 +79,6 @@ class Lagged:
         inputs = self.base, late, self.first, self.columns
         return lagged_maps_backward(douts, *inputs, eps=self.eps, lengths=lengths)
 
-    def split(self, rows: Array) -> Parts:
-        """Returns columns of all maps (B, T, K) by name, each in its shape."""
-        ends = np.cumsum([one.width for one in self.maps.values()])
-        return self.named([contiguous(part) for part in np.split(rows, ends[:-1].tolist(), axis=-1)])
-
     def weights_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array, Array]:
         """Returns the gradients of V and y0 from those that `backward` returned; that of y is ``dlate V``."""
         assert self.V is not None
@@ -100,21 +92,9 @@ MACHINE = {"delta": ("delta",), "u": VECTORS, "alpha": GAINS, "B": ("B",), "C": 
 """The maps of a step as the C library has them: those of a mixer's vectors and of its gains are one each."""
 
 
-def emit_sums(to: Listing, sums: list[tuple[int, Array, Array]]) -> int:
-    """Appends the sums ``W x + b`` of maps in adjacent columns, for each map the register of x, W (width, X) and b
-    (width,), and returns their register. Maps in a row that have the same x are one product."""
-    parts = []
-    for x, group in itertools.groupby(sums, key=lambda one: one[0]):
-        _, W, b = zip(*group, strict=True)
-        parts.append(to("Dense", x, np.concatenate(W), np.concatenate(b)))
-    joined: int = parts[0] if len(parts) == 1 else to("Concat", *parts)
-    return joined
-
-
-def flattened(parts: Parts, names: Iterable[str], columns: int = 0) -> Array | None:
-    """Returns the arrays of these names one after the other, (width, columns), or (width,) for 0 columns; None if there
-    is none."""
-    found = [parts[name].reshape((-1, columns) if columns else -1) for name in names if name in parts]
+def flattened(parts: Parts, names: Iterable[str]) -> Array | None:
+    """Returns the numbers of the parts of these names one after the other; None if there is none."""
+    found = [parts[name].ravel() for name in names if name in parts]
     return np.concatenate(found) if found else None
 
 

@@ -154,7 +154,7 @@ class MatrixDepth:
             y[:, at] = read[:, at] = found
             parts.append((report, steps))
             applied = part.apply(found, steps)
-            h, last = applied.hT, None if last is None else last_steps(applied.y, steps, last)
+            h, last = applied.hT, last_steps(applied.y, steps, last)
             read[:, at.stop - 1] = applied.y[:, -1]
         report = Report.of_tiles(parts, lengths)
         settled = report.converged | np.isnan(report.residual) | (ctx.train and settings.ends_together)
@@ -173,7 +173,7 @@ class MatrixDepth:
             part, own = self._part(at, last, h), contiguous(y[:, at])
             applied = part.apply(own, steps)
             parts.append((at, steps, part, own, applied))
-            h, last = applied.hT, None if last is None else last_steps(applied.y, steps, last)
+            h, last = applied.hT, last_steps(applied.y, steps, last)
         dy, v = dy.copy(), np.zeros_like(dy)
         for at, steps, part, own, applied in reversed(parts):
             low = at.start
@@ -181,15 +181,13 @@ class MatrixDepth:
             v[:, at] = found
             grads = part.backward(applied, own, found, dhT, steps)
             dhT = grads.dh0
-            if low and part.driven.V is not None:
+            if low:
                 dy[:, low - 1] += part.driven.weights_backward(grads.driven, own)[1]
         return v
 
-    def _part(self, at: slice, y0: Array | None, h0: Array) -> MatrixDepth:
+    def _part(self, at: slice, y0: Array, h0: Array) -> MatrixDepth:
         """Returns the step of some of the time steps, with the output and the state before them."""
-        driven = replace(self.driven, base=contiguous(self.driven.base[:, at]))
-        if y0 is not None:
-            driven = lagged(driven.maps, driven.base, driven.V, y0, driven.eps)
+        driven = lagged(self.driven.maps, contiguous(self.driven.base[:, at]), self.driven.V, y0, self.driven.eps)
         gate = None if self.gate is None else contiguous(self.gate[:, at])
         known = {name: contiguous(one[:, at]) for name, one in self.known.items()}
         return replace(self, x=contiguous(self.x[:, at]), known=known, driven=driven, h0=h0, gate=gate)

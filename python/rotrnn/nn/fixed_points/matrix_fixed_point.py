@@ -1,117 +1,201 @@
 """Base class of Bedouin and FPMamba: Fixed-Point RNNs with a matrix state, whose step in depth is a selective scan.
 
-A layer defines a table of maps (the functions of a token and of the previous output that enter the step), and the
-folding of its parameters into effective weights with its adjoint. Everything else is here. Forward has three parts, and
-backward runs their adjoints in reverse order: `projection` (computes what depends on x only), `matrix_depth` (the step
-in depth, and its iteration to the fixed point y), and `gate` (gates y).
+The program of a layer computes x and the gate z from its input, and the sums of its maps: the functions of a token and
+of the previous output that enter the step. The instruction `FixedPoint` applies the maps, and iterates the step
+(`matrix_depth`). Then y is gated.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.convolution import conv_shapes, conv_state, emit_convolved
-from rotrnn.nn.fixed_points.gate import GateSaved, gate, gate_backward
+from rotrnn.devices.device import contiguous
+from rotrnn.nn.fixed_points.convolution import conv_shapes
+from rotrnn.nn.fixed_points.in_depth import GRADIENTS, InDepth, Iterating
 from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     Report,
     Steps,
-    add_to_last_steps,
     at_once,
-    check_output,
     check_settings,
     in_one_call,
     last_steps,
     lengths_of,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Maps, emit_sums, flattened, lagged
+from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
-from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer
-from rotrnn.nn.fixed_points.projection import (
-    Projected,
-    ProjectedGrads,
-    Weights,
-    project,
-    project_backward,
-    stack,
-    unstack,
-)
-from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import (
-    EVALUATION,
-    Array,
-    Context,
-    Params,
-    Recurrent,
-    State,
-    StateArray,
-    StateForm,
-    mask_steps,
-    spectrum,
-    trusted,
-)
+from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands
+from rotrnn.nn.instructions import Concat, Conv, Dense, MatMul, Rows, SiLU, Sum
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, StateArray, mask_steps
 from rotrnn.nn.listing import Listing
-from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.dense import dense, dense_backward
-from rotrnn.ops.pointwise import mask_padding
+from rotrnn.nn.packing import along
+from rotrnn.nn.program import Builder, Call, Line, Register, Shape
 
-GRADIENTS = ("one_step", "implicit")
 FEEDBACK = ("mixer", "B", "C", "gate")
 
 
-class MatrixSaved(NamedTuple):
-    """Saved for backward: the weights; the layer's input and its projections; the known maps; the step, the iterate
-    before its last application, and this application; the gate, if it is outside of the loop; and the state.
+class Found(NamedTuple):
+    """Kept by `FixedPoint`: the step, the iterate before its last application, this application, and the report."""
 
-    `iterate` (B, T, E), the fixed point y, is the output of the last application, and `report` describes the iteration,
-    as for all layers that iterate (`rotrnn.nn.fixed_points.iteration.Iterated`).
-    """
-
-    weights: Weights
-    inputs: Array
-    projected: Projected
-    known: Lagged
     depth: MatrixDepth
     before: Array
     applied: Applied
-    gate: GateSaved | None
     lengths: Steps
     report: Report
-    state: tuple[Array, ...]
 
     @property
     def iterate(self) -> Array:
         return self.applied.y
 
-    @property
-    def iterations(self) -> Steps:
-        return self.report.iterations
-
-    @property
-    def residual(self) -> Array:
-        return self.report.residual
+    def token_norms(self) -> Array:
+        """Returns |J_t|_2 (B, T) of the map of each token."""
+        return self.depth.token_norms(self.applied, self.lengths)
 
 
 @dataclass(frozen=True)
-class MatrixFixedPoint(Recurrent):
+class FixedPoint(InDepth):
+    """The fixed point y (E,) of `MatrixDepth`, and y_{t-1} (E,) if `late`.
+
+    Its inputs are x (E,) and A (E, S); the sums of the known maps and of the driven maps, and V (K, E) of the latter;
+    skip, scale and bias (E,) of the norm; the gate (E,) within the step, and the first iterate (E,); M (E, E) of a
+    constant mixer. Its state is (h (E, S), y (E,)).
+    """
+
+    parameters = ("V", "A", "skip", "scale", "bias", "M")
+    reads = ("known",)
+
+    def shapes(self, x: Any, *more: Any) -> tuple[Shape, ...]:
+        return (x, x) if self.late else (x,)
+
+    def state(self, x: Any, A: Any, *more: Any) -> tuple[StateArray, ...]:
+        return StateArray("h", A), StateArray("y", x)
+
+    def prepare(self, *inputs: Any) -> Operands | None:
+        """Returns the operands of a constant mixer."""
+        mixer, M = self.layer._mixer, inputs[-1]
+        return None if mixer.varying else mixer.operands({"M": M})
+
+    def forward(
+        self, call: Call, x: Array, A: Array, known: Array | None = None, driven: Array | None = None,
+        V: Array | None = None, skip: Array | None = None, scale: Array | None = None, bias: Array | None = None,
+        gate: Array | None = None, start: Array | None = None, M: Array | None = None,
+    ) -> Any:  # fmt: skip
+        layer, lengths, ctx = self.layer, lengths_of(call.ctx, x), call.ctx
+        h0, y0 = (None, None) if call.state is None else call.state
+        x, known, driven, gate, start, h0, y0 = self.args.common(x, known, driven, gate, start, h0, y0)
+        B, T, E = x.shape
+        h0 = np.zeros((B, *A.shape), x.dtype, like=x) if h0 is None else h0
+        y0 = np.zeros((B, E), x.dtype, like=x) if y0 is None else y0
+        known_maps, driven_maps = layer._split()
+        none = np.zeros((B, T, 0), x.dtype, like=x)
+        V = np.zeros((sum(one.width for one in driven_maps.values()), E), x.dtype, like=x) if V is None else V
+        depth = MatrixDepth(
+            x,
+            {} if known is None else Lagged(known_maps, known, eps=layer.unit_eps)(None, lengths),
+            lagged(driven_maps, none if driven is None else driven, V, y0, layer.unit_eps),
+            A,
+            skip,
+            None if scale is None else Norm(scale, bias, layer.norm_eps),
+            layer._mixer,
+            call.prepared if call.stepping else self.prepare(M),
+            h0,
+            layer.negative,
+            gate,
+        )
+        before, applied, report = self._solved(depth, start, lengths, ctx)
+        y = applied.y
+        call.kept = Found(depth, before, applied, lengths, report)
+        call.after = applied.hT, last_steps(y, lengths, y0)
+        return self.outputs(y, y0)
+
+    def _solved(
+        self, depth: MatrixDepth, start: Array | None, lengths: Steps, ctx: Context
+    ) -> tuple[Array, Applied, Report]:
+        """Returns the last iterate, the application to it, and the report; the direct solver's iterate is the fixed
+        point."""
+        layer, x = self.layer, depth.x
+        name, settings = type(layer).__name__, layer._iteration
+        if layer.direct:
+            applied = depth.solution(lengths)
+            report = in_one_call(at_once(applied.y, lengths), lengths, x.dtype, settings, ctx, name=name)
+            return applied.y, applied, report
+        first = np.zeros_like(x) if start is None else start.copy()
+        asking: Any = {"site": layer.site, "name": name, "each_step": layer.normed}
+        if layer._tile is None or layer._tile >= x.shape[1]:
+            y, report = solve(depth, first, settings, ctx, **asking)
+            return y, depth.apply(y, lengths), report
+        y, read, report = depth.by_tiles(first, layer._tile, lengths, settings, ctx, **asking)
+        return y, depth.apply(y, lengths, read), report
+
+    def backward(
+        self, call: Call, dy: Any, x: None, A: Array, known: Array | None, *more: Any
+    ) -> tuple[Array | None, ...]:
+        layer, (depth, before, applied, lengths, _) = self.layer, call.kept
+        dhT, dlast = call.dafter or (None, None)
+        dy, dy0 = self.outputs_backward(dy, applied.y, dlast, lengths)
+        (dhT, _) = self.args.common(dhT, dy)
+        if layer.gradient == "implicit":
+            V_transposed, name = contiguous(depth.driven.V.T), f"{type(layer).__name__}.backward"
+            how: Any = V_transposed, lengths, layer._adjoint_iteration, name
+            if layer._tile is None:
+                dy = depth.implicit(applied, before, dy, dhT, *how)
+            else:
+                dy = depth.implicit_by_tiles(before, dy, dhT, layer._tile, *how)
+        grads = depth.backward(applied, before, dy, dhT, lengths)
+        dV, dy0_driven = depth.driven.weights_backward(grads.driven, applied.read)
+        call.dbefore = grads.dh0, dy0 + dy0_driven
+        dknown = None
+        if known is not None:
+            maps = Lagged(layer._split()[0], known, eps=layer.unit_eps)
+            dknown = maps.backward(grads.dknown, None, lengths).dbase
+        dscale, dbias = (*(grads.dnorm or ()), None, None)[:2]
+        dM = None
+        if depth.constants is not None:
+            parts = {"M": more[-1]}
+            dM = layer._mixer.operands_backward(parts, depth.constants, grads.dconstants)["M"]
+        driven = (None, None) if call.shapes[3] is None else (grads.driven.dbase, dV)
+        return grads.dx, grads.dA, dknown, *driven, grads.dskip, dscale, dbias, grads.dgate, None, dM
+
+    def emit(
+        self, to: Listing, line: Line, x: int, A: Array, known: int | None = None, driven: int | None = None,
+        V: Array | None = None, skip: Array | None = None, scale: Array | None = None, bias: Array | None = None,
+        gate: int | None = None, start: None = None, M: Array | None = None,
+    ) -> Any:  # fmt: skip
+        layer = self.layer
+        bases = [one for one in (known, driven) if one is not None]
+        of = {name: one for one, own in MACHINE.items() for name in own}
+        matrix = None if M is None else self.prepare(M)[0]  # type: ignore[index]
+        y = to(
+            "MatrixFixedPoint",
+            *(x, to("Concat", *bases) if len(bases) > 1 else bases[0], gate, A, skip, V, scale, bias, matrix),
+            **layer._mixer.settings,
+            **layer._iteration.settings,
+            maps=[*dict.fromkeys(of[name] for maps in layer._split() for name in maps)],
+            silu=layer.mixer_silu,
+            softplus=layer.maps["delta"].function == "softplus",
+            unit=layer.normalise,
+            negative=layer.negative,
+            direct=layer.direct,
+            eps=layer.norm_eps,
+        )
+        return self.emitted(to, y, layer.width)
+
+
+@dataclass(frozen=True)
+class MatrixFixedPoint(Iterating):
     """A layer that iterates `MatrixDepth` between projections, with a gate that may depend on the previous output.
 
-    A subclass implements `maps`, `driven` (which of them depend on y), and `fold` with its adjoint, from parameters to
-    the effective weights: W_in (2E, D), W_out (D, E), A (E, S), D (E,); for each map n, W_n (rows, E), optionally b_n,
-    and V_n (rows, E) if it is driven; V_gate (E, E) if the gate is driven; scale and, of a layer norm, bias (E,); M of
-    a constant mixer; conv_w (E, d_conv) and conv_bias (E,) with a convolution. Maps may read more channels than the E
-    of x, from rows of W_in between those of x and z: W_n then has columns for these, too, and the first `convolved` of
-    all are convolved.
+    A subclass declares `maps`, and writes its program around `_solution`.
     """
 
     normed: ClassVar[bool]
-    """If true, skip and layer norm are part of the step, residuals are those of single time steps, and the gate goes
-    through SiLU. If false, the gated value y + D * x goes through SiLU."""
+    """If true, skip and layer norm are part of the step, and residuals are those of single time steps."""
     solvers: ClassVar[tuple[str, ...]] = ("iteration", "auto")
     """Values of `solver`."""
     feedbacks: ClassVar[tuple[str, ...]] = FEEDBACK
@@ -179,18 +263,15 @@ class MatrixFixedPoint(Recurrent):
         names = {"lambda": ("delta",), "mixer": tuple(self.mixer_maps)}
         return tuple(name for one in self.feedback for name in names.get(one, (one,)))
 
-    @abstractmethod
-    def fold(self, params: Params) -> Folded[Params]:
-        """Returns the effective weights by name."""
-
-    @abstractmethod
-    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
-        """Adjoint of `fold`: returns the gradients of the parameters."""
-
     @property
     def direct(self) -> bool:
         """Whether the fixed point is found directly, and not by iteration."""
         return False
+
+    @property
+    def norm_eps(self) -> float:
+        """Epsilon of the norm, if there is one."""
+        return 1e-5
 
     @property
     def _tile(self) -> int | None:
@@ -214,21 +295,17 @@ class MatrixFixedPoint(Recurrent):
         """The iteration of the adjoint, which is linear, with a norm in the loop or without."""
         return replace(self._iteration, damping="anderson") if self.solver == "auto" else self._iteration
 
-    def together(self, ctx: Context) -> bool:
-        return self._iteration.ends_together
-
     @property
     def mixer_maps(self) -> dict[str, tuple[int, ...]]:
         """Returns names and shapes of the mixer's parts, if they are maps."""
         return self._mixer.parts if self._mixer.varying else {}
 
     def _split(self) -> tuple[Maps, Maps]:
-        """Returns the maps that do not depend on y, and those that do; the direct solver takes all but delta for such
-        that do."""
-        known = {name: one for name, one in self.maps.items() if name not in self.driven}
-        if self.direct:
-            known = {"delta": self.maps["delta"]}
-        return known, {name: one for name, one in self.maps.items() if name not in known}
+        """Returns the maps that do not depend on y, and those that do, each in the order of `MACHINE`; the direct
+        solver takes all but delta for such that do."""
+        maps = {name: self.maps[name] for own in MACHINE.values() for name in own if name in self.maps}
+        driven = [name for name in maps if (name != "delta" if self.direct else name in self.driven)]
+        return {name: maps[name] for name in maps if name not in driven}, {name: maps[name] for name in driven}
 
     @property
     def conv_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -240,232 +317,61 @@ class MatrixFixedPoint(Recurrent):
         """The number of channels of the convolution."""
         return self.width
 
-    @property
-    def state_form(self) -> StateForm:
-        own = StateArray("h", (self.width, self.d_state)), StateArray("y", (self.width,))
-        return *own, *conv_state(self.convolved, self.d_conv)
+    def _convolution(self, p: Builder, v: Register) -> Register:
+        """Appends the convolution with its SiLU, if there is one."""
+        return p(SiLU(), p(Conv(), v, "conv_w", "conv_bias")) if self.d_conv else v
 
-    def prepare(self, params: Params) -> Weights:
-        return stack(self.fold(params), *self._split(), self._mixer, composed=self.direct and not self.d_conv)
+    def _solution(
+        self, p: Builder, x: Register, z: Register, A: Register, weights: dict[str, Any],
+        sums: dict[str, Register] | None = None, w_x: Register | None = None, gated: bool = False,
+        norm: tuple[Any, ...] = (None, None, None),
+    ) -> tuple[Register, Register]:  # fmt: skip
+        """Appends the fixed point y, and returns it and the gate, ``z + V_gate y_{t-1}`` or z.
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
-    ) -> tuple[Array, MatrixSaved]:
-        """Returns (y (B, T, D), saved) for x (B, T, D). `state` is (h (B, E, S), y (B, E)) of the previous step, and
-        with a convolution its last inputs (B, d_conv - 1, `convolved`). `start` (B, T, E) is the first iterate
-        (default 0).
-
-        Warns `NotConverged` if the fixed point is not reached.
+        `weights` are W_n (..., E) of the maps n, V_n (..., E) of maps that depend on y, b_n where a map has a bias, and
+        V_gate (E, E), by name. Maps in `sums` are functions of these instead of ``W_n x``. `w_x` (E, D), if x is ``w_x
+        in``, stands for x in the direct solver, which computes ``W_n x`` as ``(W_n w_x) in``. `norm` is skip, scale and
+        bias of the norm. Where the step is `gated`, its gate is z.
         """
-        return self._forward(trusted(self.prepare)(params), x, ctx, state, start)
+        E, (known, driven) = self.width, self._split()
+        source, through = (p.x, w_x) if self.direct and w_x is not None else (x, None)
 
-    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        """Sequential inference: iterates to the fixed point of a single token. `forward` is parallel inference."""
-        weights = trusted(self.prepare)(params) if prepared is None else prepared
-        y, saved = self._forward(weights, x_t[:, None], EVALUATION, state)
-        return y[:, 0], saved.state
+        def base(maps: Maps) -> Register | None:
+            """The sums of maps in adjacent columns, with one product for maps in a row."""
+            parts = []
+            for own, group in itertools.groupby(maps, lambda name: (sums or {}).get(name)):
+                names = list(group)
+                if own is not None:
+                    parts.append(own)
+                    continue
+                sizes, biases = tuple(maps[name].width for name in names), [weights.get(f"b_{name}") for name in names]
+                W = p(Rows(sizes, E), *(weights[f"W_{name}"] for name in names))
+                W = W if through is None else p(MatMul(), W, through)
+                parts.append(p(Dense(), source, W, p(Rows(sizes), *biases) if any(biases) else None))
+            return p(Concat(), *parts) if len(parts) > 1 else parts[0] if parts else None
 
-    def emit(self, to: Listing, params: Params, x: int) -> int:
-        folded, E = self.fold(to.exact(params)).weights, self.width
-        source = len(folded["W_in"]) - E
-        v, z = to("Split", to("Dense", x, folded["W_in"]), outputs=2, sizes=(source, E), axis=-1)
-        if self.d_conv and self.convolved < source:  # the rest is not convolved
-            v, rest = to("Split", v, outputs=2, sizes=(self.convolved, source - self.convolved), axis=-1)
-            v = to("Concat", emit_convolved(to, folded, v), rest)
-        else:
-            v = emit_convolved(to, folded, v)
-        W, V, b = ({name: rows for name, own in MACHINE.items()
-                    if (rows := flattened(folded, [f"{kind}_{one}" for one in own], columns)) is not None}
-                   for kind, columns in (("W", source), ("V", E), ("b", 0)))  # fmt: skip
-        names = [*(name for name in W if name not in V), *V]
-        sums = emit_sums(to, [(v, W[name], b.get(name, np.zeros(len(W[name])))) for name in names])
-        matrix = None if self._mixer.varying else self._mixer.operands({"M": folded["M"]})[0]
-        y = to(
-            "MatrixFixedPoint",
-            *(v, sums, z, folded["A"], folded["D"]),
-            *(np.concatenate([*V.values()]) if V else None, folded.get("V_gate")),
-            *(folded.get("scale") if self.normed else None, folded.get("bias") if self.normed else None, matrix),
-            **self._mixer.settings,
-            **self._iteration.settings,
-            maps=names,
-            silu=self.mixer_silu,
-            softplus=self.maps["delta"].function == "softplus",
-            unit=self.normalise,
-            negative=self.negative,
-            direct=self.direct,
-            gated=self.gates_step,
-            plain=self.gate_in_loop,
-            eps=self.norm_eps,
-        )
-        out: int = to("Dense", y, folded["W_out"])
-        return out
+        of_driven, of_known = base(driven), base(known)
+        of_y = [weights.get(f"V_{name}") for name in driven]
+        V = p(Rows(tuple(one.width for one in driven.values()), E), *of_y) if any(of_y) else None
+        late = "gate" in self.feedback
+        within, constant = z if gated else None, None if self._mixer.varying else "M"
+        found = p(FixedPoint(self, late), x, A, of_known, of_driven, V, *norm, within, p.given("start", E), constant)
+        if not late:
+            return found, z
+        y, before = found
+        return y, p(Sum(), z, p(Dense(), before, weights["V_gate"]))
 
     def inference_gap(self, params: Params, x: Array) -> float:
         """Returns the maximum difference between the outputs of parallel and of sequential inference, relative to the
         largest output (Fig. 5)."""
-        weights = self.prepare(params)
         x = self.check_input(self.boundary("inference_gap"), "x", x)
-        parallel, _ = self._forward(weights, x, EVALUATION, None)
-        state, sequential = None, np.zeros_like(parallel)
+        parallel, _ = self.forward(params, x)
+        prepared, state, sequential = self.prepare(params), None, np.zeros_like(parallel)
         for t in range(x.shape[1]):
-            sequential[:, t], state = self.step(params, state, x[:, t], weights)
+            sequential[:, t], state = self.step(params, state, x[:, t], prepared)
         if not parallel.size:
             return 0.0
         return float(np.abs(parallel - sequential).max()) / (float(np.abs(parallel).max()) or 1.0)
-
-    def _forward(
-        self, weights: Weights, inputs: Array, ctx: Context, state: State, start: Array | None = None
-    ) -> tuple[Array, MatrixSaved]:
-        args = Boundary(f"{type(self).__name__}.forward")
-        E, folded = self.width, weights.folded.weights
-        for letter, size, source in (
-            ("D", self.d_model, "d_model"),
-            ("E", E, "expand"),
-            ("S", self.d_state, "d_state"),
-        ):
-            args.bind(letter, size, source)
-        u = args.array("x", inputs, "B T D")
-        h0, y0, tail = self._leaves(args, "state", state)
-        start = args.optional("start", start, "B T E")
-        steps = args.lengths(ctx.lengths)
-        B, lengths = len(u), lengths_of(ctx, u)
-        u, h0, y0, tail, start, _ = args.common(u, h0, y0, tail, start, folded["W_in"])
-        u = mask_padding(u, steps)
-        h0 = np.zeros((B, E, self.d_state), u.dtype, like=u) if h0 is None else h0
-        y0 = np.zeros((B, E), u.dtype, like=u) if y0 is None else y0
-        projected = project(u, weights, tail, lengths)
-        x, (known_maps, driven_maps) = projected.x, self._split()
-        known = Lagged(known_maps, projected.known, eps=self.unit_eps)
-        depth = MatrixDepth(
-            x,
-            known(None, lengths),
-            lagged(driven_maps, projected.driven, weights.V, y0, self.unit_eps),
-            folded["A"],
-            folded["D"] if self.normed else None,
-            Norm(folded["scale"], folded.get("bias"), self.norm_eps) if self.normed else None,
-            self._mixer,
-            weights.constants,
-            h0,
-            self.negative,
-            projected.z if self.gates_step else None,
-        )
-        before, applied, report = self._solved(depth, start, lengths, ctx)
-        y = applied.y
-        gated = None
-        if not self.gate_in_loop:
-            gated = gate(y, x, projected.z, y0, self._gate_skip(folded), folded.get("V_gate"), lengths)
-        after: tuple[Array, ...] = applied.hT, last_steps(y, lengths, y0).astype(u.dtype)
-        after = after if projected.convolved is None else (*after, projected.convolved.after)
-        saved = MatrixSaved(weights, u, projected, known, depth, before, applied, gated, lengths, report, after)
-        out = dense(y if gated is None else gated.out, folded["W_out"])
-        check_output(out, report, type(self).__name__)
-        return out, saved
-
-    def _leaves(self, args: Boundary, name: str, state: State) -> list[Array | None]:
-        """Returns h, y and the last inputs of the convolution of a state or its gradient, each None if not there."""
-        if self.d_conv:
-            args.bind("K-1", self.d_conv - 1, "d_conv")
-            args.bind("C", self.convolved, "the convolution")
-        leaves = [*(() if state is None else state), None, None, None]
-        axes = "B E S", "B E", "B K-1 C"
-        return [args.optional(f"{name}.{i}", leaves[i], one) for i, one in enumerate(axes)]
-
-    def _solved(
-        self, depth: MatrixDepth, start: Array | None, lengths: Steps, ctx: Context
-    ) -> tuple[Array, Applied, Report]:
-        """Returns the last iterate, the application to it, and the report; the direct solver's iterate is the fixed
-        point."""
-        name, x = type(self).__name__, depth.x
-        if self.direct:
-            applied = depth.solution(lengths)
-            return (
-                applied.y,
-                applied,
-                in_one_call(at_once(applied.y, lengths), lengths, x.dtype, self._iteration, ctx, name=name),
-            )
-        first = np.zeros_like(x) if start is None else mask_padding(start, lengths)
-        asking: Any = {"site": self.site, "name": name, "each_step": self.normed}
-        if self._tile is None or self._tile >= x.shape[1]:
-            y, report = solve(depth, first, self._iteration, ctx, **asking)
-            return y, depth.apply(y, lengths), report
-        y, read, report = depth.by_tiles(first, self._tile, lengths, self._iteration, ctx, **asking)
-        return y, depth.apply(y, lengths, read), report
-
-    @property
-    def gate_in_loop(self) -> bool:
-        """Whether there is no gate outside of the step."""
-        return False
-
-    @property
-    def gates_step(self) -> bool:
-        """Whether a gate is part of the step."""
-        return self.gate_in_loop
-
-    @property
-    def norm_eps(self) -> float:
-        """Epsilon of the layer norm, if there is one."""
-        return 1e-5
-
-    def _gate_skip(self, folded: Params) -> Array | None:
-        """Returns D if it is used in the gate and not in the step, else None."""
-        return None if self.normed else folded["D"]
-
-    def backward(
-        self, params: Params, saved: MatrixSaved, dy: Array, dstate: State = None
-    ) -> tuple[Array, Params, State]:
-        weights, depth, applied, lengths = saved.weights, saved.depth, saved.applied, saved.lengths
-        folded, x = weights.folded.weights, saved.projected.x
-        args = Boundary(f"{type(self).__name__}.backward")
-        for letter, size in zip("BTD", saved.inputs.shape, strict=True):
-            args.bind(letter, size, "x")
-        args.bind("E", self.width, "expand")
-        args.bind("S", self.d_state, "d_state")
-        dout = args.array("dy", dy, "B T D")
-        dhT, dlast, dafter = self._leaves(args, "dstate", dstate)
-        dout, dhT, dlast, dafter, _ = args.common(dout, dhT, dlast, dafter, x)
-        dout, through = mask_padding(dout, lengths), applied.y if saved.gate is None else saved.gate.out
-        out = dense_backward(dout, through, folded["W_out"])
-        dfolded: Params = {"W_out": out.dw}
-
-        dy, dx, dy0, dz = out.dx, np.zeros_like(x), np.zeros_like(x, shape=(len(x), self.width)), None
-        if saved.gate is not None:
-            of_gate = gate_backward(dy, saved.gate, applied.y, x, self._gate_skip(folded), lengths)
-            dy, dx, dy0, dz = of_gate.dy, of_gate.dx, of_gate.dy0, of_gate.dz
-            if of_gate.dskip is not None:
-                dfolded["D"] = of_gate.dskip
-            if of_gate.dV is not None:
-                dfolded["V_gate"] = of_gate.dV
-        if dlast is not None:
-            dy0 += add_to_last_steps(dy, lengths, dlast)
-
-        if self.gradient == "implicit":
-            how: Any = weights.V_transposed, lengths, self._adjoint_iteration, f"{type(self).__name__}.backward"
-            if self._tile is None:
-                dy = depth.implicit(applied, saved.before, dy, dhT, *how)
-            else:
-                dy = depth.implicit_by_tiles(saved.before, dy, dhT, self._tile, *how)
-        grads = depth.backward(applied, saved.before, dy, dhT, lengths)
-        dV, dy0_driven = depth.driven.weights_backward(grads.driven, applied.read)
-        dfolded |= unstack("V", depth.driven.maps, dV)
-        dfolded["A"] = grads.dA
-        if grads.dnorm is not None:
-            dfolded |= {"D": grads.dskip, **dict(zip(("scale", "bias"), grads.dnorm, strict=False))}
-        if weights.constants is not None:
-            parts = {name: folded[name] for name in depth.mixer.parts}
-            dfolded |= depth.mixer.operands_backward(parts, weights.constants, grads.dconstants)
-
-        dx += grads.dx
-        dknown = saved.known.backward(grads.dknown, None, lengths).dbase
-        dz = grads.dgate if dz is None else dz if grads.dgate is None else dz + grads.dgate
-        assert dz is not None
-        projected = ProjectedGrads(dx, dz, dknown, grads.driven.dbase, dafter)
-        du, dprojection, dtail = project_backward(
-            projected, saved.inputs, saved.projected, weights, saved.known.maps, depth.driven.maps, lengths
-        )
-        dparams = self.fold_backward(params, weights.folded, dfolded | dprojection)
-        dbefore: tuple[Array, ...] = grads.dh0, dy0 + dy0_driven
-        dbefore = dbefore if dtail is None else (*dbefore, dtail)
-        return du, {name: dparams[name] for name in self.shapes}, dbefore
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the dense A_t (B, T, E S, E S) of ``h_t = A_t h_{t-1} + ...`` at the fixed point (section 4.3).
@@ -476,19 +382,7 @@ class MatrixFixedPoint(Recurrent):
         """
         _, saved = self.forward(params, x, ctx, state)
         try:
-            matrices: Array = mask_steps(saved.depth.transitions(saved.applied), ctx.lengths)
+            return along(saved.found, lambda one: mask_steps(one.depth.transitions(one.applied), one.lengths))
         except np.linalg.LinAlgError as error:
             name = f"{type(self).__name__}.transitions"
             raise ValueError(f"{name}: the system of a step is singular, expected one solution") from error
-        return matrices
-
-    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, E S), complex128, along sequences. Arguments are those of
-        `transitions`."""
-        return spectrum(f"{type(self).__name__}.eigenvalues", self.transitions(params, x, ctx, state))
-
-    def token_norms(self, saved: MatrixSaved) -> Array:
-        return saved.depth.token_norms(saved.applied, saved.lengths)
-
-    def report(self, saved: MatrixSaved) -> dict[str, float]:
-        return saved.report.numbers()

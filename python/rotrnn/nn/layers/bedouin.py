@@ -12,9 +12,9 @@ from rotrnn.nn.fixed_points.iteration import SOLVERS
 from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import FEEDBACK, MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS
-from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import Array, Params, astype
-from rotrnn.ops.pointwise import sigmoid, softplus
+from rotrnn.nn.instructions import Affine, Dense, Skip, Softplus, Split, SwiGLU
+from rotrnn.nn.layer import Params, astype
+from rotrnn.nn.program import Builder, Program
 
 RATE = 8.0
 """The constant c of Griffin's transition: lambda = exp(-c softplus(omega) delta)."""
@@ -37,9 +37,9 @@ class Bedouin(MatrixFixedPoint):
         out = W_out (G_t * SiLU(y_t + D * x_t)),     G_t = z_t + V_gate y_{t-1},     [x, z] = W_in in
 
     Here E = expand d_model is the number of channels, and S = d_state the number of states per channel. The paper's
-    W_G^x is the half of W_in for z, as in Mamba. The state is (h (B, E, S), y_{t-1} (B, E)). `forward` iterates on
-    whole sequences, and `step` on one token at a time (sequential inference in the paper); `inference_gap` measures
-    their difference.
+    W_G^x is the half of W_in for z, as in Mamba. The state is (h (B, E, S), y_{t-1} (B, E)), and begins with the last
+    inputs of a convolution, if there is one. `forward` iterates on whole sequences, and `step` on one token at a time
+    (sequential inference in the paper); `inference_gap` measures their difference.
 
     The iteration runs up to a tolerance, and y is one more application F of the step to the last iterate. The gradient
     "one_step" (Theorem 3.3) is the gradient of this application with the iterate held constant. "implicit" is the exact
@@ -169,12 +169,13 @@ class Bedouin(MatrixFixedPoint):
             params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
-    def fold(self, params: Params) -> Folded[Params]:
-        weights = {name: params[name] for name in self.shapes} | {"A": -RATE * softplus(params["omega"])}
-        return Folded(weights | {name: params[same] for name, same in self._shared.items()})
-
-    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
-        domega: Array = -RATE * dweights["A"] * sigmoid(params["omega"])
-        dweights = dweights | {same: dweights[same] + dweights[name] for name, same in self._shared.items()}
-        dparams = {name: dweights[name].reshape(shape) for name, shape in self.shapes.items() if name in dweights}
-        return {**dparams, "omega": domega}
+    def program(self) -> Program:
+        """The state is, with a convolution, (its last inputs (B, d_conv - 1, E), h (B, E, S), y_{t-1} (B, E))."""
+        p = Builder(self)
+        w_x, w_z = p(Split((self.width, self.width), axis=-2), "W_in")
+        v, z = p(Dense(), p.x, w_x), p(Dense(), p.x, w_z)
+        x = self._convolution(p, v)
+        A = p(Affine(-RATE), p(Softplus(), "omega"))
+        weights = {name: name for name in self.shapes} | self._shared
+        y, gate = self._solution(p, x, z, A, weights, w_x=None if self.d_conv else w_x)
+        return p.returns(p(Dense(), p(SwiGLU(), gate, p(Skip(), x, "D", None, y)), "W_out"))

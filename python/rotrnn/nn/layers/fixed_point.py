@@ -9,15 +9,8 @@ import numpy as np
 
 from rotrnn.devices.device import beside, contiguous
 from rotrnn.devices.recording import NotRecordable, recording
-from rotrnn.nn.fixed_points.convolution import (
-    Convolved,
-    conv_shapes,
-    conv_state,
-    convolve,
-    convolve_backward,
-    emit_convolved,
-    initial_conv,
-)
+from rotrnn.nn.fixed_points.convolution import conv_names, conv_shapes, initial_conv
+from rotrnn.nn.fixed_points.in_depth import GRADIENTS, InDepth, Iterating
 from rotrnn.nn.fixed_points.iteration import (
     CYCLE,
     PATIENCE,
@@ -26,42 +19,29 @@ from rotrnn.nn.fixed_points.iteration import (
     Iteration,
     Report,
     Steps,
-    add_to_last_steps,
     check_settings,
-    has_steps,
     in_one_call,
     iterate,
     last_steps,
     lengths_of,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Map, Maps, emit_sums, flattened, lagged, mixer_maps
+from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Maps, flattened, lagged, mixer_maps
 from rotrnn.nn.fixed_points.mixer import GAINS, MIXERS, VECTORS, Mixer, Operands, Parts, spectral_norms, varies
-from rotrnn.nn.layer import (
-    EVALUATION,
-    Array,
-    Context,
-    Params,
-    Recurrent,
-    State,
-    StateArray,
-    StateForm,
-    astype,
-    mask_steps,
-    spectrum,
-    trusted,
-)
+from rotrnn.nn.instructions import Affine, Conv, Dense, Product, Rows, Sigmoid, SiLU, Skip, Sum
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, StateArray, astype, mask_steps
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.packing import along
+from rotrnn.nn.program import Builder, Call, Line, Program, Shape
 from rotrnn.nn.scaling import exponents, times_power
-from rotrnn.ops.boundary import Boundary, CheckedLengths
-from rotrnn.ops.dense import dense, dense_backward
+from rotrnn.ops.boundary import CheckedLengths
+from rotrnn.ops.dense import dense
 from rotrnn.ops.fixed_point import DepthSolution, depth_pass, depth_solve
-from rotrnn.ops.pointwise import mask_padding, sigmoid
+from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")
 FEEDBACK = ("mixer", "output")
-GRADIENTS = ("one_step", "implicit")
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
 SCALED = ("low_rank", "dense")
@@ -72,12 +52,13 @@ MOST_IN_MATRICES = 1 << 24
 
 
 class DepthGrads(NamedTuple):
-    """Gradients through one application: of lam (in its shape), v (B, T, N), the mixer's parts (if they depend on the
-    iterate, of what they are maps of, and of V), and h0 (B, N)."""
+    """Gradients through one application: of lam (in its shape), v (B, T, N), the mixer's parts, and h0 (B, N); if the
+    parts are maps, of the sums of the maps, and of V if they depend on the iterate."""
 
     dlam: Array
     dv: Array
     dparts: Parts
+    dbase: Array | None
     dV: Array | None
     dh0: Array
 
@@ -88,7 +69,8 @@ class Depth:
 
     `lam` is (N,) or (B, T, N); gain is ``1 - |lam|`` if `scaled`, else 1; v is (B, T, N) and h0 (B, N). If not
     `accelerated`, the previous state is taken from the old iterate: ``lam_t y_{t-1}`` (eq. 4 of the paper instead of
-    eq. 7). The mixer is made of `parts` and their `operands`; or, if they are None, of the maps `driven` of y_{t-1}.
+    eq. 7). The mixer is made of `parts` and their `operands`, which may be `maps`; or, if they are None, of maps of
+    y_{t-1}.
     `direct`: whether the layer solves directly. `tile` is the layer's.
     """
 
@@ -97,7 +79,7 @@ class Depth:
     mixer: Mixer
     parts: Parts | None
     operands: Operands | None
-    driven: Lagged | None
+    maps: Lagged | None
     h0: Array
     scaled: bool
     accelerated: bool
@@ -115,29 +97,28 @@ class Depth:
         parts, operands, late = self._mixing(y, lengths)
         grads = self.mixer.mix_backward(operands, self._scaled(w), self.v, y, lengths)
         pulled: Array = dh + grads.dorigin
-        if self.driven is None or late is None:
+        if self.maps is None or late is None:
             return pulled  # no step reads its predecessor
         dparts = self.mixer.operands_backward(parts, operands, grads.operands)
-        dlate = self.driven.backward(dparts, late, lengths).dlate
+        dlate = self.maps.backward(dparts, late, lengths).dlate
         assert dlate is not None
-        assert self.driven.V is not None
-        return pulled + dense(dlate, contiguous(self.driven.V.T))
+        assert self.maps.V is not None
+        return pulled + dense(dlate, contiguous(self.maps.V.T))
 
     def _mixing(self, y: Array, lengths: Steps) -> tuple[Parts, Operands, Array | None]:
         """Returns parts and operands of the mixer at y, and V y if they depend on y."""
-        if self.driven is None:
-            assert self.parts is not None
-            assert self.operands is not None
+        if self.parts is not None and self.operands is not None:
             return self.parts, self.operands, None
-        late = self.driven.late(y)
-        parts = self.driven(late, lengths)
+        assert self.maps is not None
+        late = self.maps.late(y)
+        parts = self.maps(late, lengths)
         return parts, self.mixer.operands(parts), late
 
     def _operands(self, y: Array, lengths: Steps) -> Operands:
-        if self.driven is not None:
-            return self.mixer.operands(self.driven.of_output(y, lengths))
-        assert self.operands is not None
-        return self.operands
+        if self.operands is not None:
+            return self.operands
+        assert self.maps is not None
+        return self.mixer.operands(self.maps.of_output(y, lengths))
 
     def adjoint(self, w: Array, dh: Array, y: Array, lengths: Steps) -> Array:
         """The map whose fixed point is the w of the implicit gradient: ``w_t = lam_{t+1} w_{t+1} + pull(w)_t``."""
@@ -256,11 +237,11 @@ class Depth:
             mixed = self.mixer.mix(operands, self.v, y, lengths)
             dlam = dlam - np.copysign(1, self.lam) * self._summed(w * mixed, self.lam)
         dparts = self.mixer.operands_backward(parts, operands, grads.operands)
-        if self.driven is None:
-            return DepthGrads(dlam, grads.dx, dparts, None, dh0)
-        of_maps = self.driven.backward(dparts, late, lengths)
-        dV, dfirst = self.driven.weights_backward(of_maps, y)
-        return DepthGrads(dlam, grads.dx, self.driven.split(of_maps.dbase), dV, dh0 + dfirst)
+        if self.maps is None:
+            return DepthGrads(dlam, grads.dx, dparts, None, None, dh0)
+        of_maps = self.maps.backward(dparts, late, lengths)
+        dV, dfirst = (None, 0) if self.maps.V is None else self.maps.weights_backward(of_maps, y)
+        return DepthGrads(dlam, grads.dx, dparts, of_maps.dbase, dV, dh0 + dfirst)
 
     def transitions(self, name: str, y: Array, lengths: Steps) -> Array:
         """Returns the A_t (B, T, N, N) of the dense recurrence, ``[I - gain_t (I - Q_t)]^-1 lam_t``, zero beyond the
@@ -289,73 +270,125 @@ class Depth:
         return x.sum((0, 1)) if like.ndim == 1 else x
 
 
-class OutputSaved(NamedTuple):
-    """The map c_t of x_t and h_{t-1} that multiplies h_t, V h, the values of c (B, T, N), and c * h."""
+class Found(NamedTuple):
+    """Kept by `FixedPoint`: the step, the iterate before its last application, the fixed point, and the report; whether
+    the iteration may be fused."""
 
-    map: Lagged
-    late: Array | None
-    values: Array
-    product: Array
-
-
-class FixedPointSaved(NamedTuple):
-    """Saved for backward: x with zeroed padding and the inputs of its parts (outputs of the convolutions, if any), the
-    convolutions by part, intermediate values, the mixer's maps if some are not linear (with feedback, the step's maps),
-    the step in depth, the iterate before its last application, the fixed point h as `iterate` (B, T, N), the map of the
-    output, and the report of the iteration."""
-
-    inputs: dict[str, Array]
-    convolved: dict[str, Convolved]
-    drive: Array
-    gate: Array | None
-    known: Lagged | None
     depth: Depth
     before: Array
     iterate: Array
-    output: OutputSaved | None
     lengths: Steps
-    fused: bool
     report: Report
-    state: State
+    fused: bool
 
-    @property
-    def x(self) -> Array:
-        """The weights of the input and of the skip."""
-        return self.inputs[""]
-
-    @property
-    def iterations(self) -> Steps:
-        """Number of iterations of each sequence."""
-        return self.report.iterations
-
-    @property
-    def residual(self) -> Array:
-        """Residual of the last iteration of each sequence."""
-        return self.report.residual
-
-
-class _Collected:
-    """Gradients that backward adds up: of the inputs of parts, by the part's name, and of parameters."""
-
-    def __init__(self, params: Params, saved: FixedPointSaved) -> None:
-        self.params, self.saved = params, saved
-        self.dinputs: dict[str, Array] = {}
-        self.dparams: Params = {}
-
-    def affine(self, dz: Array, of: str, weight: str, bias: str | None = None) -> None:
-        """Adds the gradients of a linear function z of the input of the part `of`."""
-        w, x = self.params[weight], self.saved.x
-        rows = w.reshape(-1, x.shape[-1])
-        part = of if of in self.saved.convolved else ""
-        back = dense_backward(dz.reshape(*x.shape[:2], len(rows)), self.saved.inputs[part], rows)
-        self.dinputs[part] = self.dinputs[part] + back.dx if part in self.dinputs else back.dx
-        self.dparams[weight] = back.dw.reshape(w.shape)
-        if bias is not None:
-            self.dparams[bias] = back.dbias
+    def token_norms(self) -> Array:
+        """Returns |J_t|_2 (B, T) of the map of each token."""
+        return self.depth.token_norms(self.iterate, self.lengths)
 
 
 @dataclass(frozen=True)
-class FixedPointRNN(Recurrent):
+class FixedPoint(InDepth):
+    """The fixed point h (N,) of `Depth`, and h_{t-1} if `late`.
+
+    Its inputs are v (N,); lam (N,), a parameter or of each step; the sums of the mixer's maps, and V (K, N) with
+    feedback to the mixer; the first iterate (N,); and the parts of a constant mixer. Its state is h (N,).
+    """
+
+    @property
+    def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The inputs that are parameters."""
+        return ("V",) if "lambda" in self.layer.selective else ("lam", "V")
+
+    def shapes(self, v: Any, lam: Any, *more: Any) -> tuple[Shape, ...]:
+        if v != lam:
+            raise ValueError("expected v and lam (N,)")
+        return (v, v) if self.late else (v,)
+
+    def state(self, v: Any, *more: Any) -> tuple[StateArray, ...]:
+        return (StateArray("h", v),)
+
+    def prepare(self, v: None, lam: Any, base: None, V: Any, start: None, *parts: Any) -> Operands | None:
+        """Returns the operands of a constant mixer."""
+        return self.layer._mixer.operands(self._named(parts)) if parts else None
+
+    def _named(self, parts: tuple[Any, ...]) -> Parts:
+        return dict(zip(self.layer._mixer.parts, parts, strict=True))
+
+    def depth(
+        self, v: Array, lam: Array, base: Array | None, V: Array | None, h0: Array | None, parts: tuple[Array, ...],
+        lengths: Any, prepared: Operands | None = None,
+    ) -> Depth:  # fmt: skip
+        """Returns the step in depth; `prepared` are the operands of a constant mixer, if they are known."""
+        layer, mixer = self.layer, self.layer._mixer
+        h0 = np.zeros((len(v), v.shape[2]), v.dtype, like=v) if h0 is None else h0
+        maps, named = None, self._named(parts) if parts else None
+        if base is not None:
+            maps = lagged(layer._maps, base, V, h0)
+            named = maps(None, lengths) if V is None else None
+        operands = prepared if named is None or prepared is not None else mixer.operands(named)
+        rules = layer.scaled, layer.accelerated, layer.direct, layer.tile
+        return Depth(lam, v, mixer, named, operands, maps, h0, *rules)
+
+    def forward(
+        self, call: Call, v: Array, lam: Array, base: Array | None = None, V: Array | None = None,
+        start: Array | None = None, *parts: Array,
+    ) -> Any:  # fmt: skip
+        lengths, (h0,) = lengths_of(call.ctx, v), call.state or (None,)
+        v, lam, base, V, start, h0 = self.args.common(v, lam, base, V, start, h0)
+        depth = self.depth(v, lam, base, V, h0, parts, lengths, call.prepared)
+        y = np.zeros_like(v) if start is None else start.copy()
+        h, report = depth.solve(y, self.layer._iteration, call.ctx, **self.layer._asking)
+        call.kept = Found(depth, y, h, lengths, report, call.ctx.fused)
+        call.after = (last_steps(h, lengths, depth.h0),)
+        return self.outputs(h, depth.h0)
+
+    def backward(
+        self, call: Call, dy: Any, v: None, lam: Any, base: None, V: Any, start: None, *parts: Any
+    ) -> tuple[Array | None, ...]:
+        depth, before, h, lengths = call.kept[:4]
+        (dlast,) = call.dafter or (None,)
+        dh, dfirst = self.outputs_backward(dy, h, dlast, lengths)
+        if self.layer.gradient == "implicit":
+            dh = self._implicit(call.kept, dh)
+        grads = depth.backward(dh, before, h, lengths)
+        call.dbefore = (grads.dh0 + dfirst,)
+        dparts = tuple(grads.dparts[name] for name in depth.mixer.parts) if parts else ()
+        return grads.dv, grads.dlam, grads.dbase, grads.dV, None, *dparts
+
+    def _implicit(self, found: Found, dh: Array) -> Array:
+        """Returns ``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
+        depth, before, lengths, w, size = found.depth, found.before, found.lengths, np.zeros_like(dh), exponents(dh)
+        dh = times_power(dh, -size)
+        ctx = Context(lengths, fused=found.fused)  # evaluation mode: without the limit of training
+        asking = self.layer._asking | {"name": f"{type(self.layer).__name__}.backward"}
+        depth.solve_adjoint(w, dh, before, self.layer._iteration, ctx, **asking)
+        return times_power(depth.pull(w, dh, before, lengths) if depth.accelerated else w, size)
+
+    def emit(
+        self, to: Listing, line: Line, v: int, lam: int | Array, base: int | None = None, V: Array | None = None,
+        start: None = None, *parts: Array,
+    ) -> Any:  # fmt: skip
+        layer, constants = self.layer, self._named(parts) if parts else {}
+        maps = [name for name in ("u", "alpha") if not set(MACHINE[name]).isdisjoint(layer._maps)]
+        matrix = layer._mixer.operands(constants)[0] if "M" in constants else None
+        if not isinstance(lam, int):
+            zeros = np.zeros(layer.d_state)
+            lam = to("BatchNorm", v, zeros, zeros, lam)
+        h = to(
+            "FixedPoint",
+            *(v, lam, base, V, *(flattened(constants, MACHINE[name]) for name in ("u", "alpha")), matrix),
+            **layer._mixer.settings,
+            **layer._iteration.settings,
+            **({"maps": maps} if maps else {}),
+            silu=layer.mixer_silu,
+            scaled=layer.scaled,
+            direct=layer.direct,
+        )
+        return self.emitted(to, h, layer.d_state)
+
+
+@dataclass(frozen=True)
+class FixedPointRNN(Iterating):
     """A dense linear RNN ``h_t = A_t h_{t-1} + ...``: the fixed point over depth l of ("Fixed-Point RNNs", eq. 7)
 
         h^l_t = lam_t * h^l_{t-1} + Q_t v_t + (I - Q_t) h^{l-1}_t,     v_t = B_t x_t,     y_t = C h_t + D * x_t
@@ -423,10 +456,11 @@ class FixedPointRNN(Recurrent):
         Eigenvalues"). `lambda_init` may then be negative, too.
     d_conv : int
         Taps of a short causal convolution, with which ``SiLU(conv(x))`` takes the place of x in all of the above; 0 for
-        none. The state is then (h, the last d_conv - 1 inputs).
+        none. The state is then (the last d_conv - 1 inputs, h).
     separate_convs : bool
         A separate convolution for each part in `selective`, as in the authors' code, and for the x that B and D
-        multiply. Needs d_conv. A constant mixer has no convolution.
+        multiply. Needs d_conv. A constant mixer has no convolution. The state then begins with the last inputs of each
+        convolution.
     feedback : sequence of str
         Parts that read h_{t-1} beside x_t; none by default. "mixer": the parts of Q_t are ``W_p x_t + V_p h_{t-1}``,
         in each iteration from the last iterate; the mixer must be in `selective`. "output": ``y_t = C (c_t * h_t) + D *
@@ -515,7 +549,7 @@ class FixedPointRNN(Recurrent):
                 "FixedPointRNN: contractive=True with scaled=False, expected the scaled form (Theorem 3.2)"
             )
         check_settings(self)
-        direct, tiled = self._direct, self.tile is not None
+        direct, tiled = self.direct, self.tile is not None
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
             ("solver", direct and self.mixer in SCALED and not self.scaled, "scaled", f"True for {self.mixer!r}"),
@@ -547,11 +581,13 @@ class FixedPointRNN(Recurrent):
         return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
 
     @property
-    def _direct(self) -> bool:
+    def direct(self) -> bool:
+        """Whether the fixed point is found directly, and not by iteration."""
         return self.solver != "iteration"
 
-    def together(self, ctx: Context) -> bool:
-        return self._iteration.ends_together
+    @property
+    def _asking(self) -> dict[str, Any]:
+        return {"site": self.site, "name": type(self).__name__, "guaranteed": self.contractive}
 
     def _varies(self, part: str) -> bool:
         return part in self.selective and (part != "mixer" or self._mixer.varying)
@@ -564,8 +600,9 @@ class FixedPointRNN(Recurrent):
 
     @property
     def _maps(self) -> Maps:
-        """Returns the maps of the mixer's parts, if they vary."""
-        return mixer_maps(self._mixer.parts, self.mixer_silu) if self._varies("mixer") else {}
+        """Returns the maps of the mixer's parts, if they vary, in the order of `MACHINE`."""
+        parts = self._mixer.parts if self._varies("mixer") else {}
+        return mixer_maps({name: parts[name] for name in (*VECTORS, *GAINS) if name in parts}, self.mixer_silu)
 
     @property
     def _late(self) -> dict[str, str]:
@@ -590,15 +627,6 @@ class FixedPointRNN(Recurrent):
             shapes |= conv_shapes(D, self.d_conv, part)
         return shapes
 
-    @property
-    def hidden(self) -> StateArray:
-        return StateArray("h", (self.d_state,))
-
-    @property
-    def state_form(self) -> StateForm:
-        h = StateArray("h", (self.d_state,))
-        return (h, *conv_state(self.d_model, self.d_conv)) if self.d_conv else h
-
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         lam = rng.uniform(*self.lambda_init, N)
@@ -614,276 +642,35 @@ class FixedPointRNN(Recurrent):
             params[name] = fixed[name] if name in fixed else size * rng.standard_normal(shape)
         return astype(params, np.float32)
 
-    def forward(
-        self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, start: Array | None = None
-    ) -> tuple[Array, FixedPointSaved]:
-        """Returns (y (B, T, D), saved) for x (B, T, D) and `state` (B, N), real, or with a convolution ((B, N), (B,
-        d_conv - 1, D)). `start` (B, T, N) is the first iterate (default 0).
-
-        Warns `NotConverged`, or raises `ConvergenceError` if `contractive`, if the fixed point is not reached.
-        """
-        return self._forward(params, self._constants(params), x, ctx, state, start)
-
-    def prepare(self, params: Params) -> Params:
-        """Returns the params, and the operands of a constant mixer."""
-        return {"params": params, **self._constants(params)}
-
-    def step(self, params: Params, state: State, x_t: Array, prepared: Any = None) -> tuple[Array, State]:
-        prepared = trusted(self.prepare)(params) if prepared is None else prepared
-        y, saved = self._forward(prepared["params"], prepared, x_t[:, None], EVALUATION, state, None)
-        return y[:, 0], saved.state
-
-    def emit(self, to: Listing, params: Params, x: int) -> int:
-        return self.emitted(to, params, x)["y"]
-
-    def emitted(self, to: Listing, params: Params, x: int) -> dict[str, int]:
-        N, D, wide, convolved = self.d_state, self.d_model, to.exact(params), {}
+    def program(self) -> Program:
+        """The state is h (B, N), behind the last d_conv - 1 inputs (B, d_conv - 1, D) of each convolution."""
+        p = Builder(self)
+        N, inputs = self.d_state, {}
         for part in self._convs:
-            convolved[part] = emit_convolved(to, params, x, part)
-        shared = convolved.get("", x)
-
-        def rows(part: str, weight: str, bias: str = "", width: int = N) -> tuple[int, Array, Array]:
-            W, b = wide.get(weight, np.zeros((width, D))), wide.get(bias, np.zeros(width))
-            return convolved.get(part, shared), W.reshape(width, D), b.ravel()
-
-        maps = {"delta": rows("lambda", "W_lambda", "b_lambda"), "C": rows("", "B")}
+            inputs[part] = p(SiLU(), p(Conv(), p.x, *conv_names(part)))
+        x = inputs.get("", p.x)
+        v = p(Dense(), x, "B")
         if self._varies("B"):
-            maps["B"] = rows("B", "W_B", "b_B")
-        V: dict[str, Array] = {}
-        constants: list[Array | None] = [None, None, None]
-        if self._varies("mixer"):
-            for name in ("u", "alpha"):
-                W = flattened(wide, [f"W_{one}" for one in MACHINE[name]], D)
-                late = flattened(wide, [self._late.get(one, "") for one in MACHINE[name]], N)
-                if W is not None:
-                    maps[name] = convolved.get("mixer", shared), W, np.zeros(len(W))
-                if late is not None:
-                    V[name] = late
-        elif "M" in params:
-            constants[2] = self._mixer.operands({"M": wide["M"]})[0]
-        else:
-            constants[:2] = [flattened(wide, MACHINE[name]) for name in ("u", "alpha")]
-        names = [name for name in MACHINE if name in maps and name not in V]
-        sums = emit_sums(to, [maps[name] for name in (*names, *V)])
-        gate, V_gate = None, None
-        if "output" in self.feedback:
-            gate, V_gate = to("Dense", shared, params["W_c"]), params["V_c"]
-        h = to(
-            "FixedPoint",
-            *(sums, np.concatenate([*V.values()]) if V else None, gate, V_gate, *constants),
-            **self._mixer.settings,
-            **self._iteration.settings,
-            width=N,
-            maps=[*names, *V],
-            silu=self.mixer_silu,
-            scaled=self.scaled,
-            negative=self.negative,
-            direct=self._direct,
-        )
-        return {"y": to("Skip", shared, params["D"], to("Dense", h, params["C"])), "h": h}
-
-    def _constants(self, params: Params) -> Params:
-        if self._varies("mixer"):
-            return {}
-        parts = {name: params[name] for name in self._mixer.parts}
-        return {"parts": parts, "operands": self._mixer.operands(parts)}
-
-    def _forward(
-        self, params: Params, constants: Params, x: Array, ctx: Context, state: State, start: Array | None
-    ) -> tuple[Array, FixedPointSaved]:
-        args = Boundary(f"{type(self).__name__}.forward")
-        args.bind("D", self.d_model, "d_model")
-        args.bind("N", self.d_state, "d_state")
-        x = args.array("x", x, "B T D")
-        h0, tail = self._leaves(args, "state", state)
-        start = args.optional("start", start, "B T N")
-        steps = args.lengths(ctx.lengths)
-        B, T = x.shape[:2]
-        lengths = lengths_of(ctx, x)
-        x, h0, tail, start, *_ = args.common(x, h0, tail, start, *params.values())
-        inputs, convolved = self._inputs(params, mask_padding(x, steps), tail, lengths)
-        depth, drive, gate, known = self._depth(params, constants, inputs, h0, lengths)
-        y = np.zeros((B, T, self.d_state), x.dtype, like=x) if start is None else mask_padding(start, lengths)
-        h, report = depth.solve(y, self._iteration, ctx, **self._asking)
-        output = self._output(params, inputs[""], h, depth.h0, lengths)
-        product = h if output is None else output.product
-        out = mask_padding(dense(product, params["C"]) + params["D"] * inputs[""], steps)
-        last: State = last_steps(h, lengths, depth.h0).astype(x.dtype)
-        last = (last, convolved[""].after) if convolved else last
-        return out, FixedPointSaved(
-            inputs, convolved, drive, gate, known, depth, y, h, output, lengths, ctx.fused, report, last
-        )
-
-    def _inputs(
-        self, params: Params, x: Array, tail: Array | None, lengths: Steps
-    ) -> tuple[dict[str, Array], dict[str, Convolved]]:
-        """Returns the x of each selective part, and under "" the x of the rest; and their convolutions."""
-        convolved = {}
-        for part in self._convs:
-            one = convolve(x, params, tail, lengths, part)
-            assert one is not None
-            convolved[part] = one
-        shared = convolved[""].u if convolved else x
-        return {part: convolved[part].u if part in convolved else shared for part in ("", *SELECTIVE)}, convolved
-
-    def _output(self, params: Params, x: Array, h: Array, h0: Array, lengths: Steps) -> OutputSaved | None:
-        if "output" not in self.feedback:
-            return None
-        maps = lagged({"c": Map((self.d_state,), "silu")}, dense(x, params["W_c"]), params["V_c"], h0)
-        late = maps.late(h)
-        values = maps(late, lengths)["c"]
-        return OutputSaved(maps, late, values, values * h)
-
-    def _leaves(self, args: Boundary, name: str, state: State) -> tuple[Array | None, Array | None]:
-        """Returns h and the last inputs of the convolution of a state or its gradient, each None if not there."""
-        if not self.d_conv:
-            return args.optional(name, state, "B N"), None
-        args.bind("K-1", self.d_conv - 1, "d_conv")
-        h, tail = (None, None) if state is None else state
-        return args.optional(f"{name}.0", h, "B N"), args.optional(f"{name}.1", tail, "B K-1 D")
-
-    @property
-    def _asking(self) -> dict[str, Any]:
-        return {"site": self.site, "name": type(self).__name__, "guaranteed": self.contractive}
-
-    def _depth(
-        self, params: Params, constants: Params, inputs: dict[str, Array], h0: Array | None, lengths: Steps
-    ) -> tuple[Depth, Array, Array | None, Lagged | None]:
-        """Returns the step in depth, B x, the gate of B_t, and maps of the mixer without feedback that are not all
-        linear."""
-        x = inputs[""]
-        z, mixer = params["b_lambda"].astype(x.dtype), self._mixer
-        h0 = np.zeros((len(x), self.d_state), x.dtype, like=x) if h0 is None else h0
+            v = p(Product(), p(Sigmoid(), p(Dense(), inputs.get("B", x), "W_B", "b_B")), v)
+        z: Any = "b_lambda"
         if self._varies("lambda"):
-            z = dense(inputs["lambda"], params["W_lambda"], z)
-        drive = dense(x, params["B"])
-        gate = sigmoid(dense(inputs["B"], params["W_B"], params["b_B"])) if self._varies("B") else None
-        parts, operands, driven, known = constants.get("parts"), constants.get("operands"), None, None
-        if parts is None:
-            maps, late = self._maps, self._late
-            sums = {name: dense(inputs["mixer"], params[f"W_{name}"].reshape(-1, self.d_model)) for name in maps}
-            if late:
-                V = np.concatenate([params[late[name]].reshape(-1, self.d_state) for name in maps])
-                driven = lagged(maps, np.concatenate(list(sums.values()), -1), V, h0)
-            elif self.mixer_silu:
-                known = Lagged(maps, np.concatenate(list(sums.values()), -1))
-                parts = known(None, lengths)
-            else:
-                parts = {name: sums[name].reshape(*x.shape[:2], *one.shape) for name, one in maps.items()}
-            operands = None if parts is None else mixer.operands(parts)
-        share = sigmoid(z)
-        depth = Depth(
-            2 * share - 1 if self.negative else share,
-            drive if gate is None else gate * drive,
-            mixer,
-            parts,
-            operands,
-            driven,
-            h0,
-            self.scaled,
-            self.accelerated,
-            self._direct,
-            self.tile,
-        )
-        return depth, drive, gate, known
-
-    def backward(
-        self, params: Params, saved: FixedPointSaved, dy: Array, dstate: State = None, dh: Array | None = None
-    ) -> tuple[Array, Params, State]:
-        """Returns (dx, dparams, gradient of forward's `state`, or of a zero state if it was None). `dh` (B, T, N), if
-        given by another module, is a further gradient of `hidden_states`."""
-        x, lengths = saved.x, saved.lengths
-        args = Boundary(f"{type(self).__name__}.backward")
-        for letter, size in zip("BTDN", (*x.shape, self.d_state), strict=True):
-            args.bind(letter, size, "x")
-        dy = args.array("dy", dy, "B T D")
-        dhT, dafter = self._leaves(args, "dstate", dstate)
-        dy, _ = args.common(dy, x)
-        found = _Collected(params, saved)
-        dhidden, dfirst = self._output_backward(found, mask_padding(dy, lengths))
-        if dh is not None:
-            dhidden = dhidden + dh
-        if dhT is not None:
-            add_to_last_steps(dhidden, lengths, dhT)
-        if self.gradient == "implicit":
-            dhidden = self._implicit(saved, dhidden)
-        through = saved.depth.backward(dhidden, saved.before, saved.iterate, lengths)
-        self._step_backward(found, through)
-        dh0 = through.dh0 if dfirst is None else through.dh0 + dfirst
-        if dhT is not None:
-            dh0 = np.where(has_steps(lengths, dh0), dh0, dhT)
-        dx, dtail = self._inputs_backward(found, dafter)
-        dparams = {name: found.dparams[name] for name in self.shapes}
-        return dx, dparams, (dh0, dtail) if saved.convolved else dh0
-
-    def _output_backward(self, found: _Collected, dy: Array) -> tuple[Array, Array | None]:
-        """Through ``y = C (c * h) + D * x``, where c is a map or 1. Returns the gradients of h, and of the state that a
-        map which reads the step before reads first."""
-        params, saved, output = found.params, found.saved, found.saved.output
-        product = dense_backward(dy, saved.iterate if output is None else output.product, params["C"])
-        found.dparams |= {"C": product.dw, "D": (dy * saved.x).sum((0, 1))}
-        found.dinputs[""] = dy * params["D"]
-        if output is None:
-            return product.dx, None
-        of_map = output.map.backward({"c": product.dx * saved.iterate}, output.late, saved.lengths)
-        found.dparams["V_c"], dfirst = output.map.weights_backward(of_map, saved.iterate)
-        found.affine(of_map.dbase, "", "W_c")
-        dh = product.dx * output.values
-        if of_map.dlate is not None:
-            dh += dense(of_map.dlate, contiguous(params["V_c"].T))
-        return dh, dfirst
-
-    def _step_backward(self, found: _Collected, through: DepthGrads) -> None:
-        """Through the inputs of one application of the step: lambda, the driven inputs with their gate, and the
-        mixer."""
-        params, saved, lam = found.params, found.saved, found.saved.depth.lam
-        dz = through.dlam * (1 + lam) * (1 - lam) / 2 if self.negative else through.dlam * lam * (1 - lam)
-        if self._varies("lambda"):
-            found.affine(dz, "lambda", "W_lambda", "b_lambda")
-        else:
-            found.dparams["b_lambda"] = dz
-        dv = through.dv
-        if saved.gate is not None:
-            found.affine(dv * saved.drive * saved.gate * (1 - saved.gate), "B", "W_B", "b_B")
-            dv = dv * saved.gate
-        found.affine(dv, "", "B")
-        dparts, known = through.dparts, saved.known
-        if known is not None:
-            dparts = known.split(known.backward(dparts, None, saved.lengths).dbase)
-        for name, dpart in dparts.items():
-            if self._varies("mixer"):
-                found.affine(dpart, "mixer", f"W_{name}")
-            else:
-                found.dparams[name] = dpart
-        if through.dV is not None:
-            ends = np.cumsum([one.width for one in self._maps.values()])[:-1].tolist()
-            for late, rows in zip(self._late.values(), np.split(through.dV, ends), strict=True):
-                own = rows.reshape(params[late].shape)
-                found.dparams[late] = found.dparams[late] + own if self.symmetric else own
-
-    def _inputs_backward(self, found: _Collected, dafter: Array | None) -> tuple[Array, Array | None]:
-        """Through the convolutions of the parts' inputs. Returns the gradients of x, and of the inputs before it."""
-        saved = found.saved
-        if not saved.convolved:
-            return found.dinputs[""], None
-        dx, dtail = np.zeros_like(saved.x), None
-        for part, convolved in saved.convolved.items():
-            after = dafter if part == "" else None
-            own, dconv, dbefore = convolve_backward(
-                found.dinputs[part], convolved, found.params, after, saved.lengths, part
-            )
-            dx, dtail = dx + own, dbefore if dtail is None else dtail + dbefore
-            found.dparams |= dconv
-        return dx, dtail
-
-    def _implicit(self, saved: FixedPointSaved, dh: Array) -> Array:
-        """Returns ``(I - J^T)^-1 dh``, whose scan in time is the fixed point w of ``w = scan^T (dh + mixer^T w)``."""
-        depth, w, size = saved.depth, np.zeros_like(dh), exponents(dh)
-        dh = times_power(dh, -size)
-        ctx = Context(saved.lengths, fused=saved.fused)  # evaluation mode: without the limit of training
-        asking = self._asking | {"name": f"{type(self).__name__}.backward"}
-        depth.solve_adjoint(w, dh, saved.before, self._iteration, ctx, **asking)
-        return times_power(depth.pull(w, dh, saved.before, saved.lengths) if self.accelerated else w, size)
+            z = p(Dense(), inputs.get("lambda", x), "W_lambda", "b_lambda")
+        lam = p(Sigmoid(), z)
+        shown = {"v": v, "lam": p(Affine(2, -1), lam) if self.negative else lam}
+        V, parts = None, () if self._varies("mixer") else tuple(self._mixer.parts)
+        if maps := self._maps:
+            sizes, late = tuple(one.width for one in maps.values()), [self._late.get(name) for name in maps]
+            W = p(Rows(sizes, self.d_model), *(f"W_{name}" for name in maps))
+            shown["base"], V = p(Dense(), inputs.get("mixer", x), W), p(Rows(sizes, N), *late) if any(late) else None
+        fed = "output" in self.feedback
+        given = shown["v"], shown["lam"], shown.get("base"), V, p.given("start", N)
+        found = p(FixedPoint(self, fed), *given, *parts)
+        h, product = found, found
+        if fed:
+            h, before = found
+            gate = p(SiLU(), p(Sum(), p(Dense(), x, "W_c"), p(Dense(), before, "V_c")))
+            product = p(Product(), gate, h)
+        return p.returns(p(Skip(), x, "D", None, p(Dense(), product, "C")), h=h, **shown)
 
     def transitions(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the dense A_t (B, T, N, N) of ``h_t = A_t h_{t-1} + ...``, the recurrence of the fixed point.
@@ -901,27 +688,10 @@ class FixedPointRNN(Recurrent):
         """
         name = f"{type(self).__name__}.transitions"
         if self._late:
-            saved = self._forward(params, {}, x, ctx, state, None)[1]
-            return saved.depth.transitions(name, saved.iterate, saved.lengths)
-        args = self.boundary("transitions")
-        args.array("x", x, "B T D")
-        args.bind("N", self.d_state, "d_state")
-        h0, tail = self._leaves(args, "state", state)
-        x, h0, tail, *_ = args.common(x, h0, tail, *params.values())
-        lengths = lengths_of(ctx, x)
-        inputs = self._inputs(params, mask_padding(x, lengths), tail, lengths)[0]
-        depth = self._depth(params, self._constants(params), inputs, h0, lengths)[0]
-        return depth.transitions(name, depth.v, lengths)
-
-    def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
-        """Returns the eigenvalues of A_t (B, T, N), complex128, along sequences. Arguments as in `transitions`."""
-        return spectrum("FixedPointRNN.eigenvalues", self.transitions(params, x, ctx, state))
-
-    def token_norms(self, saved: FixedPointSaved) -> Array:
-        return saved.depth.token_norms(saved.iterate, saved.lengths)
-
-    def report(self, saved: FixedPointSaved) -> dict[str, float]:
-        return saved.report.numbers()
-
-    def hidden_states(self, saved: FixedPointSaved) -> Array:
-        return saved.iterate
+            _, saved = self.forward(params, x, ctx, state)
+            return along(saved.found, lambda one: one.depth.transitions(name, one.iterate, one.lengths))
+        found = self.registers(params, x, ctx, state, names=("v", "lam", "base"))
+        parts = () if self._varies("mixer") else tuple(params[one] for one in self._mixer.parts)
+        v, lam, base = found["v"], found["lam"], found.get("base")
+        depth = FixedPoint(self, False).depth(v, lam, base, None, None, parts, ctx.lengths)
+        return depth.transitions(name, v, ctx.lengths)

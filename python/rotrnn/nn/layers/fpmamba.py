@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.devices.device import beside, contiguous
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS
-from rotrnn.nn.folded import Folded
+from rotrnn.nn.instructions import Dense, MatMul, Rates, Repeat, Reshape, Rows, Split, Spread, SwiGLU
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.heads import initial_steps
-from rotrnn.nn.scaling import bounded_exp, exponents, times_power
-from rotrnn.ops.dense import matmul
+from rotrnn.nn.program import Builder, Call, Instruction, Program
+from rotrnn.nn.scaling import exponents, times_power
 
 A_RANGE, DT_FLOOR = (1.0, 16.0), 1e-4
 """Initial values in the form of Mamba-2: range of -A, and the smallest delta."""
-HEADS = {"b_dt": "b_delta", "D": "D", "A_log": "A"}
-"""Parameters with one number for each head, and the weights whose gradients they sum."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +126,6 @@ class FPMamba(MatrixFixedPoint):
         self.check_range("dt_min", "dt_max")
 
     @property
-    def gates_step(self) -> bool:
-        return self.gate_in_loop or self.d_head > 0
-
-    @property
     def convolved(self) -> int:
         return self.width + 2 * self.d_state if self.d_head else self.width
 
@@ -193,73 +187,56 @@ class FPMamba(MatrixFixedPoint):
                 params[name] = rng.uniform(-1, 1, shape) / np.sqrt(shape[-1])
         return astype({name: params[name] for name in self.shapes}, np.float32)
 
-    def fold(self, params: Params) -> Folded[Params]:
-        weights = {name: params[name] for name in ("W_out", "scale", *self.conv_shapes)}
-        weights |= self._fold_heads(params) if self.d_head else self._fold_channels(params)
-        further = len(weights["W_in"]) - 2 * self.width
+    def program(self) -> Program:
+        """The state is as in Bedouin; a convolution has E, or with `d_head` E + 2S channels."""
+        p = Builder(self)
+        D, E, S, sums = self.d_model, self.width, self.d_state, {}
+        w_x, w_z = p(Split((E, E), axis=-2), "W_in")
+        z, weights = p(Dense(), p.x, w_z), {name: name for name in ("W_B", "W_C", *self.biases)}
         for name in self.normed_rows:
-            rows = unit_rows(params[name])[0] * params[f"g_{name}"][..., None]
-            if name.startswith("P_"):
-                W = rows[..., : self.width]
-                none = np.zeros((*W.shape[:-1], further), W.dtype, like=W)
-                weights[f"W_{name[2:]}"] = np.concatenate([W, none], -1)
-                weights[f"V_{name[2:]}"] = rows if self.symmetric else contiguous(rows[..., self.width :])
-            else:
-                weights[name] = rows
-        constants = self.biases if self.mixer_maps else self._mixer.parts
-        weights |= {name: params[name] for name in constants}
-        return Folded(weights)
-
-    def _fold_channels(self, params: Params) -> Params:
-        """Returns the weights that differ between the two forms, for the form of Mamba."""
-        weights = {name: params[name] for name in ("W_in", "W_B", "W_C", "D", "bias")}
-        weights |= {"W_delta": matmul(params["W_dt"], params["W_d"]), "b_delta": params["b_dt"]}
-        return weights | {"A": -bounded_exp(params["A_log"])}
-
-    def _fold_heads(self, params: Params) -> Params:
-        """Returns the same for the form of Mamba-2: W_in also has the rows of W_B, W_C and W_dt, and the maps B, C and
-        delta take their values from these, a head's for each of its channels."""
-        E, S, W_in = self.width, self.d_state, params["W_in"]
-        rows = np.concatenate([W_in[:E], params["W_B"], params["W_C"], params["W_dt"], W_in[E:]])
-        taken = beside(np.eye(len(rows) - E, dtype=W_in.dtype), W_in)[E:]
-        weights = {"W_in": rows, "W_B": taken[:S], "W_C": taken[S : 2 * S]}
-        heads = {"W_delta": taken[2 * S :], "b_delta": params["b_dt"], "D": params["D"]}
-        weights |= {name: np.repeat(one, self.d_head, 0) for name, one in heads.items()}
-        A = -np.repeat(bounded_exp(params["A_log"]), self.d_head * S)
-        return weights | {"A": A.reshape(E, S)}
-
-    def _fold_heads_backward(self, params: Params, dweights: Params) -> Params:
-        E, S = self.width, self.d_state
-        at = [0, E, E + S, E + 2 * S, len(dweights["W_in"]) - E]
-        x, B, C, dt, z = (dweights["W_in"][i:j] for i, j in zip(at, [*at[1:], None], strict=True))
-        by_head = {name: dweights[one].reshape(len(dt), -1).sum(1) for name, one in HEADS.items()}
-        by_head["A_log"] *= -bounded_exp(params["A_log"])
-        return {"W_in": np.concatenate([x, z]), "W_B": B, "W_C": C, "W_dt": dt, **by_head}
-
-    def fold_backward(self, params: Params, folded: Folded[Params], dweights: Params) -> Params:
-        dparams = {name: dweights[name] for name in self.shapes if name in dweights}
+            weights |= self._weights(p, name)
         if self.d_head:
-            dparams |= self._fold_heads_backward(params, dweights)
+            H, v = E // self.d_head, p(Dense(), p.x, p(Rows((E, S, S), D), w_x, "W_B", "W_C"))
+            x, sums["B"], sums["C"] = p(Split((E, S, S)), self._convolution(p, v))
+            by_head = p(Reshape((H, 1)), p(Dense(), p.x, "W_dt", "b_dt"))
+            sums["delta"] = p(Reshape((E,)), p(Spread(E), by_head))
+            A = p(Rows((E,), S), p(Repeat(self.d_head * S), p(Rates(), "A_log")))
+            norm: tuple[Any, ...] = p(Repeat(self.d_head), "D"), "scale", None
         else:
-            dparams["A_log"] = -dweights["A"] * bounded_exp(params["A_log"])
-            dparams["b_dt"] = dweights["b_delta"]
-            dparams["W_dt"] = matmul(dweights["W_delta"], params["W_d"].T)
-            dparams["W_d"] = matmul(params["W_dt"].T, dweights["W_delta"])
-        for name, shape in self.normed_rows.items():
-            if name.startswith("P_"):
-                halves = [dweights[f"{kind}_{name[2:]}"] for kind in ("W", "V") if f"{kind}_{name[2:]}" in dweights]
-                halves = [half.reshape(*shape[:-1], -1)[..., : self.width] for half in halves]
-                if self.symmetric:
-                    halves = [halves[0] + halves[1]]
-                drows = np.concatenate(halves, -1)
-            else:
-                drows = dweights[name].reshape(shape)
-            unit, size = unit_rows(params[name])
-            along = (drows * unit).sum(-1)
-            dparams[f"g_{name}"] = along
-            dparams[name] = params[f"g_{name}"][..., None] / size * (drows - along[..., None] * unit)
-        dparams |= {name: dweights[name].reshape(shape) for name, shape in self.biases.items()}
-        return dparams
+            x = self._convolution(p, p(Dense(), p.x, w_x))
+            weights |= {"W_delta": p(MatMul(), "W_dt", "W_d"), "b_delta": "b_dt"}
+            A, norm = p(Rates(), "A_log"), ("D", "scale", "bias")
+        gated = self.gate_in_loop or self.d_head > 0
+        y, gate = self._solution(p, x, z, A, weights, sums, norm=norm, gated=gated)
+        return p.returns(p(Dense(), y if self.gate_in_loop else p(SwiGLU(), y, gate), "W_out"))
+
+    def _weights(self, p: Builder, name: str) -> dict[str, Any]:
+        """Appends a weight whose rows are normalised. Returns W_n, and with feedback V_n, of P_n."""
+        rows = p(UnitRows(), name, f"g_{name}")
+        if not name.startswith("P_"):
+            return {name: rows}
+        W, V = (rows, rows) if self.symmetric else (rows, None)
+        if self.normed_rows[name][-1] > self.width:
+            W, V = p(Split((self.width, self.width)), rows)
+        return {f"W_{name[2:]}": W, f"V_{name[2:]}": V}
+
+
+@dataclass(frozen=True)
+class UnitRows(Instruction):
+    """``y = g v / |v|``, v (..., I) with normalised rows, and gains g (...)."""
+
+    form = "... I; ... -> ... I"
+    parameters = ("v", "g")
+    foldable = True
+
+    def forward(self, call: Call, v: Array, g: Array) -> Array:
+        y: Array = unit_rows(v)[0] * g[..., None]
+        return y
+
+    def backward(self, call: Call, dy: Array, v: Array, g: Array) -> tuple[Array, Array]:
+        unit, size = unit_rows(v)
+        dg = (dy * unit).sum(-1)
+        return g[..., None] / size * (dy - dg[..., None] * unit), dg
 
 
 def unit_rows(v: Array) -> tuple[Array, Array]:
