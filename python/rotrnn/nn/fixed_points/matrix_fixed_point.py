@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ class FixedPoint(InDepth):
         B, T, E = x.shape
         h0 = np.zeros((B, *A.shape), x.dtype, like=x) if h0 is None else h0
         y0 = np.zeros((B, E), x.dtype, like=x) if y0 is None else y0
-        known_maps, driven_maps = layer._split()
+        known_maps, driven_maps = layer._split
         none = np.zeros((B, T, 0), x.dtype, like=x)
         V = np.zeros((sum(one.width for one in driven_maps.values()), E), x.dtype, like=x) if V is None else V
         depth = MatrixDepth(
@@ -152,7 +153,7 @@ class FixedPoint(InDepth):
         call.dbefore = grads.dh0, dy0 + dy0_driven
         dknown = None
         if known is not None:
-            maps = Lagged(layer._split()[0], known, eps=layer.unit_eps)
+            maps = Lagged(layer._split[0], known, eps=layer.unit_eps)
             dknown = maps.backward(grads.dknown, None, lengths).dbase
         dscale, dbias = (*(grads.dnorm or ()), None, None)[:2]
         dM = None
@@ -176,7 +177,7 @@ class FixedPoint(InDepth):
             *(x, to("Concat", *bases) if len(bases) > 1 else bases[0], gate, A, skip, V, scale, bias, matrix),
             **layer._mixer.settings,
             **layer._iteration.settings,
-            maps=[*dict.fromkeys(of[name] for maps in layer._split() for name in maps)],
+            maps=[*dict.fromkeys(of[name] for maps in layer._split for name in maps)],
             silu=layer.mixer_silu,
             softplus=layer.maps["delta"].function == "softplus",
             unit=layer.normalise,
@@ -278,11 +279,11 @@ class MatrixFixedPoint(Iterating):
         """The number of steps that are iterated together; None for all."""
         return 1 if self.solver == "auto" else self.tile
 
-    @property
+    @cached_property
     def _mixer(self) -> Mixer:
         return MIXERS[self.mixer](self.width, self.rank, eps=self.unit_eps, spectral=self.spectral)
 
-    @property
+    @cached_property
     def _iteration(self) -> Iteration:
         limits = self.max_iterations, self.train_iterations
         rules = self.damping, self.stop
@@ -290,7 +291,7 @@ class MatrixFixedPoint(Iterating):
             rules = "adaptive" if self.normed else "anderson", "sequence"
         return Iteration(self.tol, *limits, *rules, self.gamma_scale)
 
-    @property
+    @cached_property
     def _adjoint_iteration(self) -> Iteration:
         """The iteration of the adjoint, which is linear, with a norm in the loop or without."""
         return replace(self._iteration, damping="anderson") if self.solver == "auto" else self._iteration
@@ -300,6 +301,7 @@ class MatrixFixedPoint(Iterating):
         """Returns names and shapes of the mixer's parts, if they are maps."""
         return self._mixer.parts if self._mixer.varying else {}
 
+    @cached_property
     def _split(self) -> tuple[Maps, Maps]:
         """Returns the maps that do not depend on y, and those that do, each in the order of `MACHINE`; the direct
         solver takes all but delta for such that do."""
@@ -333,7 +335,7 @@ class MatrixFixedPoint(Iterating):
         in``, stands for x in the direct solver, which computes ``W_n x`` as ``(W_n w_x) in``. `norm` is skip, scale and
         bias of the norm. Where the step is `gated`, its gate is z.
         """
-        E, (known, driven) = self.width, self._split()
+        E, (known, driven) = self.width, self._split
         source, through = (p.x, w_x) if self.direct and w_x is not None else (x, None)
 
         def base(maps: Maps) -> Register | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -571,11 +572,11 @@ class FixedPointRNN(Iterating):
                 values = f"{key}={getattr(self, key)!r} with {by}={getattr(self, by)!r}"
                 raise ValueError(f"FixedPointRNN: {values}, expected {by} to be {expected}")
 
-    @property
+    @cached_property
     def _mixer(self) -> Mixer:
         return MIXERS[self.mixer](self.d_state, self.rank, self.contractive, self.unit_eps, self.spectral)
 
-    @property
+    @cached_property
     def _iteration(self) -> Iteration:
         limits = self.max_iterations, self.train_iterations
         return Iteration(self.tol, *limits, self.damping, self.stop, self.gamma_scale)
@@ -598,13 +599,13 @@ class FixedPointRNN(Iterating):
         own = [part for part in SELECTIVE if self.separate_convs and self._varies(part)]
         return ("", *own) if self.d_conv else ()
 
-    @property
+    @cached_property
     def _maps(self) -> Maps:
         """Returns the maps of the mixer's parts, if they vary, in the order of `MACHINE`."""
         parts = self._mixer.parts if self._varies("mixer") else {}
         return mixer_maps({name: parts[name] for name in (*VECTORS, *GAINS) if name in parts}, self.mixer_silu)
 
-    @property
+    @cached_property
     def _late(self) -> dict[str, str]:
         """Returns the names of the weights of h_{t-1} by part of the mixer, if it reads it."""
         weights = "W" if self.symmetric else "V"
