@@ -146,7 +146,7 @@ class MatrixDepth:
         chunks of whole tiles take the same path. Returns the last iterates, what `apply` reads, and the report."""
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles needs the host")
-        h, last, read, parts = self.h0, self.driven.y0, y.copy(), []
+        h, last, read, parts = self.h0, self._y0, y.copy(), []
         for at, steps in _tiles(y, tile, lengths):
             first = contiguous(y[:, at])
             part = self._part(at, last, h)
@@ -168,7 +168,7 @@ class MatrixDepth:
         """Like `implicit`, for `tile` steps at a time, after those behind them: no step depends on later ones."""
         if recording() is not None:
             raise NotRecordable("a fixed point by tiles needs the host")
-        h, last, parts = self.h0, self.driven.y0, []
+        h, last, parts = self.h0, self._y0, []
         for at, steps in _tiles(y, tile, lengths):
             part, own = self._part(at, last, h), contiguous(y[:, at])
             applied = part.apply(own, steps)
@@ -184,6 +184,12 @@ class MatrixDepth:
             if low:
                 dy[:, low - 1] += part.driven.weights_backward(grads.driven, own)[1]
         return v
+
+    @property
+    def _y0(self) -> Array:
+        """The output before the first step."""
+        assert self.driven.y0 is not None
+        return self.driven.y0
 
     def _part(self, at: slice, y0: Array, h0: Array) -> MatrixDepth:
         """Returns the step of some of the time steps, with the output and the state before them."""

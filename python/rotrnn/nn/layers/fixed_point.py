@@ -371,6 +371,7 @@ class FixedPoint(InDepth):
     ) -> Any:  # fmt: skip
         layer, constants = self.layer, self._named(parts) if parts else {}
         maps = [name for name in ("u", "alpha") if not set(MACHINE[name]).isdisjoint(layer._maps)]
+        settings = layer._mixer.settings | layer._iteration.settings | ({"maps": maps} if maps else {})
         matrix = layer._mixer.operands(constants)[0] if "M" in constants else None
         if not isinstance(lam, int):
             zeros = np.zeros(layer.d_state)
@@ -378,9 +379,7 @@ class FixedPoint(InDepth):
         h = to(
             "FixedPoint",
             *(v, lam, base, V, *(flattened(constants, MACHINE[name]) for name in ("u", "alpha")), matrix),
-            **layer._mixer.settings,
-            **layer._iteration.settings,
-            **({"maps": maps} if maps else {}),
+            **settings,
             silu=layer.mixer_silu,
             scaled=layer.scaled,
             direct=layer.direct,
@@ -694,5 +693,6 @@ class FixedPointRNN(Iterating):
         found = self.registers(params, x, ctx, state, names=("v", "lam", "base"))
         parts = () if self._varies("mixer") else tuple(params[one] for one in self._mixer.parts)
         v, lam, base = found["v"], found["lam"], found.get("base")
-        depth = FixedPoint(self, False).depth(v, lam, base, None, None, parts, ctx.lengths)
-        return depth.transitions(name, v, ctx.lengths)
+        lengths = lengths_of(ctx, v)
+        depth = FixedPoint(self, False).depth(v, lam, base, None, None, parts, lengths)
+        return depth.transitions(name, v, lengths)
