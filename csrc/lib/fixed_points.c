@@ -172,8 +172,18 @@ static void set_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) 
     expect(r, !u || (m->of.form != MIXER_MATRIX && alpha == !!m->alpha));
 }
 
+/* Refuses a line of an earlier version, which has the setting, and other inputs. */
+static bool is_current(reader *r, const char *setting) {
+    if (good(r->b) && json_member(r->p.settings, setting))
+        failed(r->b->error, ROTRNN_UNSUPPORTED,
+               "%s of the program, %.60s, is of an earlier version: load the model in Python and save it again",
+               r->p.name, r->op);
+    return good(r->b);
+}
+
 /* Inputs: v and lambda (N); the sums of the mixer's maps, and V; or a constant mixer's u, alpha and matrix. */
 void read_fixed_point(reader *r) {
+    if (!is_current(r, "width")) return;
     const value *const v = steps(r, 0, 1), *const lambda = steps(r, 1, 1);
     const int64_t N = v->shape[0];
     const bool scaled = flag_of(r->b, &r->p, "scaled"), silu = flag_of(r->b, &r->p, "silu");
@@ -193,6 +203,7 @@ void read_fixed_point(reader *r) {
 /* Inputs: x (E); the sums of the maps; a gate (E) in the step; A (E, S), skip (E); V; scale and bias (E) of a norm; and
  * the matrix of a constant mixer. */
 void read_matrix_fixed_point(reader *r) {
+    if (!is_current(r, "gated") || !expect(r, !r->in[9])) return;
     const value *const x = steps(r, 0, 1), *const A = fixed(r, 3, 2);
     const int64_t E = A->shape[0], S = A->shape[1];
     if (!expect(r, E > 0 && S > 0 && S < LARGEST / E - 1 && is(x, 0, E)) ||

@@ -523,7 +523,7 @@ static const struct {
 #endif
 #if LIB_FIXED_POINTS
     {"FixedPoint", read_fixed_point, 7, 7},
-    {"MatrixFixedPoint", read_matrix_fixed_point, 9, 9},
+    {"MatrixFixedPoint", read_matrix_fixed_point, 9, 10},
 #endif
 };
 

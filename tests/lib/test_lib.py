@@ -575,7 +575,9 @@ def test_widths_whose_sizes_could_overflow_are_refused(mixer: str, tmp_path: Pat
     made = Made(tmp_path, "fixed_point")
     facts = made.facts()
     line = next(one for one in facts["program"]["lines"] if one["op"] == "FixedPoint")
-    line.update(width=2**28, mixer=mixer, rank=2)
+    line |= {"in": [5, 5, *[None] * 5], "mixer": mixer, "rank": 2}
+    wide = [{"op": "Concat", "in": [i] * (12 if i < 4 else 5)} for i in range(5)]  # more than 2^20 channels
+    facts["program"]["lines"] = [*wide, line]
     error = refusal(made.content(facts))
     assert error.status == librotrnn.UNSUPPORTED
     assert "channels" in error.text
@@ -818,7 +820,6 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
         ("fixed_point", {"maps": ["delta", "C", "B", "u"]}),
         ("fixed_point", {"maps": ["delta", "C", "B", "u", "u"]}),
         ("fixed_point", {"maps": ["delta", "u", "alpha", "B"]}),
-        ("fixed_point", {"width": D}),
         ("bedouin, mixture", {"direct": True}),
         ("bedouin, mixture", {"rank": 1}),
         ("bedouin", {"rank": 2**20}),
@@ -852,6 +853,28 @@ def test_lines_as_former_versions_wrote_them(tmp_path: Path) -> None:
     _, _, x = built("delta_net, gated")
     new, old = (Model(made.content(one)).stream(BATCH).push(x) for one in (made.facts(), facts))
     np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize(
+    ("case", "inputs", "settings"),
+    [
+        ("fixed_point", 7, {"width": 5, "negative": False, "maps": ["delta", "u", "alpha", "B", "C"]}),
+        ("bedouin", 10, {"gated": False, "plain": False}),
+        ("fpmamba", 10, {"gated": True, "plain": True}),
+    ],
+)
+def test_fixed_points_of_an_earlier_version_are_refused(
+    case: str, inputs: int, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Lines whose fixed point computed its own gates from other inputs."""
+    made = Made(tmp_path, case)
+    facts = made.facts()
+    line = next(one for one in facts["program"]["lines"] if one["op"].endswith("FixedPoint"))
+    line.update(settings)
+    line["in"] = [0] * inputs
+    error = refusal(made.content(facts))
+    assert error.status == librotrnn.UNSUPPORTED
+    assert f"{line['op']}, is of an earlier version: load the model in Python and save it again" in error.text
 
 
 @pytest.mark.parametrize(("place", "other"), [(3, "out of steps"), (4, "an array"), (5, "q"), (6, "q")])

@@ -632,8 +632,8 @@ def in_order(tree: Any) -> Any:
 
     Buffers stay as they are, because forward updates them in place.
     """
-    if tree is None:
-        return None
+    if tree is None or isinstance(tree, int | float | str):
+        return tree
     if type(tree) is np.ndarray:
         flags = tree.flags
         plain = flags.c_contiguous and flags.aligned and tree.dtype.isnative

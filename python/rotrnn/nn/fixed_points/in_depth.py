@@ -86,10 +86,12 @@ class InDepth(Instruction):
         return y, late
 
     def outputs_backward(self, dy: Any, y: Array, dlast: Array | None, lengths: Steps) -> tuple[Array, Array]:
-        """Adjoint of `outputs`, with the gradient of the last y: returns the gradients of y, a new array, and y0."""
+        """Adjoint of `outputs`, with the gradient of the last y: returns the gradients of y and y0."""
         dy, dlate = dy if self.late else (dy, None)
         dy, dlate, dlast, _ = self.args.common(dy, dlate, dlast, y)
-        dy, dy0 = np.zeros_like(y) if dy is None else dy.copy(), np.zeros_like(y, shape=(len(y), y.shape[2]))
+        dy, dy0 = np.zeros_like(y) if dy is None else dy, np.zeros_like(y, shape=(len(y), y.shape[2]))
+        if dlate is not None or dlast is not None:
+            dy = dy.copy()
         if dlate is not None:
             dy[:, :-1] += dlate[:, 1:]
             dy0 += dlate[:, :1].sum(1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from rotrnn.devices.device import contiguous
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS, Parts
 from rotrnn.nn.layer import Array
@@ -58,7 +60,15 @@ class Lagged:
         """Returns V y, which is used one step later; None if there is no V or only one step."""
         return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
 
+    @property
+    def _plain(self) -> bool:
+        """Whether the values are columns of base."""
+        return self.V is None and all(one.function == "linear" for one in self.maps.values())
+
     def __call__(self, late: Array | None, lengths: Steps) -> Parts:
+        if self._plain:
+            ends = accumulate(one.width for one in self.maps.values())
+            return self.named([contiguous(part) for part in np.split(self.base, [*ends][:-1], -1)])
         return self.named(lagged_maps(self.base, late, self.first, self.columns, eps=self.eps, lengths=lengths))
 
     def of_output(self, y: Array, lengths: Steps) -> Parts:
@@ -76,6 +86,8 @@ class Lagged:
     def backward(self, dvalues: Parts, late: Array | None, lengths: Steps) -> LaggedMapsGrads:
         """Returns the gradients of base, `late` and `first`."""
         douts = [dvalues[name].reshape(*self.base.shape[:2], one.width) for name, one in self.maps.items()]
+        if self._plain:
+            return LaggedMapsGrads(np.concatenate(douts, -1), None, None)
         inputs = self.base, late, self.first, self.columns
         return lagged_maps_backward(douts, *inputs, eps=self.eps, lengths=lengths)
 

@@ -236,7 +236,7 @@ class Depth:
         grads = self.mixer.mix_backward(operands, self._scaled(w), self.v, y, lengths)
         if self.scaled:
             mixed = self.mixer.mix(operands, self.v, y, lengths)
-            dlam = dlam - np.copysign(1, self.lam) * self._summed(w * mixed, self.lam)
+            dlam -= np.copysign(1, self.lam) * self._summed(w * mixed, self.lam)
         dparts = self.mixer.operands_backward(parts, operands, grads.operands)
         if self.maps is None:
             return DepthGrads(dlam, grads.dx, dparts, None, None, dh0)
@@ -261,7 +261,11 @@ class Depth:
         return spectral_norms(gain, self.mixer, self._operands(y, lengths), self.v, lengths)
 
     def _scaled(self, x: Array) -> Array:
-        return (1 - np.abs(self.lam)) * x if self.scaled else x
+        if not self.scaled:
+            return x
+        gain = np.abs(self.lam)
+        np.subtract(1, gain, out=gain)
+        return np.multiply(gain, x, out=gain if gain.shape == x.shape else None)
 
     def _before(self, y: Array) -> Array:
         return np.concatenate([self.h0[:, None], y], 1)[:, :-1]
