@@ -88,7 +88,7 @@ class InDepth(Instruction):
     def outputs_backward(self, dy: Any, y: Array, dlast: Array | None, lengths: Steps) -> tuple[Array, Array]:
         """Adjoint of `outputs`, with the gradient of the last y: returns the gradients of y and y0."""
         dy, dlate = dy if self.late else (dy, None)
-        dy, dlate, dlast, _ = self.args.common(dy, dlate, dlast, y)
+        dy, dlate, dlast, _ = self.common(dy, dlate, dlast, y)
         dy, dy0 = np.zeros_like(y) if dy is None else dy, np.zeros_like(y, shape=(len(y), y.shape[2]))
         if dlate is not None or dlast is not None:
             dy = dy.copy()
@@ -99,9 +99,11 @@ class InDepth(Instruction):
             dy0 += add_to_last_steps(dy, lengths, dlast)
         return dy, dy0
 
-    @property
-    def args(self) -> Boundary:
-        return Boundary(type(self.layer).__name__)
+    def common(self, *arrays: Array | None) -> list[Any]:
+        """Returns the arrays, of which one is not None, in their common dtype and C-contiguous."""
+        args = Boundary(type(self.layer).__name__)
+        args.any_array("x", next(one for one in arrays if one is not None))
+        return args.common(*arrays)
 
     def emitted(self, to: Listing, y: int, width: int) -> Any:
         """Returns the registers of the outputs."""

@@ -89,7 +89,7 @@ class FixedPoint(InDepth):
     ) -> Any:  # fmt: skip
         layer, lengths, ctx = self.layer, lengths_of(call.ctx, x), call.ctx
         h0, y0 = (None, None) if call.state is None else call.state
-        x, known, driven, gate, start, h0, y0 = self.args.common(x, known, driven, gate, start, h0, y0)
+        x, known, driven, gate, start, h0, y0 = self.common(x, known, driven, gate, start, h0, y0)
         B, T, E = x.shape
         h0 = np.zeros((B, *A.shape), x.dtype, like=x) if h0 is None else h0
         y0 = np.zeros((B, E), x.dtype, like=x) if y0 is None else y0
@@ -140,7 +140,7 @@ class FixedPoint(InDepth):
         layer, (depth, before, applied, lengths, _) = self.layer, call.kept
         dhT, dlast = call.dafter or (None, None)
         dy, dy0 = self.outputs_backward(dy, applied.y, dlast, lengths)
-        (dhT, _) = self.args.common(dhT, dy)
+        (dhT, _) = self.common(dhT, dy)
         if layer.gradient == "implicit":
             V_transposed, name = contiguous(depth.driven.V.T), f"{type(layer).__name__}.backward"
             how: Any = V_transposed, lengths, layer._adjoint_iteration, name

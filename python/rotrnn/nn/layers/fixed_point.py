@@ -339,7 +339,7 @@ class FixedPoint(InDepth):
         start: Array | None = None, *parts: Array,
     ) -> Any:  # fmt: skip
         lengths, (h0,) = lengths_of(call.ctx, v), call.state or (None,)
-        v, lam, base, V, start, h0 = self.args.common(v, lam, base, V, start, h0)
+        v, lam, base, V, start, h0 = self.common(v, lam, base, V, start, h0)
         depth = self.depth(v, lam, base, V, h0, parts, lengths, call.prepared)
         y = np.zeros_like(v) if start is None else start.copy()
         h, report = depth.solve(y, self.layer._iteration, call.ctx, **self.layer._asking)
