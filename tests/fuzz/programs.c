@@ -109,16 +109,16 @@ static void say_iteration(writer *w, int first, int second, bool vector) {
     static const char *const flags[] = {"false", "true"};
     static const char *const maps[] = {"\"delta\",\"u\",\"alpha\",\"B\",\"C\"", "\"delta\",\"C\"",
                                        "\"delta\",\"B\",\"C\",\"u\"", "\"delta\",\"B\",\"C\""};
+    static const char *const of_mixer[] = {",\"maps\":[\"u\",\"alpha\"]", ",\"maps\":[\"u\"]", "", ""};
     say(w, ",\"mixer\":\"%s\",\"rank\":%d,\"largest\":1,\"unit_eps\":%d,\"spectral\":%s", mixers[first % 9],
         1 + first / 9 % 3, first / 27 % 2, flags[first / 54 % 2]);
-    say(w, ",\"tol\":0.1,\"max_iterations\":5,\"damping\":\"adaptive\",\"stop\":\"%s\",\"maps\":[%s]",
-        second & 1 ? "quantile" : "sequence", maps[second / 2 % 4]);
-    say(w, ",\"silu\":%s,\"negative\":%s,\"direct\":%s", flags[second / 8 % 2], flags[second / 16 % 2],
-        flags[second / 32 % 2]);
+    say(w, ",\"tol\":0.1,\"max_iterations\":5,\"damping\":\"adaptive\",\"stop\":\"%s\",\"silu\":%s,\"direct\":%s",
+        second & 1 ? "quantile" : "sequence", flags[second / 8 % 2], flags[second / 32 % 2]);
     if (vector)
-        say(w, ",\"scaled\":%s", flags[second / 64 % 2]);
+        say(w, "%s,\"scaled\":%s", of_mixer[second / 2 % 4], flags[second / 64 % 2]);
     else
-        say(w, ",\"softplus\":true,\"unit\":true,\"eps\":1");
+        say(w, ",\"maps\":[%s],\"negative\":%s,\"softplus\":true,\"unit\":true,\"eps\":1", maps[second / 2 % 4],
+            flags[second / 16 % 2]);
 }
 
 /* A line. A register is counted from the next one down, so that inputs are near and lines stay what they are where
