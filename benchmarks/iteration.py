@@ -65,15 +65,15 @@ def bedouin_row(B: int, T: int, D: int, rank: int, window: float) -> dict[str, A
     rng = np.random.default_rng(0)
     layer = Bedouin(D, expand=1, rank=rank, max_iterations=2, train_iterations=2)
     _, saved = layer.forward(layer.init(rng), rng.standard_normal((B, T, D), dtype=np.float32), Context(train=True))
-    depth, y, (x, maps) = saved.depth, saved.before, (saved.depth.x, saved.found.applied.maps)
-    u, alpha = saved.found.applied.operands
+    depth, y, applied, lengths, _ = saved.found
+    x, maps, (u, alpha) = depth.x, applied.maps, applied.operands
     s, V = np.full(B, 0.99, np.float32), depth.driven.V
     scan, mix, product, iteration = seconds_in_turn(
         [
             lambda: selective_scan(x, maps["delta"], depth.A, maps["B"], maps["C"], h0=depth.h0),
             lambda: householder_mix(u, alpha, x),
             lambda: dense(y, V),
-            lambda: relax(y, depth(y, saved.lengths), s, lengths=saved.lengths),
+            lambda: relax(y, depth(y, lengths), s, lengths=lengths),
         ],
         window=window,
     )
