@@ -1,6 +1,6 @@
 """Time of one forward and backward of every layer, beside the plain linear layer's.
 
-    python -m benchmarks.layers [--json] [--quick] [--only LAYER] [--beside CHECKOUT]
+    python -m benchmarks.layers [--json] [--quick] [--only LAYER] [--beside CHECKOUT | --uneven]
 
 Each layer has the settings of a recipe at this width, in training mode. Its limit is LRU, a layer of one diagonal scan,
 timed in the same window: the ratio is the cost of a layer's mathematics relative to that.
@@ -8,6 +8,9 @@ timed in the same window: the ratio is the cost of a layer's mathematics relativ
 With --beside, the folder of another version, built in place, every layer is timed in turn with that version's, which
 runs in a process of its own: its time is then the limit. With all layers, that is written to
 benchmarks/results/layers_beside.json.
+
+With --uneven, every layer that reads intervals is timed at uneven times, beside the same layer at even times, in
+processor time, and benchmarks/results/layers_uneven.json is written.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
@@ -40,6 +44,8 @@ SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "liquid_s4": lambda D: {"d_state": 64},
 }
 """Settings at width D of layers that have no default for them, or one for all states in a head."""
+UNEVEN = {"linoss": {"method": "im"}}
+"""Settings of layers with which they read intervals."""
 
 
 def settings_of(name: str, D: int) -> dict[str, Any]:
@@ -55,11 +61,11 @@ def data(B: int, T: int, D: int) -> Any:
     return np.random.default_rng(0).standard_normal((2, B, T, D), dtype=np.float32)
 
 
-def both(name: str, size: Size, **more: Any) -> Callable[[], object]:
-    """Forward and backward of a layer."""
+def both(name: str, size: Size, dt: Any = None, **more: Any) -> Callable[[], object]:
+    """Forward and backward of a layer, with intervals dt (B, T) if given."""
     x, dy = data(*size)
     layer = make_layer(name, size[2], settings_of(name, size[2]) | more)
-    params, ctx = layer.init(np.random.default_rng(0)), Context(train=True)
+    params, ctx = layer.init(np.random.default_rng(0)), Context(train=True, dt=dt)
     return lambda: layer.backward(params, layer.forward(params, x, ctx)[1], dy)
 
 
@@ -97,6 +103,20 @@ def other(checkout: Path, name: str, size: Size, window: float) -> Iterator[Call
         ask.close()
 
 
+def rows_uneven(names: list[str], size: Size, window: float) -> Iterator[dict[str, Any]]:
+    """A row for each of the layers that reads intervals, of mean 1."""
+    dt = np.random.default_rng(1).exponential(size=size[:2]).astype(np.float32)
+    for name in names:
+        own = UNEVEN.get(name, {})
+        uneven = both(name, size, dt, **own)
+        try:
+            uneven()
+        except NotImplementedError:
+            continue
+        seconds, limit = seconds_in_turn([uneven, both(name, size, **own)], window=window, clock=time.process_time)
+        yield row(f"{name} at uneven times", seconds, limit, limit="even times", layer=name, **sizes(size))
+
+
 def serve(name: str, size: Size, window: float) -> None:
     """Prints the time of a turn for each line of the standard input."""
     run = both(name, size)
@@ -122,10 +142,18 @@ def main() -> None:
         return serve(name, (int(size[0]), int(size[1]), int(size[2])), float(window))
     parser = arguments(__doc__)
     parser.add_argument("--only", choices=LAYERS, action="append", help="this layer, and others given likewise")
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="folder of another version, built in place")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--uneven", action="store_true", help="at uneven times, beside even times")
+    kind.add_argument("--beside", type=Path, metavar="CHECKOUT", help="folder of another version, built in place")
     args = parser.parse_args()
     names = args.only or list(LAYERS)
     size, window = ((2, 64, 16), 0.05) if args.quick else ((8, 1024, 128), 2.0)
+    if args.uneven:
+        found = list(rows_uneven(names, size, window))
+        show(found, args.json)
+        if not (args.only or args.quick):
+            record(RESULTS / "layers_uneven.json", {"rows": found, "clock": "processor time", **origin()})
+        return None
     if args.beside is not None:
         came_from = {**origin(), "beside": commit(args.beside)}
         found = list(rows_beside(args.beside.resolve(), names, size, window))

@@ -45,8 +45,8 @@ def in_turn(turns: Sequence[Callable[[], float]], *, window: float) -> list[floa
     return least
 
 
-def turn(function: Callable[[], Any], window: float) -> float:
-    """The minimum time of a call, in a turn of 0.1 s and at least two calls (one if the window is short).
+def turn(function: Callable[[], Any], window: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The minimum time of a call by the clock, in a turn of 0.1 s and at least two calls (one if the window is short).
 
     OpenBLAS's threads spin some 25 ms after a product before they sleep, and would take a core from what runs next, so
     each turn begins with a pause. The kernels' own waiting threads do not spin, as `python -m benchmarks` sets
@@ -56,18 +56,20 @@ def turn(function: Callable[[], Any], window: float) -> float:
     least, calls, begin = float("inf"), 0, time.perf_counter()
     before = begin
     while before - begin < min(0.1, window / 8) or calls < min(2, window):
+        start = clock()
         function()
-        after = time.perf_counter()
-        least, calls = min(least, after - before), calls + 1
-        before = after
+        least, calls = min(least, clock() - start), calls + 1
+        before = time.perf_counter()
     return least
 
 
-def seconds_in_turn(functions: Sequence[Callable[[], Any]], *, window: float) -> list[float]:
+def seconds_in_turn(
+    functions: Sequence[Callable[[], Any]], *, window: float, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """The minimum time of a call of each function; each is called once unmeasured, then they take turns."""
     for function in functions:
         function()
-    return in_turn([partial(turn, function, window) for function in functions], window=window)
+    return in_turn([partial(turn, function, window, clock) for function in functions], window=window)
 
 
 def plain_copy(y: np.ndarray, x: np.ndarray) -> Callable[[], None]:

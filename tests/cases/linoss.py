@@ -69,7 +69,7 @@ def linoss_reference(
     for b in range(B):
         for t in range(T if lengths is None else lengths[b]):
             s = layer.step_scale * sigmoid_formula(params["dt"]) * (1 if dt is None else dt[b, t])
-            if layer.method == "damped" and s.all():  # without time, nothing moves
+            if layer.method == "damped":
                 low, high = ((2 + s * g + sign * 2 * np.sqrt(1 + s * g)) / s**2 for sign in (-1, 1))
                 a = np.clip(params["A"], low, high)
             z, place = h[b]

@@ -95,26 +95,32 @@ def test_limits_of_damped_that_float32_does_not_hold(own: dict[str, float]) -> N
         np.testing.assert_allclose(narrow, wide, rtol=0, atol=16 * 2**-24)
 
 
-def test_moduli_at_uneven_times() -> None:
-    """Of each step, by its own length s dt_t: the determinant is the squared modulus of both eigenvalues where they are
-    complex, at a trace below twice the modulus. The determinant has few roundings of products of two entries. Of "imex"
-    it is 1 where s^2 a <= 4, though a product of such steps may grow."""
+def test_implicit_steps_of_any_lengths_lose_energy() -> None:
+    """E = z^2 + a x^2 falls by (z - z')^2 + a (x - x')^2 in each step. In its norm entries of M are at most 1, so an
+    error is some roundings of E."""
     rng = np.random.default_rng(1)
-    dt = rng.uniform(0, 2, (2, 7))
-    for method in ("im", "imex", "damped"):
-        layer = LinOSS(3, 50, method)
-        params = astype(layer.init(rng), np.float64)
-        s = sigmoid(params["dt"]) * dt[..., None]
-        square = {"im": 1 / (1 + s * s * params["A"]), "imex": np.ones_like(s)}.get(method)
-        square = 1 / (1 + s * params["G"]) if square is None else square
-        m, _ = Oscillators(method).matrices(params["A"], params["dt"], params.get("G"), dt)
-        assert (s * s * params["A"]).max() < 4 or method == "damped"
-        near = 8 * EPS * np.abs(m).max() ** 2
-        det = m[..., 0, 0, :] * m[..., 1, 1, :] - m[..., 0, 1, :] * m[..., 1, 0, :]
-        np.testing.assert_allclose(det, square, rtol=0, atol=near)
-        assert ((m[..., 0, 0, :] + m[..., 1, 1, :]) ** 2 <= 4 * square + 4 * near).all()
-    short, long = (np.array([[1, -s], [s, 1 - s * s]]) for s in (0.67, 1.99))
+    a, steps = np.append(0, np.geomspace(1e-3, 1e3, 40)), rng.exponential(size=(1, 500)) ** 3
+    m, f = Oscillators("im").matrices(a, np.zeros(41), at=steps)
+    h0 = rng.standard_normal((1, 2, 41))
+    h = np.concatenate([h0[:, None], oscillator_scan(m, f, np.zeros((1, 500, 41)), h0)], 1)[0]
+    energy, change = h[:, 0] ** 2 + a * h[:, 1] ** 2, np.diff(h, axis=0)
+    lost = change[:, 0] ** 2 + a * change[:, 1] ** 2
+    np.testing.assert_allclose(energy[:-1] - energy[1:], lost, rtol=0, atol=64 * EPS * energy[0].max())
+
+
+@pytest.mark.parametrize("method", ["imex", "damped"])
+def test_other_steps_of_different_lengths_grow(method: str) -> None:
+    """So these methods refuse intervals: two stable steps grow together, and states overflow float32 from initial
+    values."""
+    of: Any = Oscillators(method, 2.0)
+    short, long = of.matrices(np.ones(1), np.zeros(1), at=np.array([[0.67, 1.99]]), G=np.zeros(1))[0][0, ..., 0]
+    assert max(np.abs(np.linalg.eigvals(one)).max() for one in (short, long)) < 1 + 1e-6
     assert np.abs(np.linalg.eigvals(short @ long)).max() > 2.9
+    rng = np.random.default_rng(0)
+    params = astype(LinOSS(1, 256, method).init(rng), np.float64)
+    system = Oscillators(method).matrices(params["A"], params["dt"], params.get("G"), rng.exponential(size=(1, 1000)))
+    h = oscillator_scan(*system, np.zeros((1, 1000, 256)), np.ones((1, 2, 256)))
+    assert np.abs(h[0, -1]).max() > np.finfo(np.float32).max
 
 
 def test_imex_beyond_the_stable_range_grows() -> None:

@@ -70,9 +70,8 @@ class SequenceClassifier(Estimator):
 
         `sample_weight` (n,), numbers of at least 0, weighs the sequences in the loss, the scales, a "balanced"
         `class_weight` and the scores on what is held out: weight 2 counts as two sequences, and a sequence of weight 0
-        is left out. Only ratios matter. `dt`, for samples at uneven times and the layers "s5", "s4d" and "linoss", has
-        the interval before each step (`rotrnn.Context`), (n, time) or a list of n arrays (time_i,); calls after fit
-        then take it, too.
+        is left out. Only ratios matter. `dt`, for samples at uneven times and layers that take it (`rotrnn.Context`),
+        has the interval before each step, (n, time) or a list of n arrays (time_i,); calls after fit then take it, too.
         """
         call = f"{type(self).__name__}.fit"
         data = self._begin(x, y, sample_weight, dt, numbers=False)

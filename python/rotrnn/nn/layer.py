@@ -204,7 +204,7 @@ class Recurrent(Module, ABC):
     def check_dt(self, args: Boundary) -> None:
         raise NotImplementedError(
             f"{args.op}: got dt, which {type(self).__name__} does not support, expected a layer in continuous time, "
-            "S5, S4D or LinOSS"
+            "S5, S4D or LinOSS with method='im'"
         )
 
     def check_state(self, args: Boundary, name: str, state: State) -> None:

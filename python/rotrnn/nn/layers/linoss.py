@@ -30,12 +30,13 @@ class LinOSS(Programmed):
 
     ``s = step_scale sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues
     are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. With `step_scale` 2 a trained model can be applied to
-    data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t has ``s_t = s dt_t`` in
-    place of s, in all of these equations.
+    data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t of "im" has ``s_t = s
+    dt_t`` in place of s: ``z^2 + a x^2`` never grows without input. The other methods raise NotImplementedError: a
+    product of their steps of different lengths can grow exponentially, though each step alone is stable.
 
     The real recurrence is computed directly, never diagonalised (`rotrnn.ops.oscillator_scan`): at the ends of that
     range, and at a = 0, M has only one eigenvector. With "imex" and ``s^2 a > 4``, which nothing prevents, states grow
-    exponentially; intervals must stay below that.
+    exponentially.
 
     Parameters
     ----------
@@ -97,7 +98,11 @@ class LinOSS(Programmed):
         return p.returns(y)
 
     def check_dt(self, args: Boundary) -> None:
-        """Takes intervals with every method."""
+        if self.method != "im":
+            raise NotImplementedError(
+                f"{args.op}: got dt, which LinOSS does not support with method={self.method!r}, expected method='im': "
+                "products of other steps of different lengths grow"
+            )
 
     def eigenvalues(self, params: Params) -> Array:
         """Returns the eigenvalues of M (N, 2), complex128. ValueError if a parameter is missing, has another shape, or
