@@ -47,10 +47,10 @@ def files() -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (*pages, *results)}
 
 
-def quick_rows(module: str) -> list[dict[str, Any]]:
+def quick_rows(module: str, *more: str) -> list[dict[str, Any]]:
     """The rows of a quick run of a benchmark, which records nothing."""
     before = files()
-    command = [sys.executable, "-m", module, "--quick", "--json"]
+    command = [sys.executable, "-m", module, "--quick", "--json", *more]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert files() == before
     return [json.loads(line) for line in out.splitlines()]
@@ -281,6 +281,13 @@ def test_quick_run_of_pathfinder() -> None:
         assert row["images/s"] == pytest.approx(1 / row["seconds"])
         if "speedup" in row:
             assert row["speedup"] == pytest.approx(row["original_seconds"] / row["seconds"])
+
+
+def test_quick_run_at_uneven_times() -> None:
+    """The layers that read intervals, each with both times."""
+    rows = quick_rows("benchmarks.layers", "--uneven")
+    assert {row["layer"] for row in rows} == {"linoss", "s4d", "s5"}
+    assert all(row["seconds"] > 0 and row["limit"] == "even times" and row["limit_seconds"] > 0 for row in rows)
 
 
 def test_quick_run_of_mamba2() -> None:
