@@ -337,11 +337,11 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
 
 
 def _export(args: argparse.Namespace) -> None:
+    if args.out.suffix in (".onnx", ".safetensors"):
+        check_out(args.out)
     (model, params), folder = _model(args)
     rules = find_rules(args.model if Path(args.model).is_file() else folder)
     timed = rules is not None and rules.dt
-    if args.out.suffix in (".onnx", ".safetensors"):
-        check_out(args.out)
     if args.out.suffix == ".onnx":
         if timed:
             raise ValueError(
