@@ -397,7 +397,7 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
     if make is Bedouin:
         elsewhere, _ = layer.forward(params, u, ctx, start=normal(np.random.default_rng(5), start.shape))
         np.testing.assert_allclose(elsewhere, y, rtol=0, atol=1e-8)
-    with pytest.raises(ValueError, match=r"forward: start has shape \(3, 12, 3\)"):
+    with pytest.raises(ValueError, match=r"forward: start has shape \(3, 12, 3\), expected \(B=\d+, T=12, N=\d+\)$"):
         layer.forward(params, u, start=u)
 
 

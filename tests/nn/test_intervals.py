@@ -228,8 +228,8 @@ def test_the_bank_refuses_intervals_out_of_range(bad: float) -> None:
     ],
     ids=lambda one: repr(one)[:40],
 )
-def test_other_layers_refuse_intervals(layer: Recurrent, message: str) -> None:
-    """Also inside a block."""
+def test_other_layers_refuse_intervals(layer: Recurrent, message: str, tmp_path: Path) -> None:
+    """Also inside a block, and as what a model is saved for."""
     params = layer.init(np.random.default_rng(0))
     x, ctx = np.zeros((2, 4, layer.d_model), np.float32), Context(dt=np.ones((2, 4)))
     with pytest.raises(NotImplementedError, match=message):
@@ -240,6 +240,9 @@ def test_other_layers_refuse_intervals(layer: Recurrent, message: str) -> None:
         NotImplementedError, match=rf"SequenceClassifier\.forward: got dt, which {type(layer).__name__}"
     ):
         model.forward(model.init(np.random.default_rng(0)), x[..., :2], ctx)
+    with pytest.raises(NotImplementedError, match=rf"SequenceClassifier\.save: got dt, which {type(layer).__name__}"):
+        model.save(tmp_path / "timed.safetensors", model.init(np.random.default_rng(0)), timed=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pairs_refuse_intervals() -> None:
@@ -403,6 +406,8 @@ def test_estimators_take_intervals() -> None:
     np.testing.assert_allclose(np.exp(classes.predict_log_proba(u, dt)), classes.predict_proba(u, dt=dt))
     with pytest.raises(ValueError, match=r"SequenceRegressor.predict: dt is None, expected intervals, as fit had"):
         fitted.predict(x)
+    with pytest.raises(ValueError, match=r"SequenceRegressor.predict: got dt, expected None: fit had no intervals"):
+        SequenceRegressor("s5", **settings).fit(x, last).predict(x, dt=times)
     with pytest.raises(ValueError, match=r"SequenceRegressor.score: dt\[1\] has shape \(4,\), expected"):
         fitted.score(x, last, dt=[times[0], times[1][:4], *times[2:]])
     with pytest.raises(ValueError, match=r"SequenceRegressor.fit: dt has intervals of 23 sequences, expected 24"):

@@ -317,6 +317,8 @@ class Estimator:
         values, lengths = sequences(where, x)
         self._check_features(values, x)
         self._check_timed(where, dt)
+        if dt is not None and not self._timed:
+            raise ValueError(f"{where}: got dt, expected None: fit had no intervals")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))

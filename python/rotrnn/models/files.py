@@ -117,7 +117,9 @@ def save_model(
 ) -> None:
     """Writes a model and its parameters atomically, and `further` facts, which `load` leaves alone; see
     `SequenceModel.save`."""
-    timed = Boundary(f"{type(model).__name__}.save").flag("timed", timed)
+    args = Boundary(f"{type(model).__name__}.save")
+    if timed := args.flag("timed", timed):
+        model.check_dt(args)
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
     arrays, facts = contents(model, params, timed)

@@ -277,10 +277,12 @@ class SequenceModel(Module, ABC):
         ----------
         timed : bool
             Whether the model reads intervals (`rotrnn.Context.dt`). The C library, which would read its samples as
-            evenly spaced, then refuses the file.
+            evenly spaced, then refuses the file. `load` does not keep it: give it again to save a loaded model.
 
         Raises
         ------
+        NotImplementedError
+            `timed` with a layer that cannot read intervals.
         ValueError
             A parameter is missing, has another shape or is not finite; or a part is a class of your own that `load`
             could not find. Nothing is written.

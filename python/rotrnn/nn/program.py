@@ -531,7 +531,7 @@ class Programmed(Recurrent):
             if value is not None:
                 args, register = self.boundary("forward"), program.given[name]
                 for letter, size in zip("BTN", (*x.shape[:2], *register.shape), strict=True):
-                    args.bind(letter, size, name if letter == "N" else "x")
+                    args.bind(letter, size, "" if letter == "N" else "x")
                 values[register.place] = mask_padding(args.array(name, value, "B T N"), ctx.lengths)
         after: list[Any] = []
         before = state if ctx.segments is None else ctx.segments.before(state)
@@ -651,6 +651,9 @@ class Programmed(Recurrent):
         """Returns the registers that the program shows, by name, or those of these `names`, from the lines that they
         need. Arguments and errors as in `forward`."""
         program, values = self.begun(params, ctx)
+        if unknown := [name for name in names if name not in program.shown]:
+            some = ", ".join(program.shown)
+            raise ValueError(f"{type(self).__name__}.registers: names has {unknown[0]!r}, expected some of {some}")
         values[0] = mask_padding(x, ctx.lengths)
         shown = {name: one.place for name, one in program.shown.items() if name in names or not names}
         needed = {line.name for line in program.missing({*shown.values()}, {0, *program.fixed})}

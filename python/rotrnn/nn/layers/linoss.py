@@ -31,7 +31,8 @@ class LinOSS(Programmed):
     ``s = step_scale sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues
     are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. With `step_scale` 2 a trained model can be applied to
     data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t of "im" has ``s_t = s
-    dt_t`` in place of s: ``z^2 + a x^2`` never grows without input. The other methods raise NotImplementedError: a
+    dt_t`` in place of s: ``z^2 + a x^2`` never grows without input (in
+    float32, s_t up to 1e18, whose square is finite). The other methods raise NotImplementedError: a
     product of their steps of different lengths can grow exponentially, though each step alone is stable.
 
     The real recurrence is computed directly, never diagonalised (`rotrnn.ops.oscillator_scan`): at the ends of that
