@@ -1050,7 +1050,8 @@ RUN = {case.layer for case in CASES.values()}
 
 
 def test_a_model_that_reads_intervals_is_refused(tmp_path: Path) -> None:
-    model = build_model(ModelSettings("linoss", D, 1), sizes_of("linoss"), n_classes=3, n_features=2)
+    own = sizes_of("linoss") | {"method": "im"}
+    model = build_model(ModelSettings("linoss", D, 1), own, n_classes=3, n_features=2)
     model.save(tmp_path / "m", model.init(np.random.default_rng(0)), timed=True)
     error = refusal((tmp_path / "m").read_bytes())
     assert error.status == librotrnn.UNSUPPORTED

@@ -648,12 +648,9 @@ class Programmed(Recurrent):
     def registers(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, *, names: Sequence[str] = ()
     ) -> dict[str, Array]:
-        """Returns the registers that the program shows, by name, or those of these `names`, from the lines that they
-        need. Arguments and errors as in `forward`."""
+        """Returns the registers that the program shows, by name, or those of these `names` that it shows, from the
+        lines that they need. Arguments and errors as in `forward`."""
         program, values = self.begun(params, ctx)
-        if unknown := [name for name in names if name not in program.shown]:
-            some = ", ".join(program.shown)
-            raise ValueError(f"{type(self).__name__}.registers: names has {unknown[0]!r}, expected some of {some}")
         values[0] = mask_padding(x, ctx.lengths)
         shown = {name: one.place for name, one in program.shown.items() if name in names or not names}
         needed = {line.name for line in program.missing({*shown.values()}, {0, *program.fixed})}
