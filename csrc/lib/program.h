@@ -167,7 +167,7 @@ typedef struct {
     const iterated *iterated;
 } op;
 
-/* Bounds of -log gamma_t, like in python/rotrnn/nn/instructions.py. */
+/* Bounds of -log gamma_t, like in python/rotrnn/nn/instructions/rotations.py. */
 #define SLOWEST_DECAY 1e-30
 #define FASTEST_DECAY 1e3
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
-from rotrnn.nn.instructions import FASTEST, SLOWEST
+from rotrnn.nn.instructions.rotations import FASTEST, SLOWEST
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Line
 

@@ -57,8 +57,8 @@ from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 Shape = tuple[int, ...]
-INSTRUCTIONS = "rotrnn.nn.instructions"
-"""The module whose instructions are named without a module."""
+INSTRUCTIONS = "rotrnn.nn.instructions."
+"""The package whose instructions are named without a module."""
 
 
 class Call:
@@ -67,8 +67,8 @@ class Call:
     `state` are the arrays of its state before x, None before the first step, and forward sets the arrays after x in
     `after`; outside of steps these may be `Grown`. Backward gets the gradients of `after` in `dafter`, None if nothing
     depends on them, and sets the gradients of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are
-    the shapes of the inputs. In a step of streaming inference, `stepping` is true, T is 1, and `prepared` is the result
-    of `Instruction.prepare`.
+    the shapes of the inputs, and `states` the declarations of the state's arrays. In a step of streaming inference,
+    `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
     """
 
     stepping: bool = False
@@ -81,6 +81,7 @@ class Call:
 
     def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
         self.shapes: tuple[Any, ...] = line.shapes
+        self.states = line.states
         self.ctx, self.state = ctx, state
 
     @property
@@ -92,15 +93,21 @@ class Instruction:
     """A step of a program: a differentiable function of arrays (B, T, ...) and of parameters, with its adjoint.
 
     A subclass is a frozen dataclass of its settings. Its ``forward(call, *inputs)`` returns an array, or as many as
-    `shapes` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
+    `form` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
     for each input, or one gradient for a single input. dy is a sequence if forward returns several arrays. A gradient
     that is None stands for zeros. Of the inputs that are not parameters, backward gets the inputs named in `reads`, and
     None for the others. Neither may write to its arguments.
     """
 
     form: ClassVar[str] = "... -> ..."
-    """Shapes of the inputs in order, and of the output, without (B, T): letters that each stand for one size, and "..."
-    for any axes: ``"I; O I; O -> O"`` of Dense."""
+    """Shapes of the inputs in order, and of the outputs, without (B, T): letters that each stand for one size, numbers,
+    multiples of a size, and "..." for any axes: ``"I; O I; O -> O"`` of Dense, ``"4N; 4N N -> N"`` of an LSTM. `shapes`
+    checks further conditions."""
+    takes: ClassVar[str] = ""
+    """Names of the inputs of a forward that takes ``*inputs``, with "?" for those that may be missing."""
+    states: ClassVar[str] = ""
+    """Names and shapes of the arrays of its state, real, by the letters of `form`: ``"c 2 H; h H N P"``. `state`
+    declares others."""
     parameters: ClassVar[tuple[str, ...]] = ()
     """The inputs that are parameters, or depend on parameters alone; the others are not."""
     foldable: ClassVar[bool] = False
@@ -124,18 +131,23 @@ class Instruction:
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
         """Returns the shapes of its outputs without (B, T), from the shapes of its inputs; parameters have all their
         axes. Raises ValueError where inputs do not fit."""
-        taken, given = self.form.split(" -> ")
-        sizes: dict[str, Shape] = {}
-        forms = taken.split("; ")
-        if not all(_fits(form, shape, sizes) for form, shape in zip(forms, inputs, strict=True) if shape is not None):
-            names = _input_names(type(self).forward)
-            expected = (f"{name} ({form.replace(' ', ', ')})" for name, form in zip(names, forms, strict=True))
-            raise ValueError(f"expected {'; '.join(expected)}, one size for each letter")
-        return (tuple(size for letter in given.split() for size in sizes[letter]),)
+        sizes = self._sizes(inputs)
+        return tuple(_of_sizes(form, sizes) for form in self.form.split(" -> ")[1].split("; "))
 
     def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
         """Returns the arrays of its state, from the shapes of its inputs."""
-        return ()
+        sizes = self._sizes(inputs) if self.states else {}
+        named_forms = (one.split(" ", 1) for one in self.states.split("; ") if one)
+        return tuple(StateArray(name, _of_sizes(form, sizes)) for name, form in named_forms)
+
+    def _sizes(self, inputs: tuple[Any, ...]) -> dict[str, Shape]:
+        """Returns the sizes of the letters of `form`."""
+        sizes: dict[str, Shape] = {}
+        forms = self.form.split(" -> ")[0].split("; ")
+        if not all(_fits(form, shape, sizes) for form, shape in zip(forms, inputs, strict=True) if shape is not None):
+            expected = (f"{name} ({form.replace(' ', ', ')})" for name, form in zip(taken(self), forms, strict=True))
+            raise ValueError(f"expected {'; '.join(expected)}, one size for each letter")
+        return sizes
 
     def together(self, ctx: Context) -> bool:
         """Whether a sequence's results depend on others of the batch (`Recurrent.together`)."""
@@ -152,7 +164,7 @@ class Instruction:
         """Appends its lines for streaming inference (`rotrnn.nn.listing`). Inputs are registers and arrays; returns the
         register of its output, or a tuple."""
         kind: Any = type(self)
-        own = kind.__module__ if kind.__module__ != INSTRUCTIONS else ""
+        own = "" if kind.__module__.startswith(INSTRUCTIONS) else kind.__module__
         settings = {one.name: getattr(self, one.name) for one in fields(kind)}
         about: Any = {"shapes": line.shapes, "states": tuple(one.shape for one in line.states)}
         outputs = len(line.outputs) if len(line.outputs) > 1 else None
@@ -162,20 +174,44 @@ class Instruction:
 def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
     """Whether a shape has the letters' sizes, which are added to `sizes` if they are new."""
     letters, at = form.split(), 0
-    for letter in letters:
-        count = len(shape) - len(letters) + 1 if letter == "..." else 1
+    for one in letters:
+        count = len(shape) - len(letters) + 1 if one == "..." else 1
+        times, letter = _factor(one)
         own = shape[at : at + count]
-        if count < 0 or len(own) < count or sizes.setdefault(letter, own) != own:
+        if count < 0 or len(own) < count or (one != "..." and own[0] % times):
+            return False
+        own = own if one == "..." else (own[0] // times,)
+        if sizes.setdefault(letter, own if letter else (1,)) != own:
             return False
         at += count
     return at == len(shape)
 
 
+def _of_sizes(form: str, sizes: dict[str, Shape]) -> Shape:
+    """Returns the shape of a form, from the sizes of its letters."""
+    parts = (_factor(one) for one in form.split())
+    return tuple(times * size for times, letter in parts for size in (sizes[letter] if letter else (1,)))
+
+
+def _factor(axis: str) -> tuple[int, str]:
+    """Returns the factor and the letter of an axis: 4 and "N" of "4N", 1 and "N" of "N", 2 and "" of "2"."""
+    letter = axis.lstrip("0123456789")
+    return int(axis.removesuffix(letter) or 1), letter
+
+
+def taken(instruction: Instruction) -> dict[str, bool]:
+    """Returns the names of an instruction's inputs, without those of a starred argument, and whether each must be
+    given."""
+    kind = type(instruction)
+    return _taken(kind.takes, kind.forward)
+
+
 @cache
-def _input_names(forward: Any) -> tuple[str, ...]:
-    """Returns the names of the inputs of an instruction's forward, except of a starred argument."""
-    takes = inspect.signature(forward).parameters.values()
-    return tuple(one.name for one in takes if one.kind is one.POSITIONAL_OR_KEYWORD)[2:]  # after self and call
+def _taken(takes: str, forward: Any) -> dict[str, bool]:
+    if takes:
+        return {one.rstrip("?"): not one.endswith("?") for one in takes.split()}
+    names = [one for one in inspect.signature(forward).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return {one.name: one.default is one.empty for one in names[2:]}  # after self and call
 
 
 MISSING = -1  # the last element of a list of registers, None
@@ -342,9 +378,9 @@ class Builder:
         kind = type(instruction).__name__
         name = f"{kind}{1 + count}" if count else kind
         title = f"{self._title}: {name}"
-        takes = inspect.signature(type(instruction).forward).parameters
-        names = _input_names(type(instruction).forward)
-        starred = any(one.kind is one.VAR_POSITIONAL for one in takes.values())
+        names = taken(instruction)
+        signature = inspect.signature(type(instruction).forward).parameters.values()
+        starred = not instruction.takes and any(one.kind is one.VAR_POSITIONAL for one in signature)
         if len(inputs) > len(names) and not starred:
             raise TypeError(f"{title}: got {len(inputs)} inputs, expected {', '.join(names)}")
         given = [self._register(f"{title}: {one}", value) for one, value in zip_longest(names, inputs)]
@@ -353,7 +389,7 @@ class Builder:
         for one, register, value in zip_longest(names, given, inputs):
             if one is None:
                 continue  # a starred input
-            if register is None and takes[one].default is inspect.Parameter.empty:
+            if register is None and names[one]:
                 raise ValueError(f"{title}: {one} is {value!r}, expected a register, or a parameter of the layer")
             constant = register is not None and register.place in self._fixed
             if register is not None and constant != (fixed or one in instruction.parameters):
@@ -720,7 +756,7 @@ def _read(line: Line) -> set[int]:
 
 def _explain(error: Exception, title: str, line: Line) -> None:
     """Re-raises an error of an adjoint that met None, with the names of the inputs that it does not get."""
-    names, reads = _input_names(type(line.instruction).forward), line.instruction.reads
+    names, reads = taken(line.instruction), line.instruction.reads
     given = [*zip(names, line.inputs, line.read, strict=False), ("y", line.outputs[0], MISSING)]
     unread = [name for name, place, read in given if place != read and name not in reads]
     if unread and re.search(r"None|dtype object", str(error)):

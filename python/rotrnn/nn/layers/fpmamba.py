@@ -12,7 +12,7 @@ from rotrnn.nn.fixed_points.convolution import initial_conv
 from rotrnn.nn.fixed_points.maps import Map, Maps, mixer_maps
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
 from rotrnn.nn.fixed_points.mixer import GAINS
-from rotrnn.nn.instructions import Dense, MatMul, Rates, Repeat, Reshape, Rows, Split, Spread, SwiGLU
+from rotrnn.nn.instructions import Dense, MatMul, OfHeads, Rates, Repeat, Reshape, Rows, Split, SwiGLU
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.heads import initial_steps
 from rotrnn.nn.program import Builder, Call, Instruction, Program
@@ -199,7 +199,7 @@ class FPMamba(MatrixFixedPoint):
             H, v = E // self.d_head, p(Dense(), p.x, p(Rows((E, S, S), D), w_x, "W_B", "W_C"))
             x, sums["B"], sums["C"] = p(Split((E, S, S)), self._convolution(p, v))
             by_head = p(Reshape((H, 1)), p(Dense(), p.x, "W_dt", "b_dt"))
-            sums["delta"] = p(Reshape((E,)), p(Spread(E), by_head))
+            sums["delta"] = p(Reshape((E,)), p(OfHeads(E), by_head))
             A = p(Rows((E,), S), p(Repeat(self.d_head * S), p(Rates(), "A_log")))
             norm: tuple[Any, ...] = p(Repeat(self.d_head), "D"), "scale", None
         else:

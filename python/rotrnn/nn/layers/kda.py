@@ -14,6 +14,7 @@ from rotrnn.nn.instructions import (
     Decay,
     DeltaRule,
     Dense,
+    OfHeads,
     Product,
     Rates,
     Repeat,
@@ -22,7 +23,6 @@ from rotrnn.nn.instructions import (
     Sigmoid,
     Skip,
     Softplus,
-    Spread,
 )
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.delta_heads import DeltaHeads
@@ -138,7 +138,7 @@ class KDA(DeltaHeads):
         """Writes queries or keys (1, G, K) as (1, H, K)."""
         if self.groups == self.heads:
             return x
-        each: Register = p(Spread(self.heads), p(Reshape((self.groups, self.d_state)), x))
+        each: Register = p(OfHeads(self.heads), p(Reshape((self.groups, self.d_state)), x))
         return p(Reshape((1, *each.shape)), each)
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:

@@ -187,8 +187,8 @@ class Mamba3(Heads):
         def directions(x: Register, name: str) -> Register:
             normed = p(RMSNorm(self.norm_eps), p(Reshape((rows, N)), x), f"{name}_norm")
             if R == 1:
-                return p(OfHeads(), normed, f"{name}_bias")
-            return p(Reshape((R, H, N)), p(OfHeads(), normed, p(ByRank(), f"{name}_bias")))
+                return p(OfHeads(H), normed, f"{name}_bias")
+            return p(Reshape((R, H, N)), p(OfHeads(R * H), normed, p(ByRank(), f"{name}_bias")))
 
         B, C = p(Split((rows * N,) * 2), p(Dense(), p.x, w_states))
         B, C = p(Turn(self.pairs), theta, directions(B, "B"), directions(C, "C"))

@@ -1,0 +1,64 @@
+"""The instructions of programs (`rotrnn.nn.program`): each is a public op with its adjoint, its state, and its shapes.
+
+Shapes are given for a step: x (I,) is an array (B, T, I). Parameters have all their axes.
+"""
+
+from rotrnn.nn.instructions.attention import CausalAttention as CausalAttention
+from rotrnn.nn.instructions.cells import Elman as Elman
+from rotrnn.nn.instructions.cells import GRUCells as GRUCells
+from rotrnn.nn.instructions.cells import LSTMCells as LSTMCells
+from rotrnn.nn.instructions.cells import MatrixMemory as MatrixMemory
+from rotrnn.nn.instructions.cells import ScalarMemory as ScalarMemory
+from rotrnn.nn.instructions.convolutions import Conv as Conv
+from rotrnn.nn.instructions.convolutions import Previous as Previous
+from rotrnn.nn.instructions.functions import GELU as GELU
+from rotrnn.nn.instructions.functions import GLU as GLU
+from rotrnn.nn.instructions.functions import Affine as Affine
+from rotrnn.nn.instructions.functions import Bonus as Bonus
+from rotrnn.nn.instructions.functions import LogSigmoid as LogSigmoid
+from rotrnn.nn.instructions.functions import Product as Product
+from rotrnn.nn.instructions.functions import RankGate as RankGate
+from rotrnn.nn.instructions.functions import Sigmoid as Sigmoid
+from rotrnn.nn.instructions.functions import SiLU as SiLU
+from rotrnn.nn.instructions.functions import Softmax as Softmax
+from rotrnn.nn.instructions.functions import Softplus as Softplus
+from rotrnn.nn.instructions.functions import Sum as Sum
+from rotrnn.nn.instructions.functions import SwiGLU as SwiGLU
+from rotrnn.nn.instructions.functions import Tanh as Tanh
+from rotrnn.nn.instructions.histories import History as History
+from rotrnn.nn.instructions.inner import Inner as Inner
+from rotrnn.nn.instructions.layouts import ByRank as ByRank
+from rotrnn.nn.instructions.layouts import Concat as Concat
+from rotrnn.nn.instructions.layouts import OfHeads as OfHeads
+from rotrnn.nn.instructions.layouts import Repeat as Repeat
+from rotrnn.nn.instructions.layouts import Reshape as Reshape
+from rotrnn.nn.instructions.layouts import Rows as Rows
+from rotrnn.nn.instructions.layouts import Split as Split
+from rotrnn.nn.instructions.maps import BlockDense as BlockDense
+from rotrnn.nn.instructions.maps import Columns as Columns
+from rotrnn.nn.instructions.maps import Dense as Dense
+from rotrnn.nn.instructions.maps import LayerNorm as LayerNorm
+from rotrnn.nn.instructions.maps import MatMul as MatMul
+from rotrnn.nn.instructions.maps import RMSNorm as RMSNorm
+from rotrnn.nn.instructions.maps import Skip as Skip
+from rotrnn.nn.instructions.rotations import Turn as Turn
+from rotrnn.nn.instructions.rotations import TurningScan as TurningScan
+from rotrnn.nn.instructions.rotations import UnitScan as UnitScan
+from rotrnn.nn.instructions.scans import DeltaRule as DeltaRule
+from rotrnn.nn.instructions.scans import HoldScan as HoldScan
+from rotrnn.nn.instructions.scans import OscillatorScan as OscillatorScan
+from rotrnn.nn.instructions.scans import PermutedScan as PermutedScan
+from rotrnn.nn.instructions.scans import Scan as Scan
+from rotrnn.nn.instructions.scans import SelectiveScan as SelectiveScan
+from rotrnn.nn.instructions.scans import SsdScan as SsdScan
+from rotrnn.nn.instructions.scans import TrapezoidScan as TrapezoidScan
+from rotrnn.nn.instructions.transitions import Decay as Decay
+from rotrnn.nn.instructions.transitions import DecayGain as DecayGain
+from rotrnn.nn.instructions.transitions import Frequencies as Frequencies
+from rotrnn.nn.instructions.transitions import LogDecay as LogDecay
+from rotrnn.nn.instructions.transitions import LogRadius as LogRadius
+from rotrnn.nn.instructions.transitions import Oscillators as Oscillators
+from rotrnn.nn.instructions.transitions import Polar as Polar
+from rotrnn.nn.instructions.transitions import Rates as Rates
+from rotrnn.nn.instructions.transitions import SignedAngles as SignedAngles
+from rotrnn.nn.instructions.transitions import StepAngles as StepAngles
