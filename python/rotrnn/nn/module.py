@@ -626,18 +626,29 @@ def _difference(mine: Any, other: Any, path: str = "") -> str:
     return f"{path.removeprefix('.')}={other!r}, expected {mine!r}"
 
 
+@functools.cache
+def _arrays_in(kind: type) -> tuple[str, ...]:
+    """Returns the names of the fields of a dataclass that may have arrays: none of a module."""
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Module) else ()
+
+
+PLAIN = (int, float, str, bool, type(None))
+"""Types of settings in what a call saves."""
+
+
 def in_order(tree: Any) -> Any:
     """Returns parameters, or the result of an earlier call, with every array C-contiguous, aligned and in native byte
     order, so that the bits of results do not depend on layouts: the tree itself if its arrays already are.
 
     Buffers stay as they are, because forward updates them in place.
     """
-    if tree is None or isinstance(tree, int | float | str):
-        return tree
-    if type(tree) is np.ndarray:
+    kind = type(tree)
+    if kind is np.ndarray:
         flags = tree.flags
         plain = flags.c_contiguous and flags.aligned and tree.dtype.isnative
         return tree if plain else tree.astype(tree.dtype.newbyteorder("="), order="C")
+    if kind in PLAIN:
+        return tree
     if isinstance(tree, dict):
         changed = {
             name: new for name, part in tree.items() if (new := in_order(part)) is not part and name not in BUFFERS
@@ -646,10 +657,8 @@ def in_order(tree: Any) -> Any:
     if isinstance(tree, tuple):
         parts = [in_order(part) for part in tree]
         return tree if all(map(is_, parts, tree)) else tuple.__new__(unmarked(type(tree)), parts)
-    if is_dataclass(tree) and not isinstance(tree, Module | type):
-        changed = {
-            one.name: new for one in fields(tree) if (new := in_order(part := getattr(tree, one.name))) is not part
-        }
+    if names := _arrays_in(kind):  # type: ignore[arg-type]
+        changed = {name: new for name in names if (new := in_order(part := getattr(tree, name))) is not part}
         return replace(tree, **changed) if changed else tree
     if is_array(tree) and not is_plain(tree):  # of another device, or a subclass
         return tree.astype(tree.dtype.newbyteorder("="), order="C")

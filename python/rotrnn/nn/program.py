@@ -82,11 +82,7 @@ class Call:
     def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
         self.shapes: tuple[Any, ...] = line.shapes
         self.states = line.states
-        self.ctx, self.state = ctx, state
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64] | None:
-        return self.ctx.lengths
+        self.ctx, self.lengths, self.state = ctx, ctx.lengths, state
 
 
 class Instruction:
@@ -335,6 +331,14 @@ class Program:
         own = Instruction.check_state
         return tuple((one, at) for one, at in each if at is not None and type(one).check_state is not own)
 
+    def run_packed(self, line: Line, values: list[Any], call: Call) -> None:
+        """Runs a line for a packed row: by segments if it is along time."""
+        segments = call.ctx.segments
+        if segments is None or not line.along:
+            _run(line, values, call)
+        else:
+            _run_packed(line, self.fixed, values, call, segments.as_one(line.instruction.together(call.ctx)))
+
     def split(self, state: State) -> list[tuple[Any, ...] | None]:
         """Returns for each line its arrays of a state, or of a gradient of it; None for lines without a state."""
         arrays = state if isinstance(state, tuple) else (state,)
@@ -570,10 +574,10 @@ class Programmed(Recurrent):
                     args.bind(letter, size, "" if letter == "N" else "x")
                 values[register.place] = mask_padding(args.array(name, value, "B T N"), ctx.lengths)
         after: list[Any] = []
-        before = state if ctx.segments is None else ctx.segments.before(state)
+        before, run = (state, _run) if ctx.segments is None else (ctx.segments.before(state), program.run_packed)
         for line, own, ends in zip(program.lines, program.split(before), program.ends, strict=True):
             call = Call(line, ctx, own)
-            _run_of(program, line, values, call)
+            run(line, values, call)
             after += call.after
             if call.kept is not None:
                 kept[line.name] = call.kept
@@ -655,9 +659,9 @@ class Programmed(Recurrent):
                 call.state, call.dafter = states.pop(), dstates.pop()
             if "y" in line.instruction.reads:
                 call.y = values[line.outputs[0]] if len(line.outputs) == 1 else _given(line.outputs, values)
-            taken = [grads.take(place) for place in line.outputs]
-            if not line.states and all(d is None for d in taken):
+            if not line.states and not grads.reach(line.outputs):
                 continue  # nothing depends on it
+            taken = [*map(grads.take, line.outputs)]
             adjoint = line.instruction.backward
             if saved.segments is not None and line.along:
                 adjoint = partial(_packed_adjoint, line, program.fixed)
@@ -670,7 +674,7 @@ class Programmed(Recurrent):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
             before[:0] = call.dbefore
-        dx, *given = (grads.take(place) for place in range(1 + len(program.parameters)))
+        dx, *given = map(grads.take, range(1 + len(program.parameters)))
         dparams = {
             name: np.zeros_like(params[name]) if d is None else d
             for name, d in zip(program.parameters, given, strict=True)
@@ -690,10 +694,10 @@ class Programmed(Recurrent):
         values[0] = mask_padding(x, ctx.lengths)
         shown = {name: one.place for name, one in program.shown.items() if name in names or not names}
         needed = {line.name for line in program.missing({*shown.values()}, {0, *program.fixed})}
-        before = state if ctx.segments is None else ctx.segments.before(state)
+        before, run = (state, _run) if ctx.segments is None else (ctx.segments.before(state), program.run_packed)
         for line, own in zip(program.lines, program.split(before), strict=True):
             if line.name in needed:
-                _run_of(program, line, values, Call(line, ctx, own))
+                run(line, values, Call(line, ctx, own))
         return {name: values[place] for name, place in shown.items()}
 
     def begun(
@@ -747,6 +751,10 @@ class Gradients:
         self._own.discard(place)
         return d
 
+    def reach(self, outputs: tuple[int, ...]) -> bool:
+        """Whether there is a gradient of any of these registers."""
+        return any(self._of[place] is not None for place in outputs)
+
 
 def _read(line: Line) -> set[int]:
     """Returns the registers that a line's adjoint reads."""
@@ -765,7 +773,7 @@ def _explain(error: Exception, title: str, line: Line) -> None:
 
 
 def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
-    return [values[place] for place in places]
+    return [*map(values.__getitem__, places)]
 
 
 def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call, segments: Segments) -> None:
@@ -824,20 +832,11 @@ def _along(value: Any, segments: Segments, group: Group) -> Any:
     return None if value is None else segments.batch(group, value)
 
 
-def _run_of(program: Program, line: Line, values: list[Any], call: Call) -> None:
-    """Runs a line of a forward, for a packed row by `_run_packed` if it is along time."""
-    segments = call.ctx.segments
-    if segments is None or not line.along:
-        _run(line, values, call)
-    else:
-        _run_packed(line, program.fixed, values, call, segments.as_one(line.instruction.together(call.ctx)))
-
-
 def _run(line: Line, values: list[Any], call: Call) -> None:
     """Runs a line forward, and stores its outputs."""
-    result = line.instruction.forward(call, *[values[place] for place in line.inputs])
-    if len(line.outputs) == 1:
-        values[line.outputs[0]] = result
+    result, outputs = line.instruction.forward(call, *map(values.__getitem__, line.inputs)), line.outputs
+    if len(outputs) == 1:
+        values[outputs[0]] = result
     else:
-        for place, value in zip(line.outputs, result, strict=True):
+        for place, value in zip(outputs, result, strict=True):
             values[place] = value

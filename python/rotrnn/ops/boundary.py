@@ -137,6 +137,21 @@ def is_too_large(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
     return numbers * dtype.itemsize > MOST_NUMBERS
 
 
+def ready(*arrays: Any) -> bool:
+    """Returns whether the CPU's kernels take arrays as they are: plain, not empty, of one real dtype, C-contiguous and
+    aligned. Then only their shapes are left to check."""
+    dtype = getattr(arrays[0], "dtype", None)
+    if dtype not in REAL:
+        return False
+    for one in arrays:
+        if type(one) is not np.ndarray or one.dtype is not dtype or not one.size:
+            return False
+        flags = one.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return False
+    return True
+
+
 @functools.cache
 def _letters(form: str) -> tuple[str, ...]:
     return tuple(form.split())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn.devices.device import empty_like
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import Array, Boundary, ready
 
 __all__ = ["DenseGrads", "dense", "dense_backward"]
 
@@ -28,6 +28,21 @@ def _rows(args: Boundary, name: str, x: npt.ArrayLike, letter: str) -> Array:
     if array.ndim == 0:
         raise ValueError(f"{args.op}: {name} has shape (), expected (..., {letter})")
     return args.array(name, array.reshape(math.prod(array.shape[:-1]), array.shape[-1]), f"M {letter}")
+
+
+def _taken(op: str, w: Any, bias: Any = None, **rows: Any) -> tuple[Boundary, list[Any]]:
+    """Checks w (O, D), bias (O,), and rows: dy (..., O) and x (..., D). Returns the boundary of the call, and the rows
+    as matrices, w and bias, in their common dtype."""
+    args = Boundary(op)
+    if ready(w, *rows.values(), *(() if bias is None else (bias,))) and w.ndim == 2:
+        letters = {"x": w.shape[1], "dy": w.shape[0]}
+        fits = (one.ndim and one.shape[-1] == letters[name] for name, one in rows.items())
+        if all(fits) and (bias is None or bias.shape == w.shape[:1]):
+            matrices = [one.reshape(-1, one.shape[-1]) for one in rows.values()]
+            if len(matrices[0]) == len(matrices[-1]):
+                return args, [*matrices, w, bias]
+    checked = [_rows(args, name, one, {"x": "D", "dy": "O"}[name]) for name, one in rows.items()]
+    return args, args.common(*checked, args.array("w", w, "O D"), args.optional("bias", bias, "O"))
 
 
 def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None) -> Array:
@@ -50,11 +65,7 @@ def dense(x: npt.ArrayLike, w: npt.ArrayLike, bias: npt.ArrayLike | None = None)
     TypeError, ValueError
         Wrong dtype, or mismatched shapes.
     """
-    args = Boundary("dense")
-    ax = _rows(args, "x", x, "D")
-    aw = args.array("w", w, "O D")
-    abias = args.optional("bias", bias, "O")
-    ax, aw, abias = args.common(ax, aw, abias)
+    args, (ax, aw, abias) = _taken("dense", w, bias, x=x)
     M, d_in = ax.shape
     d_out = len(aw)
     y = args.out("y", None, (M, d_out), ax.dtype)
@@ -77,11 +88,7 @@ def dense_backward(dy: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike) -> Den
     TypeError, ValueError
         As `dense`.
     """
-    args = Boundary("dense_backward")
-    ady = _rows(args, "dy", dy, "O")
-    ax = _rows(args, "x", x, "D")
-    aw = args.array("w", w, "O D")
-    ady, ax, aw = args.common(ady, ax, aw)
+    args, (ady, ax, aw, _) = _taken("dense_backward", w, dy=dy, x=x)
     M, d_out = ady.shape
     d_in = ax.shape[1]
     dx, dw, dbias = empty_like(ax), empty_like(aw), args.empty((d_out,), aw.dtype)

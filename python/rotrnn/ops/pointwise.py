@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rotrnn._cpu import FUNCTION, LIST, MOST_NUMBERS
 from rotrnn.devices.device import HOST, beside, device_of, empty_like, full
 from rotrnn.devices.recording import RecordedLengths, recording
-from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths, ready
 from rotrnn.ops.declared import Declared
 
 if TYPE_CHECKING:
@@ -82,11 +82,12 @@ MEAN_POOL = Declared("mean_pool_forward", "mean_pool_backward")
 RESULTS = {name: [one[1] for one in arguments if one[0] == "write"] for name, (_, arguments) in LIST.items()}
 
 
-def _same(
-    op: str, lengths: npt.ArrayLike | None, **arrays: npt.ArrayLike
-) -> tuple[Kernels, dict[str, Any], dict[str, Any]]:
+def _same(op: str, lengths: npt.ArrayLike | None, **arrays: Any) -> tuple[Kernels, dict[str, Any], dict[str, Any]]:
     """Checks arrays of one shape: (B, T, D) with `lengths`, any shape without. Returns the kernels, the arrays by name,
     and lengths and sizes by name."""
+    first, *others = arrays.values()
+    if lengths is None and ready(first, *others) and all(one.shape == first.shape for one in others):
+        return HOST.kernels, arrays, {"lengths": None, "B": 1, "T": first.size, "D": 1}
     args = Boundary(op)
     rank = args.any_array(*next(iter(arrays.items()))).ndim
     form = "B T D" if lengths is not None else " ".join(f"d{axis}" for axis in range(rank))
