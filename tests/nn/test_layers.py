@@ -12,7 +12,9 @@ from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
+from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
+from small_models import sizes_of
 
 EPS = np.finfo(np.float64).eps
 
@@ -85,6 +87,17 @@ def test_rotrnn_with_heads_of_width_two_is_an_lru() -> None:
     y_lru, _ = LRU(D, N).forward(lru_params, x)
     # two routes through 40 decaying steps and a dozen products each
     np.testing.assert_allclose(y_rot, y_lru, rtol=0, atol=1e3 * EPS * np.abs(y_lru).max())
+
+
+@pytest.mark.parametrize("kind", ["lru", "rotrnn", "s4", "s4d", "s5"])
+def test_fold_checks_its_parameters(kind: str) -> None:
+    layer = LAYERS[kind](3, **sizes_of(kind))
+    params = layer.init(np.random.default_rng(0))
+    name = next(iter(params))
+    with pytest.raises(ValueError, match=rf"^{type(layer).__name__}: parameter {name} is nan at .*, expected finite"):
+        layer.fold(params | {name: np.full_like(params[name], np.nan)})
+    with pytest.raises(ValueError, match=rf"^{type(layer).__name__}: parameter {name} is missing"):
+        layer.fold({})
 
 
 @pytest.mark.parametrize("start", ["stationary", "zero"])

@@ -406,6 +406,15 @@ def test_registers_run_the_lines_that_they_need(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(found[1], expected["a"])
 
 
+def test_an_unknown_register_is_refused_with_the_known_names() -> None:
+    layer, params, x = drawn()
+    assert layer.shown == ("h", "a")
+    with pytest.raises(
+        ValueError, match=r"^Own.registers: names has 'decay', which .* not show; expected one of h, a$"
+    ):
+        layer.registers(params, x, names=("h", "decay"))
+
+
 @dataclass(frozen=True)
 class Joined(Own):
     """``y = P Q x``, with rows of two parameters and a row of zeros in P, by two products whose outputs are joined."""

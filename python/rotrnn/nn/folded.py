@@ -4,8 +4,8 @@
     dparams  = layer.fold_backward(params, folded, dweights)   # the adjoint; dweights is of the type of weights
 
 Neither method depends on B or T. Every layer that folds its parameters has these two methods. The weights are a
-`System` (a `LinearRecurrence`, and RotRNN's under `SelectiveRotRNN`), a `Bank` (S4D), a `DplrSystem` for each direction
-(S4), or a dict of arrays by name (Bedouin, FPMamba).
+`System` (a `LinearRecurrence`, and RotRNN's under `SelectiveRotRNN`), a `Bank` (S4D), or a `DplrSystem` for each
+direction (S4). `fold` checks its parameters (`rotrnn.nn.module`).
 """
 
 from __future__ import annotations

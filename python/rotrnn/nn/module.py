@@ -187,8 +187,9 @@ class Module(Summarised):
     """Base class for functions with parameters, whose calls are checked.
 
     When a subclass is defined, its methods `init`, `forward`, `backward`, `backward_all` (of models), `prepare`,
-    `step`, `transitions`, `eigenvalues` and `registers` are wrapped. The wrapper checks the arguments against the
-    declarations of the class (`shapes`, `modules`, `input_forms`, `letters`, `state_form`), and then calls the method.
+    `fold`, `step`, `transitions`, `eigenvalues` and `registers` are wrapped. The wrapper checks the arguments against
+    the declarations of the class (`shapes`, `modules`, `input_forms`, `letters`, `state_form`), and then calls the
+    method.
     """
 
     input_forms: ClassVar[tuple[str, ...]] = ("B T D",)
@@ -870,17 +871,19 @@ def _check_hidden(self: Any, saved: Any, dh: Any) -> None:
         raise ValueError(f"{op}: dh is {got}, expected {h.shape} of {h.dtype}, as hidden_states")
 
 
-def _prepare(method: Any) -> Any:
+def _of_params(method: Any) -> Any:
+    """Wraps `prepare` and `fold`."""
+
     @functools.wraps(method)
-    def prepare(self: Any, params: Params) -> Any:
+    def of_params(self: Any, params: Params) -> Any:
         self.check_params(params)
         try:
             return mark(method(self, in_order(params)), self)
         except (TypeError, ValueError) as error:
-            name_inputs(f"{type(self).__name__}.prepare", "params", error)
+            name_inputs(f"{type(self).__name__}.{method.__name__}", "params", error)
             raise
 
-    return prepare
+    return of_params
 
 
 def _step(method: Any) -> Any:
@@ -901,7 +904,7 @@ def _step(method: Any) -> Any:
 
 
 _WRAPPERS = {
-    **{"init": _init, "forward": _along, "prepare": _prepare, "step": _step},
+    **{"init": _init, "forward": _along, "prepare": _of_params, "fold": _of_params, "step": _step},
     **{"transitions": _spectrum, "eigenvalues": _spectrum, "registers": _along},
     **{"backward": _backward, "backward_all": _backward},
 }

@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.text import an
+from rotrnn._support.text import an, nearest
 from rotrnn.nn.layer import (
     BUFFERS,
     EVALUATION,
@@ -521,6 +521,11 @@ class Programmed(Recurrent):
         return {name: value for name, value in vars(self).items() if name != "_program"}
 
     @property
+    def shown(self) -> tuple[str, ...]:
+        """The names of the registers that the program shows (`registers`)."""
+        return tuple(self._program.shown)
+
+    @property
     def state_form(self) -> StateForm:
         states = self._program.states
         return states[0] if len(states) == 1 else states
@@ -688,8 +693,11 @@ class Programmed(Recurrent):
     def registers(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, *, names: Sequence[str] = ()
     ) -> dict[str, Array]:
-        """Returns the registers that the program shows, by name, or those of these `names` that it shows, from the
-        lines that they need. Arguments and errors as in `forward`."""
+        """Returns the registers that the program shows, by name, or those of these `names`, from the lines that they
+        need. Arguments and errors as in `forward`, and ValueError for a name that is not among `shown`."""
+        if unknown := [name for name in names if name not in self.shown]:
+            title = f"{type(self).__name__}.registers: names has {unknown[0]!r}, which the program does not show"
+            raise ValueError(title + nearest(str(unknown[0]), self.shown))
         program, values = self.begun(params, ctx)
         values[0] = mask_padding(x, ctx.lengths)
         shown = {name: one.place for name, one in program.shown.items() if name in names or not names}

@@ -112,7 +112,7 @@ class AUSSM(Programmed):
         size = p(Product(), p(Softplus(), "B_re"), p(Softplus(), "C_re"))
         w = p(Polar(), size, p(Sum(), "B_im", "C_im"))  # B_j does not turn: C_j B_j is enough
         v = p(SiLU(), s)
-        y = p(Sum(), p(UnitScan(), p(Product(), delta, v), theta, w), p(Skip(), v, "D"))
+        y = p(Skip(), v, "D", None, p(UnitScan(), p(Product(), delta, v), theta, w))
         y = p(SwiGLU(), y, p(Dense(), p.x, w_gate))
         return p.returns(p(Dense(), y, "out_proj"), theta=theta)
 

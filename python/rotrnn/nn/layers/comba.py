@@ -20,7 +20,6 @@ from rotrnn.nn.instructions import (
     Sigmoid,
     Skip,
     Softplus,
-    Sum,
 )
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.delta_heads import DeltaHeads
@@ -98,7 +97,7 @@ class Comba(DeltaHeads):
         beta = p(Reshape((1, H)), p(Sigmoid(), p(Dense(), p.x, "beta_proj")))
         raw_q, raw_k, v = self.inputs(p)
         feedback, less = p(Repeat(K), p(Sigmoid(), "feedback")), p(Repeat(K), p(Affine(-1), "correction"))
-        corrected = p(Sum(), p(flat, raw_q), p(Skip(), p(Skip(), p(flat, raw_k), feedback), less))
+        corrected = p(Skip(), p(Skip(), p(flat, raw_k), feedback), less, None, p(flat, raw_q))
         q, k = self.unit(p, p(heads, corrected)), self.unit(p, raw_k)
         read = p(heads, p(Skip(), p(flat, k), feedback))
         o = p(DeltaRule(), p(Reshape((H, K)), q), k, p(Reshape((1, H, V)), v), beta, decay, read)

@@ -694,7 +694,8 @@ class FixedPointRNN(Iterating):
         if self._late:
             _, saved = self.forward(params, x, ctx, state)
             return along(saved.found, lambda one: one.depth.transitions(name, one.iterate, one.lengths))
-        found = self.registers(params, x, ctx, state, names=("v", "lam", "base"))
+        names = [name for name in ("v", "lam", "base") if name in self.shown]
+        found = self.registers(params, x, ctx, state, names=names)
         parts = () if self._varies("mixer") else tuple(params[one] for one in self._mixer.parts)
         v, lam, base = found["v"], found["lam"], found.get("base")
         lengths = lengths_of(ctx, v)

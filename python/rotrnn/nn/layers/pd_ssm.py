@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.nn.instructions import Affine, Dense, PermutedScan, Polar, Reshape, Sigmoid, Skip, Softmax, Sum
+from rotrnn.nn.instructions import Affine, Dense, PermutedScan, Polar, Reshape, Sigmoid, Skip, Softmax
 from rotrnn.nn.layer import Params, astype
 from rotrnn.nn.program import Builder, Program, Programmed
 
@@ -85,4 +85,4 @@ class PDSSM(Programmed):
         x = p(Reshape((2, N)), p(Dense(), p.x, "B"))
         h = p(PermutedScan(), w, "M", d, x)
         y = p(Dense(), p(Reshape((2 * N,)), h), "C")
-        return p.returns(p(Sum(), p(Skip(), p.x, "D"), y), h=h)
+        return p.returns(p(Skip(), p.x, "D", None, y), h=h)

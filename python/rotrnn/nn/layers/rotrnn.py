@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rotrnn.devices.device import contiguous, einsum, full, is_writeable
 from rotrnn.nn.folded import Folded
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype, trusted
 from rotrnn.nn.layers.linear import LinearRecurrence, ring
 from rotrnn.nn.scaling import bounded_exp, exponents, times_power
 from rotrnn.nn.spectrum import Measured, NormBound, measure, measure_backward, norm_bound
@@ -160,14 +160,14 @@ class RotRNN(LinearRecurrence):
 
     def fold_call(self, params: Params, x: Array, ctx: Context) -> Folded[System]:
         if not (self.measures and ctx.train):
-            return self.fold(params)
+            return trusted(self.fold)(params)
         folded = self._fold(params, x, ctx)
         if type(self).fold is RotRNN.fold:
             return folded
         if self.through_spectrum:
             kind = type(self).__name__
             raise ValueError(f"{kind}: through_spectrum=True, expected False: {kind} has its own fold")
-        return self.fold(params)  # by the updated spectrum
+        return trusted(self.fold)(params)  # by the updated spectrum
 
     def _fold(self, params: Params, x: Array | None = None, ctx: Context = EVALUATION) -> Folded[System]:
         """With x, the spectrum is measured from it, and the running one updated."""

@@ -128,7 +128,7 @@ class RWKV7(Programmed):
         by_head, change = (H, K), p(Sum(), p(Previous(), p.x), p(Affine(-1), p.x))
 
         def mixed(name: str) -> Register:
-            return p(Sum(), p.x, p(Skip(), change, f"mu_{name}"))
+            return p(Skip(), change, f"mu_{name}", None, p.x)
 
         def heads(x: Register) -> Register:
             return p(Reshape(by_head), x)
@@ -139,7 +139,7 @@ class RWKV7(Programmed):
         a = p(Sigmoid(), p(Dense(), p(Dense(), mixed("a"), "a_in"), "a_out", "a_bias"))
         g = p(Dense(), p(Sigmoid(), p(Dense(), mixed("g"), "g_in")), "g_out")
         kappa = p(RMSNorm(UNIT_EPS / K, 1 / math.sqrt(K)), heads(p(Skip(), key, "k_k")))
-        k = p(Sum(), key, p(Skip(), p(Product(), key, p(Affine(1, -1), a)), "k_a"))
+        k = p(Skip(), p(Product(), key, p(Affine(1, -1), a)), "k_a", None, key)
         erase, step = p(Product(), kappa, heads(a)), (1, H, K)
         steps = (p(Reshape(step), one) for one in (k, v))
         read, erased = (p(Reshape(step), one) for one in (kappa, erase))

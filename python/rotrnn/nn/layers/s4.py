@@ -123,7 +123,7 @@ class S4(Recurrent):
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, S4Saved]:
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
-        folded = self.fold(params)
+        folded = trusted(self.fold)(params)
         y, hT, saved = dplr_bank(folded.weights[0], x, state, lengths=ctx.lengths)
         if not self.bidirectional:
             return y, S4Saved(folded, (saved,), hT)
@@ -141,7 +141,7 @@ class S4(Recurrent):
 
     def prepare(self, params: Params) -> DplrSystem:
         """Returns the coefficients of the recurrence."""
-        return self.fold(params).weights[0]
+        return trusted(self.fold)(params).weights[0]
 
     def step(self, params: Params, state: State, x_t: Array, prepared: DplrSystem | None = None) -> tuple[Array, State]:
         return dplr_bank_step(trusted(self.prepare)(params) if prepared is None else prepared, state, x_t)
@@ -154,7 +154,7 @@ class S4(Recurrent):
         only the output of their step."""
         if self.bidirectional:
             raise Unlisted(f"the model has {an(type(self).__name__)} that runs in both directions")
-        a, p, q, gain, c, skip = self.fold(to.exact(params)).weights[0]
+        a, p, q, gain, c, skip = trusted(self.fold)(to.exact(params)).weights[0]
         gains = [gain ** (1 + i) for i in range(inputs)]
         direct = [(c * one).real.sum(1) for one in gains[drives:]]
         k = np.stack([np.stack([one.real, one.imag]) for one in (a, p, q, c, *gains)]).transpose(3, 0, 1, 2)
@@ -228,7 +228,7 @@ class S4(Recurrent):
         The transition is far from normal: in float32 its parameters alone determine some eigenvalues only roughly.
         """
         self.check_params(params)
-        a, p, q, *_ = self.fold(astype(params, np.float64)).weights[0]
+        a, p, q, *_ = trusted(self.fold)(astype(params, np.float64)).weights[0]
         both = [np.concatenate([one, one.conj()], 1) for one in (a, p, q / 2)]
         diagonal = both[0][:, :, None] * np.eye(self.d_state)
         return np.linalg.eigvals(diagonal + both[1][:, :, None] * both[2][:, None, :])

@@ -178,7 +178,7 @@ class S4D(Recurrent):
         """Returns (y (B, T, D), saved) for x (B, T, D); `state` continues an earlier call (one direction only)."""
         if ctx.dt is not None:
             return self._forward_at(params, x, ctx.dt, ctx.lengths, state)
-        folded, L, lengths = self.fold(params), self.window, ctx.lengths
+        folded, L, lengths = trusted(self.fold)(params), self.window, ctx.lengths
         a, c, skip = folded.weights
         y, hT, saved = diagonal_bank(a, c[0], skip, x, state, window=L, lengths=lengths)
         if not self.bidirectional:
@@ -245,7 +245,7 @@ class S4D(Recurrent):
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
         """Returns the bank and, with a window, the impulse response for lags 0, 1, ... L-1, oldest first, (L, D)."""
-        bank = self.fold(params).weights
+        bank = trusted(self.fold)(params).weights
         if self.window is None:
             return bank, None
         return bank, contiguous(bank_response(bank.a, bank.c[0], bank.skip, self.window).T)
@@ -262,7 +262,7 @@ class S4D(Recurrent):
         return einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        a, c, skip = self.fold(to.exact(params)).weights
+        a, c, skip = trusted(self.fold)(to.exact(params)).weights
         k = np.stack([np.stack([a.real, a.imag, one.real, one.imag]).transpose(2, 0, 1) for one in c])
         return to("Bank", x, k, skip, window=self.window)
 
@@ -306,7 +306,7 @@ class S4D(Recurrent):
         """Returns the transition a (D, N), complex: the eigenvalues of each channel's states. With `conjugate` each
         also stands for its conjugate."""
         self.check_params(params)
-        return self.fold(params).weights.a
+        return trusted(self.fold)(params).weights.a
 
     def _continuous(self, params: Params) -> tuple[Array, list[Array]]:
         """Returns A (D, N), and the steps (D, 1): the same for A and B, or a separate step for each."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rotrnn.nn.instructions import Dense, Skip, TurningScan
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, mask_steps
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, mask_steps, trusted
 from rotrnn.nn.layers.rotrnn import RotRNN
 from rotrnn.nn.packing import PackedSaved
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, ProgramSaved, Shape
@@ -138,7 +138,7 @@ class Turned(Instruction):
 
     def forward(self, call: Call, W_theta: Array, *params: Array) -> tuple[Array, ...]:
         named, odd = self._named(params), self.base.width % 2
-        call.kept = self.base.fold(named)
+        call.kept = trusted(self.base.fold)(named)
         w_in, a, w_out, skip = call.kept.weights
         w_theta = np.pad(W_theta, ((0, 0), (0, odd), (0, 0))).reshape(-1, self.base.d_model)
         return w_in, a, w_out[0], skip, self.base.units(named["theta"]).ravel(), w_theta

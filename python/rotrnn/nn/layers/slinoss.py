@@ -24,7 +24,6 @@ from rotrnn.nn.instructions import (
     Skip,
     Softplus,
     Split,
-    Sum,
     SwiGLU,
     Tanh,
 )
@@ -180,7 +179,7 @@ class SLinOSS(Heads):
         B_size, B_angle, C_size, C_angle = p(Split((H * N,) * 4), p(Dense(), p.x, w_states))
         x, B, C = p(Reshape((H, self.width)), v), directions(B_size, B_angle), directions(C_size, C_angle)
         y = p(Reshape((inner,)), p(HoldScan(), x, delta, log_a, theta, B, C))
-        y = p(SwiGLU(), p(Sum(), y, p(Skip(), v, "D")), p(Dense(), p.x, w_gate))
+        y = p(SwiGLU(), p(Skip(), v, "D", None, y), p(Dense(), p.x, w_gate))
         y = p(Dense(), p(RMSNorm(self.norm_eps), y), p(Columns(), "out_proj", "norm"))
         return p.returns(y, log_a=log_a, theta=theta)
 
