@@ -69,11 +69,13 @@ class History(Instruction):
         if self.angles == "reversed":
             z = z * self._turns(places[0], z)
         held = np.concatenate([stored, z], 1) if call.stepping else None
+        weights = None
         if q is not None:
             given = self._units(stored.shape[1] + T), z, stored
             m = history_attention(planes(q), *given, **self._reading(call, stored, places))
         elif held is None:
-            m = history_read(self._weights(stored.shape[1] + T, z, w), z, stored, lengths=call.lengths)
+            weights = self._weights(stored.shape[1] + T, z, w)
+            m = history_read(weights, z, stored, lengths=call.lengths)
         elif w is None:
             m = call.prepared.read(held)  # what `prepare` returned
         else:
@@ -81,11 +83,11 @@ class History(Instruction):
             m = (weights * held[:, -len(weights) :]).sum(1, keepdims=True).astype(z.dtype, copy=False)
         after = self._after(stored, z, call.lengths) if held is None else held[:, 0 if self.window is None else 1 :]
         steps = T if call.lengths is None else call.lengths
-        call.after, call.kept = (after, *(one + steps for one in places)), (z, stored, *places)
+        call.after, call.kept = (after, *(one + steps for one in places)), (weights, z, stored, *places)
         return lanes(m)
 
     def backward(self, call: Call, dy: Array, h: None, w: Array | None = None, q: Array | None = None) -> Any:
-        z, stored, *places = call.kept
+        weights, z, stored, *places = call.kept
         dm = np.zeros_like(z) if dy is None else planes(dy)
         rows, T = stored.shape[1], z.shape[1]
         dw = dq = None
@@ -94,7 +96,6 @@ class History(Instruction):
             dq, dz, dstored = history_attention_backward(dm, *given, **self._reading(call, stored, places))
             dq = lanes(dq)
         else:
-            weights = self._weights(rows + T, z, w)
             dz, dstored = history_read_backward(dm, weights, rows, lengths=call.lengths)
             if w is not None:
                 of_ages = history_weights_backward(dm, z, stored, count=len(weights), lengths=call.lengths)

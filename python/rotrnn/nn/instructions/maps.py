@@ -102,10 +102,12 @@ def _over_steps(dy: Array, x: Array) -> Array:
     in double precision."""
     rows, width = dy.shape[0] * dy.shape[1], dy.shape[2]
     whole, (dy, x) = rows // PARTIAL * PARTIAL, (one.reshape(rows, width) for one in (dy, x))
-    total = einsum("ti,ti->i", dy[whole:], x[whole:])
+    total: Any = 0
     if whole:
         parts = (one[:whole].reshape(-1, PARTIAL, width) for one in (dy, x))
-        total = total + einsum("kti,kti->ki", *parts).sum(0, dtype=np.float64)
+        total = einsum("kti,kti->ki", *parts).sum(0, dtype=np.float64)
+    if whole < rows or not whole:
+        total = total + einsum("ti,ti->i", dy[whole:], x[whole:])
     return total.astype(dy.dtype, copy=False)
 
 
