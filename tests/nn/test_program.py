@@ -14,7 +14,9 @@ from rotrnn.nn.instructions import (
     Concat,
     Conv,
     Dense,
+    LSTMCells,
     MatMul,
+    Oscillators,
     Product,
     Rates,
     Rows,
@@ -404,6 +406,16 @@ def test_registers_run_the_lines_that_they_need(monkeypatch: pytest.MonkeyPatch)
     (found,) = layer.registers(params, x, names=("a",)).items()
     assert found[0] == "a"
     np.testing.assert_array_equal(found[1], expected["a"])
+
+
+def test_forms_have_multiples_of_sizes_numbers_and_several_outputs() -> None:
+    cells, oscillators = LSTMCells(), Oscillators("im")
+    assert cells.shapes((12,), (12, 3)) == ((3,),)
+    assert [(one.name, one.shape) for one in cells.state((12,), (12, 3))] == [("h", (3,)), ("c", (3,))]
+    assert oscillators.shapes((5,), (5,), None) == ((2, 2, 5), (2, 5))
+    for wrong in [((13,), (13, 3)), ((12,), (12, 4)), ((12,), (8, 2)), ((12, 1), (12, 3))]:
+        with pytest.raises(ValueError, match=r"^expected x \(4N\); w \(4N, N\), one size for each letter$"):
+            cells.shapes(*wrong)
 
 
 def test_an_unknown_register_is_refused_with_the_known_names() -> None:
