@@ -15,7 +15,7 @@ from rotrnn.nn.program import Call
 
 def unit_scan(v: Any, theta: Any, w: Any) -> Any:
     call: Any = Call.__new__(Call)
-    call.state, call.ctx = None, type("Ctx", (), {"lengths": None})
+    call.state = call.lengths = None
     return UnitScan().forward(call, v, theta, w)
 
 
