@@ -341,9 +341,10 @@ def _export(args: argparse.Namespace) -> None:
         check_out(args.out)
     (model, params), folder = _model(args)
     rules = find_rules(args.model if Path(args.model).is_file() else folder)
-    timed = rules is not None and rules.dt
+    if rules is not None and rules.dt:
+        model = dataclasses.replace(model, timed=True)
     if args.out.suffix == ".onnx":
-        if timed:
+        if model.timed:
             raise ValueError(
                 f"--out {args.out}: the model reads intervals dt, which ONNX does not have, "
                 "expected a name that ends in .safetensors, or a folder"
@@ -352,13 +353,13 @@ def _export(args: argparse.Namespace) -> None:
     elif args.lengths or args.state:
         raise ValueError(f"--{'lengths' if args.lengths else 'state'}: --out is {args.out}, expected FILE.onnx")
     elif args.out.suffix == ".safetensors":
-        save_model(args.out, model, params, {} if rules is None else {RULES: dataclasses.asdict(rules)}, timed=timed)
+        save_model(args.out, model, params, {} if rules is None else {RULES: dataclasses.asdict(rules)})
     elif args.out.suffix:
         raise ValueError(f"--out {args.out}: expected a name that ends in .safetensors or .onnx, or a folder")
     elif Run(args.out).recipe.exists():
         raise ValueError(f"--out {args.out}: holds a run, expected another folder")
     else:
-        model.save_pretrained(args.out, params, timed=timed)
+        model.save_pretrained(args.out, params)
         if rules is not None:
             Run(args.out).write(Run(args.out).rules, rules.text())
     print(args.out)

@@ -542,7 +542,7 @@ def test_models_name_their_own_methods_and_arguments() -> None:
         (lambda: classifier.stream(params, B).push(tokens + V), "Stream.push: inputs[0, 0] is 6, expected an integer"),
         (lambda: classifier.stream(params, B).push(tokens[:, 0] - 9), "Stream.push: inputs[0, 0] is -8, expected an"),
         (lambda: classifier.loss(logits, [0, C]), f"SequenceClassifier.loss: labels[1] is {C}, expected an integer"),
-        (lambda: classifier.loss(logits, [0]), "SequenceClassifier.loss: labels has shape (1,), expected (B=2)"),
+        (lambda: classifier.loss(logits, [0]), "SequenceClassifier.loss: labels has shape (1,), expected (B=2,)"),
         (lambda: classifier.loss("x", [0]), "SequenceClassifier.loss: logits has dtype"),
         (
             lambda: classifier.backward(params, saved, logits[:1]),

@@ -439,7 +439,7 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=f"depth_solve: {message}"):
             call(**changed)
-    with pytest.raises(ValueError, match=r"prepare_mixer: u has shape \(15,\), expected \(N=16\)"):
+    with pytest.raises(ValueError, match=r"prepare_mixer: u has shape \(15,\), expected \(N=16,\)"):
         prepare_mixer(MATRIX, 4, np.ones(15), np.ones(0), 4)
     with pytest.raises(ValueError, match=f"mixer_gains: form is {MATRIX}, expected an integer from 0 to"):
         mixer_gains(MATRIX, np.ones(16), np.ones(0), 4, 4)

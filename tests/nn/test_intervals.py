@@ -188,7 +188,9 @@ def test_padding_packed_rows_and_resets_are_the_sequences(layer: Recurrent) -> N
         (np.ones((2, 3)), ValueError, r"S5\.forward: dt has shape \(2, 3\), expected \(B=2, T=4\)"),
         (np.ones((2, 4, 1)), ValueError, r"S5\.forward: dt has shape \(2, 4, 1\), expected \(B, T\)"),
         (np.ones(4), ValueError, r"S5\.forward: dt has shape \(4,\), expected \(B, T\)"),
-        (np.ones((2, 4), int), TypeError, r"S5\.forward: dt has dtype int64, expected float32 or float64"),
+        (np.ones((2, 4), bool), TypeError, r"S5\.forward: dt has dtype bool, expected floating-point numbers or int"),
+        (np.ones((2, 4), complex), TypeError, r"S5\.forward: dt has dtype complex128, expected floating-point"),
+        ([[1, None, 1, 1]] * 2, TypeError, r"S5\.forward: dt has dtype object, expected floating-point numbers"),
         (1.0, ValueError, r"S5\.forward: dt has shape \(\), expected \(B, T\)"),
     ],
 )
@@ -289,7 +291,7 @@ def test_a_stream_refuses_intervals_that_do_not_fit() -> None:
     with pytest.raises(NotImplementedError, match=r"Stream\.push: got dt, which the engine 'c' does not support"):
         model.stream(params, engine="c").push(np.zeros((1, 2)), dt=np.ones(1))
     stream = model.stream(params, batch=2, engine="python")
-    with pytest.raises(ValueError, match=r"Stream\.push: dt has shape \(3,\), expected \(B=2\)"):
+    with pytest.raises(ValueError, match=r"Stream\.push: dt has shape \(3,\), expected \(B=2,\)"):
         stream.push(np.zeros((2, 2)), dt=np.ones(3))
     with pytest.raises(ValueError, match=r"Stream\.push: dt is -1\.0 at \(0, 1\)"):
         stream.push(np.zeros((2, 3, 2)), dt=np.array([[1.0, -1, 1], [1, 1, 1]]))
@@ -416,8 +418,45 @@ def test_estimators_take_intervals() -> None:
         SequenceRegressor("s5", **settings).fit(x, last, dt=[-1 - one for one in times])
     with pytest.raises(TypeError, match=r"SequenceRegressor.fit: dt is a float, expected an array, or a list"):
         SequenceRegressor("s5", **settings).fit(x, last, dt=1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"SequenceRegressor.fit: dt\[1\] has dtype bool, expected floating-point num"):
+        SequenceRegressor("s5", **settings).fit(x, last, dt=[times[0], times[1] > 0, *times[2:]])
     with pytest.raises(NotImplementedError, match=r"got dt, which LRU does not support"):
         SequenceRegressor("lru", **settings).fit(x, last, dt=times)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, ">f8"])
+def test_intervals_of_any_real_dtype_are_the_same_numbers(dtype: Any) -> None:
+    """In a layer, a stream and an estimator, to the bit."""
+    model, params = regressor("s5")
+    rng = np.random.default_rng(8)
+    x, dt = normal(rng, (3, 4, 2)), rng.integers(0, 4, (3, 4)).astype(np.float64)
+    other = dt.astype(dtype)
+    np.testing.assert_array_equal(*(model.forward(params, x, Context(dt=one))[0] for one in (other, dt)))
+    for at in (np.s_[:, 0], np.s_[:, :]):
+        pushed = [model.stream(params, 3, engine="python").push(x[at], dt=one[at]) for one in (other, dt)]
+        np.testing.assert_array_equal(*pushed)
+    settings: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1}
+    found = [SequenceRegressor("s5", **settings).fit(x, dt[:, 0], dt=one).predict(x, dt=one) for one in (other, dt)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_file_of_a_timed_model_is_saved_so_again(tmp_path: Path) -> None:
+    """Its streams run in Python, and ONNX refuses it, until it is said to read even steps."""
+    model, params = regressor("s5")
+    assert not model.timed
+    model.save(tmp_path / "timed", params, timed=True)
+    model.save_pretrained(tmp_path / "folder", params, timed=True)
+    for loaded, own in (rotrnn.load(tmp_path / "timed"), rotrnn.from_pretrained(tmp_path / "folder")):
+        assert loaded == replace(model, timed=True)
+        loaded.save(tmp_path / "again", own)
+        assert (tmp_path / "again").read_bytes() == (tmp_path / "timed").read_bytes()
+        assert loaded.stream(own).engine == "python"
+        with pytest.raises(ValueError, match=r"engine is 'c', but the model reads intervals dt, which the library"):
+            loaded.stream(own, engine="c")
+        with pytest.raises(ValueError, match=r"save_onnx: the model reads intervals dt, which ONNX does not have"):
+            loaded.save_onnx(tmp_path / "m.onnx", own)
+        loaded.save(tmp_path / "even", own, timed=False)
+        assert not rotrnn.load(tmp_path / "even").model.timed
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("mixer", lambda _: prepare_mixer(HOUSEHOLDER, 2, np.ones((1, 4)), np.ones(1), 4), ValueError,
      r"prepare_mixer: u has shape \(1, 4\), expected \(R=2, D=4\)"),
     ("mixer", lambda _: prepare_mixer(KRONECKER, 2, np.ones(5), np.ones(4), 4), ValueError,
-     r"prepare_mixer: u has shape \(5,\), expected \(N=6\), with N from two triangles of 2 and 2 rows"),
+     r"prepare_mixer: u has shape \(5,\), expected \(N=6,\), with N from two triangles of 2 and 2 rows"),
     ("mixer", lambda _: prepare_mixer(MATRIX, 2, np.ones(16), np.ones(0), 4), ValueError,
      "prepare_mixer: rank is 2, expected 4"),
     ("mixer", lambda _: prepare_mixer(GRAM, 5, np.ones(10), np.ones(1), 4), ValueError,

@@ -125,7 +125,7 @@ X = np.ones((2, 3, 4))
     ("arguments", "error", "message"),
     [
         ({"u": np.ones((1, 5))}, ValueError, r"householder_mix: u has shape \(1, 5\), expected \(R, D=4\)"),
-        ({"u": np.ones((2, 4))}, ValueError, r"alpha has shape \(1,\), expected \(R=2\)"),
+        ({"u": np.ones((2, 4))}, ValueError, r"alpha has shape \(1,\), expected \(R=2,\)"),
         ({"u": np.ones(4)}, ValueError, r"u has shape \(4,\), expected \(R, D\) or \(B, T, R, D\)"),
         ({"alpha": np.ones((2, 1))}, ValueError, r"alpha has shape \(2, 1\)"),
         ({"x": np.ones((2, 4))}, ValueError, r"x has shape \(2, 4\), expected \(B, T, D\)"),

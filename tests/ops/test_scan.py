@@ -235,9 +235,13 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
     ("call", "error", "message"),
     [
         (lambda: diagonal_scan(np.ones(4), X[0]), ValueError, r"diagonal_scan: x has shape \(3, 4\), expected \(B, T"),
-        (lambda: diagonal_scan(np.ones(5), X), ValueError, r"a has shape \(5,\), expected \(N=4\), with N from x"),
+        (lambda: diagonal_scan(np.ones(5), X), ValueError, r"a has shape \(5,\), expected \(N=4,\), with N from x"),
         (lambda: diagonal_scan(X[:, :2], X), ValueError, r"a has shape \(2, 2, 4\), expected \(B=2, T=3, N=4\)"),
-        (lambda: diagonal_scan(np.ones((3, 4)), X), ValueError, r"a has shape \(3, 4\), expected \(N\) or \(B, T, N\)"),
+        (
+            lambda: diagonal_scan(np.ones((3, 4)), X),
+            ValueError,
+            r"a has shape \(3, 4\), expected \(N,\) or \(B, T, N\)",
+        ),
         (lambda: diagonal_scan(np.ones(4), X, np.ones((3, 4))), ValueError, r"h0 has shape \(3, 4\), expected \(B=2,"),
         (lambda: diagonal_scan(np.ones(4), X.astype(int)), TypeError, "x has dtype int64, expected float32 or float64"),
         (lambda: diagonal_scan(np.ones(4, np.float16), X), TypeError, "a has dtype float16"),
@@ -266,12 +270,12 @@ HUGE = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**30, 2**30, 1)
         (
             lambda: rotation_scan(np.ones((2, 1)), np.ones(3), X),
             ValueError,
-            r"gamma has shape \(3,\), expected \(H=2\)",
+            r"gamma has shape \(3,\), expected \(H=2,\)",
         ),
         (lambda: rotation_scan_backward(X, np.ones(3), None, X), ValueError, "rotation_scan_backward: the last axis"),
         (lambda: dense(X, np.ones((2, 5))), ValueError, r"dense: w has shape \(2, 5\), expected \(O, D=4\)"),
         (lambda: dense(np.float64(1), np.ones((2, 5))), ValueError, r"dense: x has shape \(\)"),
-        (lambda: dense(X, np.ones((2, 4)), np.ones(3)), ValueError, r"bias has shape \(3,\), expected \(O=2\)"),
+        (lambda: dense(X, np.ones((2, 4)), np.ones(3)), ValueError, r"bias has shape \(3,\), expected \(O=2,\)"),
         (lambda: dense_backward(X, X, np.ones((4, 5))), ValueError, r"dense_backward: w has shape \(4, 5\)"),
         (
             lambda: dense(np.ones((0, 2**50)), np.ones((0, 2**50))),

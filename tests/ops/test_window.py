@@ -244,7 +244,7 @@ def test_a_windowed_layer_is_the_layer_until_the_window_is_full() -> None:
         (lambda: diagonal_scan_backward(X, np.ones(4), None), ValueError, r"h is None, expected \(B, T, N\)"),
         (lambda: diagonal_scan(np.ones(4), X, window=2**60, return_state=True), ValueError, "too large to address"),
         (lambda: tiir_scan(np.ones(4), X, window=None), ValueError, "tiir_scan: window=None, expected"),
-        (lambda: tiir_scan(np.ones(3), X, window=2), ValueError, r"a has shape \(3,\), expected \(N=4\)"),
+        (lambda: tiir_scan(np.ones(3), X, window=2), ValueError, r"a has shape \(3,\), expected \(N=4,\)"),
         (
             lambda: tiir_scan(np.ones(4), X, tiir_scan(np.ones(4), X, window=3)[1], window=2),
             ValueError,

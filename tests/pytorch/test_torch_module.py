@@ -461,6 +461,10 @@ def test_intervals_that_are_refused() -> None:
         net(x, dt=dt.clone().requires_grad_())
     with pytest.raises(TypeError, match=r"S5.forward: dt is a list, expected a torch.Tensor"):
         net(x, dt=[[1.0] * 7] * 2)
+    with pytest.raises(TypeError, match=r"S5.forward: dt has dtype bool, expected floating-point numbers or integers"):
+        net(x, dt=dt.bool())
+    for dtype in (torch.uint16, torch.int32, torch.bfloat16):
+        assert torch.equal(net(x, dt=dt.to(dtype)), net(x, dt=dt))
     for more in ({}, {"cu_seqlens": [0, 3, 7]}):
         with pytest.raises(ValueError, match=r"S5.forward: dt has shape \(\d, 6\), expected \("):
             net(x[: 2 - len(more)], dt=dt[: 2 - len(more), :6], **more)

@@ -239,7 +239,7 @@ def test_examples_that_a_split_does_not_have(name):
             split.batch(wrong)
     with pytest.raises(TypeError, match=rf"^{kind}.batch: index has dtype float64, expected"):
         split.batch([1.5])
-    with pytest.raises(ValueError, match=rf"^{kind}.batch: index has shape \(1, 2\), expected \(n\)"):
+    with pytest.raises(ValueError, match=rf"^{kind}.batch: index has shape \(1, 2\), expected \(n,\)"):
         split.batch([[0, 1]])
     assert len(split.batch([]).inputs) == 0
     assert np.array_equal(split.batch(np.arange(2, dtype=np.uint8)).inputs, split.batch([0, 1]).inputs)

@@ -413,6 +413,18 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     assert read_recording(tmp_path / "sounds" / "high" / "d.wav", 2).samples.shape == (2, 2)
 
 
+@pytest.mark.parametrize(("number", "name"), [(3, "floating-point numbers"), (7, "mu-law"), (6, "A-law"), (49, "")])
+def test_a_recording_in_another_format_is_named(tmp_path: Path, number: int, name: str) -> None:
+    write_wav(tmp_path / "sound.wav", np.zeros((4, 1)), 4)
+    whole = bytearray((tmp_path / "sound.wav").read_bytes())
+    whole[20:22] = struct.pack("<H", number)
+    (tmp_path / "sound.wav").write_bytes(whole)
+    got = f"samples in the format {number}" + (f" ({name})" if name else "")
+    message = f"sound.wav: has {got}, expected integers (PCM) of 8, 16, 24 or 32 bits"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_recording(tmp_path / "sound.wav")
+
+
 def test_a_recording_takes_no_memory_that_its_header_alone_asks_for(tmp_path: Path) -> None:
     write_wav(tmp_path / "sound.wav", np.zeros((4, 1)), 2)
     whole = bytearray((tmp_path / "sound.wav").read_bytes())

@@ -220,6 +220,15 @@ def test_an_interval_that_is_none_is_named_by_its_place(number: float) -> None:
         SequenceClassifier("lru", **QUICK).partial_fit(x, y, ["up", "down"], dt=dt)
 
 
+@pytest.mark.parametrize("epochs", [0, 10**12])
+def test_an_error_about_epochs_names_the_call(epochs: int) -> None:
+    x, y = data()
+    for call, more in (("fit", {}), ("partial_fit", {"classes": ["up", "down"]})):
+        one = SequenceClassifier(**{**QUICK, "epochs": epochs})
+        with pytest.raises(ValueError, match=rf"^SequenceClassifier.{call}: epochs is {epochs}, expected"):
+            getattr(one, call)(x, y, **more)
+
+
 @pytest.mark.parametrize(
     ("classes", "kind", "message"),
     [

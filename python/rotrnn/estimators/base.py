@@ -28,7 +28,7 @@ from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Context, Params, Recurrent, astype, moved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.ops.sampled import LONGEST_INTERVAL
+from rotrnn.ops.sampled import INTERVALS, LONGEST_INTERVAL
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
 from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, joined
@@ -233,9 +233,9 @@ class Estimator:
 
     # ---- training ----
 
-    def _recipe(self, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
-        """Returns the recipe of these settings for a task."""
-        args = Boundary(f"{type(self).__name__}.fit")
+    def _recipe(self, call: str, task: Any, loaded: Task, class_weights: Any = None, **model: Any) -> Recipe:
+        """Returns the recipe of these settings for a task. Errors name `call`."""
+        args = Boundary(f"{type(self).__name__}.{call}")
         layer = self._layer(args)
         batch = min(int(self.batch_size), len(loaded.train))
         epoch = max(len(loaded.train) // batch, 1)
@@ -380,7 +380,7 @@ class Estimator:
             own = loaded.train
             assert isinstance(own, SequenceSplit)
             outputs = own.targets or Scale.none(loaded.n_classes)
-            recipe = self._recipe(task, loaded, class_weights, **model)
+            recipe = self._recipe("fit", task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
 
     def _partial_fit(
@@ -397,7 +397,7 @@ class Estimator:
             wanted = data.scale_of(data.labels, every) if scale and numbers else Scale.none(outputs)
             split = SequenceSplit(data, every, read)
             task = Task("arrays", split, split, split, outputs, None, F, head=HEADS[kind][False])
-            recipe = self._recipe(Arrays(kind=kind), task, class_weights, **model)
+            recipe = self._recipe("partial_fit", Arrays(kind=kind), task, class_weights, **model)
             net = recipe.build(task)
             state = initial_state(net, recipe)
             trained = Trained(recipe, read, wanted, state.params, state.moments)
@@ -531,7 +531,10 @@ def intervals(call: str, dt: X | None, lengths: Index) -> Numbers | None:
     for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         if row.shape != (length,):
             raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
-    found = _numbers(call, "dt", np.concatenate(rows))
+    if wrong := [(i, row.dtype) for i, row in enumerate(rows) if row.dtype.kind not in INTERVALS]:
+        i, dtype = wrong[0]
+        raise TypeError(f"{call}: dt[{i}] has dtype {dtype}, expected floating-point numbers or integers")
+    found = np.concatenate(rows).astype(np.float64)
     if not (fits := (found >= 0) & (found <= LONGEST_INTERVAL)).all():
         at = int(np.argmin(fits))
         i = int(np.searchsorted(np.cumsum(lengths), at, "right"))

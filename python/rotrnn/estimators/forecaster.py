@@ -209,7 +209,7 @@ class Forecaster(Estimator):
             loaded = task.load()
             split: Any = loaded.train
             check_span(f"{where}: what is read of y", split.read)
-            recipe = self._recipe(task, loaded, objective=self.objective, quantiles=self.quantiles)
+            recipe = self._recipe("fit", task, loaded, objective=self.objective, quantiles=self.quantiles)
             self._train(recipe, path.parent, loaded, split.inputs, split.targets)
         self.form_ = split.form
         nothing = np.zeros(0)

@@ -13,7 +13,7 @@ has no lines, a sentence that says so. There is no code in the file.
 from __future__ import annotations
 
 import os
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from rotrnn._support.files import check_file, check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.settings import current
 from rotrnn._support.text import alike, an, nearest
-from rotrnn.models.listing import listed
+from rotrnn.models.listing import TIMED, listed
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.feed_forward import FeedForward
@@ -46,7 +46,6 @@ CONFIG, WEIGHTS, OWN = "config.json", "model.safetensors", "rotrnn"
 PROGRAM = "program"
 """The key of the model as lines, or of the reason why there are none. In files of an earlier version,
 layers have it, too."""
-TIMED = "the model reads intervals dt, which the library does not have"
 PARTS = (
     *(ResidualStack, ResidualBlock, FeedForwardBlock),
     *(Dense, TiedDense, Embedding, FeedForward, Activation, Dropout, Gate, Bidirectional, Griffin, StoredHistory),
@@ -104,7 +103,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         model.check_params(params)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return Loaded(model, params)
+    return Loaded(replace(model, timed=facts.get(PROGRAM) == TIMED), params)
 
 
 def save_model(
@@ -113,20 +112,24 @@ def save_model(
     params: Params,
     further: dict[str, Any] | None = None,
     *,
-    timed: bool = False,
+    timed: bool | None = None,
 ) -> None:
     """Writes a model and its parameters atomically, and `further` facts, which `load` leaves alone; see
     `SequenceModel.save`."""
     args = Boundary(f"{type(model).__name__}.save")
-    if timed := args.flag("timed", timed):
+    if timed is not None:
+        model = replace(model, timed=args.flag("timed", timed))
+    if model.timed:
         model.check_dt(args)
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
-    arrays, facts = contents(model, params, timed)
+    arrays, facts = contents(model, params)
     write_checkpoint(path, arrays, {**(further or {}), **facts})
 
 
-def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Params, *, timed: bool = False) -> None:
+def save_folder(
+    folder: str | os.PathLike[str], model: SequenceModel, params: Params, *, timed: bool | None = None
+) -> None:
     """Writes a model and its parameters into a folder; see `SequenceModel.save_pretrained`."""
     check_folder("save_pretrained: folder", folder)
     path = Path(folder)
@@ -136,11 +139,9 @@ def save_folder(folder: str | os.PathLike[str], model: SequenceModel, params: Pa
     write_text(path / CONFIG, to_json({**names, "model": described(model)}, indent=2) + "\n")
 
 
-def contents(model: SequenceModel, params: Params, timed: bool = False) -> tuple[dict[str, Array], dict[str, Any]]:
+def contents(model: SequenceModel, params: Params) -> tuple[dict[str, Array], dict[str, Any]]:
     """Returns the arrays and the facts of a model's file."""
     arrays, facts = dict(flatten(params)), {"model": described(model), "model_format": FORMAT}
-    if timed:
-        return arrays, {**facts, PROGRAM: TIMED}
     try:
         listing = listed(model, params)
     except Unlisted as error:

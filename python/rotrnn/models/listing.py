@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
 
 POOLS = {MeanPool: "mean", LastPool: "last"}
+TIMED = "the model reads intervals dt, which the library does not have"
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     Raises
     ------
     Unlisted
-        A part of the model has no lines.
+        A part of the model has no lines, or the model reads intervals.
     """
+    if model.timed:
+        raise Unlisted(TIMED)
     params = on_host(params)
     to = Listing(dict(flatten(params)))
     encoder, pool, own = model.encoder, getattr(model, "pool", None), params["encoder"]

@@ -94,6 +94,8 @@ class SequenceModel(Module, ABC):
     bit. Used only in training; not saved."""
     label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
     """Label smoothing of the loss, used only in training; 0 if labels are not classes."""
+    timed: bool = field(default=False, kw_only=True, repr=False)
+    """Whether the model reads intervals (`Context.dt`), as the file says that it was loaded from (`save`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -266,7 +268,7 @@ class SequenceModel(Module, ABC):
         """Returns a `Stream` for streaming inference: it reads a token or a chunk at a time and keeps the state."""
         return Stream(self, params, batch, engine, weights)
 
-    def save(self, path: str | os.PathLike[str], params: Params, *, timed: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], params: Params, *, timed: bool | None = None) -> None:
         """Writes the model and its parameters to one file, which `rotrnn.load` reads, and the C library.
 
         It is a safetensors file: the arrays have the names of the flattened parameters, and the metadata the settings
@@ -275,9 +277,9 @@ class SequenceModel(Module, ABC):
 
         Parameters
         ----------
-        timed : bool
+        timed : bool, optional
             Whether the model reads intervals (`rotrnn.Context.dt`). The C library, which would read its samples as
-            evenly spaced, then refuses the file. `load` does not keep it: give it again to save a loaded model.
+            evenly spaced, then refuses the file. Default: `model.timed`, which `load` sets as the file says.
 
         Raises
         ------
@@ -291,7 +293,7 @@ class SequenceModel(Module, ABC):
         """
         save_model(path, self, params, timed=timed)
 
-    def save_pretrained(self, folder: str | os.PathLike[str], params: Params, *, timed: bool = False) -> None:
+    def save_pretrained(self, folder: str | os.PathLike[str], params: Params, *, timed: bool | None = None) -> None:
         """Writes the model and its parameters to a folder, which `rotrnn.from_pretrained` reads.
 
         It has the layout of Hugging Face: model.safetensors is the file of `save`, and config.json repeats the settings
@@ -331,7 +333,7 @@ class SequenceModel(Module, ABC):
         ImportError
             onnx is not installed.
         ValueError, OSError
-            As `save`, or a part cannot be exported; `state` is True and a layer is bidirectional.
+            As `save`, or a part cannot be exported; `state` is True and a layer is bidirectional; the model is `timed`.
         """
         save_onnx(path, self, params, lengths=lengths, state=state)
 

@@ -38,6 +38,8 @@ def save_onnx(
     check_file(f"{type(model).__name__}.save_onnx", path)
     for name, value in (("lengths", lengths), ("state", state)):
         Boundary("save_onnx").flag(name, value)
+    if model.timed:
+        raise ValueError("save_onnx: the model reads intervals dt, which ONNX does not have, expected save")
     with needed("save_onnx: needs onnx", "'rotrnn[onnx]'"):
         import onnx
     model.check_params(params)

@@ -19,6 +19,7 @@ from rotrnn.nn.blocks.dense import Dense
 from rotrnn.nn.layer import Array, Params, State, flatten_state
 from rotrnn.nn.module import Unchecked, in_order, spelled_out
 from rotrnn.ops.boundary import Boundary, on_host
+from rotrnn.ops.sampled import intervals
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -183,7 +184,7 @@ class Stream:
             args.bind("B", self.batch, "the stream")
             if not one:
                 args.bind("T", x.shape[1], "inputs")
-            dt = args.array("dt", dt, "B" if one else "B T")
+            dt = intervals(args, dt, "B" if one else "B T")
             dt = dt[:, None] if one else dt
         with Unchecked(self, "push", "inputs, or the stream's params, prepared, state or tokens, do not fit"):
             return self._engine.push(args, x, one, lengths, last, dt)

@@ -33,7 +33,7 @@ from rotrnn.nn.packing import Group, PackedSaved, Segments, check_segments, step
 from rotrnn.nn.summary import BUFFERS as BUFFERS
 from rotrnn.nn.summary import Part, Summarised, Summary, in_brief, summary
 from rotrnn.ops.boundary import COMPLEX, INTEGERS, REAL, Boundary, rename
-from rotrnn.ops.sampled import check_intervals
+from rotrnn.ops.sampled import check_intervals, intervals
 from rotrnn.ops.split import Ranks
 
 P = ParamSpec("P")
@@ -85,7 +85,7 @@ class Context:
         Where the state is zeroed just before a step, which cuts rows of any batch into sequences. A given state (B,
         ...) is the state before each row, and the state after a row belongs to its last sequence. Neither with
         `lengths` nor with `cu_seqlens`.
-    dt : (B, T) float32 or float64, optional
+    dt : (B, T) floating-point numbers or integers, optional
         Samples at uneven times: the interval from the step before to each step, in units of the layer's own step size.
         Ones are even times. A layer in continuous time discretises each step with its step size times dt; other layers
         raise NotImplementedError. Intervals are finite and at least 0; padding is never read. With a state, a forward
@@ -434,7 +434,7 @@ class Module(Summarised):
         if ctx.split is not None:
             raise NotImplementedError(f"{args.op}: sequences are split over processes, expected no dt")
         self.check_dt(args)
-        return check_intervals(args, args.array("dt", ctx.dt, "B T"), lengths)
+        return check_intervals(args, intervals(args, ctx.dt, "B T"), lengths)
 
     def check_dt(self, args: Boundary) -> None:
         """Checks that every layer takes intervals (`Context.dt`). Modules of each step alone need none."""

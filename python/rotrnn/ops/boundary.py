@@ -157,6 +157,11 @@ def _letters(form: str) -> tuple[str, ...]:
     return tuple(form.split())
 
 
+def _shape(axes: Sequence[str]) -> str:
+    """Returns a shape as NumPy writes it, from the text of each axis: (B, T), and (B,) with one axis."""
+    return f"({', '.join(axes)}{',' * (len(axes) == 1)})"
+
+
 class Plan(NamedTuple):
     """Facts that follow from names, shapes and dtypes of a call's arrays, computed once for all such calls."""
 
@@ -347,7 +352,7 @@ class Boundary:
             if len(letters) == rank:
                 break
         else:
-            expected = " or ".join(f"({', '.join(form.split())})" for form in forms)
+            expected = " or ".join(_shape(_letters(form)) for form in forms)
             raise ValueError(f"{self.op}: {name} has shape {shape}, expected {expected}")
         sizes = self.size
         axes: Iterable[tuple[str, int]] = zip(letters, shape, strict=True)
@@ -380,9 +385,9 @@ class Boundary:
     def _refuse_shape(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...], letter: str) -> None:
         known = [one for one in letters if one in self.size and not one.isdigit()]
         known = [one for one in known if one == letter or self._source[one] != name]  # others are the array's own
-        wanted = ", ".join(f"{one}={self.size[one]}" if one in known else one for one in letters)
+        wanted = _shape([f"{one}={self.size[one]}" if one in known else one for one in letters])
         source = f", with {letter} from {self._source[letter]}" if self._source[letter] else ""
-        raise ValueError(f"{self.op}: {name} has shape {shape}, expected ({wanted}){source}")
+        raise ValueError(f"{self.op}: {name} has shape {shape}, expected {wanted}{source}")
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
         """Returns `value` as an array on the call's device, without other checks."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rotrnn._cpu import SAMPLING
 from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import Array, Boundary
-from rotrnn.ops.declared import Declared
+from rotrnn.ops.declared import REAL, Declared
 from rotrnn.ops.linear_layer import check_precision
 from rotrnn.ops.pointwise import mask_padding
 
@@ -27,6 +27,17 @@ SAMPLED = Declared("sampled_scan_forward", "sampled_scan_backward")
 BANK = Declared("sampled_bank_forward", "sampled_bank_backward")
 LONGEST_INTERVAL = float(np.finfo(np.float32).max)
 """Intervals may be float32."""
+INTERVALS = "iuf"
+"""Kinds of dtypes that intervals of layers, models and estimators may have."""
+
+
+def intervals(args: Boundary, dt: npt.ArrayLike, form: str) -> Array:
+    """Returns intervals as an array of this form, of float32 or float64: other floating-point numbers and integers
+    become float64. TypeError if they are not such numbers, ValueError if the shape is another."""
+    array = args.any_array("dt", dt)
+    if array.dtype.kind not in INTERVALS:
+        raise TypeError(f"{args.op}: dt has dtype {array.dtype}, expected floating-point numbers or integers")
+    return args.array("dt", array if array.dtype in REAL else array.astype(np.float64), form)
 
 
 def check_intervals(args: Boundary, dt: Array, lengths: npt.NDArray[np.int64] | None) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import wave
 from typing import NamedTuple
@@ -11,6 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import open_file
+
+FORMATS = {
+    2: "ADPCM", 3: "floating-point numbers", 6: "A-law", 7: "mu-law", 17: "IMA ADPCM", 85: "MP3", 65534: "extensible",
+}  # fmt: skip
+"""Formats of samples that are not read, by their number in the header."""
 
 
 class Recording(NamedTuple):
@@ -36,8 +42,8 @@ class Recording(NamedTuple):
 
 
 def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Recording:
-    """Reads a WAV file of 8, 16, 24 or 32 bits, and `most` of its frames at most. ValueError if the file has another
-    format, is truncated or is damaged."""
+    """Reads a WAV file of 8, 16, 24 or 32 bits, and `most` of its frames at most. ValueError if the file or its
+    samples have another format, or it is truncated or damaged."""
     try:
         with open_file(path) as whole, wave.open(whole, "rb") as file:
             channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
@@ -46,6 +52,10 @@ def read_recording(path: str | os.PathLike[str], most: int | None = None) -> Rec
             there = os.fstat(whole.fileno()).st_size // max(1, width * channels)
             content = file.readframes(min(read, there + 1))  # a request takes its memory before it reads
     except (wave.Error, EOFError, RuntimeError, struct.error) as error:  # the last two if a chunk's size is damaged
+        if found := re.match(r"unknown (?:format: (\d+)|extended format)", str(error)):
+            number = int(found[1] or 65534)
+            got = f"samples in the format {number}" + (f" ({FORMATS[number]})" if number in FORMATS else "")
+            raise ValueError(f"{path}: has {got}, expected integers (PCM) of 8, 16, 24 or 32 bits") from error
         raise ValueError(
             f"{path}: is not a WAV file, or is truncated: {str(error) or 'it ends in its header'}"
         ) from error

@@ -99,10 +99,12 @@ class Table(OwnData):
         return self._sequences(read_table(self.path, self.delimiter))
 
     def read_by(self, rules: Rules) -> Sequences:
-        """Returns as `read`, of the columns that the rules name, if `features` is empty. ValueError without one of
-        these columns, and, without `sequence`, if there are others."""
+        """Returns as `read`, of the columns that the rules name, if `features` is empty or, with `sequence`, names the
+        same in any order. ValueError without one of these columns, and, without `sequence`, if there are others."""
         table = read_table(self.path, self.delimiter)
         names = tuple(one.name for one in rules.columns) or rules.names if self.sequence else rules.step_names
+        if self.sequence and names and sorted(self.features) == sorted(names):
+            return replace(self, features=names)._sequences(table)
         if self.features or not names:
             return self._sequences(table)
         more = [one for one in table.names if one not in (*self.target, *names) and not INDEX.fullmatch(one)]

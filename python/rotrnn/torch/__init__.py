@@ -161,7 +161,7 @@ class Module(_Tree):
         reset : (B, T) bool, optional
             Where the state is replaced by zero, just before a step, as in `rotrnn.Context`. Neither with `lengths` nor
             with `cu_seqlens`.
-        dt : (B, T) tensor of a floating-point dtype, optional
+        dt : (B, T) tensor of a floating-point or integer dtype, optional
             Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`; of S5 and
             S4D. It has no gradient. Not with a `PackedSequence` or a nested tensor.
         """
@@ -364,7 +364,8 @@ class Module(_Tree):
             )
         if dt.device != x.device:
             raise TypeError(f"{self._name}.forward: x is on {x.device} and dt on {dt.device}, expected one")
-        return _widened(dt)
+        whole = not (dt.is_floating_point() or dt.is_complex() or dt.dtype is torch.bool)
+        return dt.double() if whole else _widened(dt)
 
     def _flat(self, state: Any) -> list[torch.Tensor]:
         """Returns the leaves of a state."""
