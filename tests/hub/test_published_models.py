@@ -129,6 +129,46 @@ def test_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
     assert np.array_equal(model.sample(params, ids, 20, temperature=0), expected[:, 7:])
 
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "penalty": {"repetition_penalty": 1.7},
+    "min_p": {"min_p": 0.2},
+    "all": {"repetition_penalty": 1.3, "temperature": 0.7, "top_k": 25, "top_p": 0.9, "min_p": 0.02},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_draws_and_stops_are_those_of_transformers(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `generate` with several `eos_token_id`, whose draws take the noise of `sample`: a class by the largest sum of
+    log probability and Gumbel noise. Where a sequence has ended, it pads."""
+    theirs, ids = published("falcon_mamba", tmp_path), tokens()[:, :7]
+    model: Any
+    model, params = rotrnn.from_pretrained(tmp_path)
+    free = model.sample(params, ids, 20, seed=4, **CHOICES[choice])
+    assert not np.array_equal(free, model.sample(params, ids, 20, seed=4))
+    stops = [int(free[0, 3]), int(free[1, 11])]
+    drawn = model.sample(params, ids, 20, seed=4, stop=stops, **CHOICES[choice])
+    rng = np.random.default_rng(4)
+
+    def multinomial(p: torch.Tensor, num_samples: int) -> torch.Tensor:
+        assert num_samples == 1
+        return (p.double().log() + torch.tensor(rng.gumbel(size=p.shape))).argmax(1, keepdim=True)
+
+    monkeypatch.setattr(torch, "multinomial", multinomial)
+    every = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **CHOICES[choice]}  # its own top_k would be 50
+    with torch.no_grad():
+        whole = theirs.generate(
+            torch.tensor(ids), attention_mask=torch.ones(ids.shape, dtype=torch.int64), max_new_tokens=20,
+            do_sample=True, eos_token_id=stops, pad_token_id=V - 1, **every,
+        ).numpy()[:, 7:]  # fmt: skip
+    assert whole.shape == drawn.shape
+    ends = [next((i for i, one in enumerate(row) if one in stops), len(row) - 1) for row in whole.tolist()]
+    assert min(ends) < len(drawn[0]) - 1
+    for got, expected, end in zip(drawn, whole, ends, strict=True):
+        assert np.array_equal(got[: end + 1], expected[: end + 1])
+
+
 OF_MAMBA_SSM: dict[str, dict[str, Any]] = {
     "mamba": {"ssm_cfg": {"d_state": 5}},
     "mamba2": {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.signal
 
 from cases.dplr import dense_transition
 from rotrnn.nn.layer import astype
@@ -81,6 +82,23 @@ def test_the_kernel_is_that_of_dense_powers(n: int, step: float) -> None:
         state = transition @ state
     atol = 4 * n * (L + 1 + step * n * n / 2) * EPS * size * np.linalg.norm(C)
     np.testing.assert_allclose(response(S4(1, n), params, L), expected, rtol=0, atol=atol)
+    assert atol < 1e-8 * np.abs(expected).max()  # this says something
+
+
+@pytest.mark.parametrize("scale", [0.5, 4.0])
+def test_a_scaled_step_is_the_discretisation_of_scipy(scale: float) -> None:
+    """The kernel of a layer with `step_scale` is of HiPPO's own matrix by SciPy's bilinear rule, at that step. The
+    tolerance is that of the dense powers above."""
+    n, step, L = 16, 0.1, 300
+    A, B = hippo(n)
+    transition, gain, *_ = scipy.signal.cont2discrete((A, B[:, None], np.eye(n), 0), scale * step, method="bilinear")
+    params, state = exact_params(n, step), gain[:, 0]
+    C, expected, size = readout(params, n), [], np.linalg.norm(state)
+    for _ in range(L):
+        expected.append(C @ state)
+        state = transition @ state
+    atol = 4 * n * (L + 1 + scale * step * n * n / 2) * EPS * size * np.linalg.norm(C)
+    np.testing.assert_allclose(response(S4(1, n, step_scale=scale), params, L), expected, rtol=0, atol=atol)
     assert atol < 1e-8 * np.abs(expected).max()  # this says something
 
 

@@ -594,6 +594,12 @@ def test_open_sizes_are_refused() -> None:
         jax.export.export(jax.jit(rotrnn.jax.function(LAYER)))(PARAMS, form)
 
 
+def test_exported_programs_are_refused_by_jax() -> None:
+    """In its own words, which the page quotes: a program that calls Python cannot be written."""
+    with pytest.raises(NotImplementedError, match=r"serialization of host_callbacks is not yet implemented"):
+        jax.export.export(jax.jit(rotrnn.jax.function(LAYER)))(PARAMS, X)
+
+
 def test_several_devices_are_refused() -> None:
     f = rotrnn.jax.function(LAYER)
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("batch",))

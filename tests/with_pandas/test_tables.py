@@ -78,6 +78,29 @@ def test_a_pipeline_of_rows_that_are_sequences() -> None:
         SequenceClassifier().fit(x, y)
 
 
+def test_the_features_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    """Its imputer and encoder, fitted to the training rows, on all rows in one order. A mode that training does not
+    have is in the file."""
+    rows = log().sample(frac=1, random_state=3)  # sequences lie among each other
+    rows.to_csv(tmp_path / "log.csv", index=False)
+    settings: dict[str, Any] = {"categories": ("mode",), "missing": "mean", "features": ("temperature", "mode")}
+    made = Table(str(tmp_path / "log.csv"), sequence="machine", target=("fault",), seed=5, **settings)
+    with pytest.warns(UserWarning, match="new"):
+        task: Any = made.load()
+    data = task.train.data
+    names = [str(one) for one in rows.machine.drop_duplicates()]
+    rows = rows.sort_values("machine", key=lambda column: column.astype(str).map(names.index), kind="stable")
+    train = rows[data.steps_of(task.train.rows)]
+    assert train["mode"].nunique() == 2
+    columns = make_column_transformer(
+        (SimpleImputer(add_indicator=True), ["temperature"]),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["mode"]),
+    )
+    expected = columns.fit(train).transform(rows)
+    assert data.names == ("temperature", "temperature_missing", "mode_fast", "mode_slow")
+    np.testing.assert_allclose(data.values, expected, rtol=1e-14)
+
+
 def test_a_table_of_parquet_has_the_features_of_csv(tmp_path: Path) -> None:
     """Dates, missing numbers and texts come as other types from there."""
     rows, found = log().iloc[: 40 * T], []
