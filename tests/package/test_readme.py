@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pydoc
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,35 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+REQUESTS = ROOT / "benchmarks" / "results" / "requests.md"
+ITEMS = [
+    line.strip("| ").split(" | ")
+    for line in REQUESTS.read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith(("| item |", "| --- |"))
+]
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item[0])
+def test_a_request_has_its_thread_its_test_and_its_page(item: list[str]) -> None:
+    """Threads by repository and number; names that are there; tests that are there; a page that the links of the cell
+    lead to, two at most from the guide."""
+    _, threads, calls, tests, pages = item
+    assert re.fullmatch(
+        r"(?:(?:, )?\[([\w.-]+/[\w.-]+)#(\d+)\]\(https://github\.com/\1/(?:issues|pull)/\2\))+", threads
+    ), threads
+    for name in re.findall(r"`(rotrnn(?:\.\w+)+)", calls):
+        assert name.startswith(("rotrnn.torch", "rotrnn.jax")) or pydoc.locate(name) is not None, name
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+    assert named
+    for path, test in named:
+        assert re.search(rf"^def {test}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), f"{path}::{test}"
+    way = [(REQUESTS.parent / path.partition("#")[0]).resolve() for path in re.findall(r"\]\((\S+)\)", pages)]
+    assert way[0] == DOCS / "guide.md"
+    assert len(way) <= 3
+    for page, following in pairwise(way):
+        assert following in {(page.parent / path).resolve() for path, _ in links(page)}, f"{page} -> {following}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
