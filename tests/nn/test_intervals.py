@@ -400,6 +400,10 @@ def test_estimators_take_intervals() -> None:
         expected, _ = fitted.model_.forward(params, own[None], Context(dt=interval[None]))
         np.testing.assert_allclose(value, expected[0, 0], rtol=1e-5, atol=1e-5)  # params_ are float32
     assert not np.allclose(found, fitted.predict(x, dt=[np.ones_like(one) for one in times]), rtol=1e-3)
+    stream = fitted.model_.stream(fitted.params_)  # which takes intervals, because the model is known to read them
+    for t in range(lengths[0]):
+        value = stream.push(x[0][t : t + 1], dt=times[0][t : t + 1])
+    np.testing.assert_allclose(value[0, 0], found[0], rtol=1e-5, atol=1e-5)
     assert fitted.score(x, last, dt=times) == fitted.score(x, last, np.ones(24), dt=times)
     weighted = SequenceRegressor("s5", **settings).fit(x, last, np.arange(24) < 16, dt=times)
     alone = SequenceRegressor("s5", **settings).fit(x[:16], last[:16], dt=times[:16])

@@ -196,7 +196,9 @@ def test_samples_at_uneven_times_go_on() -> None:
         ValueError, match=r"^SequenceClassifier.partial_fit: dt is None, expected intervals, as fit had"
     ):
         one.partial_fit(x, y)
+    assert (one.model_.timed, even.model_.timed) == (True, False)
     even.partial_fit(x, y, dt=dt)
+    assert even.model_.timed
     with pytest.raises(ValueError, match=r"Classifier.predict: dt is None, expected intervals, as fit had"):
         even.predict(x)
 

@@ -317,7 +317,7 @@ class Estimator:
         values, lengths = sequences(where, x)
         self._check_features(values, x)
         self._check_timed(where, dt)
-        if dt is not None and not self._timed:
+        if dt is not None and not self.model_.timed:
             raise ValueError(f"{where}: got dt, expected None: fit had no intervals")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
@@ -335,7 +335,7 @@ class Estimator:
     def _check_timed(self, where: str, dt: X | None) -> None:
         """Raises ValueError if the fit had intervals and there are none, NotImplementedError if there are some and the
         layer takes none."""
-        if dt is None and self._timed:
+        if dt is None and self.model_.timed:
             raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
         if dt is not None:
             self.model_.check_dt(Boundary(where))
@@ -367,7 +367,7 @@ class Estimator:
 
     def _fit(self, data: Sequences, kind: str, scale: bool, class_weights: Any = None, **model: Any) -> None:
         """Fits sequences that are checked."""
-        self.n_features_in_, self._timed = data.values.shape[1], data.dt is not None
+        self.n_features_in_ = data.values.shape[1]
         held = self._share(len(data))
         with self._place() as path:
             dt = None if data.dt is None else np.split(data.dt, data.first[1:])
@@ -382,6 +382,7 @@ class Estimator:
             outputs = own.targets or Scale.none(loaded.n_classes)
             recipe = self._recipe("fit", task, loaded, class_weights, **model)
             self._train(recipe, path.parent, loaded, own.inputs, outputs)
+        self.model_ = replace(self.model_, timed=data.dt is not None)
 
     def _partial_fit(
         self, data: Sequences, kind: str, scale: bool, outputs: int, class_weights: Any = None, **model: Any
@@ -428,9 +429,9 @@ class Estimator:
         trained.passes += 1
         trained.params, trained.moments = moved(params, HOST), moved(moments, HOST)
         if not self.__sklearn_is_fitted__():
-            self.model_, self.n_features_in_, self._timed = net, data.values.shape[1], False
+            self.n_features_in_ = data.values.shape[1]
             self._keep_settings()
-        self._timed |= data.dt is not None
+        self.model_ = replace(net, timed=net.timed or data.dt is not None)
         self._set(trained)
 
 

@@ -95,7 +95,8 @@ class SequenceModel(Module, ABC):
     label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
     """Label smoothing of the loss, used only in training; 0 if labels are not classes."""
     timed: bool = field(default=False, kw_only=True, repr=False)
-    """Whether the model reads intervals (`Context.dt`), as the file says that it was loaded from (`save`)."""
+    """Whether the model is known to read intervals (`Context.dt`), by the file that it was loaded from (`save`) or by
+    the estimator that fitted it. Its streams run in Python."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

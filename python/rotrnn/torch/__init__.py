@@ -162,8 +162,8 @@ class Module(_Tree):
             Where the state is replaced by zero, just before a step, as in `rotrnn.Context`. Neither with `lengths` nor
             with `cu_seqlens`.
         dt : (B, T) tensor of a floating-point or integer dtype, optional
-            Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`; of S5 and
-            S4D. It has no gradient. Not with a `PackedSequence` or a nested tensor.
+            Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`, for
+            layers in continuous time. It has no gradient. Not with a `PackedSequence` or a nested tensor.
         """
         if not isinstance(return_state, bool):
             raise TypeError(f"{self._name}.forward: return_state is {return_state!r:.80}, expected True or False")
