@@ -363,8 +363,8 @@ def test_weights_that_are_integers_or_booleans_are_those_of_floats(dtype: Any) -
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        ([0.5, 0.5], {}, r"labels has shape \(2,\) and dtype float64, expected integers \(B\) or floats \(B, C\)"),
-        ([[1, 0, 0], [0, 0, 1]], {}, r"labels has shape \(2, 3\) and dtype int64, expected integers \(B\) or floats"),
+        ([0.5, 0.5], {}, r"labels has shape \(2,\) and dtype float64, expected integers \(B,\) or floats \(B, C\)"),
+        ([[1, 0, 0], [0, 0, 1]], {}, r"labels has shape \(2, 3\) and dtype int64, expected integers \(B,\) or floats"),
         ([[True, False]], {}, r"labels has shape \(1, 2\) and dtype bool, expected integers"),
         ([[0.5, 0.5, 1e39], [0, 0, 1]], {}, r"labels has 1e\+39, expected finite shares of at least 0"),
         ([0, 1], {"weights": [1.0, 1e39, 1.0]}, r"weights has 1e\+39, expected finite numbers of at least 0"),

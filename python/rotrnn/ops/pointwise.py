@@ -998,9 +998,9 @@ def cross_entropy(
     is_number = given_labels.dtype.kind in "iuf"
     if not is_number or given_labels.ndim != len(lead) + of_shares:
         got = f"labels has shape {given_labels.shape} and dtype {given_labels.dtype}"
-        shape = form.replace(" ", ", ")
+        integers, floats = ("(B,)", "(B, C)") if form == "B" else ("(B, T)", "(B, T, C)")
         error = ValueError if is_number else TypeError
-        raise error(f"cross_entropy: {got}, expected integers ({shape}) or floats ({shape}, C)")
+        raise error(f"cross_entropy: {got}, expected integers {integers} or floats {floats}")
     if of_shares:
         if ignored is not None:
             raise ValueError(f"cross_entropy: ignored is {ignored} with labels of floats, expected sample_weights of 0")
