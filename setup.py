@@ -185,8 +185,10 @@ def check_compiler():
 def up_to_date(path):
     """Whether an object is newer than all its sources, which the compiler listed beside it (-MMD)."""
     try:
-        parts = path.with_suffix(".d").read_text("utf-8").replace("\\\n", " ").partition(": ")[2].split()
-        return all(os.stat(part).st_mtime_ns < path.stat().st_mtime_ns for part in parts)
+        listed = path.with_suffix(".d").read_text("utf-8").replace("\\\n", " ").partition(".o: ")[2]
+        parts = re.findall(r"(?:\\.|[^\\\s])+", listed)  # a compiler writes "\ " for a space
+        sources = [re.sub(r"\\(.)", r"\1", part).replace("$$", "$") for part in parts]
+        return sources != [] and all(os.stat(source).st_mtime_ns < path.stat().st_mtime_ns for source in sources)
     except OSError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ while [ $# -gt 0 ]; do
     case $1 in -c) source=$2;; -o) made=$2;; esac
     shift
 done
-echo "$made: $source" > "${made%.o}.d"
+printf '%s: %s\n' "$made" "$(printf %s "$source" | sed 's/ /\\\\ /g')" > "${made%.o}.d"
 : > "$made"
 """
 
@@ -65,6 +66,8 @@ def test_cuda_is_built_where_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> None:
+    tmp_path /= "a folder (1)"
+    tmp_path.mkdir()
     cc = tmp_path / "cc"
     cc.write_text(PRETEND, encoding="utf-8")
     cc.chmod(0o755)
@@ -72,7 +75,7 @@ def test_a_compiler_without_openmp_builds_each_object_once(tmp_path: Path) -> No
     first = build(tmp_path, cc)
     assert first.returncode == 0, first.stderr
     compiled = [line for line in log.read_text(encoding="utf-8").splitlines() if " -c csrc/" in line]
-    made = {line.partition(" -o ")[2].split()[0] for line in compiled}
+    made = {re.findall(r" -o (.*?\.o)(?: |$)", line)[0] for line in compiled}
     assert len(made) == len(compiled) > 100
     assert sum(" -c csrc/data/word_problem.c " in line for line in compiled) == 1
     assert not any("-fopenmp" in line or "gemm_amx" in line for line in compiled)
@@ -123,7 +126,7 @@ for word; do
     before=$word
 done
 test -n "$source" || exec gcc "$@"
-echo "$made: $source" > "${made%.o}.d"
+printf '%s: %s\n' "$made" "$(printf %s "$source" | sed 's/ /\\\\ /g')" > "${made%.o}.d"
 case $source in *INCOMPLETE) cp "$OBJECTS/incomplete.o" "$made";; *) cp "$OBJECTS/empty.o" "$made";; esac
 """
 
