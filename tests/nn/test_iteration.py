@@ -445,3 +445,16 @@ def test_exponents_of_what_has_no_size() -> None:
     assert exponents(np.zeros((2, 0, 3)), np.ones((2, 3))).tolist() == [1, 1]
     assert exponents(np.zeros((0, 2, 3))).shape == (0,)
     assert times_power(y, exponents(y)).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("largest", [20, 126, 149])
+def test_powers_of_two_have_the_bits_of_ldexp(dtype: type, largest: int) -> None:
+    rng = np.random.default_rng(largest)
+    x = (rng.standard_normal((64, 5, 7)) * np.exp2(rng.integers(-140, 120, (64, 5, 7)))).astype(dtype)
+    x[0, 0, :3] = np.inf, -0.0, np.nan
+    powers = rng.integers(-largest, largest + 1, 64).astype(np.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        found, expected = times_power(x, powers), np.ldexp(x, powers[:, None, None])
+    assert found.dtype == dtype
+    assert found.tobytes() == expected.tobytes()

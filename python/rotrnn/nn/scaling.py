@@ -28,7 +28,12 @@ def exponents(*arrays: Array | None) -> npt.NDArray[np.int32]:
 
 def times_power(x: Array, exponents: npt.NDArray[np.int32]) -> Array:
     """Returns x (B, ...) times 2^e, with an exponent for each b. It is exact unless numbers underflow."""
-    return np.ldexp(x, exponents.reshape(-1, *[1] * (x.ndim - 1)))
+    each = exponents.reshape(-1, *[1] * (x.ndim - 1))
+    if isinstance(x, np.ndarray):  # whose `ldexp` takes ten times as long as a product, which has the same bits
+        range_of = np.finfo(x.dtype)
+        if range_of.minexp <= each.min(initial=0) and each.max(initial=0) < range_of.maxexp:
+            return x * np.ldexp(x.dtype.type(1), each)
+    return np.ldexp(x, each)
 
 
 def bounded_exp(x: Array) -> Array:
