@@ -93,6 +93,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "listops-ladder": ("listops-ladder-small",),
     "listops-s4d-ablations": ("listops-s4d-ablations-small",),
     "listops-8000": tuple(f"listops-{name}-small --seeds 0..2 --steps 8000" for name in ("rotrnn", "lru")),
+    "listops-packed": (
+        "listops-lru-small --seeds 0..2 --grid training.packed=false,true --set model.layer=mamba "
+        "--set layer.d_state=16 --set optimiser.lr=3e-3 --set task.max_length=400 --set task.max_depth=6",
+    ),
     "pathfinder": ("pathfinder-rotrnn-small --seeds 0..2", "pathfinder-lru-small --seeds 0..2"),
     "bf16": (
         *(f"digits-{name} {PRECISIONS}" for name in IN_BF16),

@@ -12,6 +12,7 @@ import pytest
 from cases import LAYER_ROWS
 from cases.layer_row import LayerRow
 from rotrnn import Bidirectional, Context, Dropout, Griffin, ModelSettings, StoredHistory, build_model, pack
+from rotrnn.nn.blocks.fused import FusedSaved
 from rotrnn.nn.blocks.pool import MeanPool
 from rotrnn.nn.layer import Recurrent, astype, flatten, flatten_state, form_leaves, state_leaves
 from rotrnn.nn.packing import Segments, each
@@ -293,6 +294,51 @@ def test_gradients_of_a_packed_model() -> None:
     rng = np.random.default_rng(7)
     params, x = astype(model.init(rng), np.float64), rng.standard_normal((1, 9, 3))
     gradcheck(model, params, x, Context(cu_seqlens=np.array([0, 4, 4, 6, 9])))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_a_row_whose_blocks_run_fused_is_a_ragged_batch(norm: str, dtype: type) -> None:
+    """To the bit, and in the memory that fused blocks need; with a state and resets, too."""
+    rng, lengths = np.random.default_rng(norm == "batch"), np.array([5, 3, 4])
+    settings = ModelSettings(layer="lru", d_model=4, n_layers=2, norm=norm, dropout=0.3)
+    model = build_model(settings, {"d_state": 6}, n_features=3, n_classes=3)
+    stack, bounds = model.stack, np.cumsum([0, *lengths])
+    params = astype(stack.init(rng), dtype)
+    x, dy = rng.standard_normal((2, 1, 12, 4)).astype(dtype)
+    inside = np.arange(5) < lengths[:, None]
+    batch, dbatch = np.zeros((2, 3, 5, 4), dtype)
+    batch[inside], dbatch[inside] = x[0], dy[0]
+    _, before = stack.forward(astype(params, dtype), batch)
+    state, dstate = drawn(rng, before.state), drawn(rng, before.state)
+    found = []
+    for given, back, ctx in ((x, dy, {"cu_seqlens": bounds}), (batch, dbatch, {"lengths": lengths})):
+        own = astype(params, dtype)
+        y, saved = stack.forward(own, given, Context(train=True, seed=3, step=4, **ctx), state)
+        dx, dparams, dbefore = stack.backward(own, saved, back, dstate)
+        steps = (y[inside], dx[inside]) if "lengths" in ctx else (y[0], dx[0])
+        leaves = [*flatten(dparams), *flatten_state(saved.state), *flatten_state(dbefore), *flatten(own)]
+        found.append([*steps, *(one for _, one in leaves)])
+        assert all(isinstance(one, FusedSaved) for one in saved.blocks)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    reset = np.zeros((1, 12), bool)
+    reset[0, bounds[1:-1]] = True  # the first sequence goes on from the given state
+    only = each(lambda leaf: leaf[:1], state), each(lambda leaf: leaf[:1], dstate)
+    y, saved = stack.forward(astype(params, dtype), x, Context(train=norm == "layer", reset=reset), only[0])
+    dx, _, dbefore = stack.backward(params, saved, dy, only[1])
+    start = each(lambda leaf: np.concatenate([leaf[:1], np.zeros_like(leaf[1:])]), state)
+    end = each(lambda leaf: np.concatenate([np.zeros_like(leaf[:2]), leaf[:1]]), dstate)
+    ctx = Context(lengths, train=norm == "layer")
+    expected, apart = stack.forward(astype(params, dtype), batch, ctx, start)
+    dexpected, _, dstart = stack.backward(params, apart, dbatch, end)
+    np.testing.assert_array_equal(y[0], expected[inside])
+    np.testing.assert_array_equal(dx[0], dexpected[inside])
+    for (_, one), (_, other) in zip(flatten_state(saved.state), flatten_state(apart.state), strict=True):
+        np.testing.assert_array_equal(one, other[2:])
+    for (_, one), (_, other) in zip(flatten_state(dbefore), flatten_state(dstart), strict=True):
+        np.testing.assert_array_equal(one, other[:1])
 
 
 @pytest.mark.parametrize("name", ["lru", "delta_net", "slstm"])

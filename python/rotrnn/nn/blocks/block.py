@@ -28,6 +28,7 @@ from rotrnn.nn.layer import (
     trusted,
 )
 from rotrnn.nn.listing import Listing
+from rotrnn.nn.packing import Segments, each
 from rotrnn.ops.block import Later, settle
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
@@ -363,14 +364,16 @@ class FeedForwardBlock(Module):
 
 
 class StackSaved(NamedTuple):
-    """The saved arrays of each block."""
+    """The saved arrays of each block, and the segments of a packed row that ran as a batch."""
 
     blocks: tuple[Any, ...]
+    segments: Segments | None = None
 
     @property
     def state(self) -> tuple[State, ...]:
         """The blocks' states after x."""
-        return tuple(one.state for one in self.blocks)
+        state = tuple(one.state for one in self.blocks)
+        return state if self.segments is None else self.segments.after(state)
 
 
 @dataclass(frozen=True)
@@ -420,12 +423,22 @@ class ResidualStack(Module):
             x = block.emit(to, params[str(place)], x)
         return x
 
+    def _fusible(self, ctx: Context) -> list[fused.Parts | None]:
+        """Returns the parts of each block that runs fused, else None."""
+        return [one.fusible(ctx) if isinstance(one, ResidualBlock) else None for one in self.blocks]
+
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
     ) -> tuple[Array, StackSaved]:
+        if ctx.segments is not None and len(ctx.segments.groups) == 1:
+            (group,) = ctx.segments.groups
+            within = ctx.unpacked(group)
+            if all(self._fusible(within)):  # whose kernels leave padding out
+                before, segments = each(group.of, ctx.segments.before(state)), ctx.segments
+                y, inner = trusted(self.forward)(params, segments.batch(group, x), within, before)
+                return segments.packed([y]), inner._replace(segments=segments)
         saved: list[Any] = []
-        moments = None
-        fusible = [one.fusible(ctx) if isinstance(one, ResidualBlock) else None for one in self.blocks]
+        moments, fusible = None, self._fusible(ctx)
         for i, (block, keep) in enumerate(zip(self.blocks, fused.kept_by(fusible, x, ctx), strict=True)):
             before = None if state is None else state[i]
             gather = ctx.train and i + 1 < len(self.blocks) and isinstance(self.blocks[i + 1].norm, BatchNorm)
@@ -437,6 +450,11 @@ class ResidualStack(Module):
         self, params: Params, saved: StackSaved, dy: Array, dstate: State = None, gather: Gather | None = None
     ) -> tuple[Array, Params, State]:
         """Returns (dx, dparams, dstate0). `gather` must be the same as in forward's context."""
+        if (segments := saved.segments) is not None:
+            (group,), inner = segments.groups, saved._replace(segments=None)
+            after = segments.after_backward(dstate)
+            dx, dparams, before = trusted(self.backward)(params, inner, segments.batch(group, dy), after, gather)
+            return segments.packed([dx]), dparams, segments.before_backward(before)
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None
