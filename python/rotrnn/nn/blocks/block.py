@@ -452,9 +452,9 @@ class ResidualStack(Module):
         """Returns (dx, dparams, dstate0). `gather` must be the same as in forward's context."""
         if (segments := saved.segments) is not None:
             (group,), inner = segments.groups, saved._replace(segments=None)
-            after = segments.after_backward(dstate)
-            dx, dparams, before = trusted(self.backward)(params, inner, segments.batch(group, dy), after, gather)
-            return segments.packed([dx]), dparams, segments.before_backward(before)
+            back = segments.batch(group, dy), segments.after_backward(dstate)
+            dy, found, before = trusted(self.backward)(params, inner, *back, gather)
+            return segments.packed([dy]), found, segments.before_backward(before)
         dparams: Params = {}
         dstate0: list[State] = [None] * len(self.blocks)
         later = None
