@@ -120,7 +120,7 @@ def lru_states(layer: LRU, p: Arrays, x: Any, state: Any, lengths: Any) -> tuple
     v = x @ (np.exp(p["gamma_log"])[:, None] * (p["B_re"] + 1j * p["B_im"])).T
     if layer.window is None:
         return lru_loop(layer, p, x, state, lengths)[0], *_last(scan_loop(lam, v, state, False, lengths))
-    y, after = windowed_loop(layer, p, x, state, lengths)
+    y, after = windowed_loop(layer, {name: p[name] for name in layer.shapes}, x, state, lengths)
     h = np.zeros_like(v)
     for b, place in enumerate(state[2]):
         rows = layer.window + 1

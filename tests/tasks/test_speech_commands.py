@@ -180,13 +180,15 @@ def test_cut_and_damaged_clips(tmp_path):
             read_wav(path)
     for content in (
         b"fLaC" + whole[4:],  # another format
-        whole[:20] + struct.pack("<H", 6) + whole[22:],  # A-law
         whole[:4] + struct.pack("<I", 20) + whole[8:],  # chunks that go on after the end of the file's own
         whole[:12] + b"fmtx" + struct.pack("<I", 2**31) + whole[20:],
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: is not a WAV file"):
             read_wav(path)
+    path.write_bytes(whole[:20] + struct.pack("<H", 6) + whole[22:])
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: has samples in the format 6 \(A-law\), expected "):
+        read_wav(path)
 
 
 @pytest.mark.parametrize(
