@@ -159,6 +159,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "A5-carry-bedouin-more": (f"{BEDOUIN} --seeds 3..4",),
     "A5-carry-bedouin-ranks": (f"{BEDOUIN} --grid layer.rank=1,2 --seeds 0..1",),
+    "A5-bedouin-24000": ("word-problem-carry-bedouin-small --variant plain --steps 24000 --seeds 0..4",),
     "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
     "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
     "S5-more": (f"word-problem-small --grid task.group=S5 {SHORTER} {MORE}",),
