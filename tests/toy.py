@@ -29,14 +29,18 @@ T, F, CLASSES = 5, 4, 3
 @dataclass(frozen=True)
 class Toy:
     """Noisy class means. The model sleeps `delay` seconds per training step and fails on demand; `fail_at` is for the
-    second of several processes."""
+    second of several processes. It makes NaN and infinities from a step on, for so many steps."""
 
     size: int = 70
     delay: float = 0.0
     nan_at: int = -1
     blow_up_at: int = -1
+    spoilt: int = 2**31
     crash_at: int = -1
     fail_at: int = -1
+
+    def spoils(self, begin: int, step: int) -> bool:
+        return 0 <= begin <= step < begin + self.spoilt
 
     def load(self) -> Task:
         rng = np.random.default_rng(0)
@@ -80,7 +84,7 @@ class ToyModel:
                 raise RuntimeError("broken on demand")
             every = mean if ctx.gather is None else np.concatenate(ctx.gather(mean))
             buffer += np.asarray(0.1, buffer.dtype) * (every.mean(0) - buffer)
-            mean = mean * mean.dtype.type(np.nan if 0 <= self.settings.nan_at <= ctx.step else 1)
+            mean = mean * mean.dtype.type(np.nan if self.settings.spoils(self.settings.nan_at, ctx.step) else 1)
         head = params["head"]
         logits = (params["blocks"]["0"]["layer"]["scale"] * mean) @ head["weight"].T + head["bias"]
         return logits, (mean, ctx.step)
@@ -89,7 +93,7 @@ class ToyModel:
         mean, step = saved
         scale = params["blocks"]["0"]["layer"]["scale"]
         dscale = (mean * (dlogits @ params["head"]["weight"])).sum(0)
-        if 0 <= self.settings.blow_up_at <= step:
+        if self.settings.spoils(self.settings.blow_up_at, step):
             dscale = dscale / dscale.dtype.type(0)
         dhead = {"weight": dlogits.T @ (scale * mean), "bias": dlogits.sum(0)}
         return {"blocks": {"0": {"layer": {"scale": dscale}, "norm": {}}}, "head": dhead}

@@ -824,6 +824,39 @@ def test_what_is_not_finite_stops_with_its_name_and_keeps_the_checkpoint(tmp_pat
     assert facts["step"] == 9
 
 
+@pytest.mark.parametrize("cause", ["nan_at", "blow_up_at"])
+def test_steps_that_are_not_finite_may_be_left_out(tmp_path, monkeypatch, cause):
+    """Such a step changes nothing but its number: no parameter, no moment, no running statistic."""
+    seen, advance = {}, Stepper.advance
+
+    def watched(self, state):
+        found = advance(self, state)
+        seen[state.step] = {name: array.copy() for name, array in state.arrays().items()}
+        return found
+
+    monkeypatch.setattr(Stepper, "advance", watched)
+    spoilt = (f"task.{cause}=9", "task.spoilt=2")
+    with np.errstate(all="ignore"):
+        with pytest.warns(RuntimeWarning, match=r"step 1[01]: .* not finite.*; the step is left out") as told:
+            train(toy_recipe(tmp_path, *spoilt, "training.skip=2"), tmp_path / "run", progress=False)
+        assert sum("left out" in str(one.message) for one in told) == 2
+        for name, array in seen[9].items():
+            np.testing.assert_array_equal(array, seen[10][name])
+            np.testing.assert_array_equal(array, seen[11][name])
+            assert np.isfinite(seen[40][name]).all()
+        assert any((seen[12][name] != array).any() for name, array in seen[9].items())
+        losses = [one["loss"] for one in Run(tmp_path / "run").records() if "loss" in one]
+        assert len(losses) == 40
+        assert [step for step, loss in enumerate(losses, 1) if math.isnan(loss)] == [10, 11]
+
+        with pytest.warns(RuntimeWarning, match="left out"), pytest.raises(NonFinite, match="step 11: "):
+            train(toy_recipe(tmp_path, *spoilt, "training.skip=1"), tmp_path / "less", progress=False)
+        # what ends the run is not left out: a parameter that is not finite
+        overflow = ("optimiser.lr=1e38", "optimiser.warmup=0", "training.skip=9")
+        with pytest.raises(NonFinite, match="step 1: parameter "):
+            train(toy_recipe(tmp_path, *overflow), tmp_path / "lost", progress=False)
+
+
 def test_a_validation_loss_that_is_not_finite(tmp_path, monkeypatch):
     """If the parameters are finite, it is reported and training continues: evaluation may read data that training does
     not."""

@@ -301,7 +301,8 @@ class Trainer:
 
     def record(self, state: State) -> None:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
-        recordable = state.carried is None and not self.training.packed and isinstance(self.recipe.optimiser, AdamW)
+        plain = state.carried is None and not self.training.packed and not self.training.skip
+        recordable = plain and isinstance(self.recipe.optimiser, AdamW)
         if self.device is not HOST and isinstance(self.model, SequenceModel) and recordable:
             memory = self.stepper.memory
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)

@@ -43,6 +43,10 @@ class NonFinite(FloatingPointError):
     """A loss, gradient or parameter is infinite or not a number."""
 
 
+class Unusable(NonFinite):
+    """A loss or gradient is; every parameter and moment is as before."""
+
+
 class Optimiser:
     """The base of optimisers, with their schedule, groups and clipping. The settings are fields of the classes below;
     `AdamW` explains the settings that all have."""
@@ -181,7 +185,7 @@ class Optimiser:
                 rename(error, f"{op}: ", f"{call}: {name}: ")
                 raise
         norms = norms_by_name(dict(reversed(gradients.items())))
-        check_finite("gradient", norms, group_of)
+        check_finite("gradient", norms, group_of, Unusable)
         size = math.hypot(*norms.values())
         scale = self.clip / size if 0 < self.clip < size else 1.0
         rates = {group: self.rate(group, step, steps) for group in GROUPS}
@@ -337,12 +341,12 @@ def norms_by_name(arrays: dict[str, Array]) -> dict[str, float]:
     return dict(zip(arrays, optim.norms_of(list(arrays.values())), strict=True))
 
 
-def check_finite(what: str, norms: dict[str, float], group_of: GroupOf) -> None:
-    """Raises NonFinite for the first array whose norm is not finite."""
+def check_finite(what: str, norms: dict[str, float], group_of: GroupOf, error: type[NonFinite] = NonFinite) -> None:
+    """Raises NonFinite, or a kind of it, for the first array whose norm is not finite."""
     for name, size in norms.items():
         if not math.isfinite(size):
             group = f"group {group_of(name)}" if is_parameter(name) else "a buffer"
-            raise NonFinite(f"{what} {name} ({group}) is not finite, its norm is {size}")
+            raise error(f"{what} {name} ({group}) is not finite, its norm is {size}")
 
 
 def check_parameters(what: str, params: Params, group_of: GroupOf) -> None:

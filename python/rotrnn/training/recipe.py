@@ -80,6 +80,10 @@ class Training:
         Run ragged batches, in evaluations too, as one packed row without padding (`rotrnn.Context.cu_seqlens`). Losses
         and gradients equal padded batches up to rounding. On a GPU steps are not recorded as graphs. Neither with
         several processes nor with `task.carry`.
+    skip : int
+        The most steps in a row that may be left out because their loss or a gradient is not finite while every
+        parameter is. Such a step changes nothing but its number, is logged without a loss, and warns. With 0, the
+        default, it ends the run. On a GPU steps are then not recorded as graphs.
     init : str, optional
         The folder of a run, or a model's file or folder, with whose parameters the run begins, as far as the model has
         the same names and shapes. Other parameters, for example a head for another number of classes, are drawn; the
@@ -103,6 +107,7 @@ class Training:
     class_weights: str | tuple[float, ...] | None = None
     label_smoothing: float = 0.0
     packed: bool = False
+    skip: int = 0
     init: str | None = None
     extended: tuple[int, ...] | None = None
 
@@ -114,6 +119,7 @@ class Training:
             ("checkpoint_every", 0, 2**31),
             ("accumulate", 1, self.batch),
             ("seed", 0, 2**63 - 1),
+            ("skip", 0, 2**31),
             *([("patience", 1, 2**31)] if self.patience is not None else []),
         ):
             if not low <= getattr(self, key) <= high:
@@ -277,6 +283,7 @@ class Recipe:
             "precision": "float32",
             "packed": False,
             "label_smoothing": 0.0,
+            "skip": 0,
         }  # runs from before there was a choice have this digest
         tables["training"] = {
             key: value for key, value in tables["training"].items() if key != "memory" and value != before.get(key)

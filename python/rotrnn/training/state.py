@@ -76,6 +76,8 @@ class State:
     more than one, in order, if they changed."""
     carried: Carried = None
     """The model's state after the last step, of each row of the batch, if the task carries it on."""
+    skipped: int = 0
+    """Number of steps that were left out just before (`training.skip`); it begins anew when a run is resumed."""
 
     def arrays(self) -> dict[str, Array]:
         """Every array, on the CPU, by the name it has in a checkpoint. A complex one is viewed as a real one with a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rotrnn.nn.layer import State as Carried
 from rotrnn.tasks.task import Index, PackedBatch
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
-from rotrnn.training.optimiser import NonFinite, check_finite, check_parameters, norms_by_name
+from rotrnn.training.optimiser import NonFinite, Unusable, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.state import Model, State
@@ -46,11 +47,18 @@ class Stepper:
             return self.settle(state, 1)
         records, began = self.settle(state), time.monotonic()
         optimiser, steps = self.recipe.optimiser, self.recipe.training.total(state.step)
-        with blaming(state, state.step + 1, self.group_of):
-            with _kept(state.params):
+        try:
+            with blaming(state, state.step + 1, self.group_of), _kept(state.params):
                 metrics, grads, carried = self.gradients(state)
-            size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
-        state.carried = carried
+                size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+        except Unusable as error:
+            if state.skipped == self.recipe.training.skip:
+                raise
+            state.skipped += 1
+            warnings.warn(f"{error}; the step is left out", RuntimeWarning, stacklevel=2)
+            metrics, size = {"loss": math.nan}, math.nan
+        else:
+            state.carried, state.skipped = carried, 0
         state.step += 1
         return [*records, self.record(state.step - 1, metrics, size, time.monotonic() - began)]
 
@@ -168,8 +176,8 @@ class Stepper:
             check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
             norms = norms_by_name(dict(reversed(total.items())))
             fine = f"the loss is {loss}, every parameter is finite"
-            check_finite(f"{fine}; going backward, gradient", norms, self.group_of)
-            raise NonFinite(f"the loss is {loss}, every parameter and gradient is finite")
+            check_finite(f"{fine}; going backward, gradient", norms, self.group_of, Unusable)
+            raise Unusable(f"the loss is {loss}, every parameter and gradient is finite")
         metrics = scores(loss / labels, right / labels)
         return metrics | ({"layers": reports} if reports else {}), unflatten(total), self.joined(state.carried, after)
 
@@ -213,16 +221,16 @@ def blaming(state: State, step: int, group_of: Callable[[str], str]) -> Iterator
             check_parameters("parameter", state.params, group_of)
             raise NonFinite(str(error)) from error
     except NonFinite as error:
-        raise NonFinite(f"step {step}: {error}") from error
+        raise type(error)(f"step {step}: {error}") from error
 
 
 @contextmanager
 def _kept(params: Params) -> Iterator[None]:
-    """Restores buffers, which forward updates, if another process fails within the block."""
+    """Restores buffers, which forward updates, if another process fails within the block, or the step is unusable."""
     buffers = [(array, array.copy()) for name, array in flatten(params) if not is_parameter(name)]
     try:
         yield
-    except Fallen:
+    except (Fallen, Unusable):
         for array, before in buffers:
             array[...] = before
         raise
