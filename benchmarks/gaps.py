@@ -1,10 +1,11 @@
 """Fixed points in parallel and in sequence over training: section 4.3 and Fig. 5 of the Fixed-Point RNN paper.
 
-    python -m benchmarks.gaps [--seeds 0 1 2] [--rows 16] [--runs DIR] [--measure]
+    python -m benchmarks.gaps [--layers bedouin fpmamba] [--tolerances 0.1 0.01] [--seeds 0 1 2] [--rows 16]
+        [--runs DIR] [--measure]
 
-Trains Bedouin on A5 by iteration, and keeps its parameters each 1,000 steps; stopped runs continue. Then test sequences
-go through the model in one pass and token by token, as in `benchmarks.sequential`, with the parameters of each kept
-step. `--measure` trains nothing, and measures the steps that unfinished runs have reached.
+Trains each layer on A5 by iteration to each tolerance, and keeps its parameters each 1,000 steps; stopped runs go on.
+Then test sequences go through the model in one pass and token by token, as in `benchmarks.sequential`, with the
+parameters of each kept step. `--measure` trains nothing, and measures the steps that unfinished runs have reached.
 
 Writes gaps.json and gaps.png to benchmarks/results; DIR (sweeps/gaps) has the runs.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +30,13 @@ from rotrnn.training.sweep import plan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECIPE = "word-problem-carry-bedouin-small"
+RECIPES = {
+    "bedouin": ("word-problem-carry-bedouin-small", "training.steps=6000"),
+    "fpmamba": ("word-problem-carry-small", "training.steps=5000", "task.test=500"),
+}
+"""The recipe of a layer, and its settings."""
 EVERY = 1000
-SETTINGS = ("layer.solver=iteration", "layer.max_iterations=100", "layer.tol=0.1", "training.steps=6000")
+SETTINGS = ("layer.solver=iteration", "layer.max_iterations=100")
 POSITIONS = (4, 8, 16, 32, 50, 100, 200)
 
 
@@ -39,9 +45,11 @@ def kept(run: Run) -> list[int]:
     return sorted(int(path.stem.removeprefix("step-")) for path in run.folder.glob("step-*.safetensors"))
 
 
-def trained(seed: int, folder: Path) -> None:
-    """Trains the run of a seed, or what is missing of it."""
-    (recipe,) = plan(RECIPE, seeds=[seed], variants=["plain"], overrides=SETTINGS).values()
+def trained(layer: str, tol: float, seed: int, folder: Path) -> None:
+    """Trains a run, or what is missing of it."""
+    name, *settings = RECIPES[layer]
+    overrides = [*settings, *SETTINGS, f"layer.tol={tol}"]
+    (recipe,) = plan(name, seeds=[seed], variants=["plain"], overrides=overrides).values()
     run = Run(folder)
 
     def keep(name: int) -> None:
@@ -76,34 +84,48 @@ def measured(run: Run, rows: int) -> dict[str, Any]:
 
 @styled
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:
-    """Draws the differences against the training step, a panel for each of three positions, a line for each seed."""
-    shown = (16, 50, 200)
-    sheet = Sheet(None, 2.5 * len(shown) + 1.6, 2.9, len(shown), sharex=True, sharey=True)
-    for axes, position in zip(sheet.panels, shown, strict=True):
+    """Draws the differences at the tolerance of the training against its step: a row of panels for each layer, a panel
+    for each of three positions, a line for each run."""
+    shown, layers = (16, 50, 200), list(dict.fromkeys(one["layer"] for one in runs))
+    sheet = Sheet(None, 2.5 * len(shown) + 1.6, 2.5 * len(layers) + 0.4, 3 * len(layers), 3, sharex=True, sharey=True)
+    for place, axes in enumerate(sheet.panels):
+        layer, position = layers[place // len(shown)], shown[place % len(shown)]
         for tol, colour in zip(TOLERANCES, COLOURS, strict=False):
-            for one in runs:
+            of_panel = [one for one in runs if (one["layer"], one["tolerance"]) == (layer, tol)]
+            for one in of_panel:
                 at = [each[POSITIONS.index(position)] for each in one["differences"][str(tol)]]
                 axes.plot(one["steps"], at, "o-", color=colour, markersize=3, label=f"tolerance {tol:g}")
-        axes.set(title=f"product {position}", xlabel="training step", yscale="log")
-    sheet.panels[0].set_ylabel("relative difference of logits")
+            if of_panel:
+                axes.axhline(tol, color=colour, linestyle=":", linewidth=1)
+        axes.set(title=f"{layer}, product {position}", xlabel="training step", yscale="log")
+        axes.label_outer()
+        if place % len(shown) == 0:
+            axes.set_ylabel("relative difference of logits")
     sheet.side_legend()
     return sheet.figure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", choices=RECIPES, nargs="*", default=list(RECIPES), help="layers (all)")
+    parser.add_argument("--tolerances", type=float, nargs="*", default=[0.1, 0.01], metavar="TOL", help="(0.1 0.01)")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], metavar="N", help="seeds (0 1 2)")
     parser.add_argument("--rows", type=int, default=16, help="number of test sequences (16)")
     parser.add_argument("--runs", type=Path, default=Path("sweeps/gaps"), help="folder of the runs (sweeps/gaps)")
     parser.add_argument("--measure", action="store_true", help="train nothing")
     args = parser.parse_args()
-    came_from, folders = origin(), {seed: args.runs / f"seed={seed}" for seed in args.seeds}
-    if not args.measure:
-        for seed, folder in folders.items():
-            trained(seed, folder)
-    runs = [{"seed": seed, **measured(Run(folder), args.rows)} for seed, folder in folders.items()]
-    command = f"python -m benchmarks.gaps --seeds {' '.join(map(str, args.seeds))} --rows {args.rows}"
-    found = {"settings": [RECIPE, *SETTINGS], "positions": POSITIONS, "runs": runs, **came_from, "command": command}
+    came_from, runs = origin(), []
+    for layer, tol, seed in product(args.layers, args.tolerances, args.seeds):
+        folder = args.runs / f"{layer},tol={tol:g},seed={seed}"
+        if not args.measure:
+            trained(layer, tol, seed, folder)
+        runs += [{"layer": layer, "tolerance": tol, "seed": seed, **measured(Run(folder), args.rows)}]
+    settings = {layer: [*RECIPES[layer], *SETTINGS] for layer in args.layers}
+    command = f"python -m benchmarks.gaps --layers {' '.join(args.layers)} --tolerances " + " ".join(
+        f"{tol:g}" for tol in args.tolerances
+    )
+    command += f" --seeds {' '.join(map(str, args.seeds))} --rows {args.rows}"
+    found = {"settings": settings, "positions": POSITIONS, "runs": runs, **came_from, "command": command}
     found = record(RESULTS / "gaps.json", found)
     picture(draw(found["runs"]), RESULTS / "gaps.png")
 

@@ -86,7 +86,7 @@ def test_gaps_are_measured_at_the_steps_that_are_kept(tmp_path: Path, monkeypatc
     monkeypatch.setattr(gaps, "SETTINGS", (*gaps.SETTINGS, *small, *steps))
     monkeypatch.setattr(gaps, "EVERY", 2)
     monkeypatch.setattr(gaps, "POSITIONS", (4, 16, 20))
-    gaps.trained(0, tmp_path / "run")
+    gaps.trained("bedouin", 0.1, 0, tmp_path / "run")
     run = Run(tmp_path / "run")
     recipe = run.load_recipe()
     assert gaps.kept(run) == [2, 4]
