@@ -25,6 +25,7 @@ import numpy as np
 from rotrnn import _cpu
 from rotrnn._support.text import an
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
+from rotrnn.models.model import NEEDS_DT
 from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
 from rotrnn.nn.packing import AsBatch, as_batch, check_rows, stepwise
 
@@ -54,6 +55,7 @@ def function(
     `rotrnn.Context`, and may be traced. `cu_seqlens`, where the sequences of a packed row begin and end, or `reset`,
     where rows of a batch are cut, is a NumPy array, since shapes follow from it: the sequences run as a padded batch as
     long as the longest. `dt` (B, T), intervals between samples at uneven times, may be traced; it has no gradient.
+    A model that was trained with intervals (`timed`) needs them.
 
     Results and gradients have the bits of ``module.forward`` and ``module.backward``. f is differentiable in reverse
     mode, once: in the parameters, in x unless these are token ids, and in the state. `vmap` runs one element after the
@@ -196,6 +198,8 @@ class _Adapter:
         flat = dict(flatten(params))
         for name, value in [("x", x), *((f"params.{name}", value) for name, value in flat.items())]:
             self._check_array(name, value)
+        if dt is None and getattr(self.module, "timed", False):
+            raise ValueError(f"{self.title}: {NEEDS_DT}")
         for name, value in (("lengths", lengths), ("dt", dt)):
             if value is not None:
                 self._check_array(name, value)

@@ -3,6 +3,7 @@ and of the op are in the table of cases (cases/sampled.py)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
 from rotrnn.estimators import SequenceClassifier, SequenceRegressor
 from rotrnn.models.files import TIMED
+from rotrnn.models.model import NEEDS_DT
 from rotrnn.nn.layer import Context, Recurrent, astype, form_leaves, state_leaves
 from rotrnn.nn.packing import pack
 from rotrnn.ops.optim import adamw
@@ -242,7 +244,8 @@ def test_other_layers_refuse_intervals(layer: Recurrent, message: str, tmp_path:
         NotImplementedError, match=rf"SequenceClassifier\.forward: got dt, which {type(layer).__name__}"
     ):
         model.forward(model.init(np.random.default_rng(0)), x[..., :2], ctx)
-    with pytest.raises(NotImplementedError, match=rf"SequenceClassifier\.save: got dt, which {type(layer).__name__}"):
+    message = rf"Classifier\.save: timed is True, for intervals dt, which {type(layer).__name__} does not support"
+    with pytest.raises(NotImplementedError, match=message):
         model.save(tmp_path / "timed.safetensors", model.init(np.random.default_rng(0)), timed=True)
     assert not list(tmp_path.iterdir())
 
@@ -410,7 +413,7 @@ def test_estimators_take_intervals() -> None:
     np.testing.assert_array_equal(weighted.predict(x, dt=times), alone.predict(x, dt=times))
     classes = SequenceClassifier("s4d", **settings).fit(u, last > 0, dt=dt)
     np.testing.assert_allclose(np.exp(classes.predict_log_proba(u, dt)), classes.predict_proba(u, dt=dt))
-    with pytest.raises(ValueError, match=r"SequenceRegressor.predict: dt is None, expected intervals, as fit had"):
+    with pytest.raises(ValueError, match=f"^SequenceRegressor.predict: {NEEDS_DT}$"):
         fitted.predict(x)
     with pytest.raises(ValueError, match=r"SequenceRegressor.predict: got dt, expected None: fit had no intervals"):
         SequenceRegressor("s5", **settings).fit(x, last).predict(x, dt=times)
@@ -463,21 +466,117 @@ def test_a_file_of_a_timed_model_is_saved_so_again(tmp_path: Path) -> None:
         assert not rotrnn.load(tmp_path / "even").model.timed
 
 
+def test_a_model_that_was_trained_with_intervals_needs_them(tmp_path: Path) -> None:
+    """In every call; ones are even steps, and so says the error. What `replace` says of even steps is taken."""
+    model, params = regressor("s5")
+    model.save(tmp_path / "timed", params, timed=True)
+    loaded, own = rotrnn.load(tmp_path / "timed")
+    x, ones = normal(np.random.default_rng(9), (2, 5, 2)), np.ones((2, 5))
+    even, _ = model.forward(params, x)
+    close(loaded.forward(own, x, Context(dt=ones))[0], even, terms=4000)
+    close(loaded.state_norms(own, x, Context(dt=ones)), model.state_norms(params, x), terms=4000)
+    stream = loaded.stream(own, 2)
+    for ctx in (Context(), Context(np.array([5, 2])), Context(reset=np.zeros((2, 5), bool))):
+        with pytest.raises(ValueError, match=f"^StepRegressor.forward: {NEEDS_DT}$"):
+            loaded.forward(own, x, ctx)
+    with pytest.raises(ValueError, match=f"^StepRegressor.forward: {NEEDS_DT}$"):
+        loaded.state_norms(own, x)
+    for given in ((x[:, 0],), (x,), (x, np.array([5, 2]))):
+        with pytest.raises(ValueError, match=f"^Stream.push: {NEEDS_DT}$"):
+            stream.push(*given)
+    assert not stream.tokens.any()
+    close(stream.push(x[:, 0], dt=ones[:, 0]), even[:, 0], terms=4000)
+    np.testing.assert_array_equal(replace(loaded, timed=False).forward(own, x)[0], even)
+
+
+def test_the_model_of_a_recipe_needs_intervals_if_its_data_have_them(tmp_path: Path) -> None:
+    x, dt = np.zeros((8, 4)), np.ones((8, 4))
+    settings, training = rotrnn.ModelSettings(layer="s5", d_model=4, n_layers=1), Training(batch=2, steps=1)
+    for times in (None, dt):
+        save_arrays(tmp_path / "d.npz", x, np.arange(8) % 2, dt=times)
+        task = Arrays(str(tmp_path / "d.npz"))
+        loaded = task.load()
+        model = Recipe(task, settings, rotrnn.S5(4, 4), rotrnn.AdamW(lr=1e-2), training).build(loaded)
+        assert loaded.timed == model.timed == (times is not None)
+
+
+@pytest.mark.parametrize(
+    ("layer", "more", "message"),
+    [
+        (rotrnn.LRU(4, 4), {}, "model.layer is 'lru', but {} has intervals dt, which LRU does not support, expected"),
+        (
+            rotrnn.S5(4, 4, window=3),
+            {},
+            "model.layer is 's5', but {} has intervals dt, which S5 does not support",
+        ),
+        (rotrnn.LinOSS(4, 4, "imex"), {}, "model.layer is 'linoss', but {} has intervals dt, which LinOSS does not"),
+        (
+            rotrnn.S5(4, 4),
+            {"n_layers": 2, "attention_every": 2},
+            "model.layer is 's5', but {} has intervals dt, which Attention does not support, expected",
+        ),
+    ],
+    ids=lambda one: "" if isinstance(one, str | dict) else repr(one),
+)
+def test_a_layer_that_takes_no_intervals_is_refused_before_a_run(
+    layer: Recurrent, more: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By Python and the command line, and the folder is not made."""
+    path = tmp_path / "d.npz"
+    save_arrays(path, np.zeros((8, 4)), np.arange(8) % 2, dt=np.ones((8, 4)))
+    name = type(layer).__name__.lower()
+    settings = rotrnn.ModelSettings(**{"layer": name, "d_model": 4, "n_layers": 1} | more)
+    training = Training(batch=2, steps=1)
+    recipe = Recipe(Arrays(str(path)), settings, layer, rotrnn.AdamW(lr=1e-2), training)
+    with pytest.raises(ValueError, match=re.escape(message.format(path))):
+        train(recipe, tmp_path / "run", progress=False)
+    (tmp_path / "r.toml").write_text(recipe.text(), encoding="utf-8")
+    assert main(["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]) == 2
+    assert message.format(path) in capsys.readouterr().err
+    assert {one.name for one in tmp_path.iterdir()} == {"d.npz", "r.toml"}
+
+
 @pytest.mark.parametrize(
     ("dt", "message"),
     [
-        (np.ones((3, 5)), r"save_arrays: dt has shape \(3, 5\) and dtype float64, expected numbers \(3, 4\)"),
+        (np.ones((3, 5)), r"dt\[0\] has shape \(5,\), expected \(4,\), one for each step"),
+        (np.ones(3), r"dt\[0\] has shape \(\), expected \(4,\)"),
+        (np.ones((2, 4)), r"dt has intervals of 2 sequences, expected 3"),
+        (np.float64(1), r"dt has shape \(\), expected a row for each sequence"),
         (
             np.array([[1.0, 1, 1, 1], [1, 1, -1, 1], [1, 1, 1, 1]]),
-            r"dt, sequence 1, step 2: got -1\.0, expected a fini",
+            r"dt, sequence 1, step 2: got -1\.0, expected",
         ),
-        (np.full((3, 4), np.nan), r"save_arrays: dt, sequence 0, step 0: got nan"),
-        (np.full((3, 4), "a"), r"save_arrays: dt has shape \(3, 4\) and dtype <U1"),
+        (np.full((3, 4), np.nan), r"dt, sequence 0, step 0: got nan"),
+        (np.full((3, 4), 1e39), r"dt, sequence 0, step 0: got 1e\+39, expected intervals from 0 to 3\.403e\+38"),
     ],
 )
-def test_arrays_refuse_bad_intervals(tmp_path: Path, dt: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        save_arrays(tmp_path / "a.npz", np.zeros((3, 4)), np.zeros(3), dt=dt)
+@pytest.mark.parametrize("listed", [False, True])
+def test_arrays_refuse_bad_intervals(tmp_path: Path, dt: Any, message: str, listed: bool) -> None:
+    """Errors name the sequence that was given, whether x is an array or a list."""
+    x = [*np.zeros((3, 4))] if listed else np.zeros((3, 4))
+    with pytest.raises(ValueError, match=f"^save_arrays: {message}"):
+        save_arrays(tmp_path / "a.npz", x, np.zeros(3), dt=dt)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("dt", "message"),
+    [
+        ([np.ones(5), np.ones(7, bool)], r"dt\[1\] has dtype bool, expected floating-point numbers or integers"),
+        ([[True] * 5, [True] * 7], r"dt\[0\] has dtype bool"),
+        ([["a"] * 5, ["b"] * 7], r"dt\[0\] has dtype <U1"),
+        ([np.ones(5), np.ones(7, "m8[s]")], r"dt\[1\] has dtype timedelta64\[s\]"),
+        ("ab", r"dt is a str, expected an array, or a list of arrays"),
+        (1.0, r"dt is a float, expected an array, or a list of arrays"),
+    ],
+)
+def test_intervals_of_another_type_are_named_by_their_sequence(tmp_path: Path, dt: Any, message: str) -> None:
+    x = [np.zeros(5), np.zeros(7)]
+    with pytest.raises(TypeError, match=f"^save_arrays: {message}"):
+        save_arrays(tmp_path / "a.npz", x, np.zeros(2), dt=dt)
+    with pytest.raises(TypeError, match=f"^SequenceRegressor.fit: {message}"):
+        SequenceRegressor("s5").fit(x, np.zeros(2), dt=dt)
     assert not list(tmp_path.iterdir())
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from rotrnn.models.build import make_layer
 from rotrnn.nn.instructions import (
     Affine,
     Concat,
@@ -31,8 +32,10 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype, state_le
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, ProgramSaved
+from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.pointwise import silu_backward
 from rotrnn.testing import gradcheck
+from small_models import exact
 
 B, T, D, N = 2, 6, 3, 4
 
@@ -406,6 +409,28 @@ def test_registers_run_the_lines_that_they_need(monkeypatch: pytest.MonkeyPatch)
     (found,) = layer.registers(params, x, names=("a",)).items()
     assert found[0] == "a"
     np.testing.assert_array_equal(found[1], expected["a"])
+
+
+SHOWING = sorted(name for name in LAYERS if getattr(make_layer(name, 4, exact(name)), "shown", ()))
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_registers_are_zero_in_padding(name: str) -> None:
+    """Whatever is there in x; registers of parameters alone stay whole."""
+    rng = np.random.default_rng(0)
+    layer: Any = make_layer(name, 4, exact(name))
+    params, x = astype(layer.init(rng), np.float64), rng.standard_normal((2, 7, 4))
+    whole, x[0, 3:] = layer.registers(params, x[:1, :3]), np.nan
+    found = layer.registers(params, x, Context(np.array([3, 7])))
+    assert found.keys() == whole.keys()
+    steps = {key for key, one in whole.items() if one.shape[:2] == (1, 3)}
+    assert steps
+    for key, one in found.items():
+        if key in steps:
+            np.testing.assert_allclose(one[:1, :3], whole[key], rtol=1e-9, atol=1e-9, err_msg=key)
+            assert not one[0, 3:].any(), key
+        else:
+            np.testing.assert_array_equal(one, whole[key], err_msg=key)
 
 
 def test_forms_have_multiples_of_sizes_numbers_and_several_outputs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import io
 import subprocess
@@ -19,6 +20,7 @@ from cores import CORES, B, D, T, input_of, model, moved
 import rotrnn
 import rotrnn.torch
 from rotrnn.models.call import Call, form_of, leaves_of
+from rotrnn.models.model import NEEDS_DT
 from rotrnn.nn.layer import flatten
 
 
@@ -451,6 +453,23 @@ def test_intervals_are_those_of_the_context(layer: Any) -> None:
     row, times = (torch.cat([one[0], one[1, :4]])[None] for one in (x, dt))
     torch.testing.assert_close(net(row, cu_seqlens=[0, 7, 11], dt=times)[0], torch.cat([y[0], y[1, :4]]))
     assert not torch.allclose(y, net(x, [7, 4]))
+
+
+def test_a_model_that_was_trained_with_intervals_needs_them(tmp_path: Path) -> None:
+    """In rows with resets and packed sequences, too, and after a file; ones are even steps."""
+    settings = rotrnn.ModelSettings(layer="s5", d_model=D, n_layers=1)
+    even = rotrnn.build_model(settings, {"d_state": 4}, head="step_regressor", n_features=2, n_classes=1)
+    net = rotrnn.torch.Module(dataclasses.replace(even, timed=True))
+    net.save(tmp_path / "m.safetensors")
+    x, ones, message = torch.randn(2, 7, 2), torch.ones(2, 7), f"StepRegressor.forward: {NEEDS_DT}"
+    expected = rotrnn.torch.Module(even, net.params())(x)
+    for one in (net, rotrnn.torch.load(tmp_path / "m.safetensors")):
+        torch.testing.assert_close(one(x, dt=ones), expected)
+        for more in ({}, {"lengths": [7, 3]}, {"reset": torch.zeros(2, 7, dtype=torch.bool)}):
+            with pytest.raises(ValueError, match=message):
+                one(x, **more)
+        with pytest.raises(ValueError, match=message):
+            one(torch.nn.utils.rnn.pack_sequence([x[0], x[1, :3]]))
 
 
 def test_intervals_that_are_refused() -> None:

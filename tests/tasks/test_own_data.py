@@ -326,7 +326,7 @@ RAGGED = [X[0], X[1, :2]]
         ([], [], False, "x is empty, expected at least one sequence"),
         (X + 1e300, [0, 1, 2], False, "a feature has the number 1e+300, expected at most 3.4e+38 in size"),
         (X, [0, np.inf, 2], False, "y has an infinite number, expected finite ones, or NaN where there is no target"),
-        (X, [["a", "b"]] * 3, False, "y has shape (3, 2), expected one class for each label"),
+        (X, [["a", "b"]] * 3, False, "y has labels of shape (2,), expected one class for each"),
         (X, np.zeros(2), False, "y has 2 rows, expected 3, one for each sequence"),
         (X, np.zeros((3, 9)), True, "y has shape (3, 9), expected (n=3, T=4, ...), a label for each step"),
         # what is no array

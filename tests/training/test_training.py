@@ -1072,6 +1072,23 @@ def test_a_run_that_failed_before_its_first_checkpoint_is_resumed_from_the_start
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("error", [AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError])
+@pytest.mark.parametrize(("place", "name"), [(Stepper, "gradients"), (Trainer, "state_norms")])
+def test_a_run_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch, error, place, name):
+    """Where a layer refuses the first batch, the folder is free for another recipe."""
+    mine, new = tmp_path / "mine" / "a.txt", tmp_path / "new"
+    mine.parent.mkdir()
+    mine.write_text("mine", encoding="utf-8")
+    for folder in (mine.parent, new):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, lambda *_: (_ for _ in ()).throw(error("of another form")))
+            with pytest.raises(error, match="of another form"):
+                train(toy_recipe(tmp_path), folder, progress=False)
+    assert not new.exists()
+    assert {one.name for one in mine.parent.iterdir()} == {".lock", "a.txt"}
+    train(toy_recipe(tmp_path), new, progress=False)
+
+
 def test_a_folder_with_a_run_is_refused(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)

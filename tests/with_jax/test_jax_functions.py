@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ import rotrnn
 import rotrnn.jax
 from rotrnn import Context
 from rotrnn.models.build import HEADS, ModelSettings, build_model
-from rotrnn.models.model import SequenceModel
+from rotrnn.models.model import NEEDS_DT, SequenceModel
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding
 from rotrnn.nn.blocks.feed_forward import FeedForward
@@ -668,6 +668,19 @@ def test_intervals_are_those_of_the_context(name: str) -> None:
         f(params, x.reshape(1, 12, D), cu_seqlens=np.array([0, 6, 12]), dt=dt)
     with pytest.raises(NotImplementedError, match=r"got dt, which LRU does not support"):
         rotrnn.jax.function(LAYER)(PARAMS, X, dt=jax.numpy.ones(X.shape[:2]))
+
+
+def test_a_model_that_was_trained_with_intervals_needs_them() -> None:
+    """Ones are even steps."""
+    settings, rng = ModelSettings(layer="s5", d_model=D, n_layers=1), np.random.default_rng(0)
+    even = build_model(settings, {"d_state": 4}, head="step_regressor", n_features=2, n_classes=1)
+    f = rotrnn.jax.function(replace(even, timed=True))
+    params, x = even.init(rng), rng.standard_normal((2, 6, 2)).astype(np.float32)
+    expected = rotrnn.jax.function(even)(params, x)
+    np.testing.assert_allclose(f(params, x, dt=np.ones((2, 6), np.float32)), expected, rtol=1e-4, atol=1e-4)
+    for more in ({}, {"lengths": np.array([6, 2], np.int32)}, {"reset": np.zeros((2, 6), bool)}):
+        with pytest.raises(ValueError, match=f"^rotrnn.jax: StepRegressor: {NEEDS_DT}$"):
+            f(params, x, **more)
 
 
 @pytest.mark.parametrize("name", ["mamba2", "lru"])

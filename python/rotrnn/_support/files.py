@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -234,14 +234,23 @@ def check_file(call: str, path: str | os.PathLike[str]) -> None:
 def locked(folder: str | os.PathLike[str], message: str | None = None) -> Iterator[None]:
     """Creates a folder and locks it for this process.
 
-    If another process has the lock, it waits, or raises a ValueError with `message` if one is given. The lock is
-    released however the process ends.
+    If another process has the lock, it waits, or raises a ValueError with `message` if one is given. With a message, a
+    folder that was created is removed if the block raises an error and leaves nothing in it. The lock is released
+    however the process ends.
     """
     folder = Path(folder)
+    new = message is not None and not folder.exists()  # not where others wait for the file of the lock
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "ab", opener=regular) as file:
+    with open(path := folder / ".lock", "ab", opener=regular) as file:
         try:
             lock(file, wait=message is None)
         except BlockingIOError as error:
             raise ValueError(f"{folder}: {message}") from error
-        yield
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):  # another process may come in between
+                if new and list(folder.iterdir()) == [path]:
+                    path.unlink()
+                    folder.rmdir()
+            raise

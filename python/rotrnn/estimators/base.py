@@ -28,10 +28,9 @@ from rotrnn.models.regressor import LOSSES, Regression, check_objective
 from rotrnn.nn.layer import Context, Params, Recurrent, astype, moved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
-from rotrnn.ops.sampled import INTERVALS, LONGEST_INTERVAL
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, joined
+from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, intervals_of, joined
 from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.task import Index, shuffled
 from rotrnn.training.evaluation import logits_of
@@ -316,10 +315,10 @@ class Estimator:
         where = f"{type(self).__name__}.{call}"
         values, lengths = sequences(where, x)
         self._check_features(values, x)
-        self._check_timed(where, dt)
+        self._check_dt(where, dt)
         if dt is not None and not self.model_.timed:
             raise ValueError(f"{where}: got dt, expected None: fit had no intervals")
-        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals(where, dt, lengths))
+        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals_of(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         batches = ((split.batch(one, np.float64), split.intervals(one)) for one in rows)
@@ -332,23 +331,22 @@ class Estimator:
             one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
 
-    def _check_timed(self, where: str, dt: X | None) -> None:
+    def _check_dt(self, where: str, dt: X | None) -> None:
         """Raises ValueError if the fit had intervals and there are none, NotImplementedError if there are some and the
         layer takes none."""
-        if dt is None and self.model_.timed:
-            raise ValueError(f"{where}: dt is None, expected intervals, as fit had")
+        self.model_.check_timed(Boundary(where), dt)
         if dt is not None:
             self.model_.check_dt(Boundary(where))
 
     def _begin(self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit") -> Sequences:
-        """Checks the settings, and returns the sequences with targets (`targets_of`), weights and `intervals`, without
+        """Checks the settings, and returns the sequences with targets (`targets_of`), weights and intervals, without
         the sequences of weight 0; weights that are all the same are None. Errors of x come before errors of y."""
         args = Boundary(f"{type(self).__name__}.{call}")
         self._check(args)
         values, lengths = sequences(args.op, x)
         if call != "fit" and self.__sklearn_is_fitted__():
             self._check_features(values, x)
-            self._check_timed(args.op, dt)
+            self._check_dt(args.op, dt)
         elif dt is not None:
             self._layer(args).check_dt(args)
         labels = targets_of(args.op, y, numbers=numbers)
@@ -357,7 +355,7 @@ class Estimator:
         check_span(f"{args.op}: X", values)
         if numbers:
             check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
-        weights, times = shares_of(args.op, sample_weight, len(lengths)), intervals(args.op, dt, lengths)
+        weights, times = shares_of(args.op, sample_weight, len(lengths)), intervals_of(args.op, dt, lengths)
         if weights is not None:
             there = weights > 0
             of_steps = np.repeat(there, lengths)
@@ -517,31 +515,6 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
         raise ValueError(f"{call}: Input X contains {what}: {at}")
     check_range(f"{call}: X", values)
     return values, lengths
-
-
-def intervals(call: str, dt: X | None, lengths: Index) -> Numbers | None:
-    """Returns the intervals of sequences one after the other, (steps,) float64, from an array (n, T) or a list of
-    arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, negative, or have other shapes."""
-    if dt is None:
-        return None
-    if isinstance(dt, str) or not (hasattr(dt, "__array__") or isinstance(dt, Sequence)):
-        raise TypeError(f"{call}: dt is {an(type(dt).__name__)}, expected an array, or a list of arrays")
-    rows = [on_host(call, f"dt[{i}]", one) for i, one in enumerate(dt)]  # type: ignore[arg-type]  # or an array
-    if len(rows) != len(lengths):
-        raise ValueError(f"{call}: dt has intervals of {len(rows)} sequences, expected {len(lengths)}")
-    for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
-        if row.shape != (length,):
-            raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
-    if wrong := [(i, row.dtype) for i, row in enumerate(rows) if row.dtype.kind not in INTERVALS]:
-        i, dtype = wrong[0]
-        raise TypeError(f"{call}: dt[{i}] has dtype {dtype}, expected floating-point numbers or integers")
-    found = np.concatenate(rows).astype(np.float64)
-    if not (fits := (found >= 0) & (found <= LONGEST_INTERVAL)).all():
-        at = int(np.argmin(fits))
-        i = int(np.searchsorted(np.cumsum(lengths), at, "right"))
-        place = f"dt, sequence {i}, step {at - int(lengths[:i].sum())}"
-        raise ValueError(f"{call}: {place}: got {found[at]}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
-    return found
 
 
 def _numbers(call: str, name: str, array: Numbers) -> Numbers:

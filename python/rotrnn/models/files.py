@@ -35,7 +35,7 @@ from rotrnn.nn.layers.griffin import Griffin
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.listing import DERIVED, Unlisted
 from rotrnn.nn.registry import LAYERS
-from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.boundary import Boundary, rename
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -120,7 +120,11 @@ def save_model(
     if timed is not None:
         model = replace(model, timed=args.flag("timed", timed))
     if model.timed:
-        model.check_dt(args)
+        try:
+            model.check_dt(args)
+        except NotImplementedError as error:
+            rename(error, f"{args.op}: got dt", f"{args.op}: timed is True, for intervals dt")
+            raise
     check_file(f"{type(model).__name__}.save", path)
     model.check_params(params)
     arrays, facts = contents(model, params)

@@ -40,6 +40,9 @@ from rotrnn.ops.pointwise import cross_entropy
 IGNORED = -1
 """A label that is ignored by losses and accuracies."""
 
+NEEDS_DT = "dt is None, expected intervals, as the model was trained with; ones are even steps"
+"""The end of the error where a `timed` model gets no intervals."""
+
 
 class Loss(NamedTuple):
     """Mean loss over the labels that count, its gradient, and two masks.
@@ -95,8 +98,8 @@ class SequenceModel(Module, ABC):
     label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
     """Label smoothing of the loss, used only in training; 0 if labels are not classes."""
     timed: bool = field(default=False, kw_only=True, repr=False)
-    """Whether the model is known to read intervals (`Context.dt`), by the file that it was loaded from (`save`) or by
-    the estimator that fitted it. Its streams run in Python."""
+    """Whether the model was trained with intervals (`Context.dt`), as the file that it was loaded from says (`save`),
+    or the estimator or the task of the recipe that it is of. Calls then need `dt`, and streams run in Python."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,6 +251,15 @@ class SequenceModel(Module, ABC):
         dinputs, dencoder = trusted(self.encoder.backward)(params["encoder"], saved.encoder, dx)
         return dinputs, {"encoder": dencoder, "blocks": dblocks, **grads}, dstate0
 
+    def check_context(self, args: Boundary, ctx: Context) -> Context:
+        self.check_timed(args, ctx.dt)
+        return super().check_context(args, ctx)
+
+    def check_timed(self, args: Boundary, dt: Any) -> None:
+        """Raises ValueError if the model was trained with intervals and is given none."""
+        if self.timed and dt is None:
+            raise ValueError(f"{args.op}: {NEEDS_DT}")
+
     def check_state(self, args: Boundary, name: str, state: State) -> None:
         self.stack.check_state(args, name, state)
 
@@ -279,13 +291,14 @@ class SequenceModel(Module, ABC):
         Parameters
         ----------
         timed : bool, optional
-            Whether the model reads intervals (`rotrnn.Context.dt`). The C library, which would read its samples as
-            evenly spaced, then refuses the file. Default: `model.timed`, which `load` sets as the file says.
+            Whether the model was trained with intervals (`rotrnn.Context.dt`). Loaded, it then needs `dt` in every
+            call, and the C library, which would read samples as evenly spaced, refuses the file. Default:
+            `model.timed`, which `load` sets as the file says.
 
         Raises
         ------
         NotImplementedError
-            `timed` with a layer that cannot read intervals.
+            `timed` is True, and a layer takes no intervals.
         ValueError
             A parameter is missing, has another shape or is not finite; or a part is a class of your own that `load`
             could not find. Nothing is written.

@@ -146,7 +146,7 @@ class Stream:
             With a chunk: the number of valid steps of each sequence.
         dt : (B,) of one step, (B, T) of a chunk, optional
             Intervals since the step before, for samples at uneven times (`rotrnn.Context`). Only with the engine
-            "python", and layers in continuous time.
+            "python", and layers in continuous time. A model that was trained with intervals (`timed`) needs them.
         last : bool
             From a tagger, return only the logits of each sequence's last step, which is faster; zero if it has none.
 
@@ -159,13 +159,14 @@ class Stream:
         Raises
         ------
         ValueError
-            The shape does not fit.
+            The shape does not fit, or a `timed` model gets no `dt`.
         NotImplementedError
             The engine or a layer does not take `dt`.
         """
         if lengths is None and dt is None and last is False and (logits := self._engine.read(inputs)) is not None:
             return logits
         args = Boundary("Stream.push")
+        self.model.check_timed(args, dt)
         F = self._features
         x, steps = Boundary(args.op).any_array("inputs", inputs), 1 if F is None else 2
         wide = F is not None and x.shape[-1:] != (F,)

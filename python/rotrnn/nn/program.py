@@ -47,6 +47,7 @@ from rotrnn.nn.layer import (
     State,
     StateArray,
     StateForm,
+    mask_steps,
     state_leaves,
     trusted,
 )
@@ -693,8 +694,9 @@ class Programmed(Recurrent):
     def registers(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None, *, names: Sequence[str] = ()
     ) -> dict[str, Array]:
-        """Returns the registers that the program shows, by name, or those of these `names`, from the lines that they
-        need. Arguments and errors as in `forward`, and ValueError for a name that is not among `shown`."""
+        """Returns the registers that the program shows, (B, T, ...) by name, or those of these `names`, from the lines
+        that they need. They are zero beyond ``ctx.lengths``; a register that depends on parameters alone has no (B, T).
+        Arguments and errors as in `forward`, and ValueError for a name that is not among `shown`."""
         if unknown := [name for name in names if name not in self.shown]:
             title = f"{type(self).__name__}.registers: names has {unknown[0]!r}, which the program does not show"
             raise ValueError(title + nearest(str(unknown[0]), self.shown))
@@ -706,7 +708,10 @@ class Programmed(Recurrent):
         for line, own in zip(program.lines, program.split(before), strict=True):
             if line.name in needed:
                 run(line, values, Call(line, ctx, own))
-        return {name: values[place] for name, place in shown.items()}
+        return {
+            name: values[place] if place in program.fixed else mask_steps(values[place], ctx.lengths)
+            for name, place in shown.items()
+        }
 
     def begun(
         self, params: Params, ctx: Context = TRUSTED, kept: dict[str, Any] | None = None

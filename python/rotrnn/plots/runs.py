@@ -160,8 +160,9 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
 def median_iterations(model: SequenceModel, params: Params, task: Task, dtype: str) -> float | None:
     """Returns the median number of iterations over some test sequences of all lengths, averaged over blocks; None for a
     model without iterations."""
-    batch = task.test.batch(spread(len(task.test), ITERATION_SEQUENCES), dtype)
-    _, saved = model.forward(params, batch.inputs, Context(batch.lengths))
+    index = spread(len(task.test), ITERATION_SEQUENCES)
+    batch = task.test.batch(index, dtype)
+    _, saved = model.forward(params, batch.inputs, Context(batch.lengths, dt=task.test.intervals(index)))
     found = [value for name, value in model.report(saved).items() if name.endswith(".median_iterations")]
     return float(np.mean(found)) if found else None
 

@@ -13,8 +13,18 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file, check_file, read_npz
 from rotrnn._support.text import an
 from rotrnn.ops.boundary import on_host
+from rotrnn.ops.sampled import INTERVALS
 from rotrnn.tasks.columns import Numbers
-from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, check_sequences, joined, labels_of
+from rotrnn.tasks.own import (
+    FLOAT32_MOST,
+    OwnData,
+    Sequences,
+    check_intervals_of,
+    check_sequences,
+    intervals_of,
+    joined,
+    labels_of,
+)
 from rotrnn.tasks.task import Index
 
 
@@ -79,11 +89,11 @@ def save_arrays(
         arrays = {"x": values, "y": _of_steps(y, lengths) if per_step else on_host(call, "y", y), "lengths": lengths}
     if weights is not None:
         arrays["weights"] = on_host(call, "weights", weights)
-    if dt is not None:
-        given = _given("dt", dt)
-        arrays["dt"] = on_host(call, "dt", given) if lengths is None else _of_steps(given, lengths, "dt")
     kind = "regression" if arrays["y"].dtype.kind in "biuf" else "classification"  # the one that takes the most
-    check_sequences(call, _sequences(call, kind, arrays, per_step))
+    data = _sequences(call, kind, arrays, per_step)
+    check_sequences(call, data)
+    if (intervals := intervals_of(call, dt, data.lengths)) is not None:
+        arrays["dt"] = intervals.reshape(arrays["x"].shape[:2]) if lengths is None else intervals
     with atomic_file(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes allow_pickle for any of them
 
@@ -131,14 +141,11 @@ def _sequences(where: str, kind: str, arrays: Mapping[str, Numbers], per_step: b
             expected = f"a positive number, of at most {FLOAT32_MOST:.2g}"
             raise ValueError(f"{where}: weights, sequence {bad[0]}: got {weights[bad[0]]}, expected {expected}")
     if dt is not None:
-        if dt.shape != steps or dt.dtype.kind not in "iuf":
+        if dt.shape != steps or dt.dtype.kind not in INTERVALS:
             got = f"dt has shape {dt.shape} and dtype {dt.dtype}"
             raise ValueError(f"{where}: {got}, expected numbers {steps}, one for each step")
         dt = dt.ravel().astype(np.float64)
-        if (bad := np.flatnonzero(~((dt >= 0) & (dt <= FLOAT32_MOST)))).size:
-            row = int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
-            place = f"sequence {row}, step {bad[0] - lengths[:row].sum()}"
-            raise ValueError(f"{where}: dt, {place}: got {dt[bad[0]]}, expected a finite number of at least 0")
+        check_intervals_of(where, dt, lengths)
     return Sequences(x, lengths.astype(np.int64), labels, per_step, classes, weights, dt=dt)
 
 
@@ -154,17 +161,17 @@ def _given(name: str, value: Any) -> Any:
     return value
 
 
-def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index, name: str = "y") -> Numbers:
-    """Returns labels, or intervals, of steps, one sequence after the other. TypeError or ValueError if their number
-    differs from the steps."""
+def _of_steps(y: npt.NDArray[Any] | Sequence[Any], lengths: Index) -> Numbers:
+    """Returns labels of steps, one sequence after the other. TypeError or ValueError if their number differs from the
+    steps."""
     if len(y) != len(lengths):
-        raise ValueError(f"save_arrays: {name} has {len(y)} rows, expected {len(lengths)}, one for each sequence")
-    parts = [on_host("save_arrays", f"{name}[{i}]", one) for i, one in enumerate(y)]
+        raise ValueError(f"save_arrays: y has {len(y)} rows, expected {len(lengths)}, one for each sequence")
+    parts = [on_host("save_arrays", f"y[{i}]", one) for i, one in enumerate(y)]
     for i, (one, length) in enumerate(zip(parts, lengths, strict=True)):
         if one.shape[:1] != (length,):
-            got = f"shape {one.shape}" if name != "y" or not one.ndim else f"{len(one)} labels"
-            raise ValueError(f"save_arrays: {name}[{i}] has {got}, expected {length}, one for each step")
+            got = f"{len(one)} labels" if one.ndim else f"shape {one.shape}"
+            raise ValueError(f"save_arrays: y[{i}] has {got}, expected {length}, one for each step")
         if one.shape[1:] != parts[0].shape[1:]:
-            expected = f"{(int(length), *parts[0].shape[1:])} as {name}[0]"
-            raise ValueError(f"save_arrays: {name}[{i}] has shape {one.shape}, expected {expected}")
+            expected = f"{(int(length), *parts[0].shape[1:])} as y[0]"
+            raise ValueError(f"save_arrays: y[{i}] has shape {one.shape}, expected {expected}")
     return np.concatenate(parts)

@@ -22,6 +22,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, an, plural
 from rotrnn.ops.boundary import on_host
+from rotrnn.ops.sampled import INTERVALS, LONGEST_INTERVAL
 from rotrnn.tasks.columns import Column, Numbers
 from rotrnn.tasks.rules import Rules, Scale, read_rules
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
@@ -450,7 +451,7 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
         if labels.dtype.kind not in "biufUS":
             raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers or texts (y.astype(str))")
         if labels.ndim != 1:
-            raise ValueError(f"{where} has shape {labels.shape}, expected one class for each label")
+            raise ValueError(f"{where} has labels of shape {labels.shape[1:]}, expected one class for each")
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
             raise ValueError(f"{where} has {labels[~np.isfinite(labels)][0]}, expected a class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -478,6 +479,42 @@ def _fractions(classes: Numbers) -> Numbers:
     except ValueError:
         values = np.zeros(len(classes))
     return np.asarray(classes[values != np.floor(values)])
+
+
+def intervals_of(call: str, dt: Any, lengths: Index) -> Numbers | None:
+    """Returns the intervals of sequences one after the other, (steps,) float64, from the argument `dt` of `call`, an
+    array (n, T) or a list of arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, negative,
+    or have other shapes."""
+    if dt is None:
+        return None
+    if hasattr(dt, "__array__"):
+        dt = on_host(call, "dt", dt)
+        if not dt.ndim:
+            raise ValueError(f"{call}: dt has shape (), expected a row for each sequence")
+    elif isinstance(dt, str) or not isinstance(dt, Sequence):
+        raise TypeError(f"{call}: dt is {an(type(dt).__name__)}, expected an array, or a list of arrays")
+    rows = [on_host(call, f"dt[{i}]", one) for i, one in enumerate(dt)]
+    if len(rows) != len(lengths):
+        raise ValueError(f"{call}: dt has intervals of {len(rows)} sequences, expected {len(lengths)}")
+    for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+        if row.shape != (length,):
+            raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
+        if row.dtype.kind not in INTERVALS:
+            expected = "floating-point numbers or integers"
+            raise TypeError(f"{call}: dt[{i}] has dtype {row.dtype}, expected {expected}")
+    found = np.concatenate([np.empty(0), *rows]).astype(np.float64)
+    check_intervals_of(call, found, lengths)
+    return found
+
+
+def check_intervals_of(where: str, dt: Numbers, lengths: Index) -> None:
+    """Raises ValueError, which begins with `where`, if one of the intervals (steps,) of sequences is negative, NaN or
+    too long."""
+    if not (fits := (dt >= 0) & (dt <= LONGEST_INTERVAL)).all():
+        at = int(np.argmin(fits))
+        row = int(np.searchsorted(np.cumsum(lengths), at, "right"))
+        place = f"dt, sequence {row}, step {at - int(lengths[:row].sum())}"
+        raise ValueError(f"{where}: {place}: got {dt[at]}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}")
 
 
 def joined(arrays: Sequence[npt.ArrayLike], call: str, name: str) -> tuple[Numbers, Index]:

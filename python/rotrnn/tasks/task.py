@@ -253,6 +253,11 @@ class Task:
         return 2 if self.head in BITS else self.n_classes
 
     @property
+    def timed(self) -> bool:
+        """Whether samples are at uneven times (`Split.intervals`)."""
+        return self.train.intervals(np.arange(min(1, len(self.train)))) is not None
+
+    @property
     def is_regression(self) -> bool:
         """Whether labels are numbers."""
         return self.head in REGRESSIONS

@@ -28,7 +28,7 @@ from rotrnn._support.text import an
 from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models import files
 from rotrnn.models.call import describe, filled, leaves_of, parse
-from rotrnn.models.model import SequenceModel
+from rotrnn.models.model import NEEDS_DT, SequenceModel
 from rotrnn.nn.layer import BUFFERS, Params, unflatten
 from rotrnn.nn.module import Module as Core
 from rotrnn.nn.packing import as_batch, check_rows, stepwise
@@ -128,7 +128,7 @@ class Module(_Tree):
         else:
             core.check_params(params)
         super().__init__(params)
-        self.core = core
+        self.core, self._timed = core, getattr(core, "timed", False)
         self._text, self._paths = text, [name.split(".") for name in call.names]
         self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
         self._form, self._leaves = call.form, len(call.leaves)
@@ -163,7 +163,8 @@ class Module(_Tree):
             with `cu_seqlens`.
         dt : (B, T) tensor of a floating-point or integer dtype, optional
             Samples at uneven times: the interval from the step before to each step, as in `rotrnn.Context`, for
-            layers in continuous time. It has no gradient. Not with a `PackedSequence` or a nested tensor.
+            layers in continuous time. It has no gradient. Not with a `PackedSequence` or a nested tensor. A model that
+            was trained with intervals (`timed`) needs them.
         """
         if not isinstance(return_state, bool):
             raise TypeError(f"{self._name}.forward: return_state is {return_state!r:.80}, expected True or False")
@@ -189,6 +190,8 @@ class Module(_Tree):
             lengths = lengths.to("meta" if x.is_meta else "cpu", torch.int64)
         if dt is not None:
             dt = self._intervals(dt, x)
+        elif self._timed:
+            raise ValueError(f"{self._name}.forward: {NEEDS_DT}")
         before = [] if state is None else self._flat(state)
         key = torch.randint(2**32, (2,), device="cpu") if self.training else None
         given = list(params)

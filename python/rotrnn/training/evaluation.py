@@ -228,9 +228,11 @@ def contraction(model: SequenceModel, params: Params, split: Split, *, batch: in
     of BOUNDS to the next; "median", "largest" and "above" (the share above 1) of these norms; "iterations" of a step in
     the mean, "most" of a sequence, and "residual", the largest. ValueError if no block iterates.
     """
-    one = split.batch(np.arange(min(batch, len(split))), dtype)
+    index = np.arange(min(batch, len(split)))
+    one, dt = split.batch(index, dtype), split.intervals(index)
     device = device_of(next((array for _, array in flatten(params)), None))
-    _, saved = model.forward(params, device.asarray(one.inputs), Context(one.lengths))
+    ctx = Context(one.lengths, dt=None if dt is None else device.asarray(dt))
+    _, saved = model.forward(params, device.asarray(one.inputs), ctx)
     reports, found = model.report(saved), []
     for block, norms in model.token_norms(saved).items():
         B, T = norms.shape

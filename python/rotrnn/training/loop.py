@@ -122,8 +122,9 @@ def train(
     ValueError
         The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
         the run that is to go on was trained on a data file (`path` of its task) with other contents;
-        the training split is smaller than a batch; a checkpoint is damaged; two processes have but one GPU; there is
-        less memory than `training.memory` says.
+        the training split is smaller than a batch; the data have intervals, and the layer takes none; a checkpoint is
+        damaged; two processes have but one GPU; there is less memory than `training.memory` says. A new run that fails
+        so before its first checkpoint leaves no file.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, if known, the parameter and its group. The last checkpoint stays.
@@ -167,6 +168,8 @@ def train(
             memory = budget(recipe.training.memory, place, among, among.tell(before)[0])
             trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged)
             if among.first:
+                if there is None:
+                    stack.enter_context(run.beginning())
                 run.put(recipe, there)
                 if (rules := trainer.task.rules) is not None and not run.rules.exists():
                     run.write(run.rules, rules.text())

@@ -28,6 +28,7 @@ from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import LAYERS
+from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import TASKS, Settings, Shape, Task
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.modules import Untrusted, load, locate
@@ -200,7 +201,8 @@ class Recipe:
             object.__setattr__(self, "training", dataclasses.replace(self.training, init=os.path.abspath(init)))
 
     def build(self, task: Task | Shape) -> SequenceModel:
-        """Returns the model for a loaded task, or for the shape of a task, without class weights."""
+        """Returns the model for a loaded task, or for the shape of a task, without class weights. ValueError if they do
+        not fit: the data have intervals, say, and a layer takes none."""
         model = build_model(
             self.model,
             self.layer,
@@ -209,10 +211,14 @@ class Recipe:
             vocab=task.vocab,
             n_features=task.n_features,
         )
+        timed = isinstance(task, Task) and task.timed
+        if timed:
+            _check_dt(self, model)
         weights = self.training.class_weights
         if isinstance(weights, str):
             weights = balanced_weights(task) if isinstance(task, Task) else None
-        return dataclasses.replace(model, class_weights=weights, label_smoothing=self.training.label_smoothing)
+        smoothing = self.training.label_smoothing
+        return dataclasses.replace(model, class_weights=weights, label_smoothing=smoothing, timed=timed)
 
     def tables(self) -> dict[str, Table]:
         """Returns the sections in the form that `read_recipe` takes, with all defaults filled in."""
@@ -289,6 +295,16 @@ class Recipe:
             key: value for key, value in tables["training"].items() if key != "memory" and value != before.get(key)
         }
         return hashlib.sha256(write_toml(tables).encode()).hexdigest()
+
+
+def _check_dt(recipe: Recipe, model: SequenceModel) -> None:
+    """Raises ValueError if a layer of the model takes no intervals."""
+    try:
+        model.check_dt(Boundary("build"))
+    except NotImplementedError as error:
+        data = getattr(recipe.task, "path", "") or f"the task {type(recipe.task).__name__}"
+        what = str(error).removeprefix("build: got dt")
+        raise ValueError(f"model.layer is {recipe.model.layer!r}, but {data} has intervals dt{what}") from error
 
 
 def check_causal(call: str, task: Any, layer: Recurrent) -> None:

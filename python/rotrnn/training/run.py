@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rotrnn._support.files import locked, open_file, read_file, write_text
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn.nn.layer import Params, flatten, unflatten
+from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
 from rotrnn.tasks.rules import RULES
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -65,6 +67,10 @@ class Run:
     @property
     def failed(self) -> Path:
         return self.folder / "failed.json"
+
+    @property
+    def board(self) -> Path:
+        return self.folder / "tensorboard"
 
     def checkpoint(self, name: str) -> Path:
         """Returns the path of the checkpoint "init", "last" or "best"."""
@@ -132,6 +138,21 @@ class Run:
             self.check_there()
         with locked(self.folder, "another process is training here"):
             yield
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Within the block a new run begins. If it ends by an error of code that gets values of another form before
+        there is a checkpoint last, its files are removed: data and layer do not fit the recipe, or each other, and the
+        folder is free for a recipe that does. Other errors leave the run, to be resumed."""
+        try:
+            yield
+        except (*UNFIT, NotImplementedError):
+            if not self.checkpoint("last").exists():
+                shutil.rmtree(self.board, ignore_errors=True)
+                for path in self.own():
+                    with suppress(OSError):
+                        path.unlink()
+            raise
 
     def check_free(self) -> None:
         """Raises ValueError if the folder holds anything of a run."""

@@ -213,12 +213,15 @@ def begun(carried: Carried, rows: Index, new: npt.NDArray[np.bool_]) -> Carried:
 
 @contextmanager
 def blaming(state: State, step: int, group_of: Callable[[str], str]) -> Iterator[None]:
-    """Names the step in what is raised as NonFinite, and the parameter if a layer or a file refused one."""
+    """Names the step in what is raised as NonFinite, and the parameter if a layer or a file refused one. A ValueError
+    before the first update is of data and layer that do not fit."""
     try:
         try:
             yield
         except ValueError as error:
             check_parameters("parameter", state.params, group_of)
+            if not state.step:
+                raise
             raise NonFinite(str(error)) from error
     except NonFinite as error:
         raise type(error)(f"step {step}: {error}") from error

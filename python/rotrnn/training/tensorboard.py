@@ -24,7 +24,7 @@ class Board:
     """
 
     def __init__(self, run: Run, records: Iterable[dict[str, Any]], eval_every: int) -> None:
-        self.folder = run.folder / "tensorboard"
+        self.folder = run.board
         self.every = max(1, eval_every // PER_EVALUATION)
         self.file: BinaryIO | None = None
         try:

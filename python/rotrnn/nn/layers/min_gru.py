@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.instructions import Affine, Dense, Product, Scan, Sigmoid
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype
 from rotrnn.nn.program import Builder, Program, Programmed
 
 
@@ -67,4 +67,4 @@ class MinGRU(Programmed):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions (B, T, N), real, along sequences: each state's factor per step. Zero beyond the
         lengths. Arguments as in `forward`."""
-        return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)
+        return self.registers(params, x, ctx, state)["a"]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn.nn.instructions import Affine, BlockDense, Decay, DecayGain, Product, Scan, Sigmoid, Skip, Softplus
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype, mask_steps
+from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, astype
 from rotrnn.nn.program import Builder, Program, Programmed
 
 RATE = 8
@@ -86,4 +86,4 @@ class RGLRU(Programmed):
     def eigenvalues(self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None) -> Array:
         """Returns the transitions a_t (B, T, D), real, along sequences: each state's factor per step. Zero beyond the
         lengths. Arguments as in `forward`."""
-        return mask_steps(self.registers(params, x, ctx, state)["a"], ctx.lengths)
+        return self.registers(params, x, ctx, state)["a"]
