@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,16 @@ def intervals(args: Boundary, dt: npt.ArrayLike, form: str) -> Array:
     """Returns intervals as an array of this form, of float32 or float64: other floating-point numbers and integers
     become float64. TypeError if they are not such numbers, ValueError if the shape is another."""
     array = args.any_array("dt", dt)
-    if array.dtype.kind not in INTERVALS:
-        raise TypeError(f"{args.op}: dt has dtype {array.dtype}, expected floating-point numbers or integers")
+    check_kind(f"{args.op}: dt", array.dtype)
     return args.array("dt", array if array.dtype in REAL else array.astype(np.float64), form)
+
+
+def check_kind(where: str, dtype: np.dtype[Any]) -> None:
+    """Raises TypeError, which begins with `where`, if intervals of a dtype are not floating-point numbers or
+    integers."""
+    if dtype.kind not in INTERVALS:
+        way = ": dt / np.timedelta64(1, 's') are seconds" if dtype.kind == "m" else ""
+        raise TypeError(f"{where} has dtype {dtype}, expected floating-point numbers or integers{way}")
 
 
 def check_intervals(args: Boundary, dt: Array, lengths: npt.NDArray[np.int64] | None) -> Array:

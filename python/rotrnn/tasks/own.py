@@ -22,7 +22,7 @@ from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, an, plural
 from rotrnn.ops.boundary import on_host
-from rotrnn.ops.sampled import INTERVALS, LONGEST_INTERVAL
+from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
 from rotrnn.tasks.columns import Column, Numbers
 from rotrnn.tasks.rules import Rules, Scale, read_rules
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
@@ -499,9 +499,7 @@ def intervals_of(call: str, dt: Any, lengths: Index) -> Numbers | None:
     for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         if row.shape != (length,):
             raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
-        if row.dtype.kind not in INTERVALS:
-            expected = "floating-point numbers or integers"
-            raise TypeError(f"{call}: dt[{i}] has dtype {row.dtype}, expected {expected}")
+        check_kind(f"{call}: dt[{i}]", row.dtype)
     found = np.concatenate([np.empty(0), *rows]).astype(np.float64)
     check_intervals_of(call, found, lengths)
     return found
