@@ -390,10 +390,11 @@ def test_neither_is_recorded_as_a_graph(how: dict[str, Any]) -> None:
         ({"solver": "exact"}, "solver='exact', expected one of iteration, direct"),
         *(
             (
-                {"solver": "direct", "mixer": mixer, "scaled": False},
-                f"solver='direct' with scaled=False, expected scaled to be True for '{mixer}'",
+                {key: value, "mixer": mixer, "scaled": False},
+                f"{key}='{value}' with scaled=False, expected scaled to be True for '{mixer}'",
             )
             for mixer in ("low_rank", "dense")
+            for key, value in (("solver", "direct"), ("damping", "anderson"))
         ),
         ({"solver": "direct", "tile": 3}, "tile=3 with solver='direct', expected solver to be 'iteration'"),
         ({"rank": 99}, "rank=99, expected an integer from 1 to the width"),

@@ -46,8 +46,9 @@ FEEDBACK = ("mixer", "output")
 TILED = tuple(name for name in MIXERS if name not in ("orthogonal", "mixture"))
 """Mixers that a kernel applies to single tokens."""
 SCALED = ("low_rank", "dense")
-"""Mixers that are solved directly only in the scaled form. Without it the system is Q_t, which has no inverse, or for
-"dense" at its initial values none to rounding: its condition number is the square of a triangle's."""
+"""Mixers that are solved directly, or with Anderson acceleration, only in the scaled form. Without it the system is
+Q_t, which has no inverse, or for "dense" at its initial values none to rounding: its condition number is the square of
+a triangle's. The states then run off along directions that Q_t does not see, with a small relative residual."""
 MOST_IN_MATRICES = 1 << 24
 """Most numbers in the matrices of tokens formed at once."""
 
@@ -435,6 +436,7 @@ class FixedPointRNN(Iterating):
     gradient : "one_step" or "implicit"
     tol, max_iterations, train_iterations, gamma_scale, damping, stop
         As in `rotrnn.nn.fixed_points.iteration.Iteration`. The iteration of the adjoint always uses `max_iterations`.
+        With damping "anderson", "low_rank" and "dense" need `scaled`, as with "direct".
     solver : "iteration", "direct" or "auto"
         "direct" computes the fixed point of each token exactly, from the fixed point of the token before, by a linear
         system (`rotrnn.ops.fixed_point.depth_solve`), and the exact gradient likewise: in one pass, whether or not the
@@ -554,9 +556,11 @@ class FixedPointRNN(Iterating):
             )
         check_settings(self)
         direct, tiled = self.direct, self.tile is not None
+        singular, scaled = self.mixer in SCALED and not self.scaled, f"True for {self.mixer!r}"
         fed, reads, varying = "mixer" in self.feedback, self._varies("mixer"), self._mixer.varying
         for key, fails, by, expected in (
-            ("solver", direct and self.mixer in SCALED and not self.scaled, "scaled", f"True for {self.mixer!r}"),
+            ("solver", direct and singular, "scaled", scaled),
+            ("damping", self.damping == "anderson" and singular, "scaled", scaled),
             ("feedback", fed and direct, "solver", "'iteration'"),
             ("feedback", fed and tiled, "tile", "None"),
             ("feedback", fed and not varying, "mixer", "one that can vary"),
