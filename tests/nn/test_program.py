@@ -28,6 +28,7 @@ from rotrnn.nn.instructions import (
     Split,
     Sum,
 )
+from rotrnn.nn.instructions.recurrence import Recurrence
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype, state_leaves
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
@@ -450,6 +451,18 @@ def test_an_unknown_register_is_refused_with_the_known_names() -> None:
         ValueError, match=r"^Own.registers: names has 'decay', which .* not show; expected one of h, a$"
     ):
         layer.registers(params, x, names=("h", "decay"))
+    for wrong in ("a", None, (name for name in "ah")):
+        with pytest.raises(TypeError, match=r"^Own.registers: names is .*, expected a list or tuple of names$"):
+            layer.registers(params, x, names=wrong)
+
+
+@pytest.mark.parametrize("lacks", ["a", "lengths", "h0"])
+def test_an_op_of_a_recurrence_takes_lengths_and_its_state(lacks: str) -> None:
+    takes = [one for one in ("a", "x", "h0", "lengths") if one != lacks]
+    op = eval(f"lambda {', '.join(takes)}: None")
+    message = rf"^Broken: the op <lambda> takes {', '.join(takes)}, expected {lacks} among them$"
+    with pytest.raises(TypeError, match=message):
+        type("Broken", (Recurrence,), {"of": (op, op), "takes": "a x", "states": "h N", "form": "N; N -> N"})
 
 
 @dataclass(frozen=True)

@@ -196,10 +196,10 @@ def test_samples_at_uneven_times_go_on() -> None:
     with pytest.raises(ValueError, match=f"^SequenceClassifier.partial_fit: {NEEDS_DT}$"):
         one.partial_fit(x, y)
     assert (one.model_.timed, even.model_.timed) == (True, False)
-    even.partial_fit(x, y, dt=dt)
-    assert even.model_.timed
-    with pytest.raises(ValueError, match=f"^SequenceClassifier.predict: {NEEDS_DT}$"):
-        even.predict(x)
+    for call in (lambda: even.partial_fit(x, y, dt=dt), lambda: even.predict(x, dt=dt)):
+        with pytest.raises(ValueError, match=r"Classifier.\w+: got dt, expected None: fit had no intervals$"):
+            call()
+    assert not even.model_.timed
 
 
 @pytest.mark.parametrize("number", [-7.0, np.nan, np.inf, 1e39])

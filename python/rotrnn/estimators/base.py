@@ -316,8 +316,6 @@ class Estimator:
         values, lengths = sequences(where, x)
         self._check_features(values, x)
         self._check_dt(where, dt)
-        if dt is not None and not self.model_.timed:
-            raise ValueError(f"{where}: got dt, expected None: fit had no intervals")
         data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals_of(where, dt, lengths))
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
@@ -332,11 +330,13 @@ class Estimator:
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
 
     def _check_dt(self, where: str, dt: X | None) -> None:
-        """Raises ValueError if the fit had intervals and there are none, NotImplementedError if there are some and the
-        layer takes none."""
+        """Raises ValueError if the fit had intervals and there are none, or the other way round, NotImplementedError if
+        the layer takes none."""
         self.model_.check_timed(Boundary(where), dt)
         if dt is not None:
             self.model_.check_dt(Boundary(where))
+            if not self.model_.timed:
+                raise ValueError(f"{where}: got dt, expected None: fit had no intervals")
 
     def _begin(self, x: X, y: Any, sample_weight: Any, dt: X | None, *, numbers: bool, call: str = "fit") -> Sequences:
         """Checks the settings, and returns the sequences with targets (`targets_of`), weights and intervals, without

@@ -697,6 +697,9 @@ class Programmed(Recurrent):
         """Returns the registers that the program shows, (B, T, ...) by name, or those of these `names`, from the lines
         that they need. They are zero beyond ``ctx.lengths``; a register that depends on parameters alone has no (B, T).
         Arguments and errors as in `forward`, and ValueError for a name that is not among `shown`."""
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            got = f"{an(type(names).__name__)}, expected a list or tuple of names"
+            raise TypeError(f"{type(self).__name__}.registers: names is {got}")
         if unknown := [name for name in names if name not in self.shown]:
             title = f"{type(self).__name__}.registers: names has {unknown[0]!r}, which the program does not show"
             raise ValueError(title + nearest(str(unknown[0]), self.shown))

@@ -18,8 +18,12 @@ class Recurrence(Instruction):
     """A recurrence: an op and its adjoint (`of`), whose arguments and results go by their names.
 
     The op takes the inputs (`takes`), the settings, `lengths`, and for a state h its array before the first step, h0.
-    Its first result is the output y; hT is the state after the last step. The adjoint takes dy first, then arguments
-    and results of the op, and dhT; it returns dx for an input x, and dh0.
+    It returns a NamedTuple, or a tuple whose names are `results`: first the output y, and hT, the state after the last
+    step. The adjoint takes dy first, then arguments and results of the op, and dhT; it returns a NamedTuple with dx for
+    an input x, and dh0.
+
+    Raises TypeError, when a subclass is defined, if the op lacks an argument: without `lengths` or h0 it would be right
+    for whole sequences alone.
     """
 
     of: ClassVar[tuple[Callable[..., Any], Callable[..., Any]]]
@@ -27,6 +31,20 @@ class Recurrence(Instruction):
     """Names of the op's results, if the op returns a plain tuple."""
     whole: ClassVar[str] = ""
     """The adjoint's argument for all results of the op, if the adjoint has one."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "of" not in vars(cls):
+            return
+        op, states = cls.of[0], [one.split()[0] for one in cls.states.split(";") if one.strip()]
+        takes = [one.rstrip("?") for one in cls.takes.split()]
+        given = inspect.signature(op).parameters.values()
+        if any(one.kind is one.VAR_KEYWORD for one in given):
+            return
+        for name in (*takes, "lengths", *(f"{one}0" for one in states)):
+            if name not in _arguments(op):
+                got = ", ".join(_arguments(op))
+                raise TypeError(f"{cls.__name__}: the op {op.__name__} takes {got}, expected {name} among them")
 
     def forward(self, call: Call, *inputs: Array | None) -> Array:
         known = self._known(call, inputs)
