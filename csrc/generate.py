@@ -42,6 +42,8 @@ Float64 = npt.NDArray[np.float64]
 
 SIMD_AVAILABLE: tuple[str, ...]
 BF16_BY_AVAILABLE: tuple[str, ...]
+LINES: tuple[str, ...]
+"""The instructions that a line of the C library may have (`Stream`)."""
 OPENMP: int
 COMPILER: str
 KEEPS_MEMORY: int

@@ -83,4 +83,8 @@ void emit_gated(builder *b, op_kind f, rows y, rows x, rows gate);
 /* Builds the program of the file's model (lines.c). */
 bool build(builder *b);
 
+/* The instructions that a line may have. */
+int line_count(void);
+const char *line_name(int i);
+
 #endif

@@ -526,6 +526,10 @@ static const struct {
     {"MatrixFixedPoint", read_matrix_fixed_point, 9, 10},
 #endif
 };
+enum { INSTRUCTION_COUNT = sizeof INSTRUCTIONS / sizeof *INSTRUCTIONS };
+
+int line_count(void) { return INSTRUCTION_COUNT; }
+const char *line_name(int i) { return INSTRUCTIONS[i].name; }
 
 static int64_t length_of(const json *list) {
     int64_t count = 0;
@@ -570,7 +574,7 @@ static void read_next_line(reader *r, const json *settings) {
     const json *const op = json_member(settings, "op");
     r->op = op && op->kind == JSON_STRING ? op->text : "without an op";
     const int64_t inputs = read_inputs(r, json_member(settings, "in"));
-    for (size_t i = 0; good(r->b) && i < sizeof INSTRUCTIONS / sizeof *INSTRUCTIONS; i++)
+    for (int i = 0; good(r->b) && i < INSTRUCTION_COUNT; i++)
         if (!strcmp(INSTRUCTIONS[i].name, r->op)) {
             if (expect(r, inputs >= INSTRUCTIONS[i].least && inputs <= INSTRUCTIONS[i].most)) INSTRUCTIONS[i].read(r);
             if (good(r->b)) check_used(r);

@@ -167,12 +167,12 @@ def streamcheck(
     AssertionError
         They differ; the message names the layer, the step and the channel.
     TypeError
-        `layer` is something else.
+        `layer` is something else, or a line has inputs or settings of another kind.
     ValueError
-        A part of the layer has no lines, or the library does not know one of them; or a layer's `tol` allows results to
+        A part of the layer has no lines, or a line does not fit its instruction; or a layer's `tol` allows results to
         differ.
     NotImplementedError
-        The layer keeps all steps, as attention without a window.
+        The library does not know a line, or the layer keeps all steps, as attention without a window.
     """
     if not isinstance(layer, Recurrent):
         raise TypeError(f"streamcheck: layer is {an(type(layer).__name__)}, expected a layer, as LRU(d_model=4)")

@@ -15,6 +15,7 @@ import pytest
 import librotrnn
 from librotrnn import LibraryError, Model, its_instructions
 from rotrnn import LAYERS, LRU, S5, ModelSettings, RopeMemory, RotRNN, build_model
+from rotrnn._cpu import LINES as LINES_OF_THE_MODULE
 from rotrnn.models.files import contents, described
 from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import EVALUATION, Array, astype, flatten
@@ -154,11 +155,40 @@ def test_a_variant_of_an_instruction_does_not_inherit_its_lines(
     assert model.stream(params, 3).engine == "python"
 
 
-def test_lines_without_a_register_are_refused(own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: None)
+@pytest.mark.parametrize(
+    ("emit", "message"),
+    [
+        (lambda to, x: None, "Cube.emit: returned None, expected the register of its output"),
+        (lambda to, x: to("Prodct", x, x), "Cube.emit: got the line 'Prodct', .*; did you mean Product"),
+    ],
+)
+def test_wrong_lines_are_refused(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emit: Any, message: str
+) -> None:
+    """With any engine, and in a file: the layer would stream in Python, and its file would have no program."""
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: emit(to, x))
     model, params = own(cubed=True)
-    with pytest.raises(ValueError, match=r"but Cube.emit returned None, expected the register of its output: expected"):
-        model.stream(params, 3, engine="c")
+    for engine in ("auto", "c"):
+        with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+            model.stream(params, 3, engine=engine)
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        model.save(tmp_path / "m.safetensors", params)
+
+
+def test_lines_that_the_library_refuses_stream_in_python_with_a_warning(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs and settings of lines without an instruction of the same form are checked by the library alone."""
+    monkeypatch.setattr(Cube, "emit", lambda self, to, line, x: to("Skip", x, np.ones(D + 1)))
+    model, params = own(cubed=True)
+    with pytest.warns(
+        UserWarning, match=r"^Stream: engine is 'python', since line \d+ of the program, Skip, does not fit"
+    ):
+        assert model.stream(params, 3).engine == "python"
+
+
+def test_the_modules_list_of_lines_is_the_librarys() -> None:
+    assert [op for op, _ in INSTRUCTIONS] == [*LINES_OF_THE_MODULE]
 
 
 def test_a_layer_that_is_no_program_streams_in_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,14 +5,22 @@ tests/hub/test_onnx.py runs more of them by onnxruntime.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 
+import rotrnn
 from rotrnn.models.build import ModelSettings, build_model
-from rotrnn.nn.layer import Context, astype, flatten, unflatten
+from rotrnn.nn.instructions import Dense, Sigmoid
+from rotrnn.nn.instructions.recurrence import Recurrence
+from rotrnn.nn.layer import Array, Context, astype, flatten, unflatten
+from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.listing import Listing
+from rotrnn.nn.program import Builder, Line, Program
+from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
@@ -105,6 +113,100 @@ def test_a_graph_says_what_forward_says(layer: str, head: str, tmp_path: Path) -
     # Roundings of a few hundred sums are below 1e-13. A graph holds the eps of LayerNormalization, 1e-5, as float32, so
     # it is off by 3e-13, of variances that are not below 0.01
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
+
+
+class Found(NamedTuple):
+    """Results of `halved`."""
+
+    y: Array
+    hT: Array
+
+
+class Grads(NamedTuple):
+    """Results of `halved_backward`."""
+
+    da: Array
+    dx: Array
+    dh0: Array
+
+
+def halved(a: Array, x: Array, h0: Any = None, lengths: Any = None) -> Found:
+    """``h_t = a_t h_{t-1} / 2 + x_t``, an op of the user's own."""
+    return Found(*diagonal_scan(a / 2, x, h0, lengths=lengths, return_state=True))
+
+
+def halved_backward(dy: Array, a: Array, y: Array, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Grads:
+    grads = diagonal_scan_backward(dy, a / 2, y, h0, dhT=dhT, lengths=lengths)
+    return Grads(grads.da / 2, grads.dx, grads.dh0)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Halved(Recurrence):
+    """A recurrence of the user's own, whose lines say no shapes, states or settings that follow from their inputs."""
+
+    of = halved, halved_backward
+    takes = "a x"
+    form = "N; N -> N"
+    states = "h N"
+    reads = ("a", "y")
+
+    def emit(self, to: Listing, line: Line, a: int, x: int) -> Any:
+        return to("Scan", to("Affine", a, scale=0.5), x)
+
+
+@dataclass(frozen=True)
+class Own(MinGRU):
+    """MinGRU with a recurrence of the user's own."""
+
+    recurrence: ClassVar[Any] = Halved
+
+    def program(self) -> Program:
+        p = Builder(self)
+        a = p(Sigmoid(), p(Dense(), p.x, "W_z", "b_z"))
+        h = p(self.recurrence(), a, p(Dense(), p.x, "W_c", "b_c"))
+        return p.returns(p(Dense(), h, "W_out"), h=h)
+
+
+def of_own(monkeypatch: pytest.MonkeyPatch, recurrence: Any = Halved) -> tuple[Any, Any]:
+    monkeypatch.setitem(rotrnn.LAYERS, "own", Own)
+    monkeypatch.setattr(Own, "recurrence", recurrence)
+    model = build_model(ModelSettings("own", 8, 2), {"d_state": 4}, head="tagger", n_classes=3, n_features=2)
+    return model, astype(model.init(np.random.default_rng(0)), np.float64)
+
+
+def test_lines_of_the_users_own_have_a_graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Shapes, states and the shift of the affine map follow; in two pieces, with a state."""
+    model, params = of_own(monkeypatch)
+    model.save_onnx(tmp_path / "m.onnx", params, state=True)
+    session = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan])
+    x = np.random.default_rng(1).standard_normal((2, 7, 2))
+    expected, _ = model.forward(params, x)
+    state = {one.name: zeros_of(one, 2) for one in session.proto_.graph.input if one.name != "inputs"}
+    assert [one.shape for one in state.values()] == [(2, 4), (2, 4)]
+    for piece in (slice(3), slice(3, 7)):
+        got, *after = session.run(None, {"inputs": x[:, piece], **state})
+        state = dict(zip(state, after, strict=True))
+        np.testing.assert_allclose(got, expected[:, piece], rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("emit", "line"),
+    [
+        (lambda self, to, line, a, x: to("Attention", a, a, x, heads=2, window=3), "Attention"),
+        (lambda self, to, line, a, x: to("Rotary", x), "Rotary"),
+        (lambda self, to, line, a, x: to("HoldScan", a, x), "HoldScan"),
+    ],
+)
+def test_lines_that_do_not_fit_their_form_in_onnx_are_told(
+    emit: Any, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Lines without an instruction of the same inputs and settings, from which shapes could follow."""
+    model, params = of_own(monkeypatch, type("Wrong", (Halved,), {"emit": emit}))
+    message = (
+        rf"^save_onnx: the model has an Own, whose line {line} does not fit its form in ONNX \(\w+Error: .*\), expe"
+    )
+    with pytest.raises(ValueError, match=message):
+        model.save_onnx(tmp_path / "m.onnx", params)
 
 
 def test_states_that_do_not_decay_are_in_double_precision(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from collections import namedtuple
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from rotrnn.nn.instructions.recurrence import Recurrence
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, astype, state_leaves
 from rotrnn.nn.layers.mamba import Mamba
 from rotrnn.nn.layers.min_gru import MinGRU
+from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, ProgramSaved
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.pointwise import silu_backward
@@ -456,13 +459,306 @@ def test_an_unknown_register_is_refused_with_the_known_names() -> None:
             layer.registers(params, x, names=wrong)
 
 
-@pytest.mark.parametrize("lacks", ["a", "lengths", "h0"])
-def test_an_op_of_a_recurrence_takes_lengths_and_its_state(lacks: str) -> None:
-    takes = [one for one in ("a", "x", "h0", "lengths") if one != lacks]
-    op = eval(f"lambda {', '.join(takes)}: None")
-    message = rf"^Broken: the op <lambda> takes {', '.join(takes)}, expected {lacks} among them$"
+class Found(NamedTuple):
+    """Results of `ema`."""
+
+    y: Array
+    hT: Array
+
+
+class Grads(NamedTuple):
+    """Results of `ema_backward`."""
+
+    da: Array
+    dx: Array
+    dh0: Array
+
+
+def ema(a: Array, x: Array, h0: Any = None, lengths: Any = None, slope: float = 1) -> Found:
+    """``h_t = slope a_t h_{t-1} + x_t``, an op of the user's own."""
+    h, y = np.zeros_like(x[:, 0]) if h0 is None else h0, np.empty_like(x)
+    for t in range(x.shape[1]):
+        y[:, t] = slope * a[:, t] * h + x[:, t]
+        h = y[:, t] if lengths is None else np.where((t < lengths)[:, None], y[:, t], h)
+    return Found(y, h)
+
+
+def ema_backward(
+    dy: Array, a: Array, y: Array, h0: Any = None, dhT: Any = None, lengths: Any = None, slope: float = 1
+) -> Grads:
+    da, dx = np.zeros_like(a), np.zeros_like(dy)
+    dh = np.zeros_like(dy[:, 0]) if dhT is None else dhT
+    for t in reversed(range(dy.shape[1])):
+        valid = np.full((len(dy), 1), True) if lengths is None else (t < lengths)[:, None]
+        dx[:, t] = np.where(valid, dy[:, t] + dh, 0)
+        before = y[:, t - 1] if t else np.zeros_like(dh) if h0 is None else h0
+        da[:, t], dh = slope * dx[:, t] * before, np.where(valid, slope * a[:, t] * dx[:, t], dh)
+    return Grads(da, dx, dh)
+
+
+@dataclass(frozen=True)
+class Ema(Recurrence):
+    """An instruction of the user's own, of an op and its adjoint."""
+
+    slope: float = 1
+    of = ema, ema_backward
+    takes = "a x"
+    form = "N; N -> N"
+    states = "h N"
+    reads = ("a", "y")
+
+
+def between(recurrence: Any, **settings: Any) -> Given:
+    """A layer with the recurrence between two maps."""
+
+    def write(p: Builder) -> Program:
+        u = p(Dense(), p.x, "W", "b")
+        return whole(p, p(recurrence(**settings), p(Sigmoid(), u), u))  # type: ignore[no-any-return]
+
+    return Given(D, write=write)
+
+
+def test_a_recurrence_of_the_users_own_has_right_gradients_and_steps() -> None:
+    """Its setting reaches op and adjoint; ragged, packed and step by step, it is the package's scan."""
+    layer, rng = between(Ema, slope=0.5), np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape) for name, shape in layer.shapes.items()}
+    x, state = rng.standard_normal((B, T, D)), rng.standard_normal((B, N))
+    lengths = np.array([T, 2])
+    for ctx in (EVALUATION, Context(lengths)):
+        assert {"W", "b", "C", "x", "state"} == set(gradcheck(layer, params, x, ctx, state))
+
+    def write(p: Builder) -> Program:
+        u = p(Dense(), p.x, "W", "b")
+        return whole(p, p(Scan(), p(Affine(0.5), p(Sigmoid(), u)), u))  # type: ignore[no-any-return]
+
+    scan = Given(D, write=write)
+    # sums and products of the same numbers, of size ten, in another order
+    close: Any = {"rtol": 0, "atol": 1e-12}
+    for ctx in (EVALUATION, Context(lengths)):
+        (y, saved), (expected, known) = (one.forward(params, x, ctx, state) for one in (layer, scan))
+        np.testing.assert_allclose(y, expected, **close)
+        np.testing.assert_allclose(saved.state, known.state, **close)
+    packed = Context(cu_seqlens=np.array([0, 0, 4, T]))
+    y, expected = (one.forward(params, x[:1], packed)[0] for one in (layer, scan))
+    np.testing.assert_allclose(y, expected, **close)
+    y_t, after = layer.step(params, state, x[:, 0])
+    np.testing.assert_allclose(y_t, layer.forward(params, x[:, :1], EVALUATION, state)[0][:, 0], **close)
+    assert after.shape == (B, N)  # type: ignore[union-attr]
+
+
+def without(function: Any, *names: str) -> Any:
+    """A function of the same name whose signature lacks some arguments."""
+
+    def given(*values: Any, **named: Any) -> Any:
+        return function(*values, **named)
+
+    signature = inspect.signature(function)
+    kept = [one for name, one in signature.parameters.items() if name not in names]
+    given.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    given.__name__ = function.__name__
+    return given
+
+
+TAKES = "the op ema takes a, x, h0, lengths, slope, expected"
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"of": ema}, r"of is <function ema .*>, expected two functions, \(op, adjoint\)"),
+        ({"of": None}, r"of is None, expected two functions, \(op, adjoint\)"),
+        ({"takes": ""}, "takes is '', expected the names of the op's inputs, as 'a x'"),
+        ({"takes": ("a", "x")}, r"takes is \('a', 'x'\), expected a string"),
+        ({"takes": "a, x"}, "takes is 'a, x', expected names with spaces between, as 'a x'"),
+        ({"takes": "a z"}, f"{TAKES} z among them"),
+        ({"takes": "a", "form": "N -> N"}, "the op ema takes x, expected it in takes='a', or as a setting"),
+        ({"states": "s N"}, f"{TAKES} s0 among them"),
+        ({"states": ""}, "the op ema takes h0, expected h in states=''"),
+        ({"states": "h M"}, "states 'h M' has the size 'M', expected sizes of the inputs, N, N"),
+        ({"form": "N -> N"}, "form 'N -> N' has 1 input, expected 2, one each for a, x"),
+        ({"form": "N; N -> M"}, "form 'N; N -> M' has the size 'M', expected sizes of the inputs, N, N"),
+        ({"form": "N; N"}, "form is 'N; N', expected inputs and outputs, as 'N; N -> N'"),
+        ({"form": ["N", "N"]}, r"form is \['N', 'N'\], expected a string"),
+        ({"reads": ("a", "yy")}, "reads has 'yy', expected names among a, x, y"),
+        ({"reads": "y"}, r"reads is 'y', expected a tuple of names, as \('a',\)"),
+        ({"parameters": ("W",)}, "parameters has 'W', expected names among a, x"),
+        *(
+            ({"of": (without(ema, name), ema_backward)}, f"the op ema takes [^:]*, expected {name} among them")
+            for name in ("a", "lengths", "h0")
+        ),
+        *(
+            ({"of": (ema, without(ema_backward, name))}, f"the adjoint ema_backward takes .*, expected {name} among")
+            for name in ("lengths", "dhT")
+        ),
+        (
+            {"of": (ema, without(ema_backward, "dy"))},
+            "the adjoint ema_backward takes a first, expected dy, the gradient",
+        ),
+        ({"emit": lambda self, to, a, x: x}, r"emit has other arguments \(.*\), expected self, to, line, a, x"),
+    ],
+)
+def test_a_recurrence_whose_declarations_do_not_fit_is_refused(declared: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^Wrong: {message}"):
+        type("Wrong", (Ema,), declared)
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (lambda y, h: (y, h), r"a tuple of 2, expected a NamedTuple of y, hT, or their names in results"),
+        (lambda y, h: y, r"an ndarray, expected a NamedTuple of y, hT, or their names in results"),
+        (lambda y, h: Found(h, y)._asdict(), r"a dict, expected a NamedTuple of y, hT, or their names in results"),
+        (lambda y, h: namedtuple("Found", "y")(y), "y, expected the output first, and hT, as states='h N'"),
+        (lambda y, h: namedtuple("Found", "hT y")(h, y), "hT, y, expected the output first, and hT, as states='h N'"),
+        (lambda y, h: Found(h, h), rf"y of shape \({B}, {N}\), expected \({B}, {T}, {N}\)"),
+        (lambda y, h: Found(y, y), rf"hT of shape \({B}, {T}, {N}\), expected \({B}, {N}\)"),
+        (lambda y, h: Found(y.astype(np.float32), h), "y of dtype float32, expected float64"),
+    ],
+)
+def test_an_op_that_returns_something_else_is_told(op: Any, message: str) -> None:
+    def wrong(a: Array, x: Array, h0: Any = None, lengths: Any = None) -> Any:
+        return op(*ema(a, x, h0, lengths))
+
+    layer = between(type("Wrong", (Ema,), {"of": (wrong, ema_backward)}))
+    params = {name: np.ones(shape) for name, shape in layer.shapes.items()}
+    with pytest.raises((TypeError, ValueError), match=f"^Wrong: the op wrong returned {message}$"):
+        layer.forward(params, np.ones((B, T, D)))
+
+
+def test_an_op_may_return_a_tuple_whose_names_are_results() -> None:
+    def plain(a: Array, x: Array, h0: Any = None, lengths: Any = None) -> Any:
+        return tuple(ema(a, x, h0, lengths))
+
+    layer = between(type("Plain", (Ema,), {"of": (plain, ema_backward), "results": "y hT"}))
+    assert set(gradcheck(layer)) == {"W", "b", "C", "x", "state"}
+    wrong = between(type("Plain", (Ema,), {"of": (plain, ema_backward), "results": "y hT gates"}))
+    with pytest.raises(TypeError, match=r"^Plain: the op plain returned a tuple of 2, expected results='y hT gates'$"):
+        gradcheck(wrong)
+
+
+GRADS = "expected a NamedTuple of da, dx, dh0"
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "message"),
+    [
+        (lambda grads: tuple(grads), f"returned a tuple, {GRADS}"),
+        (lambda grads: grads._asdict(), f"returned a dict, {GRADS}"),
+        (lambda grads: None, f"returned a NoneType, {GRADS}"),
+        (lambda grads: namedtuple("Grads", "da dx")(*grads[:2]), f"returned da, dx, {GRADS}"),
+    ],
+)
+def test_an_adjoint_that_returns_something_else_is_told(adjoint: Any, message: str) -> None:
+    def wrong(dy: Array, a: Array, y: Array, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+        return adjoint(ema_backward(dy, a, y, h0, dhT, lengths))
+
+    refused_in_backward(type("Wrong", (Ema,), {"of": (ema, wrong)}), f"Wrong: the adjoint wrong {message}$")
+
+
+def refused_in_backward(recurrence: Any, message: str) -> None:
+    layer = between(recurrence)
+    params = {name: np.ones(shape) for name, shape in layer.shapes.items()}
+    y, saved = layer.forward(params, np.ones((B, T, D)))
+    with pytest.raises(TypeError, match=f"^{message}"):
+        layer.backward(params, saved, y)
+
+
+def test_an_adjoint_that_takes_what_there_is_not_is_told() -> None:
+    def gated(dy: Array, gates: Array, dhT: Any = None, lengths: Any = None) -> Any:
+        return None
+
+    message = "Wrong: the adjoint gated takes gates, expected an argument or a result of the op$"
+    refused_in_backward(type("Wrong", (Ema,), {"of": (ema, gated)}), message)
+    for reads, missing in ((("a",), "x, y"), (("y",), "a, x")):
+        what = rf"; backward gets None for {missing}, which reads=\({reads[0]!r},\) does not name"
+        refused_in_backward(type("Wrong", (Ema,), {"reads": reads}), f"Given.backward: Wrong: .*{what}")
+
+
+def test_settings_of_a_class_that_is_no_dataclass_are_told() -> None:
+    """The op would get its own default."""
+    plain = type("Plain", (Ema,), {"__annotations__": {"slope": float}, "slope": 0.5})
+    message = r"^Given.program: Plain: has the setting slope and is no dataclass, expected @dataclass\(frozen=True\)$"
     with pytest.raises(TypeError, match=message):
-        type("Broken", (Recurrence,), {"of": (op, op), "takes": "a x", "states": "h N", "form": "N; N -> N"})
+        _ = between(plain).state_form
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"forward": lambda self, call, x, z: x, "backward": print}, "form '... -> ...' has 1 input, expected 2"),
+        ({"forward": lambda self, x: x}, r"forward has no input, expected forward\(self, call, x\)"),
+        ({"backward": lambda self, call, dy: dy}, r"backward has other arguments \(.*\), expected self, call, dy, x"),
+        ({"emit": lambda self, to, x: x}, r"emit has other arguments \(.*\), expected self, to, line, x"),
+    ],
+)
+def test_an_instruction_whose_methods_do_not_fit_is_refused(methods: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^Wrong: {message}"):
+        type("Wrong", (Cube,), methods)
+
+
+def test_other_numbers_of_arrays_than_declared_are_told() -> None:
+    layer, params, x = drawn()
+    y, saved = layer.forward(params, x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cube, "backward", lambda self, call, dy, x: (dy, dy))
+        with pytest.raises(TypeError, match=r"^Cube.backward: returned 2 arrays, expected 1$"):
+            layer.backward(params, saved, y)
+        patch.setattr(Cube, "forward", lambda self, call, x: (x, x))
+        with pytest.raises(TypeError, match=r"^Cube.forward: returned 2 arrays, expected 1$"):
+            layer.forward(params, x)
+
+
+def listed(emit: Any) -> Listing:
+    """The lines of a layer with a Cube that writes its lines so."""
+    layer, params, _ = drawn()
+    to = Listing(dict(params))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cube, "emit", emit)
+        layer.emit(to, params, 0)
+    return to
+
+
+def test_lines_that_an_emit_writes_get_shapes_states_and_defaults() -> None:
+    """The parts of a split; a scan's state; the shift of an affine map."""
+
+    def emit(self: Any, to: Listing, line: Any, x: int) -> int:
+        left, right = to("Split", x, sizes=(1, N - 1))
+        return to("Concat", to("Previous", to("Affine", left, scale=2)), to("Scan", right, right))  # type: ignore[no-any-return]
+
+    lines = listed(emit).lines
+    at = next(i for i, one in enumerate(lines) if one.op == "Concat")
+    split, affine, previous, scan = lines[at - 4 : at]
+    assert (split.shapes, split.settings) == (((N,),), {"sizes": (1, N - 1), "axis": -1})
+    assert (affine.shapes, affine.settings) == (((1,),), {"scale": 2, "shift": 0})
+    assert (previous.op, previous.shapes) == ("Conv", ((1,), (1, 2), None))  # which writes its lines itself
+    assert (scan.shapes, scan.states) == (((N - 1,), (N - 1,)), ((N - 1,),))
+
+
+W = np.ones((N, N + 1))
+
+
+@pytest.mark.parametrize(
+    ("emit", "message"),
+    [
+        (lambda to, x: to("Tahn", x), "got the line 'Tahn', expected the name of .*; did you mean Tanh?"),
+        (lambda to, x: to(SiLU(), x), r"got the line SiLU\(\), expected the name of an instruction, as 'Tanh'"),
+        (lambda to, x: to("Tanh", x + 99), r"Tanh: an input is \d+, expected a register, an array or None"),
+        (lambda to, x: to("Dense", x, "W"), "Dense: an input is 'W', expected a register, an array or None"),
+        (lambda to, x: to("Product", x, 2.0), "Product: an input is a float, expected a register, an array or None"),
+        (lambda to, x: to("Product", x), "Product: z is None, expected a register"),
+        (lambda to, x: to("Product", x, W), "Product: z is an ndarray, expected a register"),
+        (lambda to, x: to("Dense", x, x), "Dense: w is a register, expected an array"),
+        (lambda to, x: to("Tanh", x, x), "Tanh: got 2 inputs, expected x"),
+        (lambda to, x: to("Affine", x, scales=2), "Affine: settings do not fit: .*'scales'"),
+        (lambda to, x: to("Dense", x, W), r"Dense: got shapes \(4,\), \(4, 5\), None: expected x \(I\); w \(O, I\)"),
+        (lambda to, x: to("Dense", x, W.T), r"returned a register of shape \(5,\), expected \(4,\)"),
+        (lambda to, x: None, "returned None, expected the register of its output"),
+        (lambda to, x: (x, x), r"returned \(\d, \d\), expected the register of its output"),
+    ],
+)
+def test_lines_that_do_not_fit_are_refused(emit: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^Cube.emit: {message}"):
+        listed(lambda self, to, line, x: emit(to, x))
 
 
 @dataclass(frozen=True)

@@ -140,12 +140,13 @@ def test_every_python_example_is_run() -> None:
 def test_a_layer_and_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As printed, from the module to the table; every command is a process of its own, and so are the sweep's runs."""
     page = DOCS / "own-layers.md"
-    module, program, checks = blocks(page, "python")
+    module, program, recurrence, checks = blocks(page, "python")
     (recipe,), (commands,) = blocks(page, "toml"), blocks(page, "sh")
     exec(checks, {})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(rotrnn.LAYERS, "leaky", None)  # the page sets it; in the end it is gone
-    exec(compile(program, page, "exec", dont_inherit=True), {})  # annotations are evaluated, as on the page
+    for example in (program, recurrence):
+        exec(compile(example, page, "exec", dont_inherit=True), {})  # annotations are evaluated, as on the page
     (tmp_path / "my_experiment.py").write_text(module, encoding="utf-8")
     (tmp_path / "majority.toml").write_text(recipe, encoding="utf-8")
     told = []

@@ -17,6 +17,7 @@ from rotrnn.devices.device import beside, full
 from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
+from rotrnn.nn.listing import Unlisted
 from rotrnn.nn.module import check_form
 from rotrnn.nn.packing import each
 from rotrnn.ops.boundary import Boundary, rename
@@ -90,7 +91,10 @@ class CEngine(Engine):
         self.pools = listing.pool is not None
         self.outputs = len(listing.arrays[listing.head[0]])
         self.iterating = sum(line.op.endswith("FixedPoint") for line in listing.lines)
-        self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
+        try:
+            self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
+        except (TypeError, ValueError) as error:
+            raise NotImplementedError(str(error)) from error
         self.unsettled = 0
         self.step: tuple[tuple[int, ...], np.dtype[Any]] = (batch,), np.dtype(np.int64)
         if self.reads_features:
@@ -325,9 +329,11 @@ def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half:
         return PythonEngine(model, params, batch)
     try:
         return CEngine(model, params, batch, half)
-    except (NotImplementedError, TypeError, ValueError) as error:
+    except (NotImplementedError, Unlisted) as error:
         if half:
             raise ValueError(f"Stream: weights is 'bf16', but {error}: expected 'exact'") from error
         if name == "c":
             raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
+        if isinstance(error.__cause__, ValueError):  # a limit of the library, or an `emit` whose lines are wrong
+            warnings.warn(f"Stream: engine is 'python', since {error}", stacklevel=4)
     return PythonEngine(model, params, batch)

@@ -82,7 +82,15 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
         if line.op not in RULES:
             raise ValueError(f"save_onnx: the model has {an(line.layer)}, whose {line.op} has no form in ONNX here")
         g.layer = line.layer
-        found = RULES[line.op](g, line, *[values[one] for one in line.inputs])
+        try:
+            found = RULES[line.op](g, line, *[values[one] for one in line.inputs])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if str(error).startswith("save_onnx: "):
+                raise
+            why = f"{type(error).__name__}: {error}"  # in a line that a user wrote
+            got = f"{an(line.layer)}, whose line {line.op} does not fit its form in ONNX ({why})"
+            expected = f"the inputs, settings, shapes and states of lines that {line.op} itself writes"
+            raise ValueError(f"save_onnx: the model has {got}, expected {expected}") from error
         values.update(zip(line.outputs, found if isinstance(found, tuple) else (found,), strict=True))
     x = values[listing.y]
     if listing.pool is not None:

@@ -35,7 +35,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.text import an, nearest
+from rotrnn._cpu import LINES
+from rotrnn._support.text import an, nearest, plural
 from rotrnn.nn.layer import (
     BUFFERS,
     EVALUATION,
@@ -51,14 +52,14 @@ from rotrnn.nn.layer import (
     state_leaves,
     trusted,
 )
-from rotrnn.nn.listing import Listing, Unlisted
+from rotrnn.nn.listing import INSTRUCTIONS, Listing
 from rotrnn.nn.module import nearer
 from rotrnn.nn.packing import Group, PackedSaved, Segments, each, of_group, shapes_of, total
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
 Shape = tuple[int, ...]
-INSTRUCTIONS = "rotrnn.nn.instructions."
+PACKAGE = "rotrnn.nn.instructions."
 """The package whose instructions are named without a module."""
 
 
@@ -68,8 +69,8 @@ class Call:
     `state` are the arrays of its state before x, None before the first step, and forward sets the arrays after x in
     `after`; outside of steps these may be `Grown`. Backward gets the gradients of `after` in `dafter`, None if nothing
     depends on them, and sets the gradients of `state` in `dbefore`. Forward may set `kept` for backward. `shapes` are
-    the shapes of the inputs, and `states` the declarations of the state's arrays. In a step of streaming inference,
-    `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
+    the shapes of the inputs, `sizes` of the outputs, and `states` the declarations of the state's arrays. In a step of
+    streaming inference, `stepping` is true, T is 1, and `prepared` is the result of `Instruction.prepare`.
     """
 
     stepping: bool = False
@@ -82,7 +83,7 @@ class Call:
 
     def __init__(self, line: Line, ctx: Context, state: tuple[Any, ...] | None = None) -> None:
         self.shapes: tuple[Any, ...] = line.shapes
-        self.states = line.states
+        self.sizes, self.states = line.sizes, line.states
         self.ctx, self.lengths, self.state = ctx, ctx.lengths, state
 
 
@@ -94,6 +95,8 @@ class Instruction:
     for each input, or one gradient for a single input. dy is a sequence if forward returns several arrays. A gradient
     that is None stands for zeros. Of the inputs that are not parameters, backward gets the inputs named in `reads`, and
     None for the others. Neither may write to its arguments.
+
+    Raises TypeError, when a subclass is defined, if its declarations do not fit each other.
     """
 
     form: ClassVar[str] = "... -> ..."
@@ -124,25 +127,29 @@ class Instruction:
         super().__init_subclass__(**more)
         if nearer(cls, "forward", "emit"):
             cls.emit = Instruction.emit  # type: ignore[method-assign]  # the base's lines do not fit
+        if cls.__module__.startswith(PACKAGE):
+            INSTRUCTIONS[cls.__name__] = cls
+        if hasattr(cls, "forward"):
+            _check_definition(cls)
 
     def shapes(self, *inputs: Any, **named: Any) -> tuple[Shape, ...]:
         """Returns the shapes of its outputs without (B, T), from the shapes of its inputs; parameters have all their
         axes. Raises ValueError where inputs do not fit."""
         sizes = self._sizes(inputs)
-        return tuple(_of_sizes(form, sizes) for form in self.form.split(" -> ")[1].split("; "))
+        return tuple(_of_sizes(form, sizes) for form in _forms(self.form)[1])
 
     def state(self, *inputs: Any, **named: Any) -> tuple[StateArray, ...]:
         """Returns the arrays of its state, from the shapes of its inputs."""
         sizes = self._sizes(inputs) if self.states else {}
-        named_forms = (one.split(" ", 1) for one in self.states.split("; ") if one)
-        return tuple(StateArray(name, _of_sizes(form, sizes)) for name, form in named_forms)
+        return tuple(StateArray(name, _of_sizes(form, sizes)) for name, form in _state_forms(self.states).items())
 
     def _sizes(self, inputs: tuple[Any, ...]) -> dict[str, Shape]:
         """Returns the sizes of the letters of `form`."""
         sizes: dict[str, Shape] = {}
-        forms = self.form.split(" -> ")[0].split("; ")
+        forms, _ = _forms(self.form)
         if not all(_fits(form, shape, sizes) for form, shape in zip(forms, inputs, strict=True) if shape is not None):
-            expected = (f"{name} ({form.replace(' ', ', ')})" for name, form in zip(taken(self), forms, strict=True))
+            named_forms = zip(taken(self), forms, strict=True)
+            expected = (f"{name} ({', '.join(form.split())})" for name, form in named_forms)
             raise ValueError(f"expected {'; '.join(expected)}, one size for each letter")
         return sizes
 
@@ -161,11 +168,102 @@ class Instruction:
         """Appends its lines for streaming inference (`rotrnn.nn.listing`). Inputs are registers and arrays; returns the
         register of its output, or a tuple."""
         kind: Any = type(self)
-        own = "" if kind.__module__.startswith(INSTRUCTIONS) else kind.__module__
-        settings = {one.name: getattr(self, one.name) for one in fields(kind)}
         about: Any = {"shapes": line.shapes, "states": tuple(one.shape for one in line.states)}
         outputs = len(line.outputs) if len(line.outputs) > 1 else None
-        return to(f"{own}.{kind.__name__}" if own else kind.__name__, *inputs, outputs=outputs, **about, **settings)
+        if not kind.__module__.startswith(PACKAGE):  # the library does not know it
+            return to(f"{kind.__module__}.{kind.__name__}", *inputs, outputs=outputs, **about)
+        settings = {one.name: getattr(self, one.name) for one in fields(kind)}
+        return to(kind.__name__, *inputs, outputs=outputs, **about, **settings)
+
+    @classmethod
+    def listed(
+        cls, to: Listing, title: str, outputs: int | None, inputs: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Any:
+        """Appends its line with only these inputs and settings given: the others, shapes and states follow. A line of
+        the library whose inputs and settings are not the instruction's, which has an `emit` then, stays as it is."""
+        names, title = _taken(cls.takes, cls.forward), f"{title}: {cls.__name__}"
+        if cls.emit is not Instruction.emit and cls.__name__ in LINES:
+            return to(cls.__name__, *inputs, outputs=outputs, shapes=(), **settings)
+        if len(inputs) > len(names) and not _starred(cls):
+            raise TypeError(f"{title}: got {len(inputs)} inputs, expected {', '.join(names)}")
+        try:
+            made = cls(**settings)
+        except TypeError as error:
+            raise TypeError(f"{title}: settings do not fit: {error}") from error
+        inputs += (None,) * (len(names) - len(inputs))
+        for name, one in zip(names, inputs, strict=False):
+            expected = "an array" if name in made.parameters else "a register"
+            if (one is None and names[name]) or (one is not None and isinstance(one, int) == (expected == "an array")):
+                got = "a register" if isinstance(one, int) else an(type(one).__name__)
+                raise TypeError(f"{title}: {name} is {'None' if one is None else got}, expected {expected}")
+        shapes = tuple(to.shapes[one] if isinstance(one, int) else getattr(one, "shape", None) for one in inputs)
+        sizes, states = made.fitted(title, shapes)
+        places = tuple(range(len(sizes)))
+        found = made.emit(to, Line(cls.__name__, made, (), places, (), shapes, sizes, states, False), *inputs)
+        to.shapes |= zip(found if isinstance(found, tuple) else (found,), sizes, strict=True)
+        return found
+
+    def fitted(self, title: str, shapes: tuple[Any, ...]) -> tuple[tuple[Shape, ...], tuple[StateArray, ...]]:
+        """Returns the shapes of its outputs and the arrays of its state, from the shapes of its inputs. Raises
+        ValueError, which begins with `title`, where inputs do not fit."""
+        try:
+            return self.shapes(*shapes), self.state(*shapes)
+        except (TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"{title}: got shapes {', '.join(map(str, shapes))}: {error}") from error
+
+
+def _check_definition(kind: type[Instruction]) -> None:
+    """Raises TypeError if the names, the sizes or the methods that an instruction declares do not fit each other."""
+    title = kind.__name__
+    for declared in ("takes", "form", "states"):
+        if not isinstance(value := getattr(kind, declared), str | property):  # a property depends on settings
+            raise TypeError(f"{title}: {declared} is {value!r}, expected a string")
+    names, starred = _taken(kind.takes, kind.forward), _starred(kind)
+    if not all(map(str.isidentifier, names)):
+        raise TypeError(f"{title}: takes is {kind.takes!r}, expected names with spaces between, as 'a x'")
+    if not names and not starred:
+        raise TypeError(f"{title}: forward has no input, expected forward(self, call, x), with the inputs after call")
+    for declared in ("reads", "parameters"):
+        value, known = getattr(kind, declared), [*names, *(("y",) if declared == "reads" else ())]
+        if isinstance(value, property):
+            continue
+        if not isinstance(value, tuple):
+            raise TypeError(f"{title}: {declared} is {value!r}, expected a tuple of names, as ({known[0]!r},)")
+        if unknown := [one for one in value if one not in known]:
+            raise TypeError(f"{title}: {declared} has {unknown[0]!r}, expected names among {', '.join(known)}")
+    if starred:
+        return
+    for method, first in (("backward", ("call", "dy")), ("emit", ("to", "line"))):
+        try:
+            inspect.signature(getattr(kind, method)).bind(None, *first, *names)
+        except TypeError as error:
+            expected = ", ".join(("self", *first, *names))
+            raise TypeError(f"{title}: {method} has other arguments ({error}), expected {expected}") from error
+    if (kind.shapes is Instruction.shapes or "form" in vars(kind)) and isinstance(kind.form, str):
+        if kind.form.count("->") != 1:
+            raise TypeError(f"{title}: form is {kind.form!r}, expected inputs and outputs, as 'N; N -> N'")
+        inputs, outputs = _forms(kind.form)
+        if len(inputs) != len(names):
+            got = f"{plural(len(inputs), 'input')}, expected {len(names)}, one each for {', '.join(names)}"
+            raise TypeError(f"{title}: form {kind.form!r} has {got}")
+        sizes = {_factor(axis)[1] for one in inputs for axis in one.split()}
+        states = [] if isinstance(kind.states, property) else [*_state_forms(kind.states).values()]
+        for where, forms in (("form", outputs), ("states", states)):
+            if unknown := [one for form in forms for one in form.split() if _factor(one)[1] not in {*sizes, ""}]:
+                got = f"{where} {getattr(kind, where)!r} has the size {unknown[0]!r}"
+                raise TypeError(f"{title}: {got}, expected sizes of the inputs, {', '.join(inputs)}")
+
+
+def _forms(form: str) -> tuple[list[str], list[str]]:
+    """Returns the forms of the inputs and of the outputs."""
+    inputs, outputs = ([one.strip() for one in part.split(";")] for part in form.split("->"))
+    return inputs, outputs
+
+
+def _state_forms(states: str) -> dict[str, str]:
+    """Returns the forms of the arrays of a state by name."""
+    named = (one.split(maxsplit=1) for one in states.split(";") if one.strip())
+    return {name: " ".join(form) for name, *form in named}
 
 
 def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
@@ -187,7 +285,10 @@ def _fits(form: str, shape: Shape, sizes: dict[str, Shape]) -> bool:
 def _of_sizes(form: str, sizes: dict[str, Shape]) -> Shape:
     """Returns the shape of a form, from the sizes of its letters."""
     parts = (_factor(one) for one in form.split())
-    return tuple(times * size for times, letter in parts for size in (sizes[letter] if letter else (1,)))
+    try:
+        return tuple(times * size for times, letter in parts for size in (sizes[letter] if letter else (1,)))
+    except KeyError as error:
+        raise ValueError(f"no given input has the size {error.args[0]} of {form}") from None
 
 
 def _factor(axis: str) -> tuple[int, str]:
@@ -211,6 +312,12 @@ def _taken(takes: str, forward: Any) -> dict[str, bool]:
     return {one.name: one.default is one.empty for one in names[2:]}  # after self and call
 
 
+def _starred(kind: type[Instruction]) -> bool:
+    """Whether forward takes any number of inputs."""
+    starred = any(one.kind is one.VAR_POSITIONAL for one in inspect.signature(kind.forward).parameters.values())
+    return starred and not kind.takes
+
+
 MISSING = -1  # the last element of a list of registers, None
 
 
@@ -225,8 +332,8 @@ class Register:
 @dataclass(frozen=True)
 class Line:
     """An instruction with the places of its inputs and outputs; `read` are the inputs that its adjoint gets. MISSING
-    stands for an input that is not given. A line is `fixed` if all its inputs are: parameters, and outputs of fixed
-    lines."""
+    stands for an input that is not given. `shapes` are of its inputs, `sizes` of its outputs. A line is `fixed` if all
+    its inputs are: parameters, and outputs of fixed lines."""
 
     name: str
     instruction: Instruction
@@ -234,6 +341,7 @@ class Line:
     outputs: tuple[int, ...]
     read: tuple[int, ...]
     shapes: tuple[Shape | None, ...]
+    sizes: tuple[Shape, ...]
     states: tuple[StateArray, ...]
     fixed: bool
 
@@ -380,13 +488,14 @@ class Builder:
         if not isinstance(instruction, Instruction):
             raise TypeError(f"{self._title}: got {instruction!r:.80}, expected an instruction, as Dense()")
         count = sum(type(line.instruction) is type(instruction) for line in self._lines)
-        kind = type(instruction).__name__
-        name = f"{kind}{1 + count}" if count else kind
+        kind = type(instruction)
+        name = f"{kind.__name__}{1 + count}" if count else kind.__name__
         title = f"{self._title}: {name}"
+        own = [one for one, what in inspect.get_annotations(kind).items() if "ClassVar" not in str(what)]
+        if own and "__dataclass_fields__" not in vars(kind):
+            raise TypeError(f"{title}: has the setting {own[0]} and is no dataclass, expected @dataclass(frozen=True)")
         names = taken(instruction)
-        signature = inspect.signature(type(instruction).forward).parameters.values()
-        starred = not instruction.takes and any(one.kind is one.VAR_POSITIONAL for one in signature)
-        if len(inputs) > len(names) and not starred:
+        if len(inputs) > len(names) and not _starred(kind):
             raise TypeError(f"{title}: got {len(inputs)} inputs, expected {', '.join(names)}")
         given = [self._register(f"{title}: {one}", value) for one, value in zip_longest(names, inputs)]
         places = tuple(MISSING if one is None else one.place for one in given)
@@ -401,18 +510,14 @@ class Builder:
                 got, expected = ("on parameters alone", "on x") if constant else ("on x", "on parameters alone")
                 raise ValueError(f"{title}: {one} depends {got}, expected one that depends {expected}")
         shapes = tuple(None if one is None else one.shape for one in given)
-        try:
-            outputs = instruction.shapes(*shapes)
-            states = instruction.state(*shapes)
-        except (TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"{title}: got shapes {', '.join(map(str, shapes))}: {error}") from error
+        outputs, states = instruction.fitted(title, shapes)
         read = tuple(
             place if place in self._fixed or one in instruction.reads else MISSING
             for one, place in zip_longest(names, places)
         )
         made = tuple(Register(len(self._registers) + i, shape) for i, shape in enumerate(outputs))
         at = tuple(one.place for one in made)
-        self._lines.append(Line(name, instruction, places, at, read, shapes, states, fixed))
+        self._lines.append(Line(name, instruction, places, at, read, shapes, outputs, states, fixed))
         self._fixed |= set(at) if fixed else set()
         self._registers += made
         self._names += [name if len(made) == 1 else f"{name}_{i}" for i in range(len(made))]
@@ -604,16 +709,20 @@ class Programmed(Recurrent):
         program, values = self.begun(to.exact(params))
         values[0] = x
         for line in program.lines:
-            found = line.instruction.emit(to, line, *_given(line.inputs, values))
+            inputs, to.writer = _given(line.inputs, values), f"{type(line.instruction).__name__}.emit"
+            to.shapes |= {i: shape for i, shape in zip(inputs, line.shapes, strict=True) if isinstance(i, int)}
+            found = line.instruction.emit(to, line, *inputs)
             registers = found if isinstance(found, tuple) else (found,)
             if len(registers) != len(line.outputs) or not all(isinstance(one, int) for one in registers):
                 count = len(line.outputs)
-                raise Unlisted(
-                    f"{type(line.instruction).__name__}.emit returned {found!r}, expected "
-                    + ("the register of its output" if count == 1 else f"a tuple of {count} registers")
-                )
+                expected = "the register of its output" if count == 1 else f"a tuple of {count} registers"
+                raise TypeError(f"{to.writer}: returned {found!r:.80}, expected {expected}")
+            for one, shape in zip(registers, line.sizes, strict=True):
+                if to.shapes.setdefault(one, shape) != shape:
+                    raise ValueError(f"{to.writer}: returned a register of shape {to.shapes[one]}, expected {shape}")
             for place, value in zip(line.outputs, registers, strict=True):
                 values[place] = value
+        to.writer = ""
         shown = {name: values[one.place] for name, one in program.shown.items()}
         if "h" in shown and len(program.shown["h"].shape) > 1:
             shown["h"] = to("Reshape", shown["h"], shape=(self.hidden.lanes,))
@@ -673,10 +782,10 @@ class Programmed(Recurrent):
                 adjoint = partial(_packed_adjoint, line, program.fixed)
             try:
                 found = adjoint(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
-            except (TypeError, AttributeError) as error:
+            except (TypeError, AttributeError, IndexError, ValueError) as error:
                 _explain(error, f"{type(self).__name__}.backward: {line.name}", line)
                 raise
-            for place, d in zip(line.inputs, found if isinstance(found, tuple) else (found,), strict=True):
+            for place, d in zip(line.inputs, _each(line, "backward", found, len(line.inputs)), strict=True):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
             before[:0] = call.dbefore
@@ -781,11 +890,22 @@ def _read(line: Line) -> set[int]:
 def _explain(error: Exception, title: str, line: Line) -> None:
     """Re-raises an error of an adjoint that met None, with the names of the inputs that it does not get."""
     names, reads = taken(line.instruction), line.instruction.reads
+    if str(error).startswith(f"{type(line.instruction).__name__}: "):
+        return  # it is about what the adjoint takes or returns
     given = [*zip(names, line.inputs, line.read, strict=False), ("y", line.outputs[0], MISSING)]
     unread = [name for name, place, read in given if place != read and name not in reads]
-    if unread and re.search(r"None|dtype object", str(error)):
+    if unread and re.search(r"None|dtype object|0-dimensional|enough dimensions|many subscripts", str(error)):
         what = f"backward gets None for {', '.join(unread)}, which reads={reads!r} does not name"
         raise TypeError(f"{title}: {error}; {what}") from error
+
+
+def _each(line: Line, method: str, found: Any, count: int) -> tuple[Any, ...]:
+    """Returns the arrays that a method of a line's instruction returned. Raises TypeError if they are not so many."""
+    arrays = tuple(found) if isinstance(found, tuple | list) else (found,)
+    if len(arrays) != count:
+        kind = type(line.instruction).__name__
+        raise TypeError(f"{kind}.{method}: returned {plural(len(arrays), 'array')}, expected {count}")
+    return arrays
 
 
 def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
@@ -799,9 +919,8 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
     for group in segments.groups:
         one = Call(line, call.ctx.unpacked(group), each(group.of, call.state))
         inputs = _of_group(line.inputs, fixed, _given(line.inputs, values), segments, group)
-        result = line.instruction.forward(one, *inputs)
+        outputs.append(_each(line, "forward", line.instruction.forward(one, *inputs), len(line.outputs)))
         one.after = _trimmed(one.after)
-        outputs.append(result if len(line.outputs) > 1 else (result,))
         runs.append(one)
     for place, parts in zip(line.outputs, zip(*outputs, strict=True), strict=True):
         values[place] = segments.packed(parts)
@@ -822,8 +941,7 @@ def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *rea
             one.dafter = of_group(group, call.dafter, shapes, newest)
         one.y, d = (_along(of, segments, group) for of in (call.y, dy))
         inputs = _of_group(line.read, fixed, read, segments, group)
-        result = line.instruction.backward(one, d, *inputs)
-        found.append(result if isinstance(result, tuple) else (result,))
+        found.append(_each(line, "backward", line.instruction.backward(one, d, *inputs), len(line.inputs)))
         before.append(tuple(one.dbefore))
     call.dbefore = segments.collected(before, newest) if line.states else ()
     return tuple(
@@ -850,9 +968,6 @@ def _along(value: Any, segments: Segments, group: Group) -> Any:
 
 def _run(line: Line, values: list[Any], call: Call) -> None:
     """Runs a line forward, and stores its outputs."""
-    result, outputs = line.instruction.forward(call, *map(values.__getitem__, line.inputs)), line.outputs
-    if len(outputs) == 1:
-        values[outputs[0]] = result
-    else:
-        for place, value in zip(outputs, result, strict=True):
-            values[place] = value
+    result = line.instruction.forward(call, *map(values.__getitem__, line.inputs))
+    for place, value in zip(line.outputs, _each(line, "forward", result, len(line.outputs)), strict=True):
+        values[place] = value

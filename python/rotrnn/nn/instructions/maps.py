@@ -182,6 +182,9 @@ class LayerNorm(Instruction):
         plain = full(x.shape[-1:], 1, x.dtype, x)
         return layer_norm_backward(_rows(dy), _rows(x), plain, *call.kept).dx.reshape(x.shape)
 
+    def emit(self, to: Listing, line: Line, x: int) -> Any:
+        return to("LayerNorm", x, eps=self.eps, shapes=line.shapes)  # a line may also have a scale and a bias
+
 
 def _rows(x: Array) -> Array:
     """Returns (B, T, ..., W) as rows (B, rows, W)."""

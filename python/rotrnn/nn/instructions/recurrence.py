@@ -10,54 +10,96 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn._support.text import an
 from rotrnn.nn.layer import Array
-from rotrnn.nn.program import Call, Instruction, taken
+from rotrnn.nn.program import Call, Instruction, _state_forms, _taken, taken
 
 
 class Recurrence(Instruction):
     """A recurrence: an op and its adjoint (`of`), whose arguments and results go by their names.
 
-    The op takes the inputs (`takes`), the settings, `lengths`, and for a state h its array before the first step, h0.
-    It returns a NamedTuple, or a tuple whose names are `results`: first the output y, and hT, the state after the last
-    step. The adjoint takes dy first, then arguments and results of the op, and dhT; it returns a NamedTuple with dx for
-    an input x, and dh0.
+    The op takes the inputs (`takes`), settings of the same name, `lengths`, and for a state h its array before the
+    first step, h0, or None for zeros. It returns a NamedTuple, or a tuple whose names are `results`: first the output,
+    as y (B, T, ...), and for a state h the array after the last step, hT (B, ...). The adjoint takes dy first, dhT, or
+    None if nothing depends on hT, `lengths`, and those arguments and results of the op that it needs. Inputs that are
+    no parameters, and y, are None unless `reads` names them. It returns a NamedTuple of gradients by name: dx for each
+    input x, and dh0.
 
-    Raises TypeError, when a subclass is defined, if the op lacks an argument: without `lengths` or h0 it would be right
-    for whole sequences alone.
+    Raises TypeError, when a subclass is defined, if the op or the adjoint takes other arguments, and at a call, if one
+    of them returns something else.
     """
 
     of: ClassVar[tuple[Callable[..., Any], Callable[..., Any]]]
     results: ClassVar[str] = ""
-    """Names of the op's results, if the op returns a plain tuple."""
+    """Names of the op's results, if the op returns a plain tuple, or of its only result."""
     whole: ClassVar[str] = ""
     """The adjoint's argument for all results of the op, if the adjoint has one."""
 
     def __init_subclass__(cls, **more: Any) -> None:
+        of = getattr(cls, "of", None)
+        if not isinstance(of, tuple) or len(of) != 2 or not all(map(callable, of)):
+            raise TypeError(f"{cls.__name__}: of is {of!r:.80}, expected two functions, (op, adjoint)")
+        if not cls.takes:
+            raise TypeError(f"{cls.__name__}: takes is {cls.takes!r}, expected the names of the op's inputs, as 'a x'")
         super().__init_subclass__(**more)
-        if "of" not in vars(cls):
-            return
-        op, states = cls.of[0], [one.split()[0] for one in cls.states.split(";") if one.strip()]
-        takes = [one.rstrip("?") for one in cls.takes.split()]
-        given = inspect.signature(op).parameters.values()
-        if any(one.kind is one.VAR_KEYWORD for one in given):
-            return
-        for name in (*takes, "lengths", *(f"{one}0" for one in states)):
-            if name not in _arguments(op):
-                got = ", ".join(_arguments(op))
-                raise TypeError(f"{cls.__name__}: the op {op.__name__} takes {got}, expected {name} among them")
+        if isinstance(cls.states, property):
+            return  # they depend on settings
+        inputs, states = [*_taken(cls.takes, cls.forward)], [*_state_forms(cls.states)]
+        needed = [*inputs, "lengths", *(f"{one}0" for one in states)], ["lengths", *(f"d{one}T" for one in states)]
+        op, adjoint = arguments = tuple(map(_arguments, of))
+        for i in range(2):
+            if missing := [one for one in needed[i] if one not in arguments[i]]:
+                raise TypeError(f"{cls._title(i)} takes {', '.join(arguments[i])}, expected {missing[0]} among them")
+        settings = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", {})}
+        if unknown := [one for one in op if op[one] and one not in {*needed[0], *settings, *SWITCHES}]:
+            raise TypeError(f"{cls._title(0)} takes {unknown[0]}, expected it in takes={cls.takes!r}, or as a setting")
+        if unknown := [one for one in op if one[-1] == "0" and one[:-1] not in states and f"d{one[:-1]}T" in adjoint]:
+            raise TypeError(f"{cls._title(0)} takes {unknown[0]}, expected {unknown[0][:-1]} in states={cls.states!r}")
+        first = next(iter(adjoint))
+        if first[0] != "d" or first[1:] in inputs:
+            expected = "dy, the gradient of an output whose name no input has"
+            raise TypeError(f"{cls._title(1)} takes {first} first, expected {expected}")
+
+    @classmethod
+    def _title(cls, i: int) -> str:
+        """The beginning of messages about the op, 0, or the adjoint, 1."""
+        return f"{cls.__name__}: the {('op', 'adjoint')[i]} {getattr(cls.of[i], '__name__', cls.of[i])}"
 
     def forward(self, call: Call, *inputs: Array | None) -> Array:
         known = self._known(call, inputs)
         found = self.of[0](**{name: known[name] for name in _arguments(self.of[0]) if name in known})
-        results = dict(zip(self.results.split(), found, strict=True)) if self.results else found._asdict()
-        output = next(iter(results))
-        after = [f"{one.name}T" for one in call.states]
+        results = self._results(found)
+        output, after = next(iter(results)), [f"{one.name}T" for one in call.states]
+        if output in after or not results.keys() >= {*after}:
+            expected = f"the output first, and {', '.join(after)}, as states={self.states!r}"
+            raise TypeError(f"{self._title(0)} returned {', '.join(results)}, expected {expected}")
+        steps = next(known[name] for name in taken(self) if known[name] is not None and name not in self.parameters)
+        shapes = [(*steps.shape[:2], *call.sizes[0]), *((len(steps), *one.shape) for one in call.states)]
+        for name, shape in zip((output, *after), shapes, strict=True):
+            if (got := getattr(results[name], "shape", None)) != shape:
+                raise ValueError(f"{self._title(0)} returned {name} of shape {got}, expected {shape}")
+        if (dtype := results[output].dtype) != steps.dtype and call.state is None:  # whose dtype may be wider
+            raise TypeError(f"{self._title(0)} returned {output} of dtype {dtype}, expected {steps.dtype}")
         call.after = tuple(results[name] for name in after)
         if self.whole:
             call.kept = found._replace(**dict.fromkeys((output, *after)))
         elif kept := {name: results[name] for name in _arguments(self.of[1]) if name in results and name != output}:
             call.kept = kept
         return results[output]
+
+    def _results(self, found: Any) -> dict[str, Array]:
+        """Returns the results of the op by name."""
+        names = self.results.split()
+        if not names and hasattr(found, "_asdict"):
+            return dict(found._asdict())
+        if len(names) == 1 and not isinstance(found, tuple):
+            found = (found,)
+        if not names or not isinstance(found, tuple) or len(found) != len(names):
+            got = f"a tuple of {len(found)}" if isinstance(found, tuple) else an(type(found).__name__)
+            after = "".join(f", {name}T" for name in _state_forms(self.states))
+            expected = f"results={self.results!r}" if names else f"a NamedTuple of y{after}, or their names in results"
+            raise TypeError(f"{self._title(0)} returned {got}, expected {expected}")
+        return dict(zip(names, found, strict=True))
 
     def backward(self, call: Call, dy: Array | None, *inputs: Array | None) -> tuple[Array | None, ...]:
         adjoint = self.of[1]
@@ -72,19 +114,34 @@ class Recurrence(Instruction):
             known |= call.kept
         if call.dafter is not None:
             known |= {f"d{one.name}T": d for one, d in zip(call.states, call.dafter, strict=True)}
+        if unknown := [name for name, needed in arguments.items() if needed and name not in known]:
+            raise TypeError(f"{self._title(1)} takes {unknown[0]}, expected an argument or a result of the op")
         grads = adjoint(**{name: known[name] for name in arguments if name in known})
-        call.dbefore = tuple(getattr(grads, f"d{one.name}0") for one in call.states)
-        return tuple(getattr(grads, f"d{name}") for name in taken(self))
+        before = [f"d{one.name}0" for one in call.states]
+        names = [f"d{name}" for name in taken(self)]
+        if not all(hasattr(grads, name) for name in (*names, *before)):
+            got = ", ".join(getattr(grads, "_fields", ())) or an(type(grads).__name__)
+            expected = f"a NamedTuple of {', '.join((*names, *before))}"
+            raise TypeError(f"{self._title(1)} returned {got}, expected {expected}")
+        call.dbefore = tuple(getattr(grads, name) for name in before)
+        return tuple(getattr(grads, name) for name in names)
 
     def _known(self, call: Call, inputs: tuple[Array | None, ...]) -> dict[str, Any]:
         """Returns the values of the op's arguments by name."""
         known = dict(zip_longest(taken(self), inputs)) | vars(self)
         if call.state is not None:
             known |= {f"{one.name}0": value for one, value in zip(call.states, call.state, strict=True)}
-        return known | {"lengths": call.lengths, "return_state": True, "return_carries": True}
+        return known | {"lengths": call.lengths, **dict.fromkeys(SWITCHES, True)}
+
+
+SWITCHES = "return_state", "return_carries"
+"""Arguments by which ops of the package return all results."""
 
 
 @cache
-def _arguments(op: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the names of an op's arguments."""
-    return tuple(inspect.signature(op).parameters)
+def _arguments(op: Callable[..., Any]) -> dict[str, bool]:
+    """Returns the arguments that an op takes by name, and whether each must be given."""
+    given = inspect.signature(op).parameters.values()
+    return {
+        one.name: one.default is one.empty for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
