@@ -708,6 +708,29 @@ def test_other_numbers_of_arrays_than_declared_are_told() -> None:
             layer.forward(params, x)
 
 
+def test_other_numbers_of_states_than_declared_are_told() -> None:
+    layer, params, x = drawn()
+    y, saved = layer.forward(params, x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Conv, "forward", lambda self, call, x, w, b: x)
+        message = r"^Conv.forward: call.after is 0 arrays, expected a tuple of one for each state: inputs$"
+        for call in (lambda: layer.forward(params, x), lambda: layer.step(params, None, x[:, 0])):
+            with pytest.raises(TypeError, match=message):
+                call()
+        patch.setattr(Scan, "backward", lambda self, call, dy, a, x: setattr(call, "dbefore", dy) or (dy, dy))
+        message = r"^Scan.backward: call.dbefore is an ndarray, expected a tuple of one for each state: h$"
+        with pytest.raises(TypeError, match=message):
+            layer.backward(params, saved, y)
+
+
+def test_an_instruction_without_an_adjoint_is_told() -> None:
+    kind = type("Half", (Instruction,), {"forward": lambda self, call, x: x})
+    with pytest.raises(
+        TypeError, match=r"^Given.program: Half: has no method backward, expected forward and backward$"
+    ):
+        _ = Given(D, write=lambda p: whole(p, p(kind(), p(Dense(), p.x, "W", "b")))).state_form
+
+
 def listed(emit: Any) -> Listing:
     """The lines of a layer with a Cube that writes its lines so."""
     layer, params, _ = drawn()

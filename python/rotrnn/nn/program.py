@@ -234,6 +234,8 @@ def _check_definition(kind: type[Instruction]) -> None:
     if starred:
         return
     for method, first in (("backward", ("call", "dy")), ("emit", ("to", "line"))):
+        if not hasattr(kind, method):  # it may be a base
+            continue
         try:
             inspect.signature(getattr(kind, method)).bind(None, *first, *names)
         except TypeError as error:
@@ -491,6 +493,8 @@ class Builder:
         kind = type(instruction)
         name = f"{kind.__name__}{1 + count}" if count else kind.__name__
         title = f"{self._title}: {name}"
+        if lacking := [one for one in ("forward", "backward") if not hasattr(kind, one)]:
+            raise TypeError(f"{title}: has no method {lacking[0]}, expected forward and backward")
         own = [one for one, what in inspect.get_annotations(kind).items() if "ClassVar" not in str(what)]
         if own and "__dataclass_fields__" not in vars(kind):
             raise TypeError(f"{title}: has the setting {own[0]} and is no dataclass, expected @dataclass(frozen=True)")
@@ -689,7 +693,7 @@ class Programmed(Recurrent):
         for line, own, ends in zip(program.lines, program.split(before), program.ends, strict=True):
             call = Call(line, ctx, own)
             run(line, values, call)
-            after += call.after
+            after += _of_states(line, call.after, "forward", "after")
             if call.kept is not None:
                 kept[line.name] = call.kept
             for place in ends:
@@ -737,7 +741,7 @@ class Programmed(Recurrent):
             call = Call(line, TRUSTED, own)
             call.stepping, call.prepared = True, of_line
             _run(line, values, call)
-            after += call.after
+            after += _of_states(line, call.after, "forward", "after")
         return values[program.y][:, 0], self._whole(after)
 
     def backward(
@@ -788,7 +792,7 @@ class Programmed(Recurrent):
             for place, d in zip(line.inputs, _each(line, "backward", found, len(line.inputs)), strict=True):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
-            before[:0] = call.dbefore
+            before[:0] = _of_states(line, call.dbefore, "backward", "dbefore")
         dx, *given = map(grads.take, range(1 + len(program.parameters)))
         dparams = {
             name: np.zeros_like(params[name]) if d is None else d
@@ -906,6 +910,16 @@ def _each(line: Line, method: str, found: Any, count: int) -> tuple[Any, ...]:
         kind = type(line.instruction).__name__
         raise TypeError(f"{kind}.{method}: returned {plural(len(arrays), 'array')}, expected {count}")
     return arrays
+
+
+def _of_states(line: Line, arrays: Any, method: str, name: str) -> tuple[Any, ...]:
+    """Returns the arrays that a method of a line's instruction set in its call. Raises TypeError if they are not one
+    for each array of the state."""
+    if not isinstance(arrays, tuple | list) or len(arrays) != len(line.states):
+        kind, names = type(line.instruction).__name__, ", ".join(one.name for one in line.states) or "none"
+        got = plural(len(arrays), "array") if isinstance(arrays, tuple | list) else an(type(arrays).__name__)
+        raise TypeError(f"{kind}.{method}: call.{name} is {got}, expected a tuple of one for each state: {names}")
+    return tuple(arrays)
 
 
 def _given(places: tuple[int, ...], values: list[Any]) -> list[Any]:
