@@ -13,7 +13,6 @@
 #include <omp.h>
 #endif
 
-#include "../lib/build.h"
 #include "../lib/choose.h"
 #include "float_mode.h"
 #include "platform.h"
@@ -387,7 +386,6 @@ static int add_names(PyObject *module, const char *list, int count, const char *
 
 static const char *simd_name(int level) { return SIMDS[level].name; }
 static const char *bf16_name(int way) { return BF16_NAMES[way]; }
-static bool any(int i) { return i >= 0; }
 
 static int exec_module(PyObject *module) {
     import_array1(-1);
@@ -400,7 +398,7 @@ static int exec_module(PyObject *module) {
     if (add_kernels(module) < 0 || add_numbers(module) < 0 || add_list(module) < 0 || add_stream(module) < 0) return -1;
     const int level = add_names(module, "SIMD_AVAILABLE", SIMD_COUNT, simd_name, simd_supported);
     const int way = level < 0 ? -1 : add_names(module, "BF16_BY_AVAILABLE", BF16_WAYS, bf16_name, bf16_supported);
-    if (way < 0 || add_names(module, "LINES", line_count(), line_name, any) < 0) return -1;
+    if (way < 0) return -1;
     level_in_use = level;
     use_bf16_by(way);
 #ifdef _OPENMP

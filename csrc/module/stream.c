@@ -317,9 +317,24 @@ static PyType_Spec SPEC = {
     .slots = SLOTS,
 };
 
+/* Adds the instructions of lines as the tuple LINES. */
+static int add_lines(PyObject *module) {
+    PyObject *const lines = PyTuple_New(line_count());
+    for (int i = 0; lines && i < line_count(); i++) {
+        PyObject *const name = PyUnicode_FromString(line_name(i));
+        if (!name || PyTuple_SetItem(lines, i, name) < 0) {
+            Py_DECREF(lines);
+            return -1;
+        }
+    }
+    const int status = PyModule_AddObjectRef(module, "LINES", lines);
+    Py_XDECREF(lines);
+    return status;
+}
+
 int add_stream(PyObject *module) {
     PyObject *const type = PyType_FromModuleAndSpec(module, &SPEC, NULL);
     const int status = type ? PyModule_AddObjectRef(module, "Stream", type) : -1;
     Py_XDECREF(type);
-    return status;
+    return status < 0 ? status : add_lines(module);
 }
