@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
@@ -30,6 +31,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
+from rotrnn.tasks.frames import check_names, text_names
 from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, intervals_of, joined
 from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.task import Index, shuffled
@@ -98,6 +100,15 @@ class Estimator:
         Print evaluations and show progress.
     device : str
         "cpu" or "cuda", as of `rotrnn.train`.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of features of a step.
+    feature_names_in_ : array of texts
+        Names of the columns of `x` in the fit, if `x` was a frame (n, time), whose columns are steps, or a list of
+        frames (time_i, features). Later calls with frames raise ValueError if the names or their order differ. Arrays
+        have no names: they give a warning then, and may have another number of steps.
     """
 
     def __init__(
@@ -313,6 +324,7 @@ class Estimator:
         the number of sequences in a call."""
         self._check_fitted(call)
         where = f"{type(self).__name__}.{call}"
+        self._check_names(where, text_names(where, x))
         values, lengths = sequences(where, x)
         self._check_features(values, x)
         self._check_dt(where, dt)
@@ -321,6 +333,26 @@ class Estimator:
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         batches = ((split.batch(one, np.float64), split.intervals(one)) for one in rows)
         return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
+
+    def _check_names(self, where: str, names: Sequence[str] | None) -> None:
+        """Compares the names of the columns of x with the names of the fit: ValueError if they differ, a warning if
+        one of the two has none."""
+        fitted = getattr(self, "feature_names_in_", None)
+        if names is not None and fitted is not None:
+            check_names(where, names, fitted)
+        elif names is not None:
+            warnings.warn(f"{where}: X has feature names, but fit was without feature names", stacklevel=4)
+        elif fitted is not None:
+            expected = "but fit was with feature names: its columns are not compared"
+            warnings.warn(f"{where}: X does not have valid feature names, {expected}", stacklevel=4)
+
+    def _keep_features(self, data: Sequences) -> None:
+        """Keeps the number of features of the first fit, and the names of the columns, if there are any."""
+        self.n_features_in_ = data.values.shape[1]
+        if data.names is not None:
+            self.feature_names_in_ = np.array(data.names, object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _check_features(self, values: Numbers, x: X) -> None:
         """Raises ValueError if sequences (steps, F) have another number of features than the fit."""
@@ -343,8 +375,11 @@ class Estimator:
         the sequences of weight 0; weights that are all the same are None. Errors of x come before errors of y."""
         args = Boundary(f"{type(self).__name__}.{call}")
         self._check(args)
+        names = text_names(args.op, x)
+        if again := call != "fit" and self.__sklearn_is_fitted__():
+            self._check_names(args.op, names)
         values, lengths = sequences(args.op, x)
-        if call != "fit" and self.__sklearn_is_fitted__():
+        if again:
             self._check_features(values, x)
             self._check_dt(args.op, dt)
         elif dt is not None:
@@ -361,11 +396,11 @@ class Estimator:
             of_steps = np.repeat(there, lengths)
             values, times, lengths = values[of_steps], None if times is None else times[of_steps], lengths[there]
             labels, weights = labels[there], None if len(set(weights[there])) == 1 else weights[there]
-        return Sequences(values, lengths, labels, weights=weights, dt=times)
+        return Sequences(values, lengths, labels, weights=weights, names=names, dt=times)
 
     def _fit(self, data: Sequences, kind: str, scale: bool, class_weights: Any = None, **model: Any) -> None:
         """Fits sequences that are checked."""
-        self.n_features_in_ = data.values.shape[1]
+        self._keep_features(data)
         held = self._share(len(data))
         with self._place() as path:
             dt = None if data.dt is None else np.split(data.dt, data.first[1:])
@@ -427,7 +462,7 @@ class Estimator:
         trained.passes += 1
         trained.params, trained.moments = moved(params, HOST), moved(moments, HOST)
         if not self.__sklearn_is_fitted__():
-            self.n_features_in_ = data.values.shape[1]
+            self._keep_features(data)
             self._keep_settings()
         self.model_ = replace(net, timed=net.timed or data.dt is not None)
         self._set(trained)

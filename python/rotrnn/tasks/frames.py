@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,48 @@ class Named:
 def names(y: Any) -> list[Any] | None:
     """Returns the names of the columns of a frame but the one with dates of polars; None of anything else."""
     return _names(y) if hasattr(y, "columns") else None
+
+
+def text_names(call: str, x: Any) -> tuple[str, ...] | None:
+    """Returns the names of the columns of X, a frame or a list with frames; None if there is no frame, or if no name is
+    a text: numbers count columns.
+
+    Raises
+    ------
+    TypeError
+        Some names of a frame are texts and others are not.
+    ValueError
+        A frame of the list has other names than the first, or has them in another order.
+    """
+    if isinstance(x, list | tuple):
+        found = {i: here for i, one in enumerate(x) if is_frame(one) and (here := text_names(call, one))}
+        for i, here in found.items():
+            if here != found[first := min(found)]:
+                expected = f"{list(found[first])!r:.80} as of X[{first}]"
+                raise ValueError(f"{call}: X[{i}] has the columns {list(here)!r:.80}, expected {expected}")
+        return found[min(found)] if found else None
+    known = (names(x) if is_frame(x) else None) or []
+    texts = [isinstance(one, str) for one in known]
+    if any(texts) and not all(texts):
+        other = known[texts.index(False)]
+        raise TypeError(f"{call}: X has a column {other!r}, expected texts as names of all columns, or of none")
+    return tuple(known) if any(texts) else None
+
+
+def check_names(call: str, here: Sequence[str], fitted: Sequence[str]) -> None:
+    """Raises ValueError, in scikit-learn's words, if columns of X have other names than the fitted columns, or the
+    same names in another order."""
+    if list(here) == list(fitted):
+        return
+    message = f"{call}: The feature names should match those that were passed during fit.\n"
+    unseen, missing = sorted(set(here) - set(fitted)), sorted(set(fitted) - set(here))
+    for title, different in (("unseen at fit time", unseen), ("seen at fit time, yet now missing", missing)):
+        if different:
+            shown = [*different[:5], *(["..."] if len(different) > 5 else [])]
+            message += "".join([f"Feature names {title}:\n", *(f"- {one}\n" for one in shown)])
+    if not unseen and not missing:
+        message += "Feature names must be in the same order as they were in fit.\n"
+    raise ValueError(message)
 
 
 def _names(y: Any) -> list[Any]:
