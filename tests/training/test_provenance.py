@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,52 @@ def test_a_data_file_that_changed_is_told(tmp_path, monkeypatch):
         reevaluate(run, overrides=[f"task.path={tmp_path / 'other.csv'}"])
     run.write(run.sessions, to_json([{key: one for key, one in started.items() if key != "data"}]))
     train(recipe, run.folder, resume=True, progress=False)
+
+
+WORDS = """\
+name = "word_problem"
+group = "Z3"
+length = 3
+samples = 20
+test_length = 4
+test = 10
+"""
+EXPRESSIONS = """\
+name = "listops"
+train = 200
+val = 4
+test = 4
+min_length = 4
+max_length = 12
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [(WORDS, ("Z3=3.csv", "Z3=4.csv")), (EXPRESSIONS, [f"basic_{one}.tsv" for one in ("train", "val", "test")])],
+)  # fmt: skip
+def test_changed_files_of_a_folder_are_told(tmp_path, task, names):
+    """Their hash is over all of them, with their names alone: a moved folder goes on."""
+    text = OWN.replace('name = "series"\npath = "y.csv"\n', task).replace("[model]", 'data_dir = "words"\n[model]')
+    (tmp_path / "own.toml").write_text(text, encoding="utf-8")
+    here, moved = (f"task.data_dir={tmp_path / one}" for one in ("words", "moved"))
+    recipe, run = load_recipe(tmp_path / "own.toml", [here]), Run(tmp_path / "run")
+    replace(recipe.task, data_dir="").write(tmp_path / "words")
+    train(recipe, run.folder, progress=False)
+    (started,) = run.read_json(run.sessions)
+    lines = [f"{hashlib.sha256((tmp_path / 'words' / one).read_bytes()).hexdigest()}  {one}\n" for one in names]
+    assert started["data"] == hashlib.sha256("".join(lines).encode()).hexdigest()
+    (tmp_path / "words").rename(tmp_path / "moved")
+    train(load_recipe(tmp_path / "own.toml", [moved]), run.folder, resume=True, progress=False)
+    replace(recipe.task, data_dir="", seed=1).write(tmp_path / "moved")
+    place = re.escape(", ".join([str(tmp_path / "moved" / names[0]), *names[1:]]))
+    told = rf"{place}: are not the files of the run: their SHA-256 is \w+, was {started['data'][:16]}"
+    with pytest.raises(ValueError, match=f"^{told}; expected"):
+        train(load_recipe(tmp_path / "own.toml", [moved]), run.folder, resume=True, progress=False)
+    with pytest.raises(ValueError, match=f"^{told}; expected"):
+        train(load_recipe(tmp_path / "own.toml", [moved, "training.steps=3"]), run.folder, progress=False)
+    with pytest.warns(UserWarning, match=f"^{told}$"):
+        reevaluate(run)
 
 
 def test_runs_on_several_contents_of_a_file_are_told(tmp_path, monkeypatch):

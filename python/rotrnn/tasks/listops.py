@@ -16,7 +16,7 @@ from rotrnn._support.files import atomic_file, clear, open_file
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
-from rotrnn.tasks.released import LRA, Source, find, lra, prepare
+from rotrnn.tasks.released import LRA, Source, find, found, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
 from rotrnn.tasks.vocabulary import EOS, PAD, ids_of
 
@@ -317,6 +317,11 @@ class ListOps:
         for name, expressions in splits.items():
             write_expressions(_file(folder, name), expressions)
         return self._task(splits)
+
+    def data_files(self) -> list[Path]:
+        """Returns the files of `data_dir` that are read; none if they are missing."""
+        folder = found(RELEASE, self.data_dir) if self.data_dir else None
+        return [_file(folder, name) for name in ("train", "val", "test")] if folder else []
 
     def _splits(self) -> dict[str, Expressions]:
         counts = {"train": self.train, "val": self.val, "test": self.test}

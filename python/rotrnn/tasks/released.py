@@ -87,26 +87,27 @@ def find(name: str, release: Release, data_dir: str, download: bool) -> Path:
     expected = f"expected a folder with {' or '.join(release.marks)}"
     if not data_dir:
         raise ValueError(f"{name}: data_dir is '', {expected}; download = true downloads the data to it")
-    found = _find(release, data_dir)
-    if found is None and not download:
+    there = found(release, data_dir)
+    if there is None and not download:
         places = ", ".join(str(Path(data_dir, place)) for place in release.places)
         raise FileNotFoundError(f"{name}: no data in {places}; {expected}, or download = true to download the data")
-    if found is None:
+    if there is None:
         with locked(data_dir):
-            found = _find(release, data_dir)
-            if found is None:
+            there = found(release, data_dir)
+            if there is None:
                 target = Path(data_dir, release.home or release.places[0])
                 elsewhere = f". Files that you have from elsewhere are read from {target}, {expected}"
                 try:
-                    found = _download(release, data_dir, target)
+                    there = _download(release, data_dir, target)
                 except OSError as error:
                     raise OSError(f"{name}: {error}{elsewhere}") from error
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}{elsewhere}") from error
-    return found
+    return there
 
 
-def _find(release: Release, data_dir: str) -> Path | None:
+def found(release: Release, data_dir: str) -> Path | None:
+    """Returns the folder with the files of a release in `data_dir`; None if there is none."""
     places = (Path(data_dir, place) for place in release.places)
     return next((place for place in places if any((place / mark).exists() for mark in release.marks)), None)
 
@@ -181,7 +182,7 @@ class Released(ABC):
             raise ValueError(
                 f"{type(self).__name__}: the stand-in data have {examples} example(s), expected at least 2"
             )
-        if (there := _find(self.release, os.fspath(folder))) is not None:
+        if (there := found(self.release, os.fspath(folder))) is not None:
             raise ValueError(
                 f"{type(self).__name__}: {there} already holds data of this kind, expected a folder without: random "
                 "data must not replace anything"

@@ -283,10 +283,11 @@ class Shape(NamedTuple):
 class Settings(Protocol):
     """The interface of every task's settings, a frozen dataclass whose fields are the keys of a recipe's ``[task]``.
 
-    Three more attributes are optional. `causal` is True if the label of a step is to follow from the steps up to it
+    Four more attributes are optional. `causal` is True if the label of a step is to follow from the steps up to it
     alone: a recipe with a layer that sees later steps is refused. `split_settings`, a tuple of str, names the settings
     that decide which examples are for training and which for evaluation: a trained model is not evaluated with other
-    values of these. `resumable` is True if `write` resumes after an interruption. `rotrnn data` calls
+    values of these. ``data_files()`` returns the paths of the files that `load` reads: a run keeps their hash, and is
+    not resumed with changed files. `resumable` is True if `write` resumes after an interruption. `rotrnn data` calls
     ``write(folder)``, which writes the data as files into a folder, created if missing, and returns the task: only the
     tasks of the package have it.
     """

@@ -83,8 +83,8 @@ def group(name: str) -> Group:
     """Returns the group of that name: S5, A5, Z60, or a direct product such as A4xZ5 (A4_x_Z5).
 
     Elements of S_n are the permutations of n items in lexicographic order. Elements of A_n are the even ones in the
-    same order. In a product a b, b is applied first. Z_n is addition modulo n. Elements of a direct product are pairs,
-    with the first component varying slowest.
+    same order. In a product a b, b is applied first: (a b)[i] = a[b[i]]. Z_n is addition modulo n. Elements of a direct
+    product are pairs, with the first component varying slowest.
 
     Raises
     ------
@@ -177,6 +177,7 @@ class StoredSequences:
 # ---- files in the released format ----
 
 HEADER = b"seed,input,target\n"
+RULE = "P is list(permutations(range(n))) of S_n, its even ones of A_n; product = tuple(product[i] for i in P[e])"
 
 
 def write_csv(path: str | os.PathLike[str], group: Group, sequences: Sequences, seed: int) -> None:
@@ -197,16 +198,17 @@ def write_csv(path: str | os.PathLike[str], group: Group, sequences: Sequences, 
 def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDArray[np.integer[Any]]:
     """Reads the elements (n, length) of a file in the released format.
 
-    Every row is parsed strictly, and its targets are compared with the products. A malformed row or a wrong target
-    raises a ValueError that names the file and the line.
+    Rows end in LF or CR LF, and the last row may lack a line end. Every row is parsed strictly, and its targets are
+    compared with the products, so that a row that was cut is found. A malformed row or a wrong target raises a
+    ValueError that names the file and the line.
     """
     number = rb" ".join([rb"(?:0|[1-9]\d{0,9})"] * length)
-    row = re.compile(rb"-?\d{1,19},%b,%b\n" % (number, number))
+    row = re.compile(rb"-?\d{1,19},%b,%b(?:\r?\n)?" % (number, number))
     dtype = np.min_scalar_type(group.order)
     read: list[npt.NDArray[np.integer[Any]]] = []
     with open_file(path) as file:
         header = file.readline()
-        if header != HEADER:
+        if header.replace(b"\r\n", b"\n") != HEADER:
             raise ValueError(f"{path}, line 1: the header is {header!r:.60}, expected {HEADER!r}")
         line = 2
         while lines := list(itertools.islice(file, 4096)):
@@ -214,7 +216,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
                 if not row.fullmatch(text):
                     raise ValueError(
                         f"{path}, line {line + offset}: the row is {text!r:.60}, "
-                        f"expected seed,input,target of {length} elements each, and a newline"
+                        f"expected seed,input,target of {length} elements each"
                     )
             ids = b" ".join(text.split(b",", 1)[1] for text in lines).replace(b",", b" ")
             numbers = np.fromstring(ids, np.int64, sep=" ").reshape(len(lines), -1)
@@ -229,7 +231,7 @@ def read_csv(path: str | os.PathLike[str], group: Group, length: int) -> npt.NDA
                 at = int(wrong[offset].argmax())
                 raise ValueError(
                     f"{path}, line {line + offset}: target {at + 1} is {targets[offset, at]}, "
-                    f"expected {group.states(elements)[offset, at]}, the product of the first {at + 1} inputs"
+                    f"expected {group.states(elements)[offset, at]}, the product of the first {at + 1} inputs ({RULE})"
                 )
             read.append(elements.astype(dtype))
             line += len(lines)
@@ -408,13 +410,20 @@ class WordProblem:
             write_csv(self._file(folder, one.length), group(self.group), one, self.seed)
         return self._task(sequences)
 
+    def data_files(self) -> list[Path]:
+        """Returns the files of `data_dir` that are read."""
+        return [self._file(self.data_dir, length) for length in self._counts()] if self.data_dir else []
+
+    def _counts(self) -> dict[int, int]:
+        """Returns how many sequences are wanted of each length."""
+        shorter = {"none": range(0), "two": range(2, min(3, self.length)), "all": range(2, self.length)}[self.shorter]
+        return dict.fromkeys((*shorter, self.length), self.samples) | {self.test_length: self.test}
+
     def _sequences(self) -> dict[int, Sequences]:
         """Returns all sequences by their length."""
-        shorter = {"none": range(0), "two": range(2, min(3, self.length)), "all": range(2, self.length)}[self.shorter]
-        counts = dict.fromkeys((*shorter, self.length), self.samples) | {self.test_length: self.test}
         G = group(self.group)
         sequences: dict[int, Sequences] = {}
-        for length, wanted in counts.items():
+        for length, wanted in self._counts().items():
             count = min(wanted, G.order**length)
             if not self.data_dir:
                 sequences[length] = GeneratedSequences(G.order, length, count, self.seed)

@@ -21,7 +21,7 @@ from rotrnn._support.text import an, plain
 from rotrnn.training.evaluation import COUNTS
 from rotrnn.training.modules import ADVICE, Untrusted
 from rotrnn.training.recipe import NAMING, SMALL, Recipe
-from rotrnn.training.run import Run
+from rotrnn.training.run import Run, place_of
 
 Row = dict[str, Any]
 CHECKPOINTS = ("best", "last")
@@ -83,8 +83,8 @@ class Outcome:
 
     @cached_property
     def data(self) -> list[str]:
-        """The data file of the run, as a line of sha256sum has it; of a run without one, none."""
-        known, path = self.run.trained_on(), getattr(self.recipe.task, "path", None)
+        """The data files of the run, as a line of sha256sum has one; of a run without one, none."""
+        known, path = self.run.trained_on(), place_of(self.recipe.task)
         return [f"{known}  {path}"] if known and path else []
 
 

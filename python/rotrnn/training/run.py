@@ -217,18 +217,18 @@ class Run:
         self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
 
     def trained_on(self) -> str | None:
-        """Returns the SHA-256 of the data file at the run's first start; None if sessions.json does not say."""
+        """Returns the hash of the data files (`data_of`) at the run's first start; None if sessions.json lacks it."""
         return next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
 
     def changed_data(self, task: Any) -> str | None:
-        """Returns a message if the data file of a task has changed since the run's first start; None if it has not, or
+        """Returns a message if the data files of a task have changed since the run's first start; None if not, or
         if sessions.json does not say, as for runs of older versions."""
         known, now = self.trained_on(), data_of(task)
         if now is None or known is None or now == known:
             return None
-        return (
-            f"{task.path}: is not the file that the run was trained on: its SHA-256 is {now!s:.16}, was {known!s:.16}"
-        )
+        one = len(data_files(task)) == 1
+        what = "is not the file that the run was trained on: its" if one else "are not the files of the run: their"
+        return f"{place_of(task)}: {what} SHA-256 is {now:.16}, was {known:.16}"
 
     def last_memory(self) -> int | None:
         """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
@@ -291,12 +291,31 @@ class Run:
 
 
 def data_of(task: Any) -> str | None:
-    """Returns the SHA-256 of the data file of a task; None if it has none, or a folder."""
-    path = getattr(task, "path", None)
-    if not (isinstance(path, str) and Path(path).is_file()):
+    """Returns the SHA-256 of the data file of a task; of several files, of a line for each as sha256sum prints it, with
+    names for paths. None if a file is missing, or the task has none (`data_files`)."""
+    files = data_files(task)
+    if not files or not all(path.is_file() for path in files):
         return None
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # binary files fit
+    hashes = []
+    for path in files:
+        with open_file(path) as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]  # binary files fit
+    lines = [f"{known}  {path.name}\n" for known, path in zip(hashes, files, strict=True)]
+    return hashes[0] if len(files) == 1 else hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def data_files(task: Any) -> list[Path]:
+    """Returns the data files of a task: its `path`, or what its method `data_files` returns; none of other tasks, whose
+    data are generated or a folder."""
+    if callable(listed := getattr(task, "data_files", None)):
+        return [Path(path) for path in listed()]
+    path = getattr(task, "path", None)
+    return [Path(path)] if isinstance(path, str) and not Path(path).is_dir() else []
+
+
+def place_of(task: Any) -> str:
+    """Returns the data files of a task in words; "" if it has none."""
+    return ", ".join(str(path) if i == 0 else path.name for i, path in enumerate(data_files(task)))
 
 
 def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:

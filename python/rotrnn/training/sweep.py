@@ -48,7 +48,7 @@ from rotrnn.training.recipe import (
     replaced,
     warn_of_dropped,
 )
-from rotrnn.training.run import Run, data_of
+from rotrnn.training.run import Run, data_of, place_of
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "rotrnn")
 """The command that trains a run; it is followed by the arguments of `rotrnn`. By -P no module of the working directory
@@ -460,11 +460,11 @@ def prepared(
 
 
 def _tell_changed(every: Sequence[Run], recipes: Sequence[Recipe], say: Any) -> None:
-    """Says how many finished runs were trained on other contents of the data file than it has now."""
+    """Says how many finished runs were trained on other contents of their data files than these have now."""
     now: dict[Any, str | None] = {}
     changed: dict[Any, int] = {}
     for run, recipe in zip(every, recipes, strict=True):
-        path = getattr(recipe.task, "path", None)
+        path = place_of(recipe.task)
         known = run.trained_on() if run.status() == "done" else None
         if known is None:
             continue
