@@ -49,6 +49,27 @@ static bool read_array(file_array *array, const json *entry, const char *dtype, 
     return true;
 }
 
+static int by_place(const void *a, const void *b) {
+    const file_array *const x = a, *const y = b;
+    return x->bytes != y->bytes ? (x->bytes > y->bytes) - (x->bytes < y->bytes)
+                                : (x->count > y->count) - (x->count < y->count); /* empty ones first */
+}
+
+/* Whether the arrays fill the data, one after the other. Sorts them by place. */
+static bool fill(file *f, data d, rotrnn_error *error) {
+    const char *next = d.at;
+    qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_place);
+    for (int64_t i = 0; i < f->count; i++) {
+        if (f->arrays[i].bytes != next)
+            return failed(error, ROTRNN_DAMAGED, "%.80s does not begin where the array before it ends",
+                          f->arrays[i].name);
+        next += f->arrays[i].count * (f->is_double ? (int64_t)sizeof(double) : (int64_t)sizeof(float));
+    }
+    const int64_t left = d.at + d.size - next;
+    if (left) return failed(error, ROTRNN_DAMAGED, "%lld bytes follow the last array, expected none", (long long)left);
+    return true;
+}
+
 static int by_name(const void *a, const void *b) {
     return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
 }
@@ -156,6 +177,7 @@ bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_er
             return failed(error, ROTRNN_DAMAGED, "the arrays have too many numbers");
         f->count++;
     }
+    if (!fill(f, d, error)) return false;
     qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
     const json *const value = json_member(metadata, KEY);
     if (!verify(f, value, error)) return false;

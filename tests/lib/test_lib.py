@@ -940,12 +940,27 @@ def test_pipes_and_devices_are_refused_at_once(name: str, tmp_path: Path) -> Non
     assert text.endswith(f"{name}: is a pipe or a device, expected a file")
 
 
+def moved(content: bytes, gap: int, shift: int) -> bytes:
+    """A model's file with `gap` bytes in front of the last array, whose place moves by `gap` + `shift` bytes."""
+    end = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:end])
+    last = max((one for one in header if one != "__metadata__"), key=lambda one: header[one]["data_offsets"])
+    begin, stop = header[last]["data_offsets"]
+    header[last]["data_offsets"] = [begin + gap + shift, stop + gap + shift]
+    text = json.dumps(header).encode()
+    data = content[end:]
+    return struct.pack("<Q", len(text)) + text + data[:begin] + bytes(gap) + data[begin:]
+
+
 def test_errors_of_files_begin_with_their_paths(tmp_path: Path) -> None:
     content, _ = small(tmp_path)
     for name, made, status, words in (
         ("empty", b"", librotrnn.DAMAGED, "0 bytes are too few"),
         ("short", content[:7], librotrnn.DAMAGED, "7 bytes are too few"),
         ("cut", content[:-1], librotrnn.DAMAGED, "size of its shape"),
+        ("longer", content + b"\0", librotrnn.DAMAGED, "1 bytes follow the last array, expected none"),
+        ("gap", moved(content, 8, 0), librotrnn.DAMAGED, "does not begin where the array before it ends"),
+        ("shared", moved(content, 0, -8), librotrnn.DAMAGED, "does not begin where the array before it ends"),
         ("text", b"A page of text, and no model.", librotrnn.DAMAGED, "not a safetensors file"),
         ("limit", struct.pack("<Q", 10**8) + b"{", librotrnn.DAMAGED, "cut off"),
         ("beyond", struct.pack("<Q", 10**8 + 1) + b"{", librotrnn.DAMAGED, "100000001 bytes"),
