@@ -879,7 +879,7 @@ name without an ending is a folder with config.json and model.safetensors, which
 FILE.onnx is an ONNX graph (needs onnx: pip install 'rotrnn[onnx]'), for the layers whose loop ONNX's Scan can say.
 
 MODEL is the folder of a run, whose best parameters are taken unless --checkpoint says otherwise; or a model's file or
-folder, to convert it.""",
+folder, to convert it. A file that exists is replaced.""",
         """\
 rotrnn export runs/digits --out digits.safetensors
 rotrnn export runs/digits --out digits.onnx --checkpoint last

@@ -266,6 +266,8 @@ def test_settings() -> None:
     nested = SequenceRegressor(layer_settings={"r_min": 0.5}).set_params(layer_settings__d_state=6)
     assert nested.layer_settings == {"r_min": 0.5, "d_state": 6}
     assert one.fit(noise(20), np.arange(20)).model_.stack.blocks[0].layer == layer
+    with pytest.raises(TypeError, match=r"^Forecaster: unknown setting 'horizn', expected .*; did you mean horizon\?$"):
+        Forecaster(horizn=3)
     with pytest.raises(ValueError, match=r"SequenceRegressor.set_params: unknown setting 'epoch', expected one of"):
         one.set_params(epoch=3)
     with pytest.raises(ValueError, match=r"layer is 'lrv', expected one of .*did you mean lru"):

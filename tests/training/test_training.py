@@ -1093,9 +1093,12 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
     recipe = toy_recipe(tmp_path)
     train(recipe, tmp_path / "run", progress=False)
     before = contents(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"run: already holds a run \(recipe\.toml\)"):
+    with pytest.raises(ValueError, match=r"run: already holds a run that is finished; more training\.steps extend it"):
         train(recipe, tmp_path / "run", progress=False)
     assert contents(tmp_path / "run") == before
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(ValueError, match=r"run: already holds a run \(recipe\.toml\); resume it"):
+        train(recipe, tmp_path / "run", progress=False)
 
 
 def test_another_recipe_is_refused(tmp_path):

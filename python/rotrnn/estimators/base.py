@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import check_folder
 from rotrnn._support.settings import Unfit, fit
-from rotrnn._support.text import an
+from rotrnn._support.text import alike, an
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
@@ -129,7 +129,10 @@ class Estimator:
         folder: str | os.PathLike[str] | None = None,
         verbose: bool = False,
         device: str = "cpu",
+        **unknown: Any,
     ) -> None:
+        for name in unknown:
+            raise TypeError(f"{type(self).__name__}: {self._unknown(name)}")
         self.layer = layer
         self.layer_settings = layer_settings
         self.width = width
@@ -155,6 +158,11 @@ class Estimator:
         arguments = (one for init in inits for one in inspect.signature(init).parameters.values())
         return list(dict.fromkeys(one.name for one in arguments if one.name != "self" and one.kind != one.VAR_KEYWORD))
 
+    @classmethod
+    def _unknown(cls, name: str) -> str:
+        known = cls._names()
+        return f"unknown setting {name!r}, expected one of {', '.join(known)}{alike(name, known)}"
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Returns all settings by name. `deep` has no effect: no setting is an estimator."""
         return {name: getattr(self, name) for name in self._names()}
@@ -169,8 +177,7 @@ class Estimator:
             elif outer == "layer_settings" and inner:
                 self.layer_settings = {**(self.layer_settings or {}), inner: value}
             else:
-                known = ", ".join(self._names())
-                raise ValueError(f"{type(self).__name__}.set_params: unknown setting {name!r}, expected one of {known}")
+                raise ValueError(f"{type(self).__name__}.set_params: {self._unknown(name)}")
         return self
 
     def __repr__(self) -> str:

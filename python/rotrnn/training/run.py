@@ -156,6 +156,9 @@ class Run:
 
     def check_free(self) -> None:
         """Raises ValueError if the folder holds anything of a run."""
+        if self.result.exists() and self.recipe.exists():
+            way = "more training.steps extend it, or use another folder"
+            raise ValueError(f"{self.folder}: already holds a run that is finished; {way}")
         for path in self.files():
             if path.exists():
                 raise ValueError(
