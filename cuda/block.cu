@@ -74,10 +74,10 @@ template <class S> struct matrix {
 };
 
 /* c (rows,columns) = a b, or c += */
-template <class S>
-static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
+template <class S, class C>
+static void multiply(C *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
     runtime_product p = {};
-    p.bf16 = is_rounded<S>;
+    p.bf16 = is_rounded<S>, p.bf16_result = is_rounded<C>;
     p.a = a.at, p.lda = most(a.apart, 1), p.a_turned = a.turned;
     p.b = b.at, p.ldb = most(b.apart, 1), p.b_turned = b.turned;
     p.c = c, p.ldc = most(columns, 1), p.keep = keep;
@@ -86,13 +86,13 @@ static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t co
 }
 
 /* y = x w^T for x (rows,in), w (out,in) */
-template <class S> static void project(real *y, const S *x, const S *w, int64_t rows, int64_t in, int64_t out) {
+template <class S> static void project(S *y, const S *x, const S *w, int64_t rows, int64_t in, int64_t out) {
     multiply<S>(y, {x, in, false}, {w, in, true}, rows, out, in, false);
 }
 
 /* dx = dy w for dy (rows,out) */
 template <class S>
-static void project_adjoint(real *dx, const S *dy, const S *w, int64_t rows, int64_t in, int64_t out) {
+static void project_adjoint(S *dx, const S *dy, const S *w, int64_t rows, int64_t in, int64_t out) {
     multiply<S>(dx, {dy, out, false}, {w, in, false}, rows, in, out, false);
 }
 
@@ -207,7 +207,7 @@ template <class S> ROT_DEVICE_ONLY int64_t gate_at(gating<S> g, place p) {
     return p.row * g.wide + g.wide - g.D + p.column;
 }
 
-template <int V, class S> ROT_DEVICE_ONLY value_and_gate<V> gates(gating<S> g, const real *product, place p) {
+template <int V, class S> ROT_DEVICE_ONLY value_and_gate<V> gates(gating<S> g, const S *product, place p) {
     const bool full = g.form == GATE_FULL;
     value_and_gate<V> r;
     r.gate = read<V>(product + gate_at(g, p));
@@ -249,7 +249,7 @@ template <class S> struct layer_walk {
     const S *kept;
     entrance in;
     const real *skip;
-    rows_of_states<real> out[2];
+    rows_of_states<S> out[2];
     int64_t directions, T, D;
     dropping mask;
 
@@ -289,14 +289,15 @@ template <class S> struct layer_walk {
 /* y = x + mask value s(gate); padding is zero. */
 template <class S> struct gate_walk {
     real *y;
-    const real *x, *product;
+    const real *x;
+    const S *product;
     gating<S> gate;
     dropping mask;
 
     template <int V> __device__ pack<V> step(place p) const {
         pack<V> r = {};
         if (p.valid) {
-            const value_and_gate<V> g = gates<V>(gate, product, p);
+            const value_and_gate<V> g = gates<V, S>(gate, product, p);
             const pack<V> before = read<V>(x + p.at);
 #pragma unroll
             for (int i = 0; i < V; i++) r.of[i] = glu(g.value.of[i], g.gate.of[i]);
@@ -309,13 +310,11 @@ template <class S> struct gate_walk {
     }
 };
 
-/* The gradient of the gate's product, which may overwrite it; in a half form, `dvalue` is the gradient of the value.
- * Sums: of both. */
+/* The gradient of the gate's product, in its place; in a half form, `dvalue` is the gradient of the value. Sums: of
+ * both. */
 template <class S> struct gate_adjoint_walk {
     enum { SUMS = 2 };
-    const real *product;
-    S *dproduct;
-    real *dvalue;
+    S *product, *dvalue;
     arrival dy;
     gating<S> gate;
     dropping mask;
@@ -323,7 +322,7 @@ template <class S> struct gate_adjoint_walk {
     template <int V> __device__ void step(place p, pack<V> *sums) const {
         pack<V> value = {}, slope = {};
         if (p.valid) {
-            const value_and_gate<V> g = gates<V>(gate, product, p);
+            const value_and_gate<V> g = gates<V, S>(gate, product, p);
             pack<V> d = arriving<V>(dy, p);
             drop<V>(mask, p, d);
 #pragma unroll
@@ -334,10 +333,10 @@ template <class S> struct gate_adjoint_walk {
             }
         }
         if (gate.form == GATE_FULL)
-            write<V>(dproduct + value_at(gate, p), value);
+            write<V>(product + value_at(gate, p), value);
         else
             write<V>(dvalue + p.at, value);
-        write<V>(dproduct + gate_at(gate, p), slope);
+        write<V>(product + gate_at(gate, p), slope);
     }
 };
 
@@ -349,8 +348,7 @@ template <class S> struct layer_adjoint_walk {
     rows_of_states<S> out[2];
     int64_t directions, T, D, form;
     arrival dy;
-    const real *dz, *dvalue;
-    const S *layer;
+    const S *dz, *dvalue, *layer;
     entrance in;
     dropping mask;
 
@@ -396,7 +394,8 @@ template <class S> struct layer_adjoint_walk {
 template <class S> struct input_adjoint_walk {
     enum { SUMS = 2 };
     real *dx;
-    const real *r, *skip, *x, *center, *gain, *mean, *rstd;
+    const S *r;
+    const real *skip, *x, *center, *gain, *mean, *rstd;
     rows_of_states<S> dlayer;
     arrival dy; /* dy: NULL for none */
     int64_t norm, T, D;
@@ -536,9 +535,9 @@ ROT_DEVICE_ONLY exact state_before(cut c, piece p, const exact *between, const c
 }
 
 /* between (B,segments,N): the last state of each segment from zero */
-template <class S>
+template <class S, class H>
 GLOBAL(SCAN_THREADS)
-ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *constant, int64_t count) {
+ends_of_states(cut c, exact *between, const S *a, const H *v, const cplx *constant, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -554,7 +553,7 @@ ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *con
 /* The states before each step, and the last state */
 template <class S, class H>
 GLOBAL(SCAN_THREADS)
-run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
+run_states(cut c, H *before, cplx *last, const S *a, const H *v, const cplx *constant, const cplx *first,
            const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
@@ -574,13 +573,14 @@ run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *
 }
 
 template <class S, class H>
-static void scan(cut c, H *before, real *last, const S *a, const real *v, const real *constant, const real *first) {
+static void scan(cut c, H *before, real *last, const S *a, const H *v, const real *constant, const real *first) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
-    const cplx *const from = (const cplx *)first, *const x = (const cplx *)v, *const plus = (const cplx *)constant;
+    const cplx *const from = (const cplx *)first, *const plus = (const cplx *)constant;
+    const plane<H> *const x = (const plane<H> *)v;
     exact *between = NULL;
     if (c.segments > 1) {
         between = workspace_of<exact>(count);
-        launch(ends_of_states<S>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
+        launch(ends_of_states<S, plane<H>>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
         launch(pass_on<S>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, a, from, false);
     }
     launch(run_states<S, plane<H>>, blocks, SCAN_THREADS, 0, c, (plane<H> *)before, (cplx *)last, a, x, plus, from,
@@ -594,13 +594,14 @@ ROT_DEVICE_ONLY cplx past_adjoint(cplx a, cplx g) {
 }
 
 /* The gradient of the state after step t of the piece's walk, from the rows for states before each step. */
-ROT_DEVICE_ONLY cplx gradient_after(cut c, const cplx *before, const cplx *last, piece p, int64_t t) {
-    return p.first && t == 0 ? last[p.b * c.N + p.n] : read_plane(before + p.w.first + (t - 1) * p.w.stride);
+template <class H> ROT_DEVICE_ONLY cplx gradient_after(cut c, const H *before, const H *last, piece p, int64_t t) {
+    return read_plane(p.first && t == 0 ? last + p.b * c.N + p.n : before + p.w.first + (t - 1) * p.w.stride);
 }
 
 /* between (B,segments,N): q at the end of each segment's walk from zero */
+template <class H>
 GLOBAL(SCAN_THREADS)
-ends_of_adjoint(cut c, exact *between, const cplx *a, const cplx *dh, const cplx *dh_last, int64_t count) {
+ends_of_adjoint(cut c, exact *between, const cplx *a, const H *dh, const H *dh_last, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -620,8 +621,8 @@ struct step_of_adjoint {
  * g. */
 template <bool ADD, class G, class H>
 GLOBAL(SCAN_THREADS)
-run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh,
-            const cplx *dh_last, const H *before, const cplx *dhT, const exact *between, int64_t count) {
+run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const H *dh,
+            const H *dh_last, const H *before, const cplx *dhT, const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -657,14 +658,14 @@ run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, con
 /* `other` is added to g, unless it is NULL. It may be g itself. */
 template <class G, class H>
 static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, real *sums, const real *a,
-                         rows_of_states<real> dh, const H *before, const real *dhT) {
+                         rows_of_states<H> dh, const H *before, const real *dhT) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
-    const cplx *const turn = (const cplx *)a, *const d = (const cplx *)dh.before, *const d_last = (const cplx *)dh.last;
-    const cplx *const last = (const cplx *)dhT;
+    const cplx *const turn = (const cplx *)a, *const last = (const cplx *)dhT;
+    const plane<H> *const d = (const plane<H> *)dh.before, *const d_last = (const plane<H> *)dh.last;
     exact *between = NULL;
     if (c.segments > 1) {
         between = workspace_of<exact>(count);
-        launch(ends_of_adjoint, blocks, SCAN_THREADS, 0, c, between, turn, d, d_last, count);
+        launch(ends_of_adjoint<plane<H>>, blocks, SCAN_THREADS, 0, c, between, turn, d, d_last, count);
         launch(pass_on<cplx>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, turn, last, true);
     }
     const auto run = other ? run_adjoint<true, plane<G>, plane<H>> : run_adjoint<false, plane<G>, plane<H>>;
@@ -764,11 +765,11 @@ template <class S> static all_states<S> states_in(const block_in *b, S *kept, S 
 
 /* out[k] <- W_out h for each direction k */
 template <class S>
-static void output_products(const block_in *b, rows_of_states<real> *out, all_states<S> h, const S *w_out) {
+static void output_products(const block_in *b, rows_of_states<S> *out, all_states<const S> h, const S *w_out) {
     const int64_t L = b->L, D = b->D;
     for (int64_t k = 0; k < b->directions; k++) {
-        const rows_of_states<S> states = states_of(h, k);
-        out[k] = new_rows<real>(b, D);
+        const rows_of_states<const S> states = states_of(h, k);
+        out[k] = new_rows<S>(b, D);
         project<S>(out[k].before, states.before, w_out + k * D * L, b->B * b->T, L, D);
         project<S>(out[k].last, states.last, w_out + k * D * L, b->B, L, D);
     }
@@ -787,7 +788,7 @@ template <class S> static int64_t kept_numbers(const block_in *b) {
 
 /* Scans v, and saves the states. */
 template <class S>
-static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
+static void scan_all(const block_in *b, all_states<S> h, real *hT, const S *v, const real *constant) {
     const int64_t size = b->B * b->L;
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states<S> states = states_of(h, k);
@@ -814,10 +815,10 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
     const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
-    real *const v = workspace_of<real>(M, L);
+    S *const v = workspace_of<S>(M, L);
     project<S>(v, in.rows, in.w, M, D, L);
     scan_all(b, h, out->hT, v, in.constant);
-    output_products<S>(b, layer.out, h, w_out);
+    output_products<S>(b, layer.out, states_in<const S>(b, states, (const S *)out->hT), w_out);
     if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
@@ -828,7 +829,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     layer.z = workspace_of<S>(M, D);
     walk_through(rows, layer, none);
 
-    real *const product = workspace_of<real>(M, wide);
+    S *const product = workspace_of<S>(M, wide);
     project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
@@ -875,25 +876,24 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
 
 /* The gate's adjoint: from dy to dz; the gradient of the value in a half form goes to `dvalue`. */
 template <class S>
-static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
-                          const S *z, real *dvalue) {
+static S *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
+                          const S *z, S *dvalue) {
     const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), bytes = D * D * (int64_t)sizeof(real);
     const S *const w = gate_weights<S>(b, wide);
-    real *const product = workspace_of<real>(M, wide), *const dz = workspace_of<real>(M, D);
-    S *const dproduct = is_rounded<S> ? workspace_of<S>(M, wide) : (S *)product;
+    S *const product = workspace_of<S>(M, wide), *const dz = workspace_of<S>(M, D);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
-    const gate_adjoint_walk<S> adjoint = {product, dproduct, dvalue, dy, gate, dropping_of(b, 1)};
+    const gate_adjoint_walk<S> adjoint = {product, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
     project<S>(product, z, w, M, D, wide);
     walk_through(rows, adjoint, biases);
-    project_adjoint<S>(dz, dproduct, w, M, D, wide);
+    project_adjoint<S>(dz, product, w, M, D, wide);
     if (b->gate == GATE_FULL) {
         real *const dw = workspace_of<real>(wide, D);
-        weight_gradient<S>(dw, dproduct, z, M, D, wide);
+        weight_gradient<S>(dw, product, z, M, D, wide);
         if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
         if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
     } else if (out->dw_gate) {
-        weight_gradient<S>(out->dw_gate, dproduct, z, M, D, D);
+        weight_gradient<S>(out->dw_gate, product, z, M, D, D);
     }
     return dz;
 }
@@ -925,11 +925,11 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
                               all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum,
-                              real *r) {
+                              S *r) {
     const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
     const int64_t pieces = B * scan_cut(b, false).segments;
     const S *const w_out = stored_as<S>(b->w_out, K * D * L);
-    const rows_of_states<real> dh = new_rows<real>(b, L);
+    const rows_of_states<S> dh = new_rows<S>(b, L);
     S *const g = workspace_of<S>(M, L);
     real *const first =
         K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before the addition */
@@ -988,10 +988,10 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
         again.z = workspace_of<S>(M, D);
         if (!kept_layer) {
             again.layer = workspace_of<S>(M, D);
-            output_products<const S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
+            output_products<S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
         }
         walk_through(rows, again, none);
-        real *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<real>(M, D);
+        S *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<S>(M, D);
         adjoint.layer = kept_layer ? kept_layer : again.layer, adjoint.dvalue = dvalue;
         adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, again.z, dvalue);
     }
@@ -1003,7 +1003,8 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     walk_through(rows, adjoint, dskip);
 
     /* through the scans, to the input */
-    real *const sum = workspace_of<real>(L), *const r = workspace_of<real>(M, D);
+    real *const sum = workspace_of<real>(L);
+    S *const r = workspace_of<S>(M, D);
     const S *const w_in = is_rounded<S> ? from.w : (const S *)b->w_in; /* not folded */
     const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, w_in, sum, r);
     input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);
