@@ -62,7 +62,7 @@ class Rounding(NamedTuple):
 
 
 BLOCK_ROUNDINGS = ("xn", "h", "layer", "z", "gates", "dlayer", "g", "w_in", "w_out", "w_gates")
-RESULT_ROUNDINGS = ("v", "out", "product", "dz", "dvalue", "dh", "r")
+RESULT_ROUNDINGS = ("v", "out", "product", "dz", "dvalue", "dh", "first", "r")
 
 
 def sigmoid(x: Floats) -> Floats:
@@ -206,6 +206,7 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
     g = np.zeros((*dy.shape[:2], len(a)), np.complex128)
     grads["w_out"] = np.zeros(w_out.shape)
     for k in range(K):
+        g = r.result("first", g)  # of direction 0
         rows = r.operand("dlayer", dlayer)
         grads["w_out"][k] = np.einsum("bti,btj->ij", rows, r.operand("h", pairs(f.after[k])))
         dh = planes(r.result("dh", rows @ r.operand("w_out", w_out[k])))

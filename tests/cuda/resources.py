@@ -68,10 +68,8 @@ WALKS: dict[tuple[str, str], tuple[int, dict[str, float]]] = {
     ("block.cu", "ends_of_adjoint"): (1, {"f32": 12.3}),
     ("block.cu", "run_adjoint<false, cplx>"): (2, {"f32": 30.5}),
     ("block.cu", "run_adjoint<false, plane_bf16>"): (2, {"f32": 35.2}),
-    ("block.cu", "run_adjoint<false, cplx, plane_bf16>"): (2, {"f32": 32.0}),
     ("block.cu", "run_adjoint<true, cplx>"): (3, {"f32": 38.8}),
     ("block.cu", "run_adjoint<true, plane_bf16>"): (3, {"f32": 42.4}),
-    ("block.cu", "run_adjoint<true, cplx, plane_bf16>"): (3, {"f32": 39.8}),
 }
 """Of kernels that walk through time: loads of a step, and the most instructions a step of the largest inner loop, for
 the dtypes that are trained in. In the others a loop may not diverge either."""
