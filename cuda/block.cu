@@ -293,7 +293,7 @@ template <class S> struct gate_walk {
     template <int V> __device__ pack<V> step(place p) const {
         pack<V> r = {};
         if (p.valid) {
-            const value_and_gate<V> g = gates<V, S>(gate, product, p);
+            const value_and_gate<V> g = gates<V>(gate, product, p);
             const pack<V> before = read<V>(x + p.at);
 #pragma unroll
             for (int i = 0; i < V; i++) r.of[i] = glu(g.value.of[i], g.gate.of[i]);
@@ -318,7 +318,7 @@ template <class S> struct gate_adjoint_walk {
     template <int V> __device__ void step(place p, pack<V> *sums) const {
         pack<V> value = {}, slope = {};
         if (p.valid) {
-            const value_and_gate<V> g = gates<V, S>(gate, product, p);
+            const value_and_gate<V> g = gates<V>(gate, product, p);
             pack<V> d = arriving<V>(dy, p);
             drop<V>(mask, p, d);
 #pragma unroll

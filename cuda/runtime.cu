@@ -40,7 +40,7 @@ void check(cudaError_t error, const char *what) {
 
 /* ---- cuBLAS: only these functions are needed. It is loaded at the first product, from CuPy's copy ---- */
 
-enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                                          /* cudaDataType_t */
+enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                       /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_BF16 = 75, COMPUTE_32F_TF32 = 77, COMPUTE_64F = 70 }; /* cublasComputeType_t */
 enum { KEEP = 0, TURN = 1, DEFAULT_ALGORITHM = -1, WORKSPACE_BYTES = 32 << 20, MOST_DEVICES = 64 };
 enum { SUMS_IN_COMPUTE_TYPE = 16 }; /* cublasMath_t: parts of a sum are not rounded to the result's type */
@@ -101,12 +101,11 @@ handle blas_handle() {
     return mine;
 }
 
-} // namespace
+}
 
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context) {
     now.stream = (cudaStream_t)stream;
-    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context,
-    now.workspace = nullptr;
+    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context, now.workspace = nullptr;
     now.error[0] = 0;
 }
 
@@ -164,9 +163,9 @@ void runtime_multiply(const runtime_product *p) {
     const void *const one = p->wide ? (const void *)&WIDE_ONE : &ONE;
     const void *const keep = p->keep ? one : p->wide ? (const void *)&WIDE_ZERO : &ZERO;
     /* cuBLAS is column-major: c' = b' a' */
-    const int status = blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns,
-                                     (int)p->rows, (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a,
-                                     operands, (int)p->lda, p->a_apart, keep, p->c, result, (int)p->ldc, p->c_apart,
-                                     (int)p->count, compute, DEFAULT_ALGORITHM);
+    const int status =
+        blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns, (int)p->rows,
+                      (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a, operands, (int)p->lda, p->a_apart,
+                      keep, p->c, result, (int)p->ldc, p->c_apart, (int)p->count, compute, DEFAULT_ALGORITHM);
     if (status) fail_with_status("cublasGemmStridedBatchedEx", status);
 }
