@@ -28,9 +28,10 @@
  *
  * Arrays that a product sums over rows have zeros in the padding: states, z and all gradients, and a copy of x.
  *
- * Operands of products, and arrays saved for backward, are stored as S: real, or bf16 if `every_bf16` takes the states.
- * Numbers stored rounded are rounded for every other use, too; but sums (of biases, da, and the norm's) and skip xn use
- * the numbers before rounding. States of a scan, results of products, x, y and their gradients are real.
+ * Arrays between kernels (operands and results of products, dvalue, g of one direction) and arrays saved for backward
+ * are stored as S: real, or bf16 if `every_bf16` takes the states. Numbers stored rounded are rounded for every other
+ * use, too; but sums (of biases, da, and the norm's) and skip xn use the numbers before rounding. x, y, their
+ * gradients, the state within a scan and the gradients of parameters are real, and so is every sum before it is stored.
  */
 #include "carries.h"
 #include "masks.h"
@@ -38,17 +39,15 @@
 
 enum {
     AHEAD = sizeof(real) == 4 ? 32 : 16, /* steps read ahead of their use, of one array */
-    SUM_STEPS = 128,                    /* steps of one partial sum of the scan's adjoint */
-    ROW_THREADS = 256,                  /* of kernels whose warps have a row each */
+    SUM_STEPS = 128,                     /* steps of one partial sum of the scan's adjoint */
+    ROW_THREADS = 256,                   /* of kernels whose warps have a row each */
 };
 
 /* ------------------------------------------------------------------------------------------------- rows of states */
 
 /* Rows of n numbers that belong to one direction's states: before (B,T,n) to the states before each step, last (B,n) to
  * the final states. */
-template <class S> struct rows_of_states {
-    S *before, *last;
-};
+template <class S> struct rows_of_states { S *before, *last; };
 
 /* The order of time in a direction */
 struct direction {
@@ -74,10 +73,10 @@ template <class S> struct matrix {
 };
 
 /* c (rows,columns) = a b, or c += */
-template <class S>
-static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
+template <class S, class C>
+static void multiply(C *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t columns, int64_t inner, bool keep) {
     runtime_product p = {};
-    p.bf16 = is_rounded<S>;
+    p.bf16 = is_rounded<S>, p.bf16_result = is_rounded<C>;
     p.a = a.at, p.lda = most(a.apart, 1), p.a_turned = a.turned;
     p.b = b.at, p.ldb = most(b.apart, 1), p.b_turned = b.turned;
     p.c = c, p.ldc = most(columns, 1), p.keep = keep;
@@ -86,13 +85,12 @@ static void multiply(real *c, matrix<S> a, matrix<S> b, int64_t rows, int64_t co
 }
 
 /* y = x w^T for x (rows,in), w (out,in) */
-template <class S> static void project(real *y, const S *x, const S *w, int64_t rows, int64_t in, int64_t out) {
+template <class S> static void project(S *y, const S *x, const S *w, int64_t rows, int64_t in, int64_t out) {
     multiply<S>(y, {x, in, false}, {w, in, true}, rows, out, in, false);
 }
 
 /* dx = dy w for dy (rows,out) */
-template <class S>
-static void project_adjoint(real *dx, const S *dy, const S *w, int64_t rows, int64_t in, int64_t out) {
+template <class S> static void project_adjoint(S *dx, const S *dy, const S *w, int64_t rows, int64_t in, int64_t out) {
     multiply<S>(dx, {dy, out, false}, {w, in, false}, rows, in, out, false);
 }
 
@@ -199,15 +197,13 @@ template <class S> struct gating {
     const real *b_value, *b_gate;
     const S *other; /* the value in a half form: z, or the layer's output */
 };
-template <int V> struct value_and_gate {
-    pack<V> value, gate;
-};
+template <int V> struct value_and_gate { pack<V> value, gate; };
 template <class S> ROT_DEVICE_ONLY int64_t value_at(gating<S> g, place p) { return p.row * g.wide + p.column; }
 template <class S> ROT_DEVICE_ONLY int64_t gate_at(gating<S> g, place p) {
     return p.row * g.wide + g.wide - g.D + p.column;
 }
 
-template <int V, class S> ROT_DEVICE_ONLY value_and_gate<V> gates(gating<S> g, const real *product, place p) {
+template <int V, class S> ROT_DEVICE_ONLY value_and_gate<V> gates(gating<S> g, const S *product, place p) {
     const bool full = g.form == GATE_FULL;
     value_and_gate<V> r;
     r.gate = read<V>(product + gate_at(g, p));
@@ -249,7 +245,7 @@ template <class S> struct layer_walk {
     const S *kept;
     entrance in;
     const real *skip;
-    rows_of_states<real> out[2];
+    rows_of_states<S> out[2];
     int64_t directions, T, D;
     dropping mask;
 
@@ -289,7 +285,8 @@ template <class S> struct layer_walk {
 /* y = x + mask value s(gate); padding is zero. */
 template <class S> struct gate_walk {
     real *y;
-    const real *x, *product;
+    const real *x;
+    const S *product;
     gating<S> gate;
     dropping mask;
 
@@ -309,13 +306,11 @@ template <class S> struct gate_walk {
     }
 };
 
-/* The gradient of the gate's product, which may overwrite it; in a half form, `dvalue` is the gradient of the value.
- * Sums: of both. */
+/* The gradient of the gate's product, in its place; in a half form, `dvalue` is the gradient of the value. Sums: of
+ * both. */
 template <class S> struct gate_adjoint_walk {
     enum { SUMS = 2 };
-    const real *product;
-    S *dproduct;
-    real *dvalue;
+    S *product, *dvalue;
     arrival dy;
     gating<S> gate;
     dropping mask;
@@ -334,23 +329,23 @@ template <class S> struct gate_adjoint_walk {
             }
         }
         if (gate.form == GATE_FULL)
-            write<V>(dproduct + value_at(gate, p), value);
+            write<V>(product + value_at(gate, p), value);
         else
             write<V>(dvalue + p.at, value);
-        write<V>(dproduct + gate_at(gate, p), slope);
+        write<V>(product + gate_at(gate, p), slope);
     }
 };
 
 /* The gradient of the layer's output, in the rows of the states after each step: from dz, through dropout and GELU, or
- * without a gate dy itself. Rows of the states before all steps are zero, like the padding. Sum: of the gradient times
- * xn. */
+ * without a gate dy itself. Rows of the states before all steps are zero, like the padding. Also the layer's input, for
+ * the gradient of W_in. Sum: of the gradient times xn. */
 template <class S> struct layer_adjoint_walk {
     enum { SUMS = 1 };
     rows_of_states<S> out[2];
     int64_t directions, T, D, form;
     arrival dy;
-    const real *dz, *dvalue;
-    const S *layer;
+    const S *dz, *dvalue, *layer;
+    S *xn; /* or NULL */
     entrance in;
     dropping mask;
 
@@ -373,13 +368,13 @@ template <class S> struct layer_adjoint_walk {
 
     template <int V> __device__ void step(place p, pack<V> *sums) const {
         const pack<V> zero = {};
-        pack<V> d = zero;
+        pack<V> d = zero, x = zero;
         if (p.valid) {
-            const pack<V> xn = entering<V>(in, p);
-            d = as_stored<S>(gradient<V>(p));
+            x = entering<V>(in, p), d = as_stored<S>(gradient<V>(p));
 #pragma unroll
-            for (int i = 0; i < V; i++) sums[0].of[i] += d.of[i] * xn.of[i];
+            for (int i = 0; i < V; i++) sums[0].of[i] += d.of[i] * x.of[i];
         }
+        write_if<V>(xn, p.at, x);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const direction way = {T, k == 1};
@@ -396,7 +391,8 @@ template <class S> struct layer_adjoint_walk {
 template <class S> struct input_adjoint_walk {
     enum { SUMS = 2 };
     real *dx;
-    const real *r, *skip, *x, *center, *gain, *mean, *rstd;
+    const S *r;
+    const real *skip, *x, *center, *gain, *mean, *rstd;
     rows_of_states<S> dlayer;
     arrival dy; /* dy: NULL for none */
     int64_t norm, T, D;
@@ -536,9 +532,9 @@ ROT_DEVICE_ONLY exact state_before(cut c, piece p, const exact *between, const c
 }
 
 /* between (B,segments,N): the last state of each segment from zero */
-template <class S>
+template <class S, class H>
 GLOBAL(SCAN_THREADS)
-ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *constant, int64_t count) {
+ends_of_states(cut c, exact *between, const S *a, const H *v, const cplx *constant, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -554,7 +550,7 @@ ends_of_states(cut c, exact *between, const S *a, const cplx *v, const cplx *con
 /* The states before each step, and the last state */
 template <class S, class H>
 GLOBAL(SCAN_THREADS)
-run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *constant, const cplx *first,
+run_states(cut c, H *before, cplx *last, const S *a, const H *v, const cplx *constant, const cplx *first,
            const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
@@ -574,13 +570,14 @@ run_states(cut c, H *before, cplx *last, const S *a, const cplx *v, const cplx *
 }
 
 template <class S, class H>
-static void scan(cut c, H *before, real *last, const S *a, const real *v, const real *constant, const real *first) {
+static void scan(cut c, H *before, real *last, const S *a, const H *v, const real *constant, const real *first) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
-    const cplx *const from = (const cplx *)first, *const x = (const cplx *)v, *const plus = (const cplx *)constant;
+    const cplx *const from = (const cplx *)first, *const plus = (const cplx *)constant;
+    const plane<H> *const x = (const plane<H> *)v;
     exact *between = NULL;
     if (c.segments > 1) {
         between = workspace_of<exact>(count);
-        launch(ends_of_states<S>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
+        launch(ends_of_states<S, plane<H>>, blocks, SCAN_THREADS, 0, c, between, a, x, plus, count);
         launch(pass_on<S>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, a, from, false);
     }
     launch(run_states<S, plane<H>>, blocks, SCAN_THREADS, 0, c, (plane<H> *)before, (cplx *)last, a, x, plus, from,
@@ -594,13 +591,14 @@ ROT_DEVICE_ONLY cplx past_adjoint(cplx a, cplx g) {
 }
 
 /* The gradient of the state after step t of the piece's walk, from the rows for states before each step. */
-ROT_DEVICE_ONLY cplx gradient_after(cut c, const cplx *before, const cplx *last, piece p, int64_t t) {
-    return p.first && t == 0 ? last[p.b * c.N + p.n] : read_plane(before + p.w.first + (t - 1) * p.w.stride);
+template <class H> ROT_DEVICE_ONLY cplx gradient_after(cut c, const H *before, const H *last, piece p, int64_t t) {
+    return read_plane(p.first && t == 0 ? last + p.b * c.N + p.n : before + p.w.first + (t - 1) * p.w.stride);
 }
 
 /* between (B,segments,N): q at the end of each segment's walk from zero */
+template <class H>
 GLOBAL(SCAN_THREADS)
-ends_of_adjoint(cut c, exact *between, const cplx *a, const cplx *dh, const cplx *dh_last, int64_t count) {
+ends_of_adjoint(cut c, exact *between, const cplx *a, const H *dh, const H *dh_last, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -616,12 +614,12 @@ struct step_of_adjoint {
     cplx dh, h, g;
 };
 
-/* g (B,T,N), with ADD plus `other`, and q at the first step as dh0. Sums (B,segments,N): of da, and of this direction's
+/* g (B,T,N), added to g with ADD, and q at the first step as dh0. Sums (B,segments,N): of da, and of this direction's
  * g. */
-template <bool ADD, class G, class H>
+template <bool ADD, class H>
 GLOBAL(SCAN_THREADS)
-run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const cplx *dh,
-            const cplx *dh_last, const H *before, const cplx *dhT, const exact *between, int64_t count) {
+run_adjoint(cut c, H *g, cplx *dh0, cplx *da, cplx *sums, const cplx *a, const H *dh, const H *dh_last, const H *before,
+            const cplx *dhT, const exact *between, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * SCAN_THREADS + threadIdx.x;
     if (i >= count) return;
     const piece p = piece_of(c, i);
@@ -635,7 +633,7 @@ run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, con
             step_of_adjoint step;
             step.dh = gradient_after(c, dh, dh_last, p, t);
             step.h = read_plane(before + at);
-            step.g = ADD ? read_plane(other + at) : zero;
+            step.g = ADD ? read_plane(g + at) : zero;
             return step;
         },
         [&](int64_t t, step_of_adjoint step) {
@@ -651,25 +649,25 @@ run_adjoint(cut c, G *g, const cplx *other, cplx *dh0, cplx *da, cplx *sums, con
         });
     da[i] = cplx_add(total, run), sums[i] = cplx_add(sum, run_sum);
     if (p.last) dh0[p.b * c.N + p.n] = q;
-    if (!ADD || (const void *)other != g) zero_padding(g, c, p);
+    if (!ADD) zero_padding(g, c, p);
 }
 
-/* `other` is added to g, unless it is NULL. It may be g itself. */
-template <class G, class H>
-static void scan_adjoint(cut c, G *g, const real *other, real *dh0, real *da, real *sums, const real *a,
-                         rows_of_states<real> dh, const H *before, const real *dhT) {
+/* `add`: to g of the other direction */
+template <class H>
+static void scan_adjoint(cut c, H *g, bool add, real *dh0, real *da, real *sums, const real *a, rows_of_states<H> dh,
+                         const H *before, const real *dhT) {
     const int64_t count = c.B * c.N * c.segments, blocks = pieces_of(count, SCAN_THREADS);
-    const cplx *const turn = (const cplx *)a, *const d = (const cplx *)dh.before, *const d_last = (const cplx *)dh.last;
-    const cplx *const last = (const cplx *)dhT;
+    const cplx *const turn = (const cplx *)a, *const last = (const cplx *)dhT;
+    const plane<H> *const d = (const plane<H> *)dh.before, *const d_last = (const plane<H> *)dh.last;
     exact *between = NULL;
     if (c.segments > 1) {
         between = workspace_of<exact>(count);
-        launch(ends_of_adjoint, blocks, SCAN_THREADS, 0, c, between, turn, d, d_last, count);
+        launch(ends_of_adjoint<plane<H>>, blocks, SCAN_THREADS, 0, c, between, turn, d, d_last, count);
         launch(pass_on<cplx>, pieces_of(c.B * c.N, SCAN_THREADS), SCAN_THREADS, 0, c, between, turn, last, true);
     }
-    const auto run = other ? run_adjoint<true, plane<G>, plane<H>> : run_adjoint<false, plane<G>, plane<H>>;
-    launch(run, blocks, SCAN_THREADS, 0, c, (plane<G> *)g, (const cplx *)other, (cplx *)dh0, (cplx *)da, (cplx *)sums,
-           turn, d, d_last, (const plane<H> *)before, last, (const exact *)between, count);
+    const auto run = add ? run_adjoint<true, plane<H>> : run_adjoint<false, plane<H>>;
+    launch(run, blocks, SCAN_THREADS, 0, c, (plane<H> *)g, (cplx *)dh0, (cplx *)da, (cplx *)sums, turn, d, d_last,
+           (const plane<H> *)before, last, (const exact *)between, count);
 }
 
 /* ---------------------------------------------------------------------------------------------- parts of a block */
@@ -705,11 +703,13 @@ template <class S> static const S *entering_rows(const block_in *b, rows_cut row
     return xn;
 }
 
-template <class S> static input<S> input_of(const block_in *b, rows_cut rows) {
+/* `later`: rows may be NULL, for a walk to write. */
+template <class S> static input<S> input_of(const block_in *b, rows_cut rows, bool later) {
     const int64_t L = b->L, D = b->D;
     const entrance e = entrance_of(b);
     if constexpr (is_rounded<S>) {
-        return {entering_rows<S>(b, rows, e), stored_as<S>(b->w_in, L * D), NULL, e};
+        const S *const xn = later && b->norm != NORM_ROW ? NULL : entering_rows<S>(b, rows, e);
+        return {xn, stored_as<S>(b->w_in, L * D), NULL, e};
     } else {
         const bool folds = b->norm == NORM_CHANNEL && precision_of_products() == PRECISION_FLOAT32;
         if (b->norm == NORM_NONE) return {b->x, b->w_in, NULL, e};
@@ -764,11 +764,11 @@ template <class S> static all_states<S> states_in(const block_in *b, S *kept, S 
 
 /* out[k] <- W_out h for each direction k */
 template <class S>
-static void output_products(const block_in *b, rows_of_states<real> *out, all_states<S> h, const S *w_out) {
+static void output_products(const block_in *b, rows_of_states<S> *out, all_states<const S> h, const S *w_out) {
     const int64_t L = b->L, D = b->D;
     for (int64_t k = 0; k < b->directions; k++) {
-        const rows_of_states<S> states = states_of(h, k);
-        out[k] = new_rows<real>(b, D);
+        const rows_of_states<const S> states = states_of(h, k);
+        out[k] = new_rows<S>(b, D);
         project<S>(out[k].before, states.before, w_out + k * D * L, b->B * b->T, L, D);
         project<S>(out[k].last, states.last, w_out + k * D * L, b->B, L, D);
     }
@@ -787,7 +787,7 @@ template <class S> static int64_t kept_numbers(const block_in *b) {
 
 /* Scans v, and saves the states. */
 template <class S>
-static void scan_all(const block_in *b, all_states<S> h, real *hT, const real *v, const real *constant) {
+static void scan_all(const block_in *b, all_states<S> h, real *hT, const S *v, const real *constant) {
     const int64_t size = b->B * b->L;
     for (int64_t k = 0; k < b->directions; k++) {
         const rows_of_states<S> states = states_of(h, k);
@@ -808,16 +808,16 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
         by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, kept_layer});
     const rows_cut rows = cut_rows(b->B, b->T, D, b->lengths, fours);
     const outputs none = {};
-    const input<S> in = input_of<S>(b, rows);
+    const input<S> in = input_of<S>(b, rows, false);
 
     layer_walk<S> layer = {NULL, kept_layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
     S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
     const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
-    real *const v = workspace_of<real>(M, L);
+    S *const v = workspace_of<S>(M, L);
     project<S>(v, in.rows, in.w, M, D, L);
     scan_all(b, h, out->hT, v, in.constant);
-    output_products<S>(b, layer.out, h, w_out);
+    output_products<S>(b, layer.out, states_in<const S>(b, states, (const S *)out->hT), w_out);
     if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
@@ -828,7 +828,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
     layer.z = workspace_of<S>(M, D);
     walk_through(rows, layer, none);
 
-    real *const product = workspace_of<real>(M, wide);
+    S *const product = workspace_of<S>(M, wide);
     project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
@@ -875,25 +875,24 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
 
 /* The gate's adjoint: from dy to dz; the gradient of the value in a half form goes to `dvalue`. */
 template <class S>
-static real *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
-                          const S *z, real *dvalue) {
+static S *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
+                       const S *z, S *dvalue) {
     const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), bytes = D * D * (int64_t)sizeof(real);
     const S *const w = gate_weights<S>(b, wide);
-    real *const product = workspace_of<real>(M, wide), *const dz = workspace_of<real>(M, D);
-    S *const dproduct = is_rounded<S> ? workspace_of<S>(M, wide) : (S *)product;
+    S *const product = workspace_of<S>(M, wide), *const dz = workspace_of<S>(M, D);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
-    const gate_adjoint_walk<S> adjoint = {product, dproduct, dvalue, dy, gate, dropping_of(b, 1)};
+    const gate_adjoint_walk<S> adjoint = {product, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
     project<S>(product, z, w, M, D, wide);
     walk_through(rows, adjoint, biases);
-    project_adjoint<S>(dz, dproduct, w, M, D, wide);
+    project_adjoint<S>(dz, product, w, M, D, wide);
     if (b->gate == GATE_FULL) {
         real *const dw = workspace_of<real>(wide, D);
-        weight_gradient<S>(dw, dproduct, z, M, D, wide);
+        weight_gradient<S>(dw, product, z, M, D, wide);
         if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
         if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
     } else if (out->dw_gate) {
-        weight_gradient<S>(out->dw_gate, dproduct, z, M, D, D);
+        weight_gradient<S>(out->dw_gate, product, z, M, D, D);
     }
     return dz;
 }
@@ -914,8 +913,7 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
                                   const real *sum) {
     const S *x = in.rows;
     const entrance plain = {b->x, NULL, NULL, NULL, NULL, NULL};
-    if (in.rows == (const S *)b->x && b->lengths)
-        x = entering_rows<S>(b, rows, plain);
+    if (in.rows == (const S *)b->x && b->lengths) x = entering_rows<S>(b, rows, plain);
     weight_gradient<S>(dw, g, x, b->B * b->T, b->D, b->L);
     if (in.constant) unfold_gradient(b, dw, sum);
 }
@@ -924,15 +922,12 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
  * the gradients of a, W_out and h0. */
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
-                              all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum,
-                              real *r) {
+                              all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum, S *r) {
     const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
     const int64_t pieces = B * scan_cut(b, false).segments;
     const S *const w_out = stored_as<S>(b->w_out, K * D * L);
-    const rows_of_states<real> dh = new_rows<real>(b, L);
+    const rows_of_states<S> dh = new_rows<S>(b, L);
     S *const g = workspace_of<S>(M, L);
-    real *const first =
-        K == 2 && is_rounded<S> ? workspace_of<real>(M, L) : (real *)g; /* not rounded before the addition */
     real *const da = workspace_of<real>(K, pieces, L), *const sums = workspace_of<real>(K, pieces, L);
     for (int64_t k = 0; k < K; k++) {
         const rows_of_states<S> d = dlayer[k];
@@ -943,15 +938,9 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
         real *const da_k = da + k * pieces * L, *const sums_k = sums + k * pieces * L;
         weight_gradient<S>(dw, d.before, states.before, M, L, D);
         add_weight_gradient<S>(dw, d.last, states.last, B, L, D);
-        const real *const other = k ? first : NULL;
-        const bool ends = k + 1 == K;
         project_adjoint<S>(dh.before, d.before, w, M, L, D);
         project_adjoint<S>(dh.last, d.last, w, B, L, D);
-        const cut c = scan_cut(b, k == 0);
-        if (ends)
-            scan_adjoint(c, g, other, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
-        else
-            scan_adjoint(c, first, NULL, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
+        scan_adjoint(scan_cut(b, k == 0), g, k == 1, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
     }
     const outputs da_out = {out->da, NULL}, sum_out = {sum, NULL};
     sum_parts(da_out, da, K * pieces, 1, L);
@@ -971,7 +960,7 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
     const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
     const outputs none = {};
-    const input<S> from = input_of<S>(b, rows);
+    input<S> from = input_of<S>(b, rows, true);
     if (!has_planes(kept)) {
         S *const copy = workspace_of<S>(kept_numbers<S>(b));
         runtime_copy(copy, kept, kept_numbers<S>(b) * (int64_t)sizeof(S));
@@ -982,16 +971,16 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     const all_states<const S> h = states_in(b, kept, last);
 
     /* to the gradient of the layer's output */
-    layer_adjoint_walk<S> adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
+    layer_adjoint_walk<S> adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
     if (b->gate != GATE_NONE) {
         layer_walk<S> again = {NULL, NULL, NULL, kept_layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
         again.z = workspace_of<S>(M, D);
         if (!kept_layer) {
             again.layer = workspace_of<S>(M, D);
-            output_products<const S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
+            output_products<S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
         }
         walk_through(rows, again, none);
-        real *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<real>(M, D);
+        S *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<S>(M, D);
         adjoint.layer = kept_layer ? kept_layer : again.layer, adjoint.dvalue = dvalue;
         adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, again.z, dvalue);
     }
@@ -1000,10 +989,12 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
         runtime_zero(adjoint.out[k].last, B * D * (int64_t)sizeof(S)); /* some sequences may have no steps */
     }
     const outputs dskip = {out->dskip, NULL};
+    if (!from.rows) from.rows = adjoint.xn = workspace_of<S>(M, D);
     walk_through(rows, adjoint, dskip);
 
     /* through the scans, to the input */
-    real *const sum = workspace_of<real>(L), *const r = workspace_of<real>(M, D);
+    real *const sum = workspace_of<real>(L);
+    S *const r = workspace_of<S>(M, D);
     const S *const w_in = is_rounded<S> ? from.w : (const S *)b->w_in; /* not folded */
     const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, w_in, sum, r);
     input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);

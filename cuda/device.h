@@ -121,14 +121,14 @@ ROT_DEVICE_ONLY real operand_of(real x, int precision) {
     return x;
 }
 
-/* c = a b + keep c for matrices of this dtype, c without gaps between its rows. An empty sum, which cuBLAS does not
- * accept, is zero. */
+/* c = a b + keep c for matrices of this dtype or bfloat16, c without gaps between its rows. An empty sum, which cuBLAS
+ * does not accept, is zero. */
 static inline void multiply_matrices(runtime_product p) {
     p.wide = ROT_DOUBLE;
     if (p.inner)
         runtime_multiply(&p);
     else if (!p.keep)
-        runtime_zero(p.c, p.count * p.rows * p.columns * (int64_t)sizeof(real));
+        runtime_zero(p.c, p.count * p.rows * p.columns * (int64_t)(p.bf16_result ? sizeof(uint16_t) : sizeof(real)));
 }
 
 /* ---- loops and sums ---- */

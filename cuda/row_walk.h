@@ -33,23 +33,22 @@ struct bf16 {
 };
 template <class S> constexpr bool is_rounded = sizeof(S) == sizeof(bf16);
 
+/* Numbers in words of two, the first in the low half: rounding a word is one instruction, and widening it two. */
+template <int V> using bf16_word = typename std::conditional<V == 1, uint16_t, uint32_t>::type;
 template <int V> struct alignas(V * sizeof(bf16)) bf16_pack {
-    bf16 of[V];
+    bf16_word<V> two[(V + 1) / 2];
 };
 template <int V> ROT_DEVICE_ONLY pack<V> widened(bf16_pack<V> x) {
     pack<V> y;
 #pragma unroll
-    for (int i = 0; i < V; i++) y.of[i] = (real)bf16_value(x.of[i].bits);
+    for (int i = 0; i < V; i++) y.of[i] = (real)bf16_value((uint32_t)x.two[i / 2] >> (i % 2 ? 16 : 0));
     return y;
 }
 template <int V> ROT_DEVICE_ONLY bf16_pack<V> narrowed(pack<V> x) {
     bf16_pack<V> y;
 #pragma unroll
-    for (int i = 0; i < V; i += 2) { /* two at a time is one instruction */
-        const uint32_t two = to_bf16((float)x.of[i], i + 1 < V ? (float)x.of[i + 1] : 0);
-        y.of[i].bits = (uint16_t)two;
-        if (i + 1 < V) y.of[i + 1].bits = (uint16_t)(two >> 16);
-    }
+    for (int i = 0; i < V; i += 2)
+        y.two[i / 2] = (bf16_word<V>)to_bf16((float)x.of[i], i + 1 < V ? (float)x.of[i + 1] : 0);
     return y;
 }
 template <int V> ROT_DEVICE_ONLY pack<V> read(const bf16 *p) { return widened(*(const bf16_pack<V> *)p); }

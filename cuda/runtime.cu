@@ -43,12 +43,14 @@ void check(cudaError_t error, const char *what) {
 enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                       /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_BF16 = 75, COMPUTE_32F_TF32 = 77, COMPUTE_64F = 70 }; /* cublasComputeType_t */
 enum { KEEP = 0, TURN = 1, DEFAULT_ALGORITHM = -1, WORKSPACE_BYTES = 32 << 20, MOST_DEVICES = 64 };
+enum { SUMS_IN_COMPUTE_TYPE = 16 }; /* cublasMath_t: parts of a sum are not rounded to the result's type */
 typedef void *handle;
 
 struct library {
     int (*create)(handle *);
     int (*set_stream)(handle, cudaStream_t);
     int (*set_workspace)(handle, void *, size_t);
+    int (*set_math)(handle, int);
     int (*multiply)(handle, int, int, int, int, int, const void *, const void *, int, int, long long, const void *, int,
                     int, long long, const void *, void *, int, int, long long, int, int, int);
 };
@@ -72,6 +74,7 @@ bool load_blas() {
     }
     blas_loaded = load(from, blas.create, "cublasCreate_v2") && load(from, blas.set_stream, "cublasSetStream_v2") &&
                   load(from, blas.set_workspace, "cublasSetWorkspace_v2") &&
+                  load(from, blas.set_math, "cublasSetMathMode") &&
                   load(from, blas.multiply, "cublasGemmStridedBatchedEx");
     return blas_loaded;
 }
@@ -90,8 +93,9 @@ handle blas_handle() {
     if (now.workspace) return mine;
     now.workspace = runtime_memory(WORKSPACE_BYTES);
     if (!now.workspace) return nullptr;
-    if (blas.set_stream(mine, now.stream) || blas.set_workspace(mine, now.workspace, WORKSPACE_BYTES)) {
-        fail("cuBLAS", "refused the stream or the workspace");
+    if (blas.set_stream(mine, now.stream) || blas.set_workspace(mine, now.workspace, WORKSPACE_BYTES) ||
+        blas.set_math(mine, SUMS_IN_COMPUTE_TYPE)) {
+        fail("cuBLAS", "refused the stream, the workspace or the mode of sums");
         return nullptr;
     }
     return mine;
@@ -154,6 +158,7 @@ void runtime_multiply(const runtime_product *p) {
     handle const mine = blas_handle();
     if (!mine) return;
     const int type = p->wide ? FLOAT64 : FLOAT32, operands = p->bf16 ? BFLOAT16 : type;
+    const int result = p->bf16_result ? BFLOAT16 : type;
     const int compute = p->wide ? COMPUTE_64F : p->bf16 ? COMPUTE_32F : COMPUTE[now.precision];
     const void *const one = p->wide ? (const void *)&WIDE_ONE : &ONE;
     const void *const keep = p->keep ? one : p->wide ? (const void *)&WIDE_ZERO : &ZERO;
@@ -161,6 +166,6 @@ void runtime_multiply(const runtime_product *p) {
     const int status =
         blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns, (int)p->rows,
                       (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a, operands, (int)p->lda, p->a_apart,
-                      keep, p->c, type, (int)p->ldc, p->c_apart, (int)p->count, compute, DEFAULT_ALGORITHM);
+                      keep, p->c, result, (int)p->ldc, p->c_apart, (int)p->count, compute, DEFAULT_ALGORITHM);
     if (status) fail_with_status("cublasGemmStridedBatchedEx", status);
 }

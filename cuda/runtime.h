@@ -49,13 +49,13 @@ void runtime_copy(void *to, const void *from, int64_t bytes);
 
 /* c (rows, columns) = a b + keep c, for `count` matrices, a_apart, b_apart and c_apart numbers apart; all row-major. a
  * is (rows, inner), or (inner, rows) if a_turned; b (inner, columns), or (columns, inner). lda, ldb, ldc: distances
- * between stored rows. `wide`: double. `bf16`: a and b are bfloat16, c is float. Otherwise float, rounded to the
- * precision. */
+ * between stored rows. `wide`: double. `bf16`: a and b are bfloat16, and c float, or bfloat16 if `bf16_result`, rounded
+ * from a sum in float. Otherwise float, rounded to the precision. */
 typedef struct {
     const void *a, *b;
     void *c;
     int64_t rows, columns, inner, lda, ldb, ldc;
-    bool a_turned, b_turned, keep, wide, bf16;
+    bool a_turned, b_turned, keep, wide, bf16, bf16_result;
     int64_t count, a_apart, b_apart, c_apart;
 } runtime_product;
 void runtime_multiply(const runtime_product *product);

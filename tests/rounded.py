@@ -36,10 +36,12 @@ UNIT = {"bf16": 2.0**-8, "tf32": 2.0**-11}
 
 
 class Rounding(NamedTuple):
-    """The roundings of a precision. `without`: the one that is left out."""
+    """The roundings of a precision. `without`: the one that is left out. `results`: whether products of a block leave
+    their results rounded in bf16, as on a GPU."""
 
     precision: str = "float32"
     without: str = ""
+    results: bool = False
 
     def operand(self, name: str, x: Floats) -> Floats:
         """Returns what a product sees of x."""
@@ -54,8 +56,13 @@ class Rounding(NamedTuple):
         """Returns what an array of the block has of x."""
         return self.operand(name, x) if self.precision == "bf16" else x
 
+    def result(self, name: str, x: Floats) -> Floats:
+        """Returns what the array of a product's result has of x."""
+        return self.stored(name, x) if self.results else x
+
 
 BLOCK_ROUNDINGS = ("xn", "h", "layer", "z", "gates", "dlayer", "g", "w_in", "w_out", "w_gates")
+RESULT_ROUNDINGS = ("v", "out", "product", "dz", "dvalue", "dh", "first", "r")
 
 
 def sigmoid(x: Floats) -> Floats:
@@ -137,7 +144,7 @@ def block_forward(b: Block, r: Rounding) -> Kept:
     w_in, a, w_out, skip = b.system
     (B, T, _), K, valid = b.x.shape, len(w_out), valid_rows(b)
     xn, _ = normed(b)
-    v = planes(r.operand("xn", xn) @ r.operand("w_in", w_in).T)
+    v = planes(r.result("v", r.operand("xn", xn) @ r.operand("w_in", w_in).T))
     before, after = np.zeros((2, K, B, T, len(a)), np.complex128)
     hT = np.array(b.h0)
     for k in range(K):
@@ -145,7 +152,7 @@ def block_forward(b: Block, r: Rounding) -> Kept:
             for t in in_order(k == 1, steps):
                 before[k, n, t] = hT[k, n]
                 hT[k, n] = after[k, n, t] = a * hT[k, n] + v[n, t]
-    out = sum(r.operand("h", pairs(after[k])) @ r.operand("w_out", w_out[k]).T for k in range(K))
+    out = sum(r.result("out", r.operand("h", pairs(after[k])) @ r.operand("w_out", w_out[k]).T) for k in range(K))
     whole = np.where(valid, out + skip * xn, 0)
     layer = r.stored("layer", whole)
     if b.form == "none":
@@ -153,10 +160,10 @@ def block_forward(b: Block, r: Rounding) -> Kept:
         return Kept(xn, before, after, layer, nothing, nothing, nothing, whole, hT)
     z = np.where(valid, r.stored("z", b.masks[0] * gelu(layer)), 0)
     w_gate, b_gate = b.gate[:2]
-    gate = r.operand("z", z) @ r.operand("w_gates", w_gate).T + b_gate
+    gate = r.result("product", r.operand("z", z) @ r.operand("w_gates", w_gate).T) + b_gate
     value = z if b.form == "half1" else layer
     if b.form == "full":
-        value = r.operand("z", z) @ r.operand("w_gates", b.gate[2]).T + b.gate[3]
+        value = r.result("product", r.operand("z", z) @ r.operand("w_gates", b.gate[2]).T) + b.gate[3]
     y = np.where(valid, b.x + b.masks[1] * value * sigmoid(gate), 0)
     return Kept(xn, before, after, layer, z, value, gate, y, hT)
 
@@ -187,6 +194,7 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
             dz += r.operand("gates", dvalue) @ r.operand("w_gates", b.gate[2])
             grads["w_value"] = np.einsum("bti,btj->ij", r.operand("gates", dvalue), z)
             grads["b_value"] = sum_rows(dvalue)
+        dz, dvalue = r.result("dz", dz), r.result("dvalue", dvalue)
         if b.form == "half1":
             dz += dvalue
         dl = b.masks[0] * dz * gelu_slope(f.layer)
@@ -198,9 +206,10 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
     g = np.zeros((*dy.shape[:2], len(a)), np.complex128)
     grads["w_out"] = np.zeros(w_out.shape)
     for k in range(K):
+        g = r.result("first", g)  # of direction 0
         rows = r.operand("dlayer", dlayer)
         grads["w_out"][k] = np.einsum("bti,btj->ij", rows, r.operand("h", pairs(f.after[k])))
-        dh = planes(rows @ r.operand("w_out", w_out[k]))
+        dh = planes(r.result("dh", rows @ r.operand("w_out", w_out[k])))
         for n, steps in enumerate(b.lengths):
             for t in in_order(k == 0, steps):
                 here = dh[n, t] + q[k, n]
@@ -210,7 +219,7 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
     grads["h0"] = q
     rounded = r.operand("g", pairs(g))
     grads["w_in"] = np.einsum("bti,btj->ij", rounded, np.where(valid, r.operand("xn", f.xn), 0))
-    dxn = np.where(valid, rounded @ r.operand("w_in", w_in) + skip * dlayer, 0)
+    dxn = np.where(valid, r.result("r", rounded @ r.operand("w_in", w_in)) + skip * dlayer, 0)
     if b.form == "none":
         grads["x"] = dxn
         return grads

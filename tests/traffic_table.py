@@ -39,9 +39,8 @@ bfloat16) or bytes at 3.0 TB/s, whichever takes longer: an H100. These are limit
 card.
 
 "Lean" is the least of this form of a block: library products, scans, and one kernel for all pointwise operations
-between two products, with values and gates kept. In bf16 its operands and kept activations have 2 bytes a number, and
-products' results, the residual stream and its gradient 4; the last columns are for 2 bytes everywhere. Ratios are
-counted / lean.
+between two products, with values and gates kept. In bf16 the residual stream and its gradient have 4 bytes a number,
+and all other activations 2; the last columns are for 2 bytes everywhere. Ratios are counted / lean.
 """
 
 
@@ -120,7 +119,8 @@ def count(name: str, precision: str, ragged: bool, settings: Sequence[str] = ())
 
 def lean(row: dict[str, Any], narrow: int | None = None) -> list[dict[str, Any]]:
     """The least of a block of the row's recipe: each kernel moves arrays of D and of L = 2N numbers a step. A number
-    has 4 bytes, or in bf16 2 if it is an operand or kept; with `narrow` every number has so many."""
+    has 4 bytes, or in bf16 2 unless it is of the residual stream or its gradient; with `narrow` every number has so
+    many."""
     recipe, precision, M = load_recipe(f"{row['recipe']}-lru", row["settings"]), row["precision"], row["rows"]
     layer: Any = recipe.layer
     D, L, K = recipe.model.d_model, 2 * layer.d_state, 1 + layer.bidirectional
@@ -128,29 +128,29 @@ def lean(row: dict[str, Any], narrow: int | None = None) -> list[dict[str, Any]]
     wide = narrow or 4
     narrow = narrow or (2 if precision == "bf16" else 4)
 
-    def kernel(name: str, d: tuple[int, int], l: tuple[int, int] = (0, 0), pairs: int = 0) -> Launch:  # noqa: E741
-        """Arrays of either kind, in float32 and in bfloat16 if that is the precision; multiplications a step."""
-        moved = M * (D * (wide * d[0] + narrow * d[1]) + L * (wide * l[0] + narrow * l[1]))
+    def kernel(name: str, stream: int, d: int, l: int = 0, pairs: int = 0) -> Launch:  # noqa: E741
+        """Arrays of D numbers, of the residual stream and others; arrays of L numbers; multiplications a step."""
+        moved = M * (wide * D * stream + narrow * (D * d + L * l))
         return Launch("lean", name, moved, 0, moved, 2 * M * pairs)
 
     launches = [
-        kernel("v = W_in x", (0, 1), (1, 0), D * L),
-        *[kernel("h", (0, 0), (1, 1))] * K,
-        *[kernel("out = W_out h", (1 + k, 0), (0, 1), D * L) for k in range(K)],
-        kernel("layer, z", (2, 2)),
-        kernel("value, gate = W z", (G, 1), pairs=G * D * D),
-        kernel("y", (G + 2, half)),
-        kernel("dvalue, dgate", (G + 2, G + half)),
-        kernel("dz", (1, G), pairs=G * D * D),
-        kernel("dW", (0, G + 1), pairs=G * D * D),
-        kernel("dlayer", (2, 2)),
-        *[kernel("dW_out", (0, 1), (0, 1), D * L)] * K,
-        *[kernel("dh", (0, 1), (1, 0), D * L)] * K,
-        kernel("g", (0, 0), (1, 2)),
-        *[kernel("g, both directions", (0, 0), (2, 2))] * (K - 1),
-        kernel("dW_in", (0, 1), (0, 1), D * L),
-        kernel("r", (1, 0), (0, 1), D * L),
-        kernel("dx", (4, 1)),
+        kernel("v = W_in x", 0, 1, 1, D * L),
+        *[kernel("h", 0, 0, 2)] * K,
+        *[kernel("out = W_out h", 0, 1 + k, 1, D * L) for k in range(K)],
+        kernel("layer, z", 1, 3),
+        kernel("value, gate = W z", 0, G + 1, pairs=G * D * D),
+        kernel("y", 2, G + half),
+        kernel("dvalue, dgate", 2, 2 * G + half),
+        kernel("dz", 0, G + 1, pairs=G * D * D),
+        kernel("dW", 0, G + 1, pairs=G * D * D),
+        kernel("dlayer", 1, 3),
+        *[kernel("dW_out", 0, 1, 1, D * L)] * K,
+        *[kernel("dh", 0, 1, 1, D * L)] * K,
+        kernel("g", 0, 0, 3),
+        *[kernel("g, both directions", 0, 0, 4)] * (K - 1),
+        kernel("dW_in", 0, 1, 1, D * L),
+        kernel("r", 0, 1, 1, D * L),
+        kernel("dx", 3, 2),
     ]
     return summed(launches, precision)
 

@@ -1,6 +1,7 @@
 /* How products of float32 matrices round their operands: not at all, to TF32 (10 bits after the point, ties away from
  * zero), or to bfloat16 (7 bits, ties to even). Products of rounded operands are exact, and sums are float32. In bf16 a
- * block also stores its activations rounded (block.c). Products of float64 matrices are not rounded.
+ * block also stores its activations rounded (block.c), and on a GPU the results of its products (block.cu). Products of
+ * float64 matrices are not rounded.
  *
  * Each thread has its own precision. An entry reads it once and passes it to its worker threads.
  */

@@ -68,27 +68,36 @@ double operand(double x) { return x; }
 float operand(float x) { return rounded(x); }
 float operand(uint16_t bits) { return bf16_value(bits); }
 
-/* c of T, operands stored as S */
-template <class T, class S> void multiply(const runtime_product *p) {
+/* A sum, in the kind of the operands, as a number of the result. */
+void store(double *c, double sum) { *c = sum; }
+void store(float *c, float sum) { *c = sum; }
+void store(uint16_t *c, float sum) { *c = (uint16_t)bf16_bits(sum); }
+double stored(double c) { return c; }
+float stored(float c) { return c; }
+float stored(uint16_t c) { return bf16_value(c); }
+
+/* c of C, operands stored as S */
+template <class C, class S> void multiply(const runtime_product *p) {
     for (int64_t g = 0; g < p->count; g++) {
         const S *const a = (const S *)p->a + g * p->a_apart, *const b = (const S *)p->b + g * p->b_apart;
-        T *const c = (T *)p->c + g * p->c_apart;
+        C *const c = (C *)p->c + g * p->c_apart;
         for (int64_t i = 0; i < p->rows; i++)
             for (int64_t j = 0; j < p->columns; j++) {
-                T sum = p->keep ? c[i * p->ldc + j] : 0;
+                decltype(operand(S())) sum = p->keep ? stored(c[i * p->ldc + j]) : 0;
                 for (int64_t k = 0; k < p->inner; k++) {
                     const S x = p->a_turned ? a[k * p->lda + i] : a[i * p->lda + k];
                     const S y = p->b_turned ? b[j * p->ldb + k] : b[k * p->ldb + j];
                     sum += operand(x) * operand(y);
                 }
-                c[i * p->ldc + j] = sum;
+                store(c + i * p->ldc + j, sum);
             }
     }
 }
 
 /* What the best product would move: each operand once, and the result. A matrix that all products share is one. */
 traffic::launch moved_by(const runtime_product *p) {
-    const int64_t size = p->wide ? 8 : p->bf16 ? 2 : 4, result = (p->wide ? 8 : 4) * p->count * p->rows * p->columns;
+    const int64_t size = p->wide ? 8 : p->bf16 ? 2 : 4, number = p->wide ? 8 : p->bf16_result ? 2 : 4;
+    const int64_t result = number * p->count * p->rows * p->columns;
     const int64_t a = size * p->rows * p->inner * (p->a_apart ? p->count : 1);
     const int64_t b = size * p->inner * p->columns * (p->b_apart ? p->count : 1);
     const int64_t read = a + b + (p->keep ? result : 0);
@@ -109,7 +118,8 @@ extern "C" __attribute__((visibility("default"))) const char *host_product_fault
     if (p->count > 1 && p->c_apart < (p->rows - 1) * p->ldc + p->columns) return "cuBLAS: results overlap";
     if (p->a_apart < 0 || p->b_apart < 0) return "cuBLAS: a stride is negative";
     if (p->wide && p->bf16) return "cuBLAS: operands of bfloat16 have no result in double";
-    const uintptr_t result = p->wide ? 8 : 4, operand = p->bf16 ? 2 : result;
+    if (p->bf16_result && !p->bf16) return "cuBLAS: a result in bfloat16 needs operands of bfloat16";
+    const uintptr_t type = p->wide ? 8 : 4, operand = p->bf16 ? 2 : type, result = p->bf16_result ? 2 : type;
     if ((uintptr_t)p->a % operand || (uintptr_t)p->b % operand || (uintptr_t)p->c % result)
         return "cuBLAS: an address is not a multiple of a number's size";
     return nullptr;
@@ -121,6 +131,8 @@ void runtime_multiply(const runtime_product *p) {
     traffic::operation(moved_by(p));
     if (p->wide)
         multiply<double, double>(p);
+    else if (p->bf16_result)
+        multiply<uint16_t, uint16_t>(p);
     else if (p->bf16)
         multiply<float, uint16_t>(p);
     else

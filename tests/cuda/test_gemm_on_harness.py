@@ -50,7 +50,7 @@ class Product(ctypes.Structure):  # runtime.h's runtime_product
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("a", "b", "c")),
         *((name, ctypes.c_int64) for name in ("rows", "columns", "inner", "lda", "ldb", "ldc")),
-        *((name, ctypes.c_bool) for name in ("a_turned", "b_turned", "keep", "wide", "bf16")),
+        *((name, ctypes.c_bool) for name in ("a_turned", "b_turned", "keep", "wide", "bf16", "bf16_result")),
         *((name, ctypes.c_int64) for name in ("count", "a_apart", "b_apart", "c_apart")),
     ]
 
@@ -78,7 +78,9 @@ TURNED = {"a_turned": True, "b_turned": True, "lda": 3, "ldb": 7}
         ({**TURNED, "ldb": 6}, "ldb is less"),
         ({"c_apart": 14}, "results overlap"),
         ({"a_apart": -1}, "a stride is negative"),
+        ({"bf16": True, "bf16_result": True, "c": 1026}, None),
         ({"wide": True, "bf16": True}, "bfloat16 have no result in double"),
+        ({"bf16_result": True}, "needs operands of bfloat16"),
         ({"a": 1026}, "an address"),
         ({"bf16": True, "c": 1026}, "an address"),
         ({"wide": True, "b": 1028}, "an address"),

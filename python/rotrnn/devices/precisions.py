@@ -21,6 +21,8 @@ class precision:
         zero. "bf16" rounds them to bfloat16, 7 bits, ties to even, and with them all activations between the products
         of a block: backward sees what forward stored. Products of rounded numbers are exact.
         Sums, the recurrences of scans, norms, parameters, and the outputs of blocks stay float32.
+        In "bf16" a GPU also rounds the results of a block's products, once their sums are complete, except for the
+        gradients of weights.
 
     Raises
     ------
