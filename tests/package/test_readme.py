@@ -23,6 +23,7 @@ from benchmarks import report
 from rotrnn import cli
 from rotrnn.nn.registry import GROUPS, LAYERS
 from rotrnn.tasks import TASKS
+from rotrnn.tasks.word_problem import group
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -132,8 +133,17 @@ def test_every_python_example_is_run() -> None:
         "pytorch.md",  # tests/pytorch/test_torch_docs.py
         "rope_memory.md",
         "selective_rotrnn.md",
+        "tasks.md",
         "wrope_memory.md",
     }
+
+
+def test_the_rule_of_products(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its targets are those of the task for the same elements."""
+    (example,) = blocks(DOCS / "tasks.md", "python")
+    exec(example, {})
+    printed = list(map(int, capsys.readouterr().out.split()))
+    assert printed == group("A5").states(np.array([[1, 2, 30]]))[0].tolist()
 
 
 @pytest.mark.whole
