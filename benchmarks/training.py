@@ -70,6 +70,7 @@ LONG = (
 S5_ALONE = "word-problem-small --grid task.group=S5 --set training.batch=64"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 BEDOUIN = "word-problem-carry-bedouin-small --variant plain --variant carried"
+BEDOUIN_24000 = "word-problem-carry-bedouin-small --variant plain --steps 24000"
 SHORTER = "--set task.shorter=all --set task.count_padding=false"
 VECTOR = (
     "word-problem-fixed_point-small --grid task.group=A5 --variant fixed_point-4 --set layer.solver=direct "
@@ -159,7 +160,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-carry-bedouin": ("word-problem-carry-bedouin-small",),
     "A5-carry-bedouin-more": (f"{BEDOUIN} --seeds 3..4",),
     "A5-carry-bedouin-ranks": (f"{BEDOUIN} --grid layer.rank=1,2 --seeds 0..1",),
-    "A5-bedouin-24000": ("word-problem-carry-bedouin-small --variant plain --steps 24000 --seeds 0..4",),
+    "A5-bedouin-24000": (f"{BEDOUIN_24000} --seeds 0..4",),
+    "A5-bedouin-24000-skip": (f"{BEDOUIN_24000} --seeds 2..4 --set training.skip=10",),
+    "A5-bedouin-24000-rate": (f"{BEDOUIN_24000} --seeds 0 --set optimiser.lr=2e-3",),
     "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
     "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
     "S5-more": (f"word-problem-small --grid task.group=S5 {SHORTER} {MORE}",),
