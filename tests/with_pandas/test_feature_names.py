@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import Any
 
@@ -77,3 +78,19 @@ def test_names_of_one_call_agree() -> None:
         SequenceClassifier(**QUICK).fit([frame, X, frame[NAMES[::-1]]], [0, 1, 0])
     with pytest.raises(TypeError, match="fit: X has a column 3, expected texts as names of all columns, or of none"):
         SequenceClassifier(**QUICK).fit(frame.rename(columns={"d": 3}), Y)
+    counted = pandas.DataFrame(X)
+    pairs = frame.set_axis(pandas.MultiIndex.from_product([["a", "b"], [0, 1, 2]]), axis=1)
+    for other in (counted, pairs):  # names that are not texts
+        with pytest.raises(ValueError, match=r"fit: X\[1\] has the columns .*, expected .* as of X\[0\]"):
+            SequenceClassifier(**QUICK).fit([other, other[other.columns[::-1]]], [0, 1])
+
+
+def test_dates_of_polars_are_not_numbers() -> None:
+    """They would be days since 1970, in a column that has no name among the names of the fit."""
+    dates = [datetime.date(2020, 1, 1 + i) for i in range(6)]
+    dated = polars.DataFrame({"at": dates, "u": X[0], "v": X[1]})
+    for x, name in ((dated, "X"), ([dated] * 2, r"X\[0\]"), ([dated[:, 1:], dated], r"X\[1\]")):
+        with pytest.raises(ValueError, match=rf"fit: {name} has the column of dates 'at', expected numbers$"):
+            SequenceClassifier(**QUICK).fit(x, [0, 1, 0, 1, 0, 1][: len(x)])
+    with pytest.raises(ValueError, match=r"fit: X has the columns of dates 'at', 'to', expected one$"):
+        SequenceClassifier(**QUICK).fit(dated.with_columns(polars.Series("to", dates)), [0, 1, 0, 1, 0, 1])

@@ -156,16 +156,19 @@ def text_names(call: str, x: Any) -> tuple[str, ...] | None:
     TypeError
         Some names of a frame are texts and others are not.
     ValueError
-        A frame of the list has other names than the first, or has them in another order.
+        A frame of the list has other names than the first, texts or not, or has them in another order. A column of
+        polars has dates.
     """
-    if isinstance(x, list | tuple):
-        found = {i: here for i, one in enumerate(x) if is_frame(one) and (here := text_names(call, one))}
-        for i, here in found.items():
-            if here != found[first := min(found)]:
-                expected = f"{list(found[first])!r:.80} as of X[{first}]"
-                raise ValueError(f"{call}: X[{i}] has the columns {list(here)!r:.80}, expected {expected}")
-        return found[min(found)] if found else None
-    known = (names(x) if is_frame(x) else None) or []
+    frames = {i: one for i, one in enumerate(x) if is_frame(one)} if isinstance(x, list | tuple) else {0: x}
+    found = {i: list(one.columns) for i, one in frames.items() if is_frame(one) and hasattr(one, "columns")}
+    for i, here in found.items():
+        name = f"X[{i}]" if frames[i] is not x else "X"
+        if _of_polars(frames[i]) and (dated := _dated(call, name, frames[i])):
+            raise ValueError(f"{call}: {name} has the column of dates {dated!r}, expected numbers")
+        if here != found[first := min(found)]:
+            expected = f"{found[first]!r:.80} as of X[{first}]"
+            raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {expected}")
+    known = found[min(found)] if found else []
     texts = [isinstance(one, str) for one in known]
     if any(texts) and not all(texts):
         other = known[texts.index(False)]
