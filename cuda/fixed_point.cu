@@ -21,9 +21,9 @@ GLOBAL(BLOCK) finish(real *residual, const spread *widest, int64_t B, int64_t co
     const int64_t b = warp_of();
     if (b >= B) return;
     spread all = {0, 0};
-    EACH_OF_ROW(i, count) widen(&all, widest[b * count + i]);
+    EACH_OF_ROW(i, count) widen_spread(&all, widest[b * count + i]);
     all = row_widest(all);
-    set_one(residual + b, each_step ? number_of(all.apart) : residual_of(all, TINY));
+    set_one(residual + b, each_step ? real_of(all.apart) : residual_of(all, TINY));
 }
 
 /* ---- relax: rows of `row` numbers, with each_step those of a step; `blocks` of a sequence ---- */
@@ -44,7 +44,7 @@ relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t 
             here = row_widest(here);
             here.apart = magnitude_of(residual_of(here, (real)RESIDUAL_FLOOR));
         }
-        widen(&own, here);
+        widen_spread(&own, here);
     }
     own = row_widest(own);
     if (threadIdx.x % 32 == 0) widest[blockIdx.x * WARPS + warp] = own;
@@ -180,7 +180,7 @@ solve_rows(crew c, sequences all, depth_rules rules, int64_t tile, bool direct, 
         EACH_OF_ROW(once, 1) {
             iterations[b] = report.iterations;
             applied[b] = report.applied;
-            residual[b] = number_of(report.residual);
+            residual[b] = real_of(report.residual);
         }
         if (h) zero_padding(h, b, steps, all.T, D);
     }

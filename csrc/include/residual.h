@@ -22,7 +22,7 @@ ROT_INLINE magnitude magnitude_of(real x) {
     return bits & WITHOUT_SIGN;
 }
 
-ROT_INLINE real number_of(magnitude bits) {
+ROT_INLINE real real_of(magnitude bits) {
     real x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -35,15 +35,18 @@ typedef struct {
     magnitude apart, size;
 } spread;
 
-ROT_INLINE void widen(spread *s, spread other) {
+ROT_INLINE void widen_spread(spread *s, spread other) {
     s->apart = larger(s->apart, other.apart);
     s->size = larger(s->size, other.size);
 }
 
+/* The distance of 1 from the next number. */
+#define EPSILON ((real)(sizeof(real) == sizeof(float) ? FLT_EPSILON : DBL_EPSILON))
+
 /* The default floor of the divisor: the least normal number. */
 #define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
 
-ROT_INLINE real residual_of(spread s, real floor) { return number_of(s.apart) / (number_of(s.size) + floor); }
+ROT_INLINE real residual_of(spread s, real floor) { return real_of(s.apart) / (real_of(s.size) + floor); }
 
 /* The damped step of one number; updates the residual's maxima. */
 ROT_INLINE real relax(spread *widest, real y, real f, real s) {

@@ -15,7 +15,6 @@
 
 #include "anderson.h"
 #include "direct.h"
-#include "residual.h"
 #include "steps.h"
 #if !ROT_DEVICE
 #include "stop.h"
@@ -138,19 +137,9 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
 /* ------------------------------------------------------------------------------------------------- tile after tile */
 
 #if ROT_DEVICE
-/* The maxima over the warp's threads, which must all call it. */
-ROT_DEVICE_ONLY spread row_widest(spread s) {
-    for (int d = 16; d; d /= 2) {
-        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
-        widen(&s, other);
-    }
-    return s;
-}
 ROT_ROW void prefetch_token(const depth *, const real *, int64_t, bool) {}
 ROT_ROW bool call_stops(const depth *) { return false; }
 #else
-static inline spread row_widest(spread s) { return s; }
-
 /* Prefetches the row of n numbers at x. The hardware prefetcher does not follow so many streams, and a row's cache
  * lines must be fetched in the direction of the walk. */
 static inline void prefetch_row(const real *x, int64_t n, bool down) {
@@ -179,8 +168,10 @@ ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *
         if (k % DEPTH_STOP_STEPS == DEPTH_STOP_STEPS - 1 && call_stops(p)) return none; /* ends the iteration, too */
         const int64_t t = along.first + k * along.stride;
         if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
+        const magnitude drive = direct ? drive_of(p->x + t * D, h, D) : 0;
         if (direct) direct_token(p, t, y + t * D, h, later, room);
-        widen(&widest, depth_token(p, t, y + t * D, h, later, s, room));
+        const spread here = depth_token(p, t, y + t * D, h, later, s, room);
+        widen_spread(&widest, direct ? solved_spread(here, drive) : here);
         if (out) copy_row(out + k * along.stride * D, h, D);
         later = p->adjoint ? p->lam + t * p->lam_size : NULL;
     }

@@ -23,6 +23,41 @@
 #define ROT_DIRECT_H
 
 #include "mixer.h"
+#include "residual.h"
+
+/* -------------------------------------------------------------------------------------------------- the residual */
+
+#if ROT_DEVICE
+/* The maxima over the warp's threads, which must all call it. */
+ROT_DEVICE_ONLY spread row_widest(spread s) {
+    for (int d = 16; d; d /= 2) {
+        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
+        widen_spread(&s, other);
+    }
+    return s;
+}
+#else
+static inline spread row_widest(spread s) { return s; }
+#endif
+
+/* The largest number of x and h, which drive a token's system, among this thread's. */
+ROT_ROW magnitude drive_of(const real *restrict x, const real *restrict h, int64_t n) {
+    magnitude largest = 0;
+    EACH_OF_ROW(i, n) largest = larger(largest, larger(magnitude_of(x[i]), magnitude_of(h[i])));
+    return largest;
+}
+
+/* The spread of a solution y and its image. Where a system is nearly singular, y is far larger than what drives it, and
+ * wrong, but still near to its image. So the distance is at least what rounding may do to y: the factor by which y is
+ * larger, times the distance of neighbouring numbers. */
+ROT_ROW spread solved_spread(spread s, magnitude drive) {
+    const spread pair = {drive, s.size}, whole = row_widest(pair);
+    const real size = real_of(whole.size), wrong = EPSILON * size / real_of(whole.apart) * size;
+    if (whole.size > whole.apart) s.apart = larger(s.apart, magnitude_of(wrong));
+    return s;
+}
+
+/* ---------------------------------------------------------------------------------------------------- the systems */
 
 /* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
 ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
@@ -135,23 +170,27 @@ ROT_ROW const real *direct_sum(const real *gain, const real *right, const real *
 }
 
 /* y (D), which is `carried` on entry, and mixed (D) = y + Q (x - y), at the fixed point; gain is not yet divided by E.
- * room: direct_room */
-ROT_ROW void direct_point(real *y, real *mixed, const real *x, const real *gain, const real *w, const real *alpha,
-                          real *room, mixer m) {
+ * Returns the spread of y and its image, which are the same but for rounding. room: direct_room */
+ROT_ROW spread direct_point(real *y, real *mixed, const real *x, const real *gain, const real *w, const real *alpha,
+                            real *room, mixer m) {
     const int64_t D = m.D;
     const bool low = m.form == MIXER_LOW_RANK;
     real *const shared = room, *const right = shared + D;
+    spread s = {0, 0};
     EACH_OF_ROW(n, D) {
         const real share = low ? 1 / (1 - gain[n]) : 1;
         shared[n] = share * gain[n];
         right[n] = share * (y[n] - (1 - gain[n]) * x[n]);
     }
+    const magnitude drive = drive_of(x, right, D);
     const real *const sum = direct_sum(shared, right, w, alpha, false, right + D, m);
     EACH_OF_ROW(n, D) {
         const real apart = right[n] + shared[n] * sum[n];
         y[n] = x[n] + apart;
         mixed[n] = x[n] + sum[n] + (low ? apart : 0);
+        s.size = larger(s.size, magnitude_of(y[n]));
     }
+    return solved_spread(s, drive);
 }
 
 #endif

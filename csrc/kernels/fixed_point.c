@@ -42,13 +42,13 @@ KERNEL(relax) {
         widest[i] = (spread){0, 0};
         for (int64_t t = 0; t < count; t++) {
             const real own = residual_of(relax_row(y + at + t * D, f + at + t * D, s[b], D), (real)RESIDUAL_FLOOR);
-            widen(&widest[i], (spread){magnitude_of(own), 0});
+            widen_spread(&widest[i], (spread){magnitude_of(own), 0});
         }
     }
     for (int64_t b = 0; b < B; b++) {
         spread all = {0, 0};
-        for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen(&all, widest[i]);
-        residual[b] = each_step ? number_of(all.apart) : residual_of(all, TINY);
+        for (int64_t i = b * pieces; i < (b + 1) * pieces; i++) widen_spread(&all, widest[i]);
+        residual[b] = each_step ? real_of(all.apart) : residual_of(all, TINY);
     }
     pool_give(widest);
     return ROT_OK;
@@ -130,7 +130,7 @@ KERNEL(depth_solve) {
             solve_sequence(&p, b, T, steps, tile, rules, direct, y, h, before, memory, rooms + b * room);
         iterations[b] = report.iterations;
         applied[b] = report.applied;
-        residual[b] = number_of(report.residual);
+        residual[b] = real_of(report.residual);
         if (h) zero_padding(h, b, steps, T, D);
     }
     pool_give(rooms), pool_give(memories);

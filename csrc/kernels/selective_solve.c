@@ -59,8 +59,8 @@ typedef struct {
 
 static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R + m.D + direct_room(m); }
 
-/* y, mixed (E) of one token, and h (S,E) from that of the token before it. */
-static void solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,
+/* y, mixed (E) of one token, and h (S,E) from that of the token before it. Returns the residual. */
+static real solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,
                         real *room) {
     const mixer m = p->m;
     const int64_t E = m.D, R = m.R;
@@ -76,14 +76,16 @@ static void solve_token(real *y, real *mixed, real *h, const real *x, const real
     for (int64_t i = 0; i < R; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
     const real k = dot(at.B, at.C, p->S);
     for (int64_t n = 0; n < E; n++) gain[n] = k * delta[n];
-    direct_point(y, mixed, x, gain, w, gains, gain + E, m);
+    const spread found = direct_point(y, mixed, x, gain, w, gains, gain + E, m);
     for (int64_t s = 0; s < p->S; s++) feed_state(h + s * E, delta, mixed, at.B[s], E);
+    return residual_of(found, TINY);
 }
 
 /* y, mixed (B,T,E), hT (B,E,S), carries (B,tiles,S,E), the states before each tile; late (B,T,columns) = V y;
- * out: the values of the maps u (B,T,R,E), alpha (B,T,R), B and C (B,T,S), one after the other, alpha before its
- * sigmoid. All maps have base_t + late_{t-1}, with first (B,columns) before the first step; B and C have unit length if
- * `unit`, and the mixer's gains are largest * sigmoid(alpha). x, delta (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
+ * residual (B): the largest of a token (direct.h); out: the values of the maps u (B,T,R,E), alpha (B,T,R), B and C
+ * (B,T,S), one after the other, alpha before its sigmoid. All maps have base_t + late_{t-1}, with first (B,columns)
+ * before the first step; B and C have unit length if `unit`, and the mixer's gains are largest * sigmoid(alpha). x,
+ * delta (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
 KERNEL(selective_solve) {
     const mixer m = {form, R, E};
     const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), room = token_room(m) + S;
@@ -106,6 +108,7 @@ KERNEL(selective_solve) {
         for (int64_t i = 0; i < count; i++) {
             const int64_t b = first_b + i;
             transpose(states + b * S * E, h0 + b * E * S, E, S);
+            residual[b] = 0;
             zero_padding(y, b, steps_of(lengths, b, T), T, E);
             zero_padding(mixed, b, steps_of(lengths, b, T), T, E);
         }
@@ -126,7 +129,9 @@ KERNEL(selective_solve) {
                 if (t % TILE == 0) copy_row(carries + (b * tiles_all + t / TILE) * S * E, h, S * E);
                 if (t >= steps_of(lengths, b, T)) continue;
                 const maps at = {values[0], values[1], values[2], values[3]};
-                solve_token(y + token * E, mixed + token * E, h, x + token * E, delta + token * E, at, &p, own);
+                const real found =
+                    solve_token(y + token * E, mixed + token * E, h, x + token * E, delta + token * E, at, &p, own);
+                residual[b] = real_of(larger(magnitude_of(residual[b]), magnitude_of(found)));
             }
         }
         for (int64_t b = first_b; b < first_b + count; b++) transpose(hT + b * E * S, states + b * S * E, S, E);

@@ -108,12 +108,6 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
     return false;
 }
 
-static bool is_finite_row(const real *v, int64_t n) {
-    bool finite = true;
-    EACH(i, n) finite &= isfinite(v[i]);
-    return finite;
-}
-
 /* Adds what comes from the previous outputs at `state` to the sums of step t, before `apply_maps`. */
 static void add_previous(const op *o, const frame *f, int64_t t, int64_t state) {
     const iterated *const how = o->iterated;
@@ -172,6 +166,8 @@ static void form_mixture(const image *F, real *Q, real *scratch) {
     }
 }
 
+static bool is_solved(const iterated *how, spread s) { return (double)residual_of(s, TINY) < how->how.tol; }
+
 /* y <- the fixed point of a vector state, directly, with the state h before it. */
 static void solve_vector(const image *F, real *y, const real *lambda, const real *h) {
     const int64_t N = F->N;
@@ -198,6 +194,7 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     image F = {.how = how, .N = N, .x = v, .carried = carried, .gain = gain, .apart = apart};
     real *const prepared = divide_room(&F, o, apart + N);
     apply_maps(how, f, row);
+    const magnitude drive = drive_of(v, h, N);
     EACH(i, N) carried[i] = lambda[i] * h[i];
     EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
     set_mixer(&F, o, f, row, prepared);
@@ -208,7 +205,7 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
         settled = solve(&F, y, next);
     mix(&F, h, y);
     finish(&F, h);
-    if (how->direct) settled = (double)residual_of(relax_row(y, h, 0, N), TINY) < how->how.tol;
+    if (how->direct) settled = is_solved(how, solved_spread(relax_row(y, h, 0, N), drive));
     *steps_unsettled(f, b) += !settled;
     copy_row(rows_of(f, o->y) + row * N, h, N);
 }
@@ -241,11 +238,11 @@ static void take_row(real *restrict h, const real *restrict delta, const real *r
     EACH(e, E) h[e] = selective_step(h[e], selective_input(delta[e], x[e]), b);
 }
 
-/* y <- the fixed point of a matrix state, directly, and `mixed` as `mix` does. False if y is not finite. */
+/* y <- the fixed point of a matrix state, directly, and `mixed` as `mix` does. Returns whether it is at it. */
 static bool solve_matrix(const image *F, real *y, real *mixed) {
     copy_row(y, F->carried, F->N);
-    direct_point(y, mixed, F->x, F->gain, F->w, F->alpha, F->scratch, member_of(&F->how->mixing, 0, 0).sizes.m);
-    return is_finite_row(y, F->N);
+    const mixer m = member_of(&F->how->mixing, 0, 0).sizes.m;
+    return is_solved(F->how, direct_point(y, mixed, F->x, F->gain, F->w, F->alpha, F->scratch, m));
 }
 
 /* Step `row` of sequence b. The state: h (S, E), then the previous output y (E). */

@@ -553,8 +553,10 @@ def test_steps_without_a_fixed_point_are_counted(tmp_path: Path) -> None:
         assert [stream.lib.sequence_unsettled(stream.handle, b) for b in range(3)] == [unsettled, unsettled, 0]
 
 
-def test_direct_steps_without_a_solution_are_counted(tmp_path: Path) -> None:
-    """Unscaled, with a gain of 1/2, Q is a projection: I - Q = w w^T, and Q y = .. has no solution."""
+@pytest.mark.parametrize("off", [0, 1e-7])
+def test_direct_steps_without_a_solution_are_counted(off: float, tmp_path: Path) -> None:
+    """Unscaled, with a gain of 1/2, Q is a projection: I - Q = w w^T, and Q y = .. has no solution; a little off, the
+    solution is finite and wrong."""
     own = {"d_state": 4, "solver": "direct", "scaled": False}
     model = build_model(ModelSettings("fixed_point", D, 1), own, n_classes=3, n_features=4)
     params, x = model.init(np.random.default_rng(0)), built("lru")[2][:2]
@@ -562,7 +564,7 @@ def test_direct_steps_without_a_solution_are_counted(tmp_path: Path) -> None:
     stream.push(x)
     assert [stream.lib.sequence_unsettled(stream.handle, b) for b in range(2)] == [0, 0]
     [gains] = [value for key, value in flatten(params) if key.endswith("W_alpha")]
-    gains[:] = 0
+    gains[:] = off
     stream = Model(saved(tmp_path, model, params)).stream(2)
     stream.push(x)
     assert all(stream.lib.sequence_unsettled(stream.handle, b) for b in range(2))

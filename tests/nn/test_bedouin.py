@@ -597,6 +597,18 @@ def test_an_output_that_is_not_finite_is_reported(solver: str) -> None:
     assert np.isnan(layer.report(saved)["residual"])
 
 
+def test_the_residual_of_the_direct_solver_shows_a_nearly_singular_system() -> None:
+    """One channel and state with Q = 0 and h_0 = 1: y = 1 + gain y, which a gain near 1 makes large."""
+    one, none = np.ones((2, 1, 1), np.float32), np.zeros((2, 1, 4), np.float32)
+    base = np.array([1, 0, 1, 1], np.float32) + none  # u, alpha, B, C: a gain of alpha of 1/2
+    gain = np.array([0.5, 1 - 2.0**-20], np.float32)[:, None, None]
+    found = selective_solve(
+        0 * one, gain, base, np.zeros((4, 1), np.float32), none[:, 0], 0 * one[0], one, form=HOUSEHOLDER, rank=1
+    )
+    assert found.y.ravel().tolist() == [2, 2.0**20]
+    assert found.residual.tolist() == [2 * 2.0**-23, 2.0**20 * 2.0**-23]
+
+
 def test_bad_input_of_the_direct_solver() -> None:
     B, T, E, S, R = 2, 3, 4, 2, 1
     K = R * E + R + 2 * S

@@ -210,8 +210,8 @@ def depth_solve(
     matrix of rank R, or for low rank a diagonal matrix plus a matrix of rank R, so by Woodbury's identity the system
     has R equations. For "monarch" there is a system of R equations for each block, and for the other mixers a system of
     N equations, which costs ``N^3 / 3`` multiplications a token. It is exact to rounding whether or not the iteration
-    converges, unless a system is singular, or nearly so. Its solution is then huge and wrong, or not finite; the
-    residual does not show it, because it is relative to F(y).
+    converges, unless a system is singular, or nearly so. Its solution is then huge and wrong, with a large residual, or
+    not finite.
 
     Parameters
     ----------
@@ -234,8 +234,9 @@ def depth_solve(
     Returns
     -------
     DepthSolution
-        For a direct solution, the residual is the residual of the solved y, one iteration is counted, and F is applied
-        once.
+        For a direct solution, one iteration is counted, and F is applied once. A token's ``|y - F(y)|`` then counts as
+        at least ``eps |y| |y| / d`` where ``|y| > d``, with maxima over channels and d the larger of |x| and the state
+        before: an estimate of what rounding does to y where a system is nearly singular.
 
     Raises
     ------

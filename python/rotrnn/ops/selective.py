@@ -195,14 +195,15 @@ def selective_scan_backward(
 
 class SelectiveSolution(NamedTuple):
     """Result of `selective_solve`: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S);
-    the carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; and the values of the maps: u (B,
-    T, R E), alpha (B, T, R), B and C (B, T, S)."""
+    the carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; the residual (B); and the values
+    of the maps: u (B, T, R E), alpha (B, T, R), B and C (B, T, S)."""
 
     y: Array
     mixed: Array
     hT: Array
     carries: Array
     late: Array
+    residual: Array
     maps: tuple[Array, Array, Array, Array]
 
 
@@ -255,7 +256,10 @@ def selective_solve(
     Returns
     -------
     SelectiveSolution
-        Not finite from the first token on whose system is singular.
+        The residual is the largest of a token, an estimate of what rounding has done: ``eps max |y_t| / max(|x_t|,
+        |r_t|)`` where the quotient is above 1, with ``r_t = y_t - x_t`` as it would be with Q = I, else 0. Where a
+        system is nearly singular the solution is huge, and the residual large; from a singular system on, numbers are
+        not finite, and the residual is NaN.
 
     Raises
     ------

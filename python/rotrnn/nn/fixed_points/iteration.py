@@ -515,13 +515,11 @@ def in_one_call(
     return report
 
 
-def at_once(y: Array, lengths: Steps) -> DepthSolution:
-    """Returns what `in_one_call` reports of y (B, T, D) that was found directly: one iteration without a residual; NaN
-    where the last step is not finite, as it is when any step before it is not."""
+def at_once(residual: Array, lengths: Steps) -> DepthSolution:
+    """Returns what `in_one_call` reports of fixed points that were found directly, with this residual (B)."""
     if recording() is not None:
         raise NotRecordable("a direct fixed point needs the host")
-    finite = np.isfinite(last_steps(y, lengths, np.zeros_like(y, shape=(len(y), y.shape[2])))).all(1)
-    return DepthSolution(None, (lengths > 0).astype(np.int64), lengths, np.where(finite, 0, np.nan))
+    return DepthSolution(None, (lengths > 0).astype(np.int64), lengths, residual)
 
 
 def check_output(out: Array, report: Report, name: str) -> None:

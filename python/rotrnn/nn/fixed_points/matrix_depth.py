@@ -198,9 +198,9 @@ class MatrixDepth:
         known = {name: contiguous(one[:, at]) for name, one in self.known.items()}
         return replace(self, x=contiguous(self.x[:, at]), known=known, driven=driven, h0=h0, gate=gate)
 
-    def solution(self, lengths: Steps) -> Applied:
-        """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself. The driven maps are those
-        of a mixer with vectors, B and C; there is no skip and no norm."""
+    def solution(self, lengths: Steps) -> tuple[Applied, Array]:
+        """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself, and its residual (B). The
+        driven maps are those of a mixer with vectors, B and C; there is no skip and no norm."""
         driven, mixer = self.driven, self.mixer
         assert isinstance(mixer, Gains)
         assert driven.V is not None
@@ -212,10 +212,11 @@ class MatrixDepth:
         )  # fmt: skip
         maps = self.known | driven.named(solved.maps)
         late = solved.late if self.x.shape[1] > 1 else None
-        return Applied(
+        applied = Applied(
             solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late,
             solved.y, solved.y, solved.y, (),
         )  # fmt: skip
+        return applied, solved.residual
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
         """Returns the gradients for those of the application's output and final state, with its input y held

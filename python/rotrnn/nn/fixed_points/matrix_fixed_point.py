@@ -123,8 +123,8 @@ class FixedPoint(InDepth):
         layer, x = self.layer, depth.x
         name, settings = type(layer).__name__, layer._iteration
         if layer.direct:
-            applied = depth.solution(lengths)
-            report = in_one_call(at_once(applied.y, lengths), lengths, x.dtype, settings, ctx, name=name)
+            applied, residual = depth.solution(lengths)
+            report = in_one_call(at_once(residual, lengths), lengths, x.dtype, settings, ctx, name=name)
             return applied.y, applied, report
         first = np.zeros_like(x) if start is None else start.copy()
         asking: Any = {"site": layer.site, "name": name, "each_step": layer.normed}

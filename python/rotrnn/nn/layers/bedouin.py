@@ -76,11 +76,12 @@ class Bedouin(MatrixFixedPoint):
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
         and y_t solves a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder",
         "dplr" and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then only affect the
-        gradient "implicit", whose adjoint is iterated. "auto" is "direct" where it is possible. Elsewhere it iterates
-        token by token with Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`. `damping`
-        and `stop` then have no effect, and `tile` must be None. Whole sequences, chunks and streams take the same path:
-        their outputs are the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding changes its
-        number of iterations.
+        gradient "implicit", whose adjoint is iterated; but from a residual of `tol` on, the system of a token counts as
+        singular, and the sequence as one without a fixed point. "auto" is "direct" where it is possible. Elsewhere it
+        iterates token by token with Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`.
+        `damping` and `stop` then have no effect, and `tile` must be None. Whole sequences, chunks and streams take the
+        same path: their outputs are the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding
+        changes its number of iterations.
     tile : int, optional
         For solver "iteration": number of time steps that are iterated together, each tile to the tolerance, after the
         fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient

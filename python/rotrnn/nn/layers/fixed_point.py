@@ -444,11 +444,11 @@ class FixedPointRNN(Iterating):
         or so near to it that float32 gives wrong numbers. With "householder", "dplr" and "low_rank" the system has R
         equations. Systems of the other mixers are solved only on the CPU: with "monarch" R equations for each block,
         else N, which costs ``N^3 / 3`` multiplications a token, but nothing for "rotation" if not scaled, where ``Q^-1
-        = Q^T``. The settings of the iteration and `start` then have no effect. The residual is still computed, but it
-        is relative to F(y), and does not show that a system is singular or nearly so. Then the states are huge and
-        wrong, with a small residual and no warning, or not finite, which is reported as a fixed point that was not
-        reached. That happens without `scaled` where gains alpha are near 1/2, or with "monarch" in blocks of one
-        channel where they round to 1; and with it for a "rotation" by half a turn where lam is 1/2. If not `scaled`,
+        = Q^T``. Of the settings of the iteration only `tol` then has an effect. Where a system is nearly singular, the
+        states are huge and wrong; the residual then shows about how wrong (`rotrnn.ops.fixed_point.depth_solve`), and a
+        residual from `tol` on is reported as a fixed point that was not reached. That happens without `scaled` where
+        gains alpha are near 1/2, or with "monarch" in blocks of one channel where they round to 1; and with it for a
+        "rotation" by half a turn where lam is 1/2. If not `scaled`,
         `transitions` raises for most of these systems. "auto" is "direct", as in the other layers.
     tile : int, optional
         Number of time steps that are iterated together, each tile to its own tolerance from the converged state of the
