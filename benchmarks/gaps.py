@@ -7,12 +7,14 @@ Trains each layer on A5 by iteration to each tolerance, and keeps its parameters
 Then test sequences go through the model in one pass and token by token, as in `benchmarks.sequential`, with the
 parameters of each kept step. `--measure` trains nothing, and measures the steps that unfinished runs have reached.
 
-Writes gaps.json and gaps.png to benchmarks/results; DIR (sweeps/gaps) has the runs.
+Writes gaps.json, where other runs of earlier calls stay, and gaps.png to benchmarks/results; DIR (sweeps/gaps) has the
+runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from collections.abc import Sequence
 from itertools import product
@@ -43,6 +45,17 @@ POSITIONS = (4, 8, 16, 32, 50, 100, 200)
 def kept(run: Run) -> list[int]:
     """The steps whose parameters are kept."""
     return sorted(int(path.stem.removeprefix("step-")) for path in run.folder.glob("step-*.safetensors"))
+
+
+def key_of(run: dict[str, Any]) -> tuple[int, float, int]:
+    """What names a run, in the order of the results."""
+    return list(RECIPES).index(run["layer"]), -run["tolerance"], run["seed"]
+
+
+def with_earlier(runs: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """Returns the runs and those of the results at `path` that they do not replace."""
+    earlier = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return sorted({key_of(run): run for run in [*earlier, *runs]}.values(), key=key_of)
 
 
 def trained(layer: str, tol: float, seed: int, folder: Path) -> None:
@@ -115,18 +128,17 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="train nothing")
     args = parser.parse_args()
     came_from, runs = origin(), []
+    results = RESULTS / "gaps.json"
     for layer, tol, seed in product(args.layers, args.tolerances, args.seeds):
         folder = args.runs / f"{layer},tol={tol:g},seed={seed}"
         if not args.measure:
             trained(layer, tol, seed, folder)
-        runs += [{"layer": layer, "tolerance": tol, "seed": seed, **measured(Run(folder), args.rows)}]
-    settings = {layer: [*RECIPES[layer], *SETTINGS] for layer in args.layers}
-    command = f"python -m benchmarks.gaps --layers {' '.join(args.layers)} --tolerances " + " ".join(
-        f"{tol:g}" for tol in args.tolerances
-    )
-    command += f" --seeds {' '.join(map(str, args.seeds))} --rows {args.rows}"
-    found = {"settings": settings, "positions": POSITIONS, "runs": runs, **came_from, "command": command}
-    found = record(RESULTS / "gaps.json", found)
+        own = {"layer": layer, "tolerance": tol, "seed": seed, "machine": came_from["machine"]}
+        runs += [own | measured(Run(folder), args.rows)]
+    runs = with_earlier(runs, results)
+    settings = {layer: [*RECIPES[layer], *SETTINGS] for layer in dict.fromkeys(run["layer"] for run in runs)}
+    came_from["command"] = f"python -m benchmarks.gaps --rows {args.rows}"
+    found = record(results, {"settings": settings, "positions": POSITIONS, "runs": runs, **came_from})
     picture(draw(found["runs"]), RESULTS / "gaps.png")
 
 
