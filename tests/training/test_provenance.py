@@ -19,6 +19,7 @@ import toy
 from rotrnn import __version__, _cpu
 from rotrnn._support import provenance
 from rotrnn._support.json import to_json
+from rotrnn.cli import main
 from rotrnn.training.loop import Interrupted, Trainer, train
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.reevaluation import reevaluate
@@ -190,6 +191,26 @@ def test_changed_files_of_a_folder_are_told(tmp_path, task, names):
         train(load_recipe(tmp_path / "own.toml", [moved, "training.steps=3"]), run.folder, progress=False)
     with pytest.warns(UserWarning, match=f"^{told}$"):
         reevaluate(run)
+
+
+def test_an_evaluation_on_another_folder_is_told(tmp_path, capsys):
+    """If its files have other contents. The folder of the run is not read then."""
+    (tmp_path / "own.toml").write_text(OWN.replace('name = "series"\npath = "y.csv"\n', WORDS), encoding="utf-8")
+    here, same, other = (tmp_path / one for one in ("words", "same", "other"))
+    recipe, run = load_recipe(tmp_path / "own.toml", [f"task.data_dir={here}"]), Run(tmp_path / "run")
+    for folder, seed in ((here, 0), (same, 0), (other, 1)):
+        replace(recipe.task, data_dir="", seed=seed).write(folder)
+    train(recipe, run.folder, progress=False)
+    (started,) = run.read_json(run.sessions)
+    replace(recipe.task, data_dir="", seed=2).write(here)
+    assert main(["eval", str(run.folder), "--set", f"task.data_dir={same}"]) == 0
+    assert "SHA-256" not in capsys.readouterr().err
+    told = rf"{re.escape(str(other))}/Z3=3.csv, Z3=4.csv: are not the files of the run: their SHA-256 is \w+, was "
+    assert main(["eval", str(run.folder), "--set", f"task.data_dir={other}"]) == 0
+    assert re.search(f"^rotrnn: warning: {told}{started['data'][:16]}$", capsys.readouterr().err, re.MULTILINE)
+    with pytest.warns(UserWarning, match=f"^{told}") as warned:
+        reevaluate(run, grid=[("task.data_dir", [str(same), str(other)])])
+    assert len([one for one in warned if "SHA-256" in str(one.message)]) == 1
 
 
 def test_runs_on_several_contents_of_a_file_are_told(tmp_path, monkeypatch):

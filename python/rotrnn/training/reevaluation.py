@@ -62,9 +62,9 @@ def reevaluate(
     list of (str, dict)
         The name of each point ("max_iterations=4"; empty without a grid), and the results of `evaluate`. There is a
         warning if a key of the grid only changes initial values, so that all results are equal, one if the parameters
-        were trained or selected on the split that they are evaluated on, and one if the data file has changed since
+        were trained or selected on the split that they are evaluated on, one if the data file has changed since
         training, or is another one, whose training part has to serve for the scales of a series, or of a run without
-        rules.json.
+        rules.json, and one if the files of another task.data_dir are not the files of the run.
 
     Raises
     ------
@@ -87,8 +87,9 @@ def reevaluate(
             raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
         if place == "task.scale" and rules is not None:
             raise ValueError(f"{place} has no influence on an evaluation, expected it unset: the scales are the run's")
-    wrong = run.changed_data(trained)
-    if "task.path" in dict((*changes, *grid)):
+    given = dict((*changes, *grid))
+    wrong = None if "task.data_dir" in given else run.changed_data(trained)
+    if "task.path" in given:
         learnt = isinstance(trained, OwnData | Series) and rules is None
         wrong = "task.path: scales, classes and features follow from the new file's training part" if learnt else None
     if wrong is not None:
@@ -108,6 +109,8 @@ def reevaluate(
             raise ValueError(f"{run.recipe}: {error}") from error
         if task is None or recipe.task != loaded:
             loaded = recipe.task
+            if "task.data_dir" in given and (wrong := run.changed_data(loaded)) is not None:
+                warnings.warn(wrong, stacklevel=2)
             task = loaded.load(rules) if isinstance(loaded, OwnData) else loaded.load()
             if task.symbols is not None and loaded != trained:
                 task = read_as(task, trained.load())
