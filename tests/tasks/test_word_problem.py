@@ -396,10 +396,15 @@ def test_files_with_too_little(tmp_path):
     WordProblem(**of).write(tmp_path)
     here = {**of, "data_dir": str(tmp_path)}
     assert len(WordProblem(**{**here, "samples": 50}).load().train) == 40  # the first rows
-    with pytest.raises(ValueError, match=r"A5=3\.csv: has 100 rows, expected at least 101"):
-        WordProblem(**{**here, "samples": 101}).load()
-    with pytest.raises(ValueError, match=r"A5=4\.csv: has 10 rows, expected at least 11"):
-        WordProblem(**{**here, "test": 11}).load()
+    for changed, told in (
+        (
+            {"samples": 101},
+            r"3\.csv: has 100 rows, .* 101: A5=3\.csv needs 101 \(samples\), A5=4\.csv needs 10 \(test\)",
+        ),
+        ({"test": 11}, r"4\.csv: has 10 rows, .* 11: A5=3\.csv needs 100 \(samples\), A5=4\.csv needs 11 \(test\)"),
+    ):
+        with pytest.raises(ValueError, match=f"A5={told}; set these lower, or add rows$"):
+            WordProblem(**{**here, **changed}).load()
     with pytest.raises(FileNotFoundError, match=r"A5=2\.csv"):
         WordProblem(**here, shorter="two").load()
     with pytest.raises(FileNotFoundError, match=r"S5=3\.csv"):

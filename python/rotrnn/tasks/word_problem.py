@@ -339,7 +339,8 @@ class WordProblem:
         Seed of all sequences and of the validation split.
     data_dir : str
         Folder with released files such as ``A5=16.csv``, with the header ``seed,input,target``. If it is set, nothing
-        is generated: the sequences are the first rows of these files.
+        is generated: the sequences are the first rows of these files, `samples` and `test` of those of `length` and
+        `test_length`, and at most `samples` of a shorter one.
     cache_dir : str
         Folder for the arrays prepared from these files, which later calls map into memory. The default is the folder
         .rotrnn in `data_dir`.
@@ -423,8 +424,8 @@ class WordProblem:
         """Returns all sequences by their length."""
         G = group(self.group)
         sequences: dict[int, Sequences] = {}
-        for length, wanted in self._counts().items():
-            count = min(wanted, G.order**length)
+        counts = {length: min(wanted, G.order**length) for length, wanted in self._counts().items()}
+        for length, count in counts.items():
             if not self.data_dir:
                 sequences[length] = GeneratedSequences(G.order, length, count, self.seed)
                 continue
@@ -433,7 +434,10 @@ class WordProblem:
                 raise FileNotFoundError(f"WordProblem: no data in {self.data_dir}; expected a file {path.name}")
             sequences[length] = self._read(path, length, count)
             if len(sequences[length]) < count and length in (self.length, self.test_length):
-                raise ValueError(f"{path}: has {len(sequences[length])} rows, expected at least {count}")
+                settings = ((self.length, "samples"), (self.test_length, "test"))
+                needs = ", ".join(f"{self._file('', one)} needs {counts[one]} ({key})" for one, key in settings)
+                what = f"has {len(sequences[length])} rows, expected at least {count}"
+                raise ValueError(f"{path}: {what}: {needs}; set these lower, or add rows")
         return sequences
 
     def _read(self, path: Path, length: int, most: int) -> StoredSequences:
