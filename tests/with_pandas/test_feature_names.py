@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -94,3 +95,115 @@ def test_dates_of_polars_are_not_numbers() -> None:
             SequenceClassifier(**QUICK).fit(x, [0, 1, 0, 1, 0, 1][: len(x)])
     with pytest.raises(ValueError, match=r"fit: X has the columns of dates 'at', 'to', expected one$"):
         SequenceClassifier(**QUICK).fit(dated.with_columns(polars.Series("to", dates)), [0, 1, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("package", [pandas, polars])
+def test_names_of_intervals_are_the_names_of_steps(package: Any) -> None:
+    """Of a frame (n, time); a list has Series, or frames of one column, whose names agree. In fit as in later calls."""
+    steps, dt = (package.DataFrame(dict(zip(NAMES, one.T, strict=True))) for one in (X, np.abs(X)))
+    one = SequenceRegressor("s5", **QUICK).fit(steps, X[:, 0], dt=dt)
+    expected = one.predict(steps, dt=dt)
+    np.testing.assert_array_equal(one.predict(steps, dt=np.abs(X)), expected)
+    told = r"dt has the columns \['f', .*, expected \['a', .* as of X$"
+    with pytest.raises(ValueError, match=f"predict: {told}"):
+        one.predict(steps, dt=dt[NAMES[::-1]])
+    with pytest.raises(ValueError, match=f"fit: {told}"):
+        SequenceRegressor("s5", **QUICK).fit(steps, X[:, 0], dt=dt[NAMES[::-1]])
+
+    rows, times = [package.DataFrame({"u": row}) for row in X], [package.DataFrame({"dt": row}) for row in np.abs(X)]
+    one.fit(rows, X[:, 0], dt=times)
+    for same in ([each["dt"] for each in times], np.abs(X), dt):
+        np.testing.assert_array_equal(one.predict(rows, dt=same), one.predict(rows, dt=times))
+    wide = package.DataFrame({"dt": np.ones(6), "u": np.ones(6)})
+    for wrong, message in (
+        ([wide] * 20, r"dt\[0\] has the columns \['dt', 'u'\], expected one, the intervals"),
+        ([*times[:19], wide[["u"]]], r"dt\[19\] has the columns \['u'\], expected \['dt'\] as of dt\[0\]"),
+        (times[0]["dt"], r"dt has intervals of 6 sequences, expected 20"),
+    ):
+        with pytest.raises(ValueError, match=f"^SequenceRegressor.predict: {message}$"):
+            one.predict(rows, dt=wrong)
+
+
+def test_intervals_of_pandas_own_integers() -> None:
+    """Whose frame would be an array of objects; one that is missing is told."""
+    dt = pandas.DataFrame(np.ones((20, 6), int)).astype("Int64")
+    one = SequenceRegressor("s5", **QUICK).fit(X, X[:, 0], dt=dt)
+    np.testing.assert_array_equal(one.predict(X, dt=dt), one.predict(X, dt=np.ones((20, 6))))
+    dt.iloc[3, 4] = pandas.NA
+    with pytest.raises(ValueError, match=r"predict: dt, sequence 3, step 4: got nan, expected intervals from 0 to"):
+        one.predict(X, dt=dt)
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1}, (one for one in X), [], "a", 5])
+def test_what_is_no_x_is_an_error_without_a_warning(wrong: Any) -> None:
+    one = SequenceClassifier(**QUICK).fit(pandas.DataFrame(X, columns=NAMES), Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((TypeError, ValueError), match=r"^SequenceClassifier.predict: X is .*, expected"):
+            one.predict(wrong)
+
+
+def test_every_sequence_without_names_gives_a_warning() -> None:
+    """Wherever it stands in a list with frames; a Series has the name of no column."""
+    frames = [pandas.DataFrame(row[:, None], columns=["u"]) for row in X]
+    one = SequenceClassifier(**QUICK).fit(frames, Y)
+    expected = one.predict_proba(frames)
+    for place, other in ((0, X[0][:, None]), (7, X[7]), (19, frames[19]["u"])):
+        mixed = [other if i == place else frame for i, frame in enumerate(frames)]
+        with pytest.warns(UserWarning, match=rf"predict_proba: X\[{place}\] does not have valid feature names, but"):
+            np.testing.assert_array_equal(one.predict_proba(mixed), expected)
+    with pytest.warns(UserWarning, match="predict_proba: X does not have valid feature names, but"):
+        np.testing.assert_array_equal(one.predict_proba([frame["u"] for frame in frames]), expected)
+
+
+def test_a_list_of_series_after_frames_of_several_columns() -> None:
+    """Each is a sequence of one feature."""
+    frames = [pandas.DataFrame(X[i : i + 2].T, columns=["u", "v"]) for i in range(4)]
+    one = SequenceClassifier(**QUICK).fit(frames, [0, 1, 0, 1])
+    calls: list[Any] = [lambda x: one.predict(x), lambda x: one.score(x, Y[:4]), lambda x: one.partial_fit(x, Y[:4])]
+    for series in ([frame["u"] for frame in frames], [polars.Series("u", row) for row in X[:4]], list(X[:4])):
+        for call in calls:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with pytest.raises(ValueError, match=r"^X has 1 features, but SequenceClassifier is expecting 2 feat"):
+                    call(series)
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    """Names that are not texts count columns."""
+    twice = pandas.DataFrame(X, columns=[*"abcdeb"])
+    for x, y, name in ((twice, Y, "X"), ([pandas.DataFrame(X, columns=NAMES), twice], [0, 1], r"X\[1\]")):
+        with pytest.raises(ValueError, match=rf"fit: {name} has two columns 'b', expected columns of different names$"):
+            SequenceClassifier(**QUICK).fit(x, y)
+    SequenceClassifier(**QUICK).fit(pandas.DataFrame(X, columns=[0, 1, 2] * 2), Y)
+
+
+@pytest.mark.parametrize("missing", [None, pandas.NA])
+@pytest.mark.parametrize("dtype", ["Int64", object])
+def test_what_is_missing_is_named(missing: Any, dtype: Any) -> None:
+    """By column and row, of a frame of numbers as of objects."""
+    columns = {"a": pandas.array([1, 2, 3], dtype=dtype), "b": pandas.array([1, missing, 3], dtype=dtype)}
+    frame = pandas.DataFrame(columns)
+    renamed = frame[["b"]].rename(columns={"b": "a"})
+    one, other = SequenceRegressor(**QUICK), SequenceClassifier(**QUICK)
+    for call, place in (
+        (lambda: one.fit(frame, [0, 1, 2]), "sequence 1, step 1, column 'b'"),
+        (lambda: one.fit([frame[["a"]], renamed], [0, 1]), "sequence 1, step 1, column 'a'"),
+        (lambda: one.fit([frame, frame], [0, 1]), "sequence 0, step 1, column 'b'"),
+        (lambda: one.fit([frame["a"], frame["b"]], [0, 1]), "sequence 1, step 1, feature 0"),
+        (lambda: one.fit(X[:3], frame), "row 1, column 'b'"),
+        (lambda: one.fit(X[:3], frame["b"]), "row 1"),
+        (lambda: other.fit(X[:3], frame["b"]), "row 1"),
+        (lambda: other.fit(X[:3], [0, 1, 0], frame["b"]), "row 1"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=rf"fit: .*(contains NaN|not 'NAType'): {place}$"):
+            call()
+
+
+def test_texts_and_gaps_of_other_columns_are_named() -> None:
+    with pytest.raises(ValueError, match=r"X has dtype object, .*: could not .*'n/a': sequence 1, step 1, column 'b'$"):
+        SequenceRegressor(**QUICK).fit(pandas.DataFrame({"a": [1, 2], "b": [1, "n/a"]}), [0, 1])
+    with pytest.raises(ValueError, match=r"Input X contains NaN: sequence 0, step 1, column 'b'$"):
+        SequenceRegressor(**QUICK).fit([polars.DataFrame({"a": [1, 2], "b": [1, None]})], [0])
+    with pytest.raises(ValueError, match=r"Input y contains NaN: row 1$"):
+        SequenceClassifier(**QUICK).fit(X[:2], pandas.array(["a", pandas.NA], dtype="string"))

@@ -108,8 +108,23 @@ def test_dates_without_a_package_go_on(freq: str, unit: str) -> None:
             "y has the date 2020-01-01T00:00:00.0* after 2020-02-01T00:00:00.0*, expected dates that increase",
         ),
         (polars.DataFrame({"d": [datetime(2020, 2, 1)]}), "y has no column with numbers, expected one"),
-        (pandas.Series([1.0, None, 2]), "Input y contains NaN"),
-        (polars.Series([1, None, 2]), "Input y contains NaN"),
+        (
+            pandas.DataFrame([[1, 2, 3]], columns=["u", "v", "u"]),
+            "y has two columns 'u', expected columns of different",
+        ),
+        (pandas.Series([1.0, None, 2]), "Input y contains NaN: row 1$"),
+        (polars.Series([1, None, 2]), "Input y contains NaN: row 1$"),
+        *[
+            (
+                pandas.DataFrame({"a": [1, 2], "b": pandas.array(b, dtype=dtype)}),
+                "Input y contains NaN: row 1, column 'b'$",
+            )
+            for b, dtype in (([1, None], "Int64"), ([True, None], "boolean"), ([1, None], "int64[pyarrow]"))
+        ],
+        (
+            pandas.DataFrame({"a": [1, 2], "b": [1, pandas.NA]}),
+            "y has column 'b' of dtype object, without a value in row 1, expected numbers$",
+        ),
     ],
 )
 def test_frames_that_are_refused(y: Any, message: str) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -31,7 +31,8 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.frames import check_names, text_names
+from rotrnn.tasks.frames import array_of, check_names, is_frame, text_names
+from rotrnn.tasks.frames import names as names_of
 from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, intervals_of, joined
 from rotrnn.tasks.rules import Scale
 from rotrnn.tasks.task import Index, shuffled
@@ -331,27 +332,36 @@ class Estimator:
         the number of sequences in a call."""
         self._check_fitted(call)
         where = f"{type(self).__name__}.{call}"
-        self._check_names(where, text_names(where, x))
-        values, lengths = sequences(where, x)
-        self._check_features(values, x)
+        values, lengths, names = self._checked(where, x, True)
         self._check_dt(where, dt)
-        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=intervals_of(where, dt, lengths))
+        times = intervals_of(where, dt, lengths, names if is_frame(x) else None)
+        data = Sequences(values, lengths, np.zeros(len(lengths), np.int64), dt=times)
         split = SequenceSplit(data, np.arange(len(data)), Scale.none(values.shape[1]))
         rows = (np.arange(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH))
         batches = ((split.batch(one, np.float64), split.intervals(one)) for one in rows)
         return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
 
-    def _check_names(self, where: str, names: Sequence[str] | None) -> None:
-        """Compares the names of the columns of x with the names of the fit: ValueError if they differ, a warning if
-        one of the two has none."""
-        fitted = getattr(self, "feature_names_in_", None)
+    def _checked(self, where: str, x: X, again: bool) -> tuple[Numbers, Index, tuple[str, ...] | None]:
+        """Returns sequences with their lengths, as `sequences` does, and the names of their columns. `again`, after a
+        fit, compares them with the fit: ValueError if names or the number of features differ, a warning if one of the
+        two has no names."""
+        names = text_names(where, x)
+        fitted = getattr(self, "feature_names_in_", None) if again else None
         if names is not None and fitted is not None:
             check_names(where, names, fitted)
-        elif names is not None:
-            warnings.warn(f"{where}: X has feature names, but fit was without feature names", stacklevel=4)
-        elif fitted is not None:
+        values, lengths = sequences(where, x)
+        if not again:
+            return values, lengths, names
+        self._check_features(values, x)
+        plain = ["X"] if names is None else []
+        if names is not None and isinstance(x, list | tuple):
+            plain = [f"X[{i}]" for i, one in enumerate(x) if names_of(one) is None]
+        if fitted is not None and plain:
             expected = "but fit was with feature names: its columns are not compared"
-            warnings.warn(f"{where}: X does not have valid feature names, {expected}", stacklevel=4)
+            warnings.warn(f"{where}: {plain[0]} does not have valid feature names, {expected}", stacklevel=4)
+        elif fitted is None and names is not None:
+            warnings.warn(f"{where}: X has feature names, but fit was without feature names", stacklevel=4)
+        return values, lengths, names
 
     def _keep_features(self, data: Sequences) -> None:
         """Keeps the number of features of the first fit, and the names of the columns, if there are any."""
@@ -382,12 +392,9 @@ class Estimator:
         the sequences of weight 0; weights that are all the same are None. Errors of x come before errors of y."""
         args = Boundary(f"{type(self).__name__}.{call}")
         self._check(args)
-        names = text_names(args.op, x)
-        if again := call != "fit" and self.__sklearn_is_fitted__():
-            self._check_names(args.op, names)
-        values, lengths = sequences(args.op, x)
+        again = call != "fit" and self.__sklearn_is_fitted__()
+        values, lengths, names = self._checked(args.op, x, again)
         if again:
-            self._check_features(values, x)
             self._check_dt(args.op, dt)
         elif dt is not None:
             self._layer(args).check_dt(args)
@@ -397,7 +404,8 @@ class Estimator:
         check_span(f"{args.op}: X", values)
         if numbers:
             check_span(f"{args.op}: y", labels.reshape(len(labels), -1))
-        weights, times = shares_of(args.op, sample_weight, len(lengths)), intervals_of(args.op, dt, lengths)
+        weights = shares_of(args.op, sample_weight, len(lengths))
+        times = intervals_of(args.op, dt, lengths, names if is_frame(x) else None)
         if weights is not None:
             there = weights > 0
             of_steps = np.repeat(there, lengths)
@@ -523,14 +531,14 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
         raise TypeError(f"{call}: X is a sparse array or matrix, expected a dense one, or a list of arrays")
     array: Numbers | None = None
     if hasattr(x, "__array__"):
-        array = on_host(call, "X", x)
+        array = array_of(call, "X", x)
     elif isinstance(x, str) or not isinstance(x, Sequence):
         raise TypeError(f"{call}: X is {an(type(x).__name__)}, expected an array, or a list of arrays")
     given: Any = x if array is None else array
     listed = array is None or (array.dtype.kind == "O" and array.ndim == 1)
     if listed:
-        given = [on_host(call, f"X[{i}]", one) for i, one in enumerate(given)]
-        array = None if len({one.shape for one in given}) > 1 else np.asarray(given)
+        given = [array_of(call, f"X[{i}]", one) for i, one in enumerate(given)]
+        array = np.asarray(given) if len({one.shape for one in given}) == 1 else None
     if array is not None and array.ndim not in (2, 3):
         raise ValueError(
             f"{call}: Expected 2D array, (n, time), or 3D array, (n, time, features), got {array.ndim}D array instead. "
@@ -548,19 +556,30 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
         values, lengths = joined(given, call, "X")
     if not lengths.all():
         raise ValueError(f"{call}: X[{int(np.argmin(lengths))}] has no steps, expected at least one")
-    values = _numbers(call, "X", values)
-    if not np.isfinite(values).all():
-        what = "NaN" if np.isnan(values).any() else "infinity"
-        step, feature = np.argwhere(~np.isfinite(values))[0]
-        row = int(np.searchsorted(np.cumsum(lengths), step, side="right"))
-        at = f"sequence {row}, step {step - lengths[:row].sum()}, feature {feature}"
-        raise ValueError(f"{call}: Input X contains {what}: {at}")
+
+    def place(at: Sequence[int]) -> str:
+        row = int(np.searchsorted(np.cumsum(lengths), at[0], side="right"))
+        step = at[0] - int(lengths[:row].sum())
+        columns = names_of(x[row] if isinstance(x, list | tuple) else x)
+        feature = f"feature {at[1]}" if columns is None else f"column {columns[step if is_frame(x) else at[1]]!r}"
+        return f": sequence {row}, step {step}, {feature}"
+
+    values = _numbers(call, "X", values, place)
+    _check_finite(call, "X", values, place)
     check_range(f"{call}: X", values)
     return values, lengths
 
 
-def _numbers(call: str, name: str, array: Numbers) -> Numbers:
-    """Returns an array as float64. TypeError or ValueError if it is complex or not of numbers."""
+def _check_finite(call: str, name: str, values: Numbers, place: Callable[[Sequence[int]], str]) -> None:
+    """Raises ValueError, with the place of the first, if numbers are not finite."""
+    if values.dtype.kind == "f" and len(wrong := np.argwhere(~np.isfinite(values))):
+        what = "NaN" if np.isnan(values).any() else "infinity"
+        raise ValueError(f"{call}: Input {name} contains {what}{place(wrong[0].tolist())}")
+
+
+def _numbers(call: str, name: str, array: Numbers, place: Callable[[Sequence[int]], str]) -> Numbers:
+    """Returns an array as float64. TypeError or ValueError if it is complex or not of numbers, with the place of the
+    first that is none."""
     if array.dtype.kind == "c":
         raise ValueError(f"{call}: Complex data not supported, {name} has dtype {array.dtype}")
     if array.dtype.kind not in "biufO":
@@ -569,24 +588,41 @@ def _numbers(call: str, name: str, array: Numbers) -> Numbers:
         return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{call}: {name} has dtype {array.dtype}, expected numbers: {error}") from error
+        first = next(i for i in range(array.size) if not _converts(array.reshape(-1)[i : i + 1]))
+        at = place([int(i) for i in np.unravel_index(first, array.shape)])
+        raise kind(f"{call}: {name} has dtype {array.dtype}, expected numbers: {error}{at}") from error
 
 
-def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y") -> Numbers:
+def _converts(array: Numbers) -> bool:
+    """Returns whether an array of objects holds numbers."""
+    try:
+        array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y", columns: Sequence[Any] | None = None) -> Numbers:
     """Returns y, the argument `name`, as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or
-    ValueError if it is None, complex, empty, not finite, or of another form."""
+    ValueError if it is None, complex, empty, not finite, or of another form; a place has the name of one of its
+    `columns`, by default those of a frame y."""
     if y is None and name != "y":
         raise ValueError(f"{call}: {name} is None, expected numbers (n,) or (n, K)")
     if y is None:
         raise ValueError(f"{call}: requires y to be passed, but the target y is None")
-    array = on_host(call, name, y)
+    array = array_of(call, name, y) if numbers else on_host(call, name, y)
+    known = getattr(y, "columns", None) if columns is None else columns
+
+    def place(at: Sequence[int]) -> str:
+        column = f", column {at[1] if known is None else known[at[1]]!r}" if len(at) == 2 else ""
+        return f": row {at[0]}{column}" if len(at) else ""
+
     if numbers or array.dtype.kind == "c":
-        array = _numbers(call, name, array)
+        array = _numbers(call, name, array, place)
     values = array
     if array.dtype.kind == "O":  # of labels of any kind
-        values = np.array([one for one in array.flat if one is None or isinstance(one, float | np.floating)], float)
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ValueError(f"{call}: Input {name} contains {'NaN' if np.isnan(values).any() else 'infinity'}.")
+        values = np.array([_float_of(one) for one in array.flat]).reshape(array.shape)
+    _check_finite(call, name, values, place)
     if array.ndim not in (1, 2):
         raise ValueError(f"{call}: {name} has shape {array.shape}, expected (n,) or (n, K)")
     if not array.size:
@@ -594,6 +630,13 @@ def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y") -> Numbers:
     if numbers:
         check_range(f"{call}: {name}", array)
     return array
+
+
+def _float_of(label: Any) -> float:
+    """Returns a label that is a floating-point number, NaN for None and pandas' NA, and 0 for anything else."""
+    if label is None or type(label).__name__ == "NAType":
+        return math.nan
+    return float(label) if isinstance(label, float | np.floating) else 0.0
 
 
 def truth_of(call: str, y: Any, found: Numbers, *, numbers: bool) -> Numbers:

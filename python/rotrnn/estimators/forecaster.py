@@ -357,7 +357,7 @@ class Forecaster(Estimator):
         if frames.is_frame(y):
             y = frames.ordered(where, name, y, like)
         given = frames.numbers_of(where, name, y) if frames.is_frame(y) else y
-        array = targets_of(where, given, numbers=True, name=name)
+        array = targets_of(where, given, numbers=True, name=name, columns=frames.names(y))
         if like is not None and array.reshape(len(array), -1).shape[1] != self._variables:
             expected = f"(n, {self._variables}) as of {of}"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
@@ -388,9 +388,9 @@ class Forecaster(Estimator):
         framed = frames.is_frame(given)
         if framed:
             given = frames.ordered(where, name, given, self._columns)
-        array = targets_of(where, frames.numbers_of(where, name, given) if framed else given, numbers=True, name=name)
+        numbers, names = frames.numbers_of(where, name, given) if framed else given, frames.names(given)
+        array = targets_of(where, numbers, numbers=True, name=name, columns=names)
         array = array.reshape(len(array), -1)
-        names = frames.names(given)
         if self._columns is None:
             self._known = array.shape[1]
         if self._columns is None or (call == "fit" and names and not frames.names(self._columns)):

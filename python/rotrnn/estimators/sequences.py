@@ -72,6 +72,7 @@ class SequenceClassifier(Estimator):
         `class_weight` and the scores on what is held out: weight 2 counts as two sequences, and a sequence of weight 0
         is left out. Only ratios matter. `dt`, for samples at uneven times and layers that take it (`rotrnn.Context`),
         has the interval before each step, (n, time) or a list of n arrays (time_i,); calls after fit then take it, too.
+        A frame (n, time) needs the columns of the frame x, in the same order; frames of a list have one column each.
         """
         call = f"{type(self).__name__}.fit"
         data = self._begin(x, y, sample_weight, dt, numbers=False)

@@ -71,7 +71,7 @@ def save_arrays(
         arrays (T_i,) or (T_i, K).
     weights : (n,) positive numbers, optional
         Weights of the sequences; to leave one out, do not write it. Not with `per_step`.
-    dt : (n, T) numbers of at least 0, or a list of n arrays (T_i,), optional
+    dt : (n, T) numbers of at least 0, or a list of n arrays (T_i,) or frames of one column, optional
         Intervals from the step before to each step, in units of the layers' own step sizes.
 
     Raises

@@ -30,8 +30,10 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
     Raises
     ------
     ValueError
-        A column does not hold numbers, dates are missing or not sorted, or there are two columns of dates.
+        A column does not hold numbers, two have one name, dates are missing or not sorted, or there are two columns of
+        dates.
     """
+    _check_distinct(call, name, names(y) or [])
     if _of_polars(y):
         dated = _dated(call, name, y)
         dates = y[dated].to_numpy() if dated else ()
@@ -51,11 +53,28 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
     for one in columns:
         if not _numeric(one.dtype):
             hint = " (dates: set_index)" if _of_pandas(y) and str(one.dtype).startswith(("datetime", "period")) else ""
-            raise ValueError(f"{call}: {name} has column {one.name!r} of dtype {one.dtype}, expected numbers{hint}")
+            gaps = one.isna().to_numpy() if _of_pandas(y) else np.zeros(0, bool)
+            gap = f", without a value in row {int(gaps.argmax())}" if gaps.any() else ""
+            got = f"column {one.name!r} of dtype {one.dtype}{gap}"
+            raise ValueError(f"{call}: {name} has {got}, expected numbers{hint}")
     if not columns:
         raise ValueError(f"{call}: {name} has no column with numbers, expected one")
-    arrays = [np.asarray(on_host(call, name, one), np.float64) for one in columns]
+    if _of_pandas(y):
+        arrays = [one.to_numpy(np.float64, na_value=np.nan) for one in columns]
+    else:
+        arrays = [np.asarray(on_host(call, name, one), np.float64) for one in columns]
     return np.stack(arrays, 1) if hasattr(y, "columns") else arrays[0]
+
+
+def array_of(call: str, name: str, y: Any) -> Numbers:
+    """Returns the argument `name` of `call` as an array. Integers and floating-point numbers of pandas' own dtypes, of
+    which pandas makes objects, become float64, with NaN where one is missing."""
+    found = on_host(call, name, y)
+    if found.dtype.kind == "O" and _of_pandas(y):
+        dtypes = list(y.dtypes) if y.ndim == 2 else [y.dtype]
+        if all(dtype.kind in "iuf" for dtype in dtypes):
+            return np.asarray(y.to_numpy(np.float64, na_value=np.nan))
+    return found
 
 
 def kept(y: Any) -> Any:
@@ -73,7 +92,7 @@ def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
     here, there = _names(y), _names(fitted)
     if here == there:
         return y
-    if len(set(here)) < len(here) or sorted(map(str, here)) != sorted(map(str, there)) or set(here) != set(there):
+    if sorted(map(str, here)) != sorted(map(str, there)) or set(here) != set(there):
         raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {there!r:.80} as of the fit")
     return y[[*([_dated(call, name, y)] if _of_polars(y) and _dated(call, name, y) else []), *there]]
 
@@ -147,33 +166,43 @@ def names(y: Any) -> list[Any] | None:
     return _names(y) if hasattr(y, "columns") else None
 
 
-def text_names(call: str, x: Any) -> tuple[str, ...] | None:
-    """Returns the names of the columns of X, a frame or a list with frames; None if there is no frame, or if no name is
-    a text: numbers count columns.
+def text_names(call: str, x: Any, argument: str = "X") -> tuple[str, ...] | None:
+    """Returns the names of the columns of x, the `argument` of `call`, a frame or a list with frames; None if there is
+    no frame, or if no name is a text: numbers count columns.
 
     Raises
     ------
     TypeError
         Some names of a frame are texts and others are not.
     ValueError
-        A frame of the list has other names than the first, texts or not, or has them in another order. A column of
-        polars has dates.
+        A frame of the list has other names than the first, texts or not, or has them in another order. A text is the
+        name of two columns. A column of polars has dates.
     """
     frames = {i: one for i, one in enumerate(x) if is_frame(one)} if isinstance(x, list | tuple) else {0: x}
     found = {i: list(one.columns) for i, one in frames.items() if is_frame(one) and hasattr(one, "columns")}
     for i, here in found.items():
-        name = f"X[{i}]" if frames[i] is not x else "X"
+        name = f"{argument}[{i}]" if frames[i] is not x else argument
         if _of_polars(frames[i]) and (dated := _dated(call, name, frames[i])):
             raise ValueError(f"{call}: {name} has the column of dates {dated!r}, expected numbers")
+        _check_distinct(call, name, [one for one in here if isinstance(one, str)])
         if here != found[first := min(found)]:
-            expected = f"{found[first]!r:.80} as of X[{first}]"
+            expected = f"{found[first]!r:.80} as of {argument}[{first}]"
             raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {expected}")
     known = found[min(found)] if found else []
     texts = [isinstance(one, str) for one in known]
     if any(texts) and not all(texts):
         other = known[texts.index(False)]
-        raise TypeError(f"{call}: X has a column {other!r}, expected texts as names of all columns, or of none")
+        raise TypeError(
+            f"{call}: {argument} has a column {other!r}, expected texts as names of all columns, or of none"
+        )
     return tuple(known) if any(texts) else None
+
+
+def _check_distinct(call: str, name: str, columns: Sequence[Any]) -> None:
+    """Raises ValueError if two columns of the argument `name` of `call` have one name."""
+    if len(set(columns)) < len(columns):
+        twice = next(one for i, one in enumerate(columns) if one in columns[:i])
+        raise ValueError(f"{call}: {name} has two columns {twice!r}, expected columns of different names")
 
 
 def check_names(call: str, here: Sequence[str], fitted: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from rotrnn._support.text import alike, an, plural
 from rotrnn.ops.boundary import on_host
 from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
 from rotrnn.tasks.columns import Column, Numbers
+from rotrnn.tasks.frames import array_of, is_frame, text_names
 from rotrnn.tasks.rules import Rules, Scale, read_rules
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
 
@@ -481,22 +482,39 @@ def _fractions(classes: Numbers) -> Numbers:
     return np.asarray(classes[values != np.floor(values)])
 
 
-def intervals_of(call: str, dt: Any, lengths: Index) -> Numbers | None:
+def intervals_of(call: str, dt: Any, lengths: Index, steps: Sequence[str] | None = None) -> Numbers | None:
     """Returns the intervals of sequences one after the other, (steps,) float64, from the argument `dt` of `call`, an
-    array (n, T) or a list of arrays (T_i,); None without any. TypeError or ValueError if they are no numbers, negative,
-    or have other shapes."""
+    array or frame (n, T), or a list of arrays (T_i,), Series, or frames of one column; None without any. `steps` are
+    the columns of X, a frame (n, T).
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no numbers, negative, or have other shapes. Frames of the list have several columns, or columns of
+        different names. The columns of the frame (n, T) have other names than `steps`, or another order.
+    """
     if dt is None:
         return None
+    columns = text_names(call, dt, "dt")
+    if is_frame(dt) and columns and steps and columns != tuple(steps):
+        raise ValueError(f"{call}: dt has the columns {list(columns)!r:.80}, expected {list(steps)!r:.80} as of X")
     if hasattr(dt, "__array__"):
-        dt = on_host(call, "dt", dt)
+        dt = array_of(call, "dt", dt)
         if not dt.ndim:
             raise ValueError(f"{call}: dt has shape (), expected a row for each sequence")
     elif isinstance(dt, str) or not isinstance(dt, Sequence):
         raise TypeError(f"{call}: dt is {an(type(dt).__name__)}, expected an array, or a list of arrays")
-    rows = [on_host(call, f"dt[{i}]", one) for i, one in enumerate(dt)]
+    rows = [array_of(call, f"dt[{i}]", one) for i, one in enumerate(dt)]
     if len(rows) != len(lengths):
         raise ValueError(f"{call}: dt has intervals of {len(rows)} sequences, expected {len(lengths)}")
-    for i, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+    for i, (one, length) in enumerate(zip(dt, lengths.tolist(), strict=True)):
+        if hasattr(one, "columns"):
+            if len(one.columns) != 1:
+                raise ValueError(
+                    f"{call}: dt[{i}] has the columns {list(one.columns)!r:.80}, expected one, the intervals"
+                )
+            rows[i] = rows[i][:, 0]
+        row = rows[i]
         if row.shape != (length,):
             raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
         check_kind(f"{call}: dt[{i}]", row.dtype)
