@@ -279,7 +279,7 @@ def test_settings() -> None:
     with pytest.raises(ValueError, match=r"predict_quantiles: objective is 'mae', expected a fit with objective"):
         one.predict_quantiles(noise(20))
     two = SequenceRegressor(layer, epochs=1).fit(np.repeat(noise(20), 2, 2), np.arange(20))
-    with pytest.raises(ValueError, match=r"X has 1 features, .* 4 features as input \(per step\); x\[None\] is one"):
+    with pytest.raises(ValueError, match=r"X has 1 features, .* 4 features as input \(per step\); \[x\] is one"):
         two.predict(np.repeat(noise(20), 2, 2)[0])
     with pytest.raises(NotFittedError, match=r"Forecaster.predict: is not fitted yet, call fit first"):
         Forecaster().predict()

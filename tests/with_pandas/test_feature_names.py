@@ -86,6 +86,17 @@ def test_names_of_one_call_agree() -> None:
             SequenceClassifier(**QUICK).fit([other, other[other.columns[::-1]]], [0, 1])
 
 
+@pytest.mark.parametrize("package", [pandas, polars])
+def test_the_hint_of_one_frame_or_series_is_right(package: Any) -> None:
+    """A list of one frame is one sequence, and so is a list of one series."""
+    frame = package.DataFrame(dict(zip(NAMES, X.T, strict=True)))
+    for x, series in (([frame] * 6, frame), ([frame["a"]] * 6, frame["a"])):
+        one = SequenceRegressor(**QUICK).fit(x, X[0])
+        with pytest.raises(ValueError, match=r"(: |; )\[x\] is one sequence$"):
+            one.predict(series)
+        assert one.predict([series]).shape == (1,)
+
+
 def test_dates_of_polars_are_not_numbers() -> None:
     """They would be days since 1970, in a column that has no name among the names of the fit."""
     dates = [datetime.date(2020, 1, 1 + i) for i in range(6)]

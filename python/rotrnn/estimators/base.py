@@ -375,7 +375,7 @@ class Estimator:
         """Raises ValueError if sequences (steps, F) have another number of features than the fit."""
         if values.shape[1] != self.n_features_in_:
             expected = f"is expecting {self.n_features_in_} features as input"
-            one = "; x[None] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
+            one = "; [x] is one sequence" if getattr(x, "shape", ())[1:] == (self.n_features_in_,) else ""
             raise ValueError(f"X has {values.shape[1]} features, but {type(self).__name__} {expected} (per step){one}")
 
     def _check_dt(self, where: str, dt: X | None) -> None:
@@ -540,9 +540,10 @@ def sequences(call: str, x: X) -> tuple[Numbers, Index]:
         given = [array_of(call, f"X[{i}]", one) for i, one in enumerate(given)]
         array = np.asarray(given) if len({one.shape for one in given}) == 1 else None
     if array is not None and array.ndim not in (2, 3):
+        one = ": [x] is one sequence" if array.ndim == 1 else ""
         raise ValueError(
             f"{call}: Expected 2D array, (n, time), or 3D array, (n, time, features), got {array.ndim}D array instead. "
-            "Reshape your data: x.reshape(1, -1) is one sequence"
+            f"Reshape your data{one}"
         )
     if array is not None:
         n, T, *features = array.shape
