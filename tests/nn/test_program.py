@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections import namedtuple
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -546,6 +547,22 @@ def test_a_recurrence_of_the_users_own_has_right_gradients_and_steps() -> None:
     assert after.shape == (B, N)  # type: ignore[union-attr]
 
 
+def test_arguments_of_a_recurrence_need_no_defaults() -> None:
+    """Without a state h0 is None, without a gradient of the state after x dhT is None."""
+    op, adjoint = (
+        with_default(one, "h0", "dhT", "lengths", default=inspect.Parameter.empty) for one in (ema, ema_backward)
+    )
+    layer = between(type("Bare", (Ema,), {"of": (op, adjoint)}))
+    params = {name: np.ones(shape) for name, shape in layer.shapes.items()}
+    y, saved = layer.forward(params, np.ones((B, T, D)))
+    (dx, _, dstate), expected = (
+        one.backward(params, one.forward(params, np.ones((B, T, D)))[1], y) for one in (layer, between(Ema))
+    )
+    np.testing.assert_array_equal(dx, expected[0])
+    np.testing.assert_array_equal(dstate, expected[2])
+    assert saved.state.shape == (B, N)
+
+
 def without(function: Any, *names: str) -> Any:
     """A function of the same name whose signature lacks some arguments."""
 
@@ -555,6 +572,21 @@ def without(function: Any, *names: str) -> Any:
     signature = inspect.signature(function)
     kept = [one for name, one in signature.parameters.items() if name not in names]
     given.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    given.__name__ = function.__name__
+    return given
+
+
+def with_default(function: Any, *names: str, default: Any = 0.5) -> Any:
+    """A function of the same name whose arguments have another default."""
+
+    def given(*values: Any, **named: Any) -> Any:
+        return function(*values, **named)
+
+    arguments = [
+        one.replace(default=default, kind=one.KEYWORD_ONLY) if name in names else one.replace(kind=one.KEYWORD_ONLY)
+        for name, one in inspect.signature(function).parameters.items()
+    ]
+    given.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
     given.__name__ = function.__name__
     return given
 
@@ -595,6 +627,14 @@ TAKES = "the op ema takes a, x, h0, lengths, slope, expected"
             "the adjoint ema_backward takes a first, expected dy, the gradient",
         ),
         ({"emit": lambda self, to, a, x: x}, r"emit has other arguments \(.*\), expected self, to, line, a, x"),
+        *(
+            ({"of": (with_default(ema, name), ema_backward)}, f"the op ema has {name}=0.5, expected None or no default")
+            for name in ("x", "h0", "lengths")
+        ),
+        *(
+            ({"of": (ema, with_default(ema_backward, name))}, f"the adjoint ema_backward has {name}=0.5, expected None")
+            for name in ("h0", "dhT", "lengths")
+        ),
     ],
 )
 def test_a_recurrence_whose_declarations_do_not_fit_is_refused(declared: Any, message: str) -> None:
@@ -613,6 +653,9 @@ def test_a_recurrence_whose_declarations_do_not_fit_is_refused(declared: Any, me
         (lambda y, h: Found(h, h), rf"y of shape \({B}, {N}\), expected \({B}, {T}, {N}\)"),
         (lambda y, h: Found(y, y), rf"hT of shape \({B}, {T}, {N}\), expected \({B}, {N}\)"),
         (lambda y, h: Found(y.astype(np.float32), h), "y of dtype float32, expected float64"),
+        (lambda y, h: Found(y, h.astype(np.float32)), "hT of dtype float32, expected float64"),
+        (lambda y, h: Found(y, None), rf"hT as None, expected an array of shape \({B}, {N}\)"),
+        (lambda y, h: Found(y.tolist(), h), rf"y as a list, expected an array of shape \({B}, {T}, {N}\)"),
     ],
 )
 def test_an_op_that_returns_something_else_is_told(op: Any, message: str) -> None:
@@ -655,12 +698,92 @@ def test_an_adjoint_that_returns_something_else_is_told(adjoint: Any, message: s
     refused_in_backward(type("Wrong", (Ema,), {"of": (ema, wrong)}), f"Wrong: the adjoint wrong {message}$")
 
 
-def refused_in_backward(recurrence: Any, message: str) -> None:
+def refused_in_backward(recurrence: Any, message: str, dtype: Any = np.float64) -> None:
     layer = between(recurrence)
-    params = {name: np.ones(shape) for name, shape in layer.shapes.items()}
-    y, saved = layer.forward(params, np.ones((B, T, D)))
-    with pytest.raises(TypeError, match=f"^{message}"):
+    params = {name: np.ones(shape, dtype) for name, shape in layer.shapes.items()}
+    y, saved = layer.forward(params, np.ones((B, T, D), dtype))
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         layer.backward(params, saved, y)
+
+
+@pytest.mark.parametrize("name", ["da", "dx", "dh0"])
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda d: None, "as None, expected an array of shape {shape}"),
+        (lambda d: d[..., :1], "of shape {short}, expected {shape}"),
+        (lambda d: d.astype(np.float64), "of dtype float64, expected float32"),
+    ],
+)
+def test_a_gradient_of_another_form_is_named(name: str, result: Any, message: str) -> None:
+    def wrong(dy: Array, a: Array, y: Array, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+        grads = ema_backward(dy, a, y, h0, dhT, lengths)
+        return grads._replace(**{name: result(getattr(grads, name))})
+
+    shape = (B, N) if name == "dh0" else (B, T, N)
+    what = re.escape(message.format(shape=shape, short=(*shape[:-1], 1)))
+    message = f"Wrong: the adjoint wrong returned {name} {what}$"
+    refused_in_backward(type("Wrong", (Ema,), {"of": (ema, wrong)}), message, np.float32)
+
+
+def test_a_state_or_a_parameter_may_be_wider_than_the_input() -> None:
+    """Results then have one dtype or the other."""
+    layer, rng = between(Ema), np.random.default_rng(0)
+    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in layer.shapes.items()}
+    x, state = rng.standard_normal((B, T, D)).astype(np.float32), rng.standard_normal((B, N))
+    y, saved = layer.forward(params, x, EVALUATION, state)
+    dx, _, dstate = layer.backward(params, saved, y, state)
+    assert (y.dtype, saved.state.dtype, dx.dtype, dstate.dtype) == (*(np.float32,) * 3, np.float64)
+
+
+@pytest.mark.parametrize("name", ["a", "x", "h0"])
+def test_an_op_cannot_write_to_its_arguments(name: str) -> None:
+    def wrong(a: Array, x: Array, h0: Any, lengths: Any) -> Any:
+        given = {"a": a, "x": x, "h0": h0}[name]
+        given *= 2
+        return ema(a, x, h0, lengths)
+
+    layer = between(type("Wrong", (Ema,), {"of": (wrong, ema_backward)}))
+    params = {key: np.ones(shape) for key, shape in layer.shapes.items()}
+    state = np.ones((B, N))
+    message = "^Wrong: the op wrong: output array is read-only; it may not write to its arguments, expected a copy$"
+    with pytest.raises(ValueError, match=message):
+        layer.forward(params, np.ones((B, T, D)), EVALUATION, state)
+    with pytest.raises(ValueError, match=message):
+        layer.step(params, state, np.ones((B, D)))
+    assert (state == 1).all()
+
+
+@pytest.mark.parametrize("name", ["dy", "a", "y", "h0", "dhT"])
+def test_an_adjoint_cannot_write_to_its_arguments(name: str) -> None:
+    def wrong(dy: Array, a: Array, y: Array, h0: Any, dhT: Any, lengths: Any) -> Any:
+        given = {"dy": dy, "a": a, "y": y, "h0": h0, "dhT": dhT}[name]
+        given[:] = 0
+        return ema_backward(dy, a, y, h0, dhT, lengths)
+
+    layer = between(type("Wrong", (Ema,), {"of": (ema, wrong)}))
+    params, state = {key: np.ones(shape) for key, shape in layer.shapes.items()}, np.ones((B, N))
+    y, saved = layer.forward(params, np.ones((B, T, D)), EVALUATION, state)
+    with pytest.raises(ValueError, match=r"^Wrong: the adjoint wrong: assignment destination is read-only; it may"):
+        layer.backward(params, saved, y, state)
+
+
+def test_results_that_are_arguments_may_be_written_to() -> None:
+    """The state after no steps is the state before, and so are the gradients."""
+
+    def same(a: Array, x: Array, h0: Any, lengths: Any) -> Any:
+        return Found(x, h0)
+
+    def same_backward(dy: Array, a: Array, dhT: Any, lengths: Any) -> Any:
+        return Grads(np.zeros_like(a), dy, dhT)
+
+    layer = between(type("Same", (Ema,), {"of": (same, same_backward)}))
+    params, state = {key: np.ones(shape) for key, shape in layer.shapes.items()}, np.ones((B, N))
+    y, saved = layer.forward(params, np.ones((B, T, D)), EVALUATION, state)
+    dx, _, dstate = layer.backward(params, saved, y, state)
+    for one in (saved.state, dx, dstate):
+        assert one.flags.writeable
+        assert not np.shares_memory(one, state)
 
 
 def test_an_adjoint_that_takes_what_there_is_not_is_told() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.nn.layer import Array
-from rotrnn.nn.program import Call, Instruction, _state_forms, _taken, taken
+from rotrnn.nn.program import PACKAGE, Call, Instruction, _state_forms, _taken, taken
 
 
 class Recurrence(Instruction):
@@ -23,10 +23,14 @@ class Recurrence(Instruction):
     as y (B, T, ...), and for a state h the array after the last step, hT (B, ...). The adjoint takes dy first, dhT, or
     None if nothing depends on hT, `lengths`, and those arguments and results of the op that it needs. Inputs that are
     no parameters, and y, are None unless `reads` names them. It returns a NamedTuple of gradients by name: dx for each
-    input x, and dh0.
+    input x that is given, and dh0, in the shapes and dtypes of x and h0.
 
-    Raises TypeError, when a subclass is defined, if the op or the adjoint takes other arguments, and at a call, if one
-    of them returns something else.
+    Every call gives all these arguments, so that none needs a default. Functions outside the package get views of the
+    arrays that cannot be written to.
+
+    Raises TypeError, when a subclass is defined, if the op or the adjoint takes other arguments, or has a default other
+    than None for one of these, and TypeError or ValueError at a call, if one of them returns something else, or writes
+    to an argument.
     """
 
     of: ClassVar[tuple[Callable[..., Any], Callable[..., Any]]]
@@ -50,8 +54,12 @@ class Recurrence(Instruction):
         for i in range(2):
             if missing := [one for one in needed[i] if one not in arguments[i]]:
                 raise TypeError(f"{cls._title(i)} takes {', '.join(arguments[i])}, expected {missing[0]} among them")
+            for one, default in arguments[i].items():
+                if one in {*needed[0], *needed[1]} and default is not None and default is not REQUIRED:
+                    expected = "None or no default, since every call gives it"
+                    raise TypeError(f"{cls._title(i)} has {one}={default!r:.80}, expected {expected}")
         settings = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", {})}
-        if unknown := [one for one in op if op[one] and one not in {*needed[0], *settings, *SWITCHES}]:
+        if unknown := [one for one in op if op[one] is REQUIRED and one not in {*needed[0], *settings, *SWITCHES}]:
             raise TypeError(f"{cls._title(0)} takes {unknown[0]}, expected it in takes={cls.takes!r}, or as a setting")
         if unknown := [one for one in op if one[-1] == "0" and one[:-1] not in states and f"d{one[:-1]}T" in adjoint]:
             raise TypeError(f"{cls._title(0)} takes {unknown[0]}, expected {unknown[0][:-1]} in states={cls.states!r}")
@@ -67,19 +75,16 @@ class Recurrence(Instruction):
 
     def forward(self, call: Call, *inputs: Array | None) -> Array:
         known = self._known(call, inputs)
-        found = self.of[0](**{name: known[name] for name in _arguments(self.of[0]) if name in known})
+        found = self._call(0, known)
         results = self._results(found)
         output, after = next(iter(results)), [f"{one.name}T" for one in call.states]
         if output in after or not results.keys() >= {*after}:
             expected = f"the output first, and {', '.join(after)}, as states={self.states!r}"
             raise TypeError(f"{self._title(0)} returned {', '.join(results)}, expected {expected}")
         steps = next(known[name] for name in taken(self) if known[name] is not None and name not in self.parameters)
-        shapes = [(*steps.shape[:2], *call.sizes[0]), *((len(steps), *one.shape) for one in call.states)]
-        for name, shape in zip((output, *after), shapes, strict=True):
-            if (got := getattr(results[name], "shape", None)) != shape:
-                raise ValueError(f"{self._title(0)} returned {name} of shape {got}, expected {shape}")
-        if (dtype := results[output].dtype) != steps.dtype and call.state is None:  # whose dtype may be wider
-            raise TypeError(f"{self._title(0)} returned {output} of dtype {dtype}, expected {steps.dtype}")
+        shapes = {output: (*steps.shape[:2], *call.sizes[0])}
+        shapes |= {f"{one.name}T": (len(steps), *one.shape) for one in call.states}
+        results |= self._fitting(0, call, results, shapes, steps)
         call.after = tuple(results[name] for name in after)
         if self.whole:
             call.kept = found._replace(**dict.fromkeys((output, *after)))
@@ -114,21 +119,64 @@ class Recurrence(Instruction):
             known |= call.kept
         if call.dafter is not None:
             known |= {f"d{one.name}T": d for one, d in zip(call.states, call.dafter, strict=True)}
-        if unknown := [name for name, needed in arguments.items() if needed and name not in known]:
+        if unknown := [name for name, one in arguments.items() if one is REQUIRED and name not in known]:
             raise TypeError(f"{self._title(1)} takes {unknown[0]}, expected an argument or a result of the op")
-        grads = adjoint(**{name: known[name] for name in arguments if name in known})
+        grads = self._call(1, known)
         before = [f"d{one.name}0" for one in call.states]
         names = [f"d{name}" for name in taken(self)]
         if not all(hasattr(grads, name) for name in (*names, *before)):
             got = ", ".join(getattr(grads, "_fields", ())) or an(type(grads).__name__)
             expected = f"a NamedTuple of {', '.join((*names, *before))}"
             raise TypeError(f"{self._title(1)} returned {got}, expected {expected}")
-        call.dbefore = tuple(getattr(grads, name) for name in before)
-        return tuple(getattr(grads, name) for name in names)
+        found = {name: getattr(grads, name) for name in (*names, *before)}
+        if (dy := known[output]) is not None:
+            shapes = {
+                f"d{name}": (*dy.shape[:2], *shape) if one is None else one.shape
+                for name, one, shape in zip(taken(self), inputs, call.shapes, strict=True)
+                if shape is not None
+            }
+            shapes |= {f"d{one.name}0": (len(dy), *one.shape) for one in call.states}
+            found |= self._fitting(1, call, found, shapes, dy, *inputs, *(call.dafter or ()))
+        call.dbefore = tuple(found[name] for name in before)
+        return tuple(found[name] for name in names)
+
+    def _call(self, i: int, known: dict[str, Any]) -> Any:
+        """Calls the op, 0, or the adjoint, 1, with its arguments."""
+        given = {name: known[name] for name in _arguments(self.of[i]) if name in known}
+        if type(self).__module__.startswith(PACKAGE):
+            return self.of[i](**given)
+        try:
+            return self.of[i](**{name: _read_only(value) for name, value in given.items()})
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            expected = "it may not write to its arguments, expected a copy"
+            raise ValueError(f"{self._title(i)}: {error}; {expected}") from error
+
+    def _fitting(
+        self, i: int, call: Call, found: dict[str, Any], shapes: dict[str, Any], *given: Array | None
+    ) -> dict[str, Array]:
+        """Returns the results of the op, 0, or the adjoint, 1, that have to be of these shapes, as arrays that may be
+        written to. Raises TypeError or ValueError if one is no array, or has another shape, or, where it is real, a
+        dtype that none of the `given` arrays and the state before has."""
+        dtypes = list(dict.fromkeys(one.dtype for one in (*given, *(call.state or ())) if one is not None))
+        others = {name.format(one.name) for one in call.states if one.kind != "real" for name in ("{}T", "d{}0")}
+        fitting = {}
+        for name, shape in shapes.items():
+            value, title = found[name], f"{self._title(i)} returned {name}"
+            if not hasattr(value, "dtype"):
+                got = "None" if value is None else an(type(value).__name__)
+                raise TypeError(f"{title} as {got}, expected an array of shape {shape}")
+            if value.shape != shape:
+                raise ValueError(f"{title} of shape {value.shape}, expected {shape}")
+            if value.dtype not in dtypes and name not in others:
+                raise TypeError(f"{title} of dtype {value.dtype}, expected {' or '.join(map(str, dtypes))}")
+            fitting[name] = value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
+        return fitting
 
     def _known(self, call: Call, inputs: tuple[Array | None, ...]) -> dict[str, Any]:
         """Returns the values of the op's arguments by name."""
-        known = dict(zip_longest(taken(self), inputs)) | vars(self)
+        known = dict(zip_longest(taken(self), inputs)) | vars(self) | _absent(self.states)
         if call.state is not None:
             known |= {f"{one.name}0": value for one, value in zip(call.states, call.state, strict=True)}
         return known | {"lengths": call.lengths, **dict.fromkeys(SWITCHES, True)}
@@ -138,10 +186,27 @@ SWITCHES = "return_state", "return_carries"
 """Arguments by which ops of the package return all results."""
 
 
+REQUIRED = inspect.Parameter.empty
+"""Stands for the default of an argument that has none."""
+
+
 @cache
-def _arguments(op: Callable[..., Any]) -> dict[str, bool]:
-    """Returns the arguments that an op takes by name, and whether each must be given."""
+def _arguments(op: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the arguments that an op takes by name, and their defaults."""
     given = inspect.signature(op).parameters.values()
-    return {
-        one.name: one.default is one.empty for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    }
+    return {one.name: one.default for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+
+@cache
+def _absent(states: str) -> dict[str, None]:
+    """Returns the arguments for states, without an array before the first step, or a gradient after the last."""
+    return dict.fromkeys(name for one in _state_forms(states) for name in (f"{one}0", f"d{one}T"))
+
+
+def _read_only(value: Any) -> Any:
+    """Returns a view of an array, or of each array of a NamedTuple, that cannot be written to."""
+    if not isinstance(value, np.ndarray):
+        return value._make(map(_read_only, value)) if hasattr(value, "_make") else value
+    view = value.view()
+    view.flags.writeable = False
+    return view
