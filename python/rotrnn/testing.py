@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,12 @@ def gradcheck(
     = 1e-4, to 1e-6 of its size (`central_differences`). Where forward is linear in an argument, the adjoint identity
     ``<J v, w> = <v, J^T w>`` is held to rounding besides (`adjoint_identity`).
 
+    A layer, and a function that takes `lengths`, is also run on a padded batch, whose outputs, states and gradients
+    have to be those of its sequences alone, to 1e-9 of the largest number, or of 1. The gradient of padding is zero.
+    `lengths` are drawn if they are not given. Of a function, arguments (B, T, ...) as its first output, or as its first
+    argument of three axes, are along time, but for states: names that end in 0, `state` and `past`. What mixes the
+    sequences of a batch, as `batch_norm`, is left out, and so are packed rows and contexts with `reset`.
+
     >>> gradcheck(layer)                                          # parameters, input and state are drawn
     >>> gradcheck(layer, params, x, Context(lengths=lengths))     # or given, as to forward
     >>> gradcheck(rotrnn.ops.diagonal_scan, a, x, h0, window=3)   # an op, and its op_backward
@@ -100,7 +107,8 @@ def gradcheck(
     Raises
     ------
     AssertionError
-        A gradient is wrong, missing, or of another shape or dtype; the message names the function and the argument.
+        A gradient is wrong, missing, or of another shape or dtype, or an output or a gradient depends on padding; the
+        message names the function and the argument or output.
     TypeError
         The function has no backward, or an argument has an unknown form.
     ValueError
@@ -123,12 +131,14 @@ def gradcheck(
         raise TypeError(
             f"gradcheck: function is {an(type(function).__name__)}, expected a module, an op, or (forward, backward)"
         )
-    forward, backward, arrays = given
+    forward, backward, arrays = given[:3]
     try:
         errors = central_differences(forward, backward, arrays, rng, name)
         for one in arrays:
             if _is_linear(forward, arrays, one, rng):
                 adjoint_identity(forward, backward, arrays, [one], rng, name)
+        if given.ragged is not None:
+            _check_lengths(given.ragged, rng, name)
     except AssertionError as error:
         if (tol := getattr(function, "tol", 0)) > FIXED_TOL:
             raise ValueError(f"gradcheck: {name} has tol={tol}, expected at most {FIXED_TOL}") from error
@@ -305,6 +315,101 @@ def adjoint_identity(
         )
 
 
+class Given(NamedTuple):
+    """Forward and backward over a dict of arrays, and the calls with lengths, if there are such."""
+
+    forward: Forward
+    backward: Backward
+    arrays: Arrays
+    ragged: Ragged | None = None
+
+
+class Ragged(NamedTuple):
+    """A function of a batch of `size` (B, T): ``again(arguments, steps)`` calls it. `along` are the names of arguments
+    (B, T, ...), `outputs` of the outputs. `absent` are the lengths of a batch without padding."""
+
+    again: Callable[[Arrays, int], Given]
+    arguments: Arrays
+    size: tuple[int, int]
+    along: frozenset[str]
+    outputs: tuple[str, ...]
+    absent: Callable[[int], Any]
+
+
+def _ragged(
+    again: Callable[[Arrays, int], Given],
+    arguments: Arrays,
+    y: Array,
+    outputs: Iterable[str],
+    absent: Callable[[int], Any] = lambda steps: None,
+) -> Ragged | None:
+    """Returns a function with the first output y as `Ragged`; None if no argument is along time."""
+    states = {key for key in arguments if key.endswith("0") or key in ("state", "past")}
+    arrays = {key: one for key, one in arguments.items() if isinstance(one, np.ndarray) and key not in states}
+    sizes = [one.shape[:2] for one in arrays.values() if one.ndim > 1 and one.shape[:2] == y.shape[:2]]
+    sizes += [one.shape[:2] for one in arrays.values() if one.ndim > 2 and one.shape[:1] == y.shape[:1]]
+    if not sizes:
+        return None
+    along = frozenset(key for key, one in arrays.items() if one.shape[:2] == sizes[0])
+    return Ragged(again, arguments, sizes[0], along, tuple(outputs), absent)
+
+
+def _check_lengths(ragged: Ragged, rng: np.random.Generator, name: str) -> None:
+    """Compares a padded batch with its sequences alone. Sequence b alone is row b of a batch of its copies, with
+    cotangents of this row only, so that gradients of states and parameters add up to the gradients of the padded batch.
+    An output whose size depends on the longest sequence, as a state that grows, is left out."""
+    again, arguments, (B, T), along = ragged[:4]
+    given = arguments.get("lengths")
+    lengths = 1 + (T // 2 + np.arange(B)) % max(T, 1) if given is None else np.asarray(given)
+    if lengths.min(initial=T) == T:
+        return
+    forward, backward, arrays, _ = again(arguments | {"lengths": lengths}, T)
+    outputs = forward(arrays)
+    mixed = [key for key in arrays if key in along and _mixes(forward, arrays, outputs, key)]
+    if any(arrays[key].ndim > 2 for key in mixed):
+        return  # it is no function of each sequence
+    along = along.difference(mixed)  # a parameter has this shape
+    expected, doutputs = [one.copy() for one in outputs], [np.zeros_like(one) for one in outputs]
+    summed = {key: np.zeros_like(one) for key, one in arrays.items()}
+    for b, n in enumerate(map(int, lengths)):
+        some = {key: np.repeat(arguments[key][b : b + 1, :n], B, 0) for key in along}
+        alone = again(arguments | some | {"lengths": ragged.absent(n)}, n)
+        found = alone.forward(alone.arrays)
+        dfound = tuple(np.zeros_like(one) for one in found)
+        for whole, dwhole, one, done in zip(expected, doutputs, found, dfound, strict=True):
+            row: Any = (b, slice(n)) if whole.shape[1:2] == (T,) and one.shape[1:2] == (n,) else b
+            if one.shape[:1] == (B,) and whole[row].shape == one[b].shape:
+                whole[row], done[b] = one[b], _like(rng, one[b])
+                dwhole[row] = done[b]
+        for key, grad in alone.backward(alone.arrays, found, dfound).items():
+            part = summed[key][:, :n] if key in along else summed[key]
+            part += grad
+    title = f"{name}: with lengths={lengths.tolist()!s:.80}"
+    for key, one, whole in zip(ragged.outputs, outputs, expected, strict=True):
+        if (at := _differ(one, whole)) is not None:
+            got, wanted = f"the output {key} is {one[at]:.9g} at {at}", f"{whole[at]:.9g} as of the sequence alone"
+            raise AssertionError(f"{title}, {got}, expected {wanted}")
+    for key, grad in backward(arrays, outputs, tuple(doutputs)).items():
+        if (at := _differ(grad, summed[key])) is not None:
+            beyond = key in along and at[1] >= lengths[at[0]]
+            wanted = "0 beyond the length" if beyond else f"{summed[key][at]:.9g} as of the sequences alone"
+            raise AssertionError(f"{title}, the gradient of {key} is {grad[at]:.9g} at {at}, expected {wanted}")
+
+
+def _mixes(forward: Forward, arrays: Arrays, outputs: tuple[Array, ...], key: str) -> bool:
+    """Returns whether outputs of the other sequences change with the first row of an argument."""
+    changed = arrays[key].copy()
+    changed[0] = changed[-1]
+    found = forward(arrays | {key: changed})
+    return any(one.ndim and _differ(two[1:], one[1:]) is not None for one, two in zip(outputs, found, strict=True))
+
+
+def _differ(got: Array, expected: Array) -> tuple[int, ...] | None:
+    """Returns the first place where arrays differ by more than 1e-9 of the largest number, or of 1."""
+    wrong = ~(np.abs(got - expected) <= 1e-9 * max(1.0, float(np.abs(expected).max(initial=0.0))))
+    return tuple(int(one[0]) for one in np.nonzero(wrong)) if wrong.any() else None
+
+
 def _inner(x: Any, y: Any) -> float:
     """Returns <x, y> over real and imaginary parts, the inner product of gradients."""
     return float(np.sum((np.conj(x) * y).real))
@@ -394,7 +499,7 @@ def _module(
     x: npt.ArrayLike | None = None,
     ctx: Context = EVALUATION,
     state: State = None,
-) -> tuple[Forward, Backward, Arrays]:
+) -> Given:
     width, kind = getattr(module, "d_model", None), type(module).__name__
     if getattr(module, "gradient", "implicit") != "implicit":
         what = f"gradient={module.gradient!r}, which is not forward's gradient"
@@ -413,12 +518,23 @@ def _module(
     arrays |= {"x": x} if x.dtype.kind in "fc" else {}
     arrays |= dict(_real_leaves(state))
     arrays = {name: value for name, value in arrays.items() if name not in getattr(module, "estimated", ())}
-    return *layer_functions(module, params, x, ctx, state), arrays
+    given = Given(*layer_functions(module, params, x, ctx, state), arrays)
+    if not isinstance(module, Recurrent) or ctx.cu_seqlens is not None or ctx.reset is not None:
+        return given
+
+    def again(some: Arrays, steps: int) -> Given:
+        of = replace(ctx, lengths=some["lengths"], dt=some["dt"])
+        own = arrays | ({"x": some["x"]} if "x" in arrays else {})
+        return Given(*layer_functions(module, params, some["x"], of, state), own)
+
+    inputs: dict[str, Any] = {"x": x, "lengths": ctx.lengths, "dt": None if ctx.dt is None else np.asarray(ctx.dt)}
+    outputs = "y", *(name for name, _ in _real_leaves(state))
+    return given._replace(ragged=_ragged(again, inputs, x, outputs))
 
 
 def _pair(
     forward: Callable[..., Any], backward: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]
-) -> tuple[Forward, Backward, Arrays]:
+) -> Given:
     known = list(inspect.signature(forward).parameters)
     names = [known[i] if i < len(known) else f"argument {i}" for i in range(len(arguments))]
     wide = (_wide(one) if isinstance(one, np.ndarray | list | float) else one for one in arguments)
@@ -439,12 +555,20 @@ def _pair(
             )
         return {key: np.asarray(one) for key, one in zip(names, found, strict=True) if key in args and one is not None}
 
-    return lambda args: tupled(forward(*(given | args).values(), **settings)), gradients, arrays
+    made = Given(lambda args: tupled(forward(*(given | args).values(), **settings)), gradients, arrays)
+    lengths = given.get("lengths")
+    if lengths is None:
+        return made
+
+    def again(some: Arrays, steps: int) -> Given:
+        return _pair(forward, backward, tuple(some.values()), settings)
+
+    found = made.forward(arrays)
+    outputs = map(str, range(len(found)))
+    return made._replace(ragged=_ragged(again, given, found[0], outputs, lambda steps: np.full_like(lengths, steps)))
 
 
-def _op(
-    op: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]
-) -> tuple[Forward, Backward, Arrays]:
+def _op(op: Callable[..., Any], arguments: tuple[Any, ...], settings: dict[str, Any]) -> Given:
     name, back = getattr(op, "__name__", "function"), None
     if module := sys.modules.get(getattr(op, "__module__", None) or ""):
         back = getattr(module, f"{name}_backward", None)
@@ -463,7 +587,7 @@ def _op(
         if not (isinstance(loss, tuple) and len(loss) == 2 and np.ndim(loss[0]) == 0):
             expected = "a function beside it of this name, or (forward, backward)"
             raise TypeError(f"gradcheck: {name} has no {name}_backward, expected {expected}")
-        return (
+        return Given(
             lambda args: (np.asarray(op(**given | args)[0]),),
             lambda args, outputs, doutputs: {first: doutputs[0] * op(**given | args)[1]},
             {first: given[first]},
@@ -511,4 +635,15 @@ def _op(
     arrays = {key: one for key, one in arrays.items() if key not in estimated}
     if not arrays:
         raise TypeError(f"gradcheck: {name} has gradients of {', '.join(known)}, expected some of arrays given here")
-    return forward, backward, {key: one for key, one in arrays.items() if one.dtype.kind in "fc"}
+    made = Given(forward, backward, {key: one for key, one in arrays.items() if one.dtype.kind in "fc"})
+    if "lengths" not in takes or not zeros:
+        return made
+    rest = {key: value for key, value in settings.items() if key not in takes}
+
+    def again(some: Arrays, steps: int) -> Given:
+        return _op(op, (), {**rest, **({"seq_len": steps} if "seq_len" in rest else {}), **some})
+
+    def absent(steps: int) -> Any:
+        return None if takes["lengths"].default is None else np.full_like(given["lengths"], steps)
+
+    return made._replace(ragged=_ragged(again, given, next(iter(zeros.values())), zeros, absent))

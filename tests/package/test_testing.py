@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ import pytest
 import rotrnn
 from rotrnn.models.build import make_layer
 from rotrnn.nn.instructions import Affine, Dense, Scan
+from rotrnn.nn.instructions.recurrence import Recurrence
 from rotrnn.nn.layer import Params
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.module import Module
@@ -90,6 +91,15 @@ class Doubled(Affine):
 
     def emit(self, to: Listing, line: Line, x: int) -> Any:
         return self.lines(to, x)
+
+
+def test_a_constant_is_a_line() -> None:
+    """An affine map of the scale 0, as docs/own-layers.md says."""
+
+    def emit(self: Any, to: Listing, line: Line, x: int) -> Any:
+        return to("Scan", to("Affine", x, scale=0.0, shift=0.5), x)
+
+    assert streamcheck(Own(D, instruction=type("Listed", (Summing,), {"emit": emit})())) < 1e-12
 
 
 def test_lines_that_are_not_forward_are_noticed() -> None:
@@ -218,6 +228,112 @@ def test_the_adjoint_identity_sees_what_differences_cannot() -> None:
 def test_what_cannot_be_checked(given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         gradcheck(*given)
+
+
+def summed(x: Any, h0: Any = None, lengths: Any = None) -> Any:
+    """``h_t = h_{t-1} / 2 + x_t``."""
+    return Sums(*rotrnn.ops.diagonal_scan(np.full(x.shape[2], 0.5), x, h0, lengths=lengths, return_state=True))
+
+
+def summed_backward(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+    grads = rotrnn.ops.diagonal_scan_backward(dy, np.full(y.shape[2], 0.5), y, h0, dhT=dhT, lengths=lengths)
+    return SumGrads(grads.dx, grads.dh0)
+
+
+class Sums(NamedTuple):
+    """Results of `summed`."""
+
+    y: Any
+    hT: Any
+
+
+class SumGrads(NamedTuple):
+    """Results of `summed_backward`."""
+
+    dx: Any
+    dh0: Any
+
+
+@dataclass(frozen=True)
+class Summing(Recurrence):
+    """A recurrence of the user's own."""
+
+    of = summed, summed_backward
+    takes = "x"
+    form = "N -> N"
+    states = "h N"
+    reads = ("y",)
+
+
+def ignoring(function: Any) -> Any:
+    """Returns a function that ignores `lengths`."""
+
+    @functools.wraps(function)
+    def deaf(*given: Any, lengths: Any = None, **more: Any) -> Any:
+        return function(*given, **more)
+
+    return deaf
+
+
+ALONE = "the output {state} is .*, expected .* as of the sequence alone"
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ((ignoring(summed), ignoring(summed_backward)), ALONE),
+        ((ignoring(summed), summed_backward), ALONE),
+        ((summed, ignoring(summed_backward)), r"the gradient of .* is .*, expected .*"),
+    ],
+)
+def test_lengths_that_are_ignored_are_noticed(of: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a recurrence of a layer, and in an op, though all gradients are right without lengths."""
+    x, h0 = normal(B, 7, D), normal(B, D)
+    layer = Own(D, instruction=type("Deaf", (Summing,), {"of": of})())
+    for given in ((), (layer.init(np.random.default_rng(0)), x)):
+        with pytest.raises(AssertionError, match=rf"^Own: with lengths=\[4, 5\], {message.format(state='state.0')}"):
+            gradcheck(layer, *given)
+    for name, one in zip(("summed", "summed_backward"), of, strict=True):
+        monkeypatch.setitem(globals(), name, one)
+    with pytest.raises(AssertionError, match=rf"^summed: with lengths=\[4, 5\], {message.format(state='hT')}"):
+        gradcheck(of[0], x, h0)
+
+
+def test_gradients_of_padding_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = summed_backward
+
+    def leaking(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+        grads = right(dy, y, h0, dhT, lengths)
+        beyond = 0 if lengths is None else np.arange(y.shape[1])[:, None] >= lengths[:, None, None]
+        return grads._replace(dx=grads.dx + beyond)
+
+    monkeypatch.setitem(globals(), "summed_backward", leaking)
+    message = r"^summed: with lengths=\[4, 5\], the gradient of x is 1 at \(0, 4, 0\), expected 0 beyond the length$"
+    with pytest.raises(AssertionError, match=message):
+        gradcheck(summed, normal(B, 7, D))
+
+
+def test_lengths_that_are_given_are_compared_too() -> None:
+    """A pair that ignores them has right gradients, but of another function."""
+
+    def mean(x: Any, lengths: Any) -> Any:
+        return x.mean(1)
+
+    def mean_backward(dy: Any, x: Any, lengths: Any) -> Any:
+        return np.repeat(dy[:, None], x.shape[1], 1) / x.shape[1], None
+
+    message = r"^mean: with lengths=\[1, 7\], the output 0 is .* at \(0, 0\), expected .* as of the sequence alone$"
+    with pytest.raises(AssertionError, match=message):
+        gradcheck((mean, mean_backward), normal(B, 7, D), np.array([1, 7]))
+
+
+def test_lengths_that_are_respected() -> None:
+    """Also where sizes are equal, and for poolings, whose outputs have no steps."""
+    assert gradcheck(Own(D, instruction=Summing())).keys() == {"W", "x", "state.0", "state.1"}
+    assert gradcheck(summed, normal(B, D, D), normal(B, D)).keys() == {"x", "h0"}
+    assert gradcheck(summed, normal(B, T, D), normal(B, D), lengths=[0, 2]).keys() == {"x", "h0"}
+    assert gradcheck(rotrnn.ops.mean_pool, normal(B, T, T), seq_len=T).keys() == {"x"}
+    assert gradcheck(rotrnn.ops.rnn, normal(3, 3), normal(3, 3, 3)).keys() == {"A", "x"}  # a parameter (B, T)
 
 
 def test_no_test_runner_is_needed() -> None:
