@@ -38,6 +38,8 @@ class Recurrence(Instruction):
     """Names of the op's results, if the op returns a plain tuple, or of its only result."""
     whole: ClassVar[str] = ""
     """The adjoint's argument for all results of the op, if the adjoint has one."""
+    _foreign: ClassVar[bool] = True
+    """Whether the functions are from outside the package, so that what they return is checked at each call."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         of = getattr(cls, "of", None)
@@ -46,6 +48,7 @@ class Recurrence(Instruction):
         if not cls.takes:
             raise TypeError(f"{cls.__name__}: takes is {cls.takes!r}, expected the names of the op's inputs, as 'a x'")
         super().__init_subclass__(**more)
+        cls._foreign = not cls.__module__.startswith(PACKAGE)
         if isinstance(cls.states, property):
             return  # they depend on settings
         inputs, states = [*_taken(cls.takes, cls.forward)], [*_state_forms(cls.states)]
@@ -81,10 +84,11 @@ class Recurrence(Instruction):
         if output in after or not results.keys() >= {*after}:
             expected = f"the output first, and {', '.join(after)}, as states={self.states!r}"
             raise TypeError(f"{self._title(0)} returned {', '.join(results)}, expected {expected}")
-        steps = next(known[name] for name in taken(self) if known[name] is not None and name not in self.parameters)
-        shapes = {output: (*steps.shape[:2], *call.sizes[0])}
-        shapes |= {f"{one.name}T": (len(steps), *one.shape) for one in call.states}
-        results |= self._fitting(0, call, results, shapes, steps)
+        if self._foreign:
+            steps = next(known[name] for name in taken(self) if known[name] is not None and name not in self.parameters)
+            shapes = {output: (*steps.shape[:2], *call.sizes[0])}
+            shapes |= {f"{one.name}T": (len(steps), *one.shape) for one in call.states}
+            results |= self._fitting(0, call, results, shapes, steps)
         call.after = tuple(results[name] for name in after)
         if self.whole:
             call.kept = found._replace(**dict.fromkeys((output, *after)))
@@ -129,7 +133,7 @@ class Recurrence(Instruction):
             expected = f"a NamedTuple of {', '.join((*names, *before))}"
             raise TypeError(f"{self._title(1)} returned {got}, expected {expected}")
         found = {name: getattr(grads, name) for name in (*names, *before)}
-        if (dy := known[output]) is not None:
+        if self._foreign and (dy := known[output]) is not None:
             shapes = {
                 f"d{name}": (*dy.shape[:2], *shape) if one is None else one.shape
                 for name, one, shape in zip(taken(self), inputs, call.shapes, strict=True)
@@ -143,7 +147,7 @@ class Recurrence(Instruction):
     def _call(self, i: int, known: dict[str, Any]) -> Any:
         """Calls the op, 0, or the adjoint, 1, with its arguments."""
         given = {name: known[name] for name in _arguments(self.of[i]) if name in known}
-        if type(self).__module__.startswith(PACKAGE):
+        if not self._foreign:
             return self.of[i](**given)
         try:
             return self.of[i](**{name: _read_only(value) for name, value in given.items()})
