@@ -2,6 +2,8 @@
 #ifndef ROT_ROTATION_H
 #define ROT_ROTATION_H
 
+#include <math.h>
+
 #include "vmath.h"
 
 /* 2 pi as two numbers, and the first as two of 26 bits */
@@ -15,7 +17,7 @@
  * is computed too, after Dekker (1971): it is 0 for a small n. */
 ROT_INLINE double less_turns(double c, double n) {
 #if defined __FMA__ || defined __ARM_FEATURE_FMA || defined __CUDACC__
-    return c - n * ROT_TURN_HIGH;
+    return fma(-n, ROT_TURN_HIGH, c); /* c - n ROT_TURN_HIGH is two operations where the compiler does not optimise */
 #else
     const double whole = n > -0x1p53 && n < 0x1p53 ? n : 0; /* or the shift might overflow */
     const double shift = whole * 0x1p27, upper = (whole + shift) - shift, lower = whole - upper;

@@ -92,8 +92,9 @@ ROT_ROW spread depth_token(const depth *p, int64_t t, real *y, real *h, const re
 
 /* y (D) <- the fixed point of step t with the F before it in the walk, h, and `later` as above: that of direct.h for
  * carried = lam F_{t-1}, and its adjoint, of g = x + lam_{t+1} F_{t+1}. But 1 - gain = |lam| is not computed as a
- * difference here, neither in E of low rank, which must be scaled: where |lam| is small, little would be left. */
-ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
+ * difference here, neither in E of low rank, which must be scaled: where |lam| is small, little would be left. Returns
+ * what solve_small does. */
+ROT_ROW real direct_token(const depth *p, int64_t t, real *y, const real *h, const real *later, real *room) {
     const int64_t D = p->m.D;
     const bool low = p->m.form == MIXER_LOW_RANK;
     const real *const x = p->x + t * D, *const lam = p->lam + t * p->lam_size, *const w = p->w + t * p->w_size;
@@ -114,32 +115,46 @@ ROT_ROW void direct_token(const depth *p, int64_t t, real *y, const real *h, con
     if (!has_vectors(p->m.form)) {
         real *const e = p->adjoint ? y : right, *const kept = right + D;
         const bool plain = p->m.form == MIXER_ROTATION && !p->scaled; /* the system of Q, whose inverse is Q^T */
+        real growth = 1;
         for (int64_t n = 0; n < D; n++) kept[n] = p->scaled ? ROT_ABS(lam[n]) : 0;
         if (plain && p->adjoint)
             apply_rotation(e, w, p->m);
         else if (plain)
             apply_rotation_transposed(e, w, p->m);
         else
-            solve_formed(e, kept, gain, w, p->alpha + t * p->alpha_size, p->adjoint, kept + D, p->m);
+            growth = solve_formed(e, kept, gain, w, p->alpha + t * p->alpha_size, p->adjoint, kept + D, p->m);
         for (int64_t n = 0; n < D && !p->adjoint; n++) y[n] = x[n] + e[n];
-        return;
+        return growth;
     }
 #endif
-    const real *const sum = direct_sum(gain, right, w, p->alpha + t * p->alpha_size, p->adjoint, right + D, p->m);
+    real growth = 1;
+    const real *const alpha = p->alpha + t * p->alpha_size;
+    const real *const sum = direct_sum(&growth, gain, right, w, alpha, p->adjoint, right + D, p->m);
     EACH_OF_ROW(n, D) {
         if (p->adjoint)
             y[n] = low ? (y[n] + sum[n]) / ROT_ABS(lam[n]) : y[n] + sum[n];
         else
             y[n] += gain[n] * sum[n];
     }
+    return growth;
 }
 
 /* ------------------------------------------------------------------------------------------------- tile after tile */
 
 #if ROT_DEVICE
+/* The maxima over the warp's threads, which must all call it. */
+ROT_DEVICE_ONLY spread row_widest(spread s) {
+    for (int d = 16; d; d /= 2) {
+        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
+        widen_spread(&s, other);
+    }
+    return s;
+}
 ROT_ROW void prefetch_token(const depth *, const real *, int64_t, bool) {}
 ROT_ROW bool call_stops(const depth *) { return false; }
 #else
+static inline spread row_widest(spread s) { return s; }
+
 /* Prefetches the row of n numbers at x. The hardware prefetcher does not follow so many streams, and a row's cache
  * lines must be fetched in the direction of the walk. */
 static inline void prefetch_row(const real *x, int64_t n, bool down) {
@@ -168,10 +183,8 @@ ROT_ROW spread depth_walk(const depth *p, walk along, real *y, real *out, real *
         if (k % DEPTH_STOP_STEPS == DEPTH_STOP_STEPS - 1 && call_stops(p)) return none; /* ends the iteration, too */
         const int64_t t = along.first + k * along.stride;
         if (k + DEPTH_AHEAD < along.steps) prefetch_token(p, y, t + DEPTH_AHEAD * along.stride, p->adjoint);
-        const magnitude drive = direct ? drive_of(p->x + t * D, h, D) : 0;
-        if (direct) direct_token(p, t, y + t * D, h, later, room);
-        const spread here = depth_token(p, t, y + t * D, h, later, s, room);
-        widen_spread(&widest, direct ? solved_spread(here, drive) : here);
+        const real growth = direct ? direct_token(p, t, y + t * D, h, later, room) : 0;
+        widen_spread(&widest, solved_spread(depth_token(p, t, y + t * D, h, later, s, room), growth));
         if (out) copy_row(out + k * along.stride * D, h, D);
         later = p->adjoint ? p->lam + t * p->lam_size : NULL;
     }

@@ -25,42 +25,20 @@
 #include "mixer.h"
 #include "residual.h"
 
-/* -------------------------------------------------------------------------------------------------- the residual */
-
-#if ROT_DEVICE
-/* The maxima over the warp's threads, which must all call it. */
-ROT_DEVICE_ONLY spread row_widest(spread s) {
-    for (int d = 16; d; d /= 2) {
-        const spread other = {__shfl_xor_sync(~0u, s.apart, d), __shfl_xor_sync(~0u, s.size, d)};
-        widen_spread(&s, other);
-    }
-    return s;
-}
-#else
-static inline spread row_widest(spread s) { return s; }
-#endif
-
-/* The largest number of x and h, which drive a token's system, among this thread's. */
-ROT_ROW magnitude drive_of(const real *restrict x, const real *restrict h, int64_t n) {
-    magnitude largest = 0;
-    EACH_OF_ROW(i, n) largest = larger(largest, larger(magnitude_of(x[i]), magnitude_of(h[i])));
-    return largest;
-}
-
-/* The spread of a solution y and its image. Where a system is nearly singular, y is far larger than what drives it, and
- * wrong, but still near to its image. So the distance is at least what rounding may do to y: the factor by which y is
- * larger, times the distance of neighbouring numbers. */
-ROT_ROW spread solved_spread(spread s, magnitude drive) {
-    const spread pair = {drive, s.size}, whole = row_widest(pair);
-    const real size = real_of(whole.size), wrong = EPSILON * size / real_of(whole.apart) * size;
-    if (whole.size > whole.apart) s.apart = larger(s.apart, magnitude_of(wrong));
+/* The spread of a solution y and its image. Where a system is nearly singular y is wrong, but still near to its image.
+ * So the distance is at least what rounding may do to y: `growth` of solve_small times the distance of neighbours of y.
+ */
+ROT_ROW spread solved_spread(spread s, real growth) {
+    s.apart = larger(s.apart, magnitude_of(EPSILON * growth * real_of(s.size)));
     return s;
 }
 
-/* ---------------------------------------------------------------------------------------------------- the systems */
-
-/* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. */
-ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
+/* c <- S^-1 c by elimination with partial pivoting; S (R,R) is overwritten. Not finite if S is singular. Returns by how
+ * much it lets errors grow, about: the largest number of S, or of the sums of products that S comes from, which is 1 at
+ * least, over the least pivot. */
+ROT_INLINE real solve_small(real *S, real *c, int64_t R) {
+    real largest = 1, least_pivot = INFINITY;
+    for (int64_t i = 0; i < R * R; i++) largest = ROT_ABS(S[i]) > largest ? ROT_ABS(S[i]) : largest;
     for (int64_t k = 0; k < R; k++) {
         int64_t pivot = k;
         for (int64_t i = k + 1; i < R; i++)
@@ -70,7 +48,8 @@ ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
             S[k * R + j] = S[pivot * R + j];
             S[pivot * R + j] = swapped;
         }
-        const real top = c[pivot];
+        const real top = c[pivot], size = ROT_ABS(S[k * R + k]);
+        least_pivot = size < least_pivot ? size : least_pivot;
         c[pivot] = c[k];
         c[k] = top;
         for (int64_t i = k + 1; i < R; i++) {
@@ -83,10 +62,12 @@ ROT_INLINE void solve_small(real *S, real *c, int64_t R) {
         for (int64_t j = k + 1; j < R; j++) c[k] -= S[k * R + j] * c[j];
         c[k] /= S[k * R + k];
     }
+    return largest / least_pivot;
 }
 
-/* c (R) of the systems above, given E^-1 gain (D) and what W is multiplied by on the right side (D); room: D + R R */
-ROT_ROW void direct_correction(real *c, const real *gain, const real *right, const real *w, const real *alpha,
+/* c (R) of the systems above, given E^-1 gain (D) and what W is multiplied by on the right side (D). Returns what
+ * solve_small does. room: D + R R */
+ROT_ROW real direct_correction(real *c, const real *gain, const real *right, const real *w, const real *alpha,
                                bool transposed, real *room, mixer m) {
     const int64_t R = m.R, D = m.D;
     const bool product = m.form == MIXER_HOUSEHOLDER;
@@ -104,8 +85,9 @@ ROT_ROW void direct_correction(real *c, const real *gain, const real *right, con
         }
         set_one(c + i, d_i * dot(w_i, right, D));
     }
-    EACH_OF_ROW(once, 1) solve_small(S, c, R);
+    EACH_OF_ROW(once, 1) gained[0] = solve_small(S, c, R);
     join_row();
+    return gained[0];
 }
 
 /* Channels of a block of a mixer without vectors. */
@@ -140,12 +122,13 @@ static inline void matrix_row(real *restrict row, int64_t i, int64_t k, const re
     }
 }
 
-/* c (D) <- the solution of S c = c with S = kept + gain Q, kept = 1 - gain, or of S^T. room: n n + mixer_scratch, n =
- * direct_block */
-static inline void solve_formed(real *c, const real *kept, const real *gain, const real *w, const real *alpha,
+/* c (D) <- the solution of S c = c with S = kept + gain Q, kept = 1 - gain, or of S^T. Returns the most that
+ * solve_small does. room: n n + mixer_scratch, n = direct_block */
+static inline real solve_formed(real *c, const real *kept, const real *gain, const real *w, const real *alpha,
                                 bool transposed, real *room, mixer m) {
     const int64_t n = direct_block(m);
     real *const S = room, *const scratch = S + n * n;
+    real growth = 1;
     for (int64_t k = 0; k * n < m.D; k++) {
         const real *const g = gain + k * n;
         for (int64_t i = 0; i < n; i++) {
@@ -154,16 +137,19 @@ static inline void solve_formed(real *c, const real *kept, const real *gain, con
             for (int64_t j = 0; j < n; j++) row[j] *= transposed ? g[j] : g[i];
             row[i] += kept[k * n + i];
         }
-        solve_small(S, c + k * n, n);
+        const real own = solve_small(S, c + k * n, n);
+        growth = own > growth ? own : growth;
     }
+    return growth;
 }
 #endif
 
-/* W^T c (D), written over the room's first row, given E^-1 gain and what W is multiplied by on the right side. */
-ROT_ROW const real *direct_sum(const real *gain, const real *right, const real *w, const real *alpha, bool transposed,
-                               real *room, mixer m) {
+/* W^T c (D), written over the room's first row, given E^-1 gain and what W is multiplied by on the right side; `growth`
+ * is what direct_correction returns. */
+ROT_ROW const real *direct_sum(real *growth, const real *gain, const real *right, const real *w, const real *alpha,
+                               bool transposed, real *room, mixer m) {
     real *const sum = room, *const c = sum + m.D;
-    direct_correction(c, gain, right, w, alpha, transposed, c + m.R, m);
+    *growth = direct_correction(c, gain, right, w, alpha, transposed, c + m.R, m);
     zero_row(sum, m.D);
     for (int64_t i = 0; i < m.R; i++) add_scaled(sum, c[i], w + i * m.D, m.D);
     return sum;
@@ -177,20 +163,20 @@ ROT_ROW spread direct_point(real *y, real *mixed, const real *x, const real *gai
     const bool low = m.form == MIXER_LOW_RANK;
     real *const shared = room, *const right = shared + D;
     spread s = {0, 0};
+    real growth = 1;
     EACH_OF_ROW(n, D) {
         const real share = low ? 1 / (1 - gain[n]) : 1;
         shared[n] = share * gain[n];
         right[n] = share * (y[n] - (1 - gain[n]) * x[n]);
     }
-    const magnitude drive = drive_of(x, right, D);
-    const real *const sum = direct_sum(shared, right, w, alpha, false, right + D, m);
+    const real *const sum = direct_sum(&growth, shared, right, w, alpha, false, right + D, m);
     EACH_OF_ROW(n, D) {
         const real apart = right[n] + shared[n] * sum[n];
         y[n] = x[n] + apart;
         mixed[n] = x[n] + sum[n] + (low ? apart : 0);
         s.size = larger(s.size, magnitude_of(y[n]));
     }
-    return solved_spread(s, drive);
+    return solved_spread(s, growth);
 }
 
 #endif

@@ -168,8 +168,8 @@ static void form_mixture(const image *F, real *Q, real *scratch) {
 
 static bool is_solved(const iterated *how, spread s) { return (double)residual_of(s, TINY) < how->how.tol; }
 
-/* y <- the fixed point of a vector state, directly, with the state h before it. */
-static void solve_vector(const image *F, real *y, const real *lambda, const real *h) {
+/* y <- the fixed point of a vector state, directly, with the state h before it. Returns what solve_small does. */
+static real solve_vector(const image *F, real *y, const real *lambda, const real *h) {
     const int64_t N = F->N;
     depth step = {.scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
     real *room = F->scratch;
@@ -181,7 +181,7 @@ static void solve_vector(const image *F, real *y, const real *lambda, const real
     } else {
         step.m = member_of(&F->how->mixing, 0, 0).sizes.m;
     }
-    direct_token(&step, 0, y, h, NULL, room);
+    return direct_token(&step, 0, y, h, NULL, room);
 }
 
 /* Step `row` of sequence b: h_t = lambda h_{t-1} + gain [y + Q (v - y)]. */
@@ -194,18 +194,18 @@ static void vector_step(const op *o, const frame *f, int64_t b, int64_t row) {
     image F = {.how = how, .N = N, .x = v, .carried = carried, .gain = gain, .apart = apart};
     real *const prepared = divide_room(&F, o, apart + N);
     apply_maps(how, f, row);
-    const magnitude drive = drive_of(v, h, N);
     EACH(i, N) carried[i] = lambda[i] * h[i];
     EACH(i, N) gain[i] = depth_input(lambda[i], 1, how->scaled);
     set_mixer(&F, o, f, row, prepared);
     bool settled = true;
+    real growth = 1;
     if (how->direct)
-        solve_vector(&F, y, lambda, h);
+        growth = solve_vector(&F, y, lambda, h);
     else
         settled = solve(&F, y, next);
     mix(&F, h, y);
     finish(&F, h);
-    if (how->direct) settled = is_solved(how, solved_spread(relax_row(y, h, 0, N), drive));
+    if (how->direct) settled = is_solved(how, solved_spread(relax_row(y, h, 0, N), growth));
     *steps_unsettled(f, b) += !settled;
     copy_row(rows_of(f, o->y) + row * N, h, N);
 }

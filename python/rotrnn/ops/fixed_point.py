@@ -234,9 +234,9 @@ def depth_solve(
     Returns
     -------
     DepthSolution
-        For a direct solution, one iteration is counted, and F is applied once. A token's ``|y - F(y)|`` then counts as
-        at least ``eps |y| |y| / d`` where ``|y| > d``, with maxima over channels and d the larger of |x| and the state
-        before: an estimate of what rounding does to y where a system is nearly singular.
+        For a direct solution, one iteration is counted, and F is applied once. The residual of a token is then at least
+        eps times the factor by which its system lets errors grow: its largest number, or 1, over the least pivot. That
+        estimates what rounding does to y, up to some units, where a system is nearly singular.
 
     Raises
     ------

@@ -256,10 +256,8 @@ def selective_solve(
     Returns
     -------
     SelectiveSolution
-        The residual is the largest of a token, an estimate of what rounding has done: ``eps max |y_t| / max(|x_t|,
-        |r_t|)`` where the quotient is above 1, with ``r_t = y_t - x_t`` as it would be with Q = I, else 0. Where a
-        system is nearly singular the solution is huge, and the residual large; from a singular system on, numbers are
-        not finite, and the residual is NaN.
+        The residual is the largest of a token: eps times the factor by which its system lets errors grow, as of
+        `rotrnn.ops.fixed_point.depth_solve`. From a singular system on, numbers are not finite, and it is NaN.
 
     Raises
     ------
