@@ -410,9 +410,10 @@ clean:
 
 # Editable: reinstalled only when C code or the packaging changes.
 .venv/installed: pyproject.toml setup.py $(C_FILES) $(LIST) | .venv/bin/python
-	@echo "installing rotrnn into .venv"
+	@echo "compiling rotrnn and installing it into .venv: minutes, or one with ccache"
+	@touch .venv/begun
 	@$(PIP) 'setuptools>=77' --editable '.[plot,data,test]'
-	@touch $@
+	@mv .venv/begun $@
 
 .venv/zig: .venv/installed
 	@$(PIP) ziglang

@@ -71,6 +71,8 @@ class Declared:
         self.forms: dict[str, Form] = {}
         self.derived: dict[str, tuple[str, Callable[[int], int], str]] = {}
         """Sizes that follow from a letter: the letter, the rule, and the text in errors."""
+        if unknown := [one for one in kernels if one not in _cpu.LIST]:
+            raise ImportError(f"rotrnn was built without the kernel {unknown[0]!r}: build it again, as by `make`")
         self.kernels = {one: self._kernel(*_cpu.LIST[one]) for one in kernels}
         self.plans: dict[Any, Any] = {}  # plans of earlier calls
 
