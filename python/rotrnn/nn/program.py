@@ -218,6 +218,10 @@ def _check_definition(kind: type[Instruction]) -> None:
     for declared in ("takes", "form", "states"):
         if not isinstance(value := getattr(kind, declared), str | property):  # a property depends on settings
             raise TypeError(f"{title}: {declared} is {value!r}, expected a string")
+    if isinstance(kind.states, str):
+        arrays = [one.split()[0] for one in kind.states.split(";") if one.strip()]
+        if len(arrays) > len({*arrays}):
+            raise TypeError(f"{title}: states is {kind.states!r}, expected each name once, as 'h N; c N'")
     names, starred = _taken(kind.takes, kind.forward), _starred(kind)
     if not all(map(str.isidentifier, names)):
         raise TypeError(f"{title}: takes is {kind.takes!r}, expected names with spaces between, as 'a x'")

@@ -12,7 +12,7 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.nn.layer import Array
-from rotrnn.nn.program import PACKAGE, Call, Instruction, _state_forms, _taken, taken
+from rotrnn.nn.program import PACKAGE, Call, Instruction, _forms, _state_forms, _taken, taken
 
 
 class Recurrence(Instruction):
@@ -49,6 +49,14 @@ class Recurrence(Instruction):
             raise TypeError(f"{cls.__name__}: takes is {cls.takes!r}, expected the names of the op's inputs, as 'a x'")
         super().__init_subclass__(**more)
         cls._foreign = not cls.__module__.startswith(PACKAGE)
+        if not isinstance(cls.results, str) or not all(map(str.isidentifier, cls.results.split())):
+            raise TypeError(
+                f"{cls.__name__}: results is {cls.results!r}, expected names with spaces between, as 'y hT'"
+            )
+        if isinstance(cls.form, str) and (count := len(_forms(cls.form)[1])) != 1:
+            raise TypeError(
+                f"{cls.__name__}: form {cls.form!r} has {count} outputs, expected one, the op's first result"
+            )
         if isinstance(cls.states, property):
             return  # they depend on settings
         inputs, states = [*_taken(cls.takes, cls.forward)], [*_state_forms(cls.states)]
