@@ -74,6 +74,11 @@ def gradcheck(
     argument of three axes, are along time, but for states: names that end in 0, `state` and `past`. What mixes the
     sequences of a batch, as `batch_norm`, is left out, and so are packed rows and contexts with `reset`.
 
+    A layer with a state is also run on two pieces of the sequences, the state handed on: outputs and the final state
+    have to be those of the whole, to 1e-9 likewise. Left out are contexts with `lengths`, and with `train`, where
+    statistics of a batch are of all its steps, and layers with a `tol`: in a piece an iteration begins elsewhere, and
+    may end at another fixed point. A module finally runs in float32 once, forward and backward, without a state.
+
     >>> gradcheck(layer)                                          # parameters, input and state are drawn
     >>> gradcheck(layer, params, x, Context(lengths=lengths))     # or given, as to forward
     >>> gradcheck(rotrnn.ops.diagonal_scan, a, x, h0, window=3)   # an op, and its op_backward
@@ -107,10 +112,11 @@ def gradcheck(
     Raises
     ------
     AssertionError
-        A gradient is wrong, missing, or of another shape or dtype, or an output or a gradient depends on padding; the
-        message names the function and the argument or output.
+        A gradient is wrong, missing, or of another shape or dtype, an output or a gradient depends on padding, or an
+        output or the final state on where a sequence is cut; the message names the function and the argument or output.
     TypeError
-        The function has no backward, or an argument has an unknown form.
+        The function has no backward, an argument has an unknown form, or an op of a layer returns another dtype than
+        float32 in float32.
     ValueError
         A layer that iterates to a fixed point has a gradient other than "implicit", or a `tol` above 1e-12, with which
         its gradients are not those of its outputs.
@@ -139,10 +145,14 @@ def gradcheck(
                 adjoint_identity(forward, backward, arrays, [one], rng, name)
         if given.ragged is not None:
             _check_lengths(given.ragged, rng, name)
+        if given.pieces is not None:
+            _check_pieces(*given.pieces(), name)
     except AssertionError as error:
         if (tol := getattr(function, "tol", 0)) > FIXED_TOL:
             raise ValueError(f"gradcheck: {name} has tol={tol}, expected at most {FIXED_TOL}") from error
         raise
+    if given.single is not None:
+        given.single()
     return errors
 
 
@@ -316,12 +326,15 @@ def adjoint_identity(
 
 
 class Given(NamedTuple):
-    """Forward and backward over a dict of arrays, and the calls with lengths, if there are such."""
+    """Forward and backward over a dict of arrays, and the calls with lengths, with pieces and in float32, if there are
+    such."""
 
     forward: Forward
     backward: Backward
     arrays: Arrays
     ragged: Ragged | None = None
+    pieces: Callable[[], tuple[Arrays, Arrays]] | None = None
+    single: Callable[[], Any] | None = None
 
 
 class Ragged(NamedTuple):
@@ -363,7 +376,7 @@ def _check_lengths(ragged: Ragged, rng: np.random.Generator, name: str) -> None:
     lengths = 1 + (T // 2 + np.arange(B)) % max(T, 1) if given is None else np.asarray(given)
     if lengths.min(initial=T) == T:
         return
-    forward, backward, arrays, _ = again(arguments | {"lengths": lengths}, T)
+    forward, backward, arrays = again(arguments | {"lengths": lengths}, T)[:3]
     outputs = forward(arrays)
     mixed = [key for key in arrays if key in along and _mixes(forward, arrays, outputs, key)]
     if any(arrays[key].ndim > 2 for key in mixed):
@@ -394,6 +407,14 @@ def _check_lengths(ragged: Ragged, rng: np.random.Generator, name: str) -> None:
             beyond = key in along and at[1] >= lengths[at[0]]
             wanted = "0 beyond the length" if beyond else f"{summed[key][at]:.9g} as of the sequences alone"
             raise AssertionError(f"{title}, the gradient of {key} is {grad[at]:.9g} at {at}, expected {wanted}")
+
+
+def _check_pieces(whole: Arrays, found: Arrays, name: str) -> None:
+    """Compares y and the final state of sequences, by name, with those found of two pieces."""
+    for key, expected in whole.items():
+        if (at := _differ(found[key], expected)) is not None:
+            got = f"of two pieces, the state handed on, the output {key} is {found[key][at]:.9g} at {at}"
+            raise AssertionError(f"{name}: {got}, expected {expected[at]:.9g} as of the whole")
 
 
 def _mixes(forward: Forward, arrays: Arrays, outputs: tuple[Array, ...], key: str) -> bool:
@@ -518,7 +539,28 @@ def _module(
     arrays |= {"x": x} if x.dtype.kind in "fc" else {}
     arrays |= dict(_real_leaves(state))
     arrays = {name: value for name, value in arrays.items() if name not in getattr(module, "estimated", ())}
-    given = Given(*layer_functions(module, params, x, ctx, state), arrays)
+
+    def single() -> None:
+        own, given = astype(params, np.float32), x.astype(np.float32) if x.dtype.kind == "f" else x
+        forward, backward = layer_functions(module, own, given, ctx, None)
+        outputs = forward({})
+        backward({}, outputs, outputs)
+
+    def run(*pieces: slice) -> Arrays:
+        ys: list[Array] = []
+        after = state
+        for piece in pieces:
+            of = ctx if ctx.dt is None else replace(ctx, dt=np.asarray(ctx.dt)[:, piece])
+            y, saved = module.forward(params, x[:, piece], of, after)
+            ys.append(y)
+            after = saved.state
+        return {"y": np.concatenate(ys, 1), **dict(flatten_state(after))}
+
+    def pieces() -> tuple[Arrays, Arrays]:
+        middle = x.shape[1] // 2
+        return run(slice(None)), run(slice(middle), slice(middle, None))
+
+    given = Given(*layer_functions(module, params, x, ctx, state), arrays, single=single)
     if not isinstance(module, Recurrent) or ctx.cu_seqlens is not None or ctx.reset is not None:
         return given
 
@@ -529,7 +571,9 @@ def _module(
 
     inputs: dict[str, Any] = {"x": x, "lengths": ctx.lengths, "dt": None if ctx.dt is None else np.asarray(ctx.dt)}
     outputs = "y", *(name for name, _ in _real_leaves(state))
-    return given._replace(ragged=_ragged(again, inputs, x, outputs))
+    uncut = ctx.lengths is not None or ctx.train or hasattr(module.core, "tol")
+    cut = state is not None and x.shape[1] > 1 and not uncut
+    return given._replace(ragged=_ragged(again, inputs, x, outputs), pieces=pieces if cut else None)
 
 
 def _pair(

@@ -232,11 +232,11 @@ def test_what_cannot_be_checked(given: Any, error: type[Exception], message: str
 
 def summed(x: Any, h0: Any = None, lengths: Any = None) -> Any:
     """``h_t = h_{t-1} / 2 + x_t``."""
-    return Sums(*rotrnn.ops.diagonal_scan(np.full(x.shape[2], 0.5), x, h0, lengths=lengths, return_state=True))
+    return Sums(*rotrnn.ops.diagonal_scan(np.full(x.shape[2], 0.5, x.dtype), x, h0, lengths=lengths, return_state=True))
 
 
 def summed_backward(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
-    grads = rotrnn.ops.diagonal_scan_backward(dy, np.full(y.shape[2], 0.5), y, h0, dhT=dhT, lengths=lengths)
+    grads = rotrnn.ops.diagonal_scan_backward(dy, np.full(y.shape[2], 0.5, y.dtype), y, h0, dhT=dhT, lengths=lengths)
     return SumGrads(grads.dx, grads.dh0)
 
 
@@ -297,6 +297,57 @@ def test_lengths_that_are_ignored_are_noticed(of: Any, message: str, monkeypatch
         monkeypatch.setitem(globals(), name, one)
     with pytest.raises(AssertionError, match=rf"^summed: with lengths=\[4, 5\], {message.format(state='hT')}"):
         gradcheck(of[0], x, h0)
+
+
+def starting(x: Any, h0: Any = None, lengths: Any = None) -> Any:
+    return summed(x, None, lengths)
+
+
+def starting_backward(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+    grads = summed_backward(dy, y, None, dhT, lengths)
+    return grads._replace(dh0=np.zeros_like(grads.dh0))
+
+
+def shortened(x: Any, h0: Any = None, lengths: Any = None) -> Any:
+    found = summed(x, h0, lengths)
+    return found._replace(hT=found.hT / 2)
+
+
+def shortened_backward(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+    return summed_backward(dy, y, h0, None if dhT is None else dhT / 2, lengths)
+
+
+@pytest.mark.parametrize("of", [(starting, starting_backward), (shortened, shortened_backward)])
+def test_a_state_that_is_not_handed_on_is_noticed(of: Any) -> None:
+    """Op and adjoint fit each other: they begin with zeros whatever h0 is, or return another hT."""
+    layer = Own(D, instruction=type("Restarting", (Summing,), {"of": of})())
+    message = (
+        r"^Own: of two pieces, the state handed on, the output y is .* at \(0, 3, 0\), expected .* as of the whole$"
+    )
+    with pytest.raises(AssertionError, match=message):
+        gradcheck(layer)
+
+
+def test_pieces_have_their_intervals() -> None:
+    assert "state" in gradcheck(rotrnn.S5(D, 4), None, normal(B, 7, D), rotrnn.Context(dt=1 + normal(B, 7) ** 2))
+
+
+def test_a_recurrence_that_cannot_run_in_float32_is_noticed() -> None:
+    def wide(x: Any, h0: Any = None, lengths: Any = None) -> Any:
+        found = summed(x, h0, lengths)
+        return found._replace(hT=found.hT.astype(np.float64))  # as of an np.zeros without a dtype
+
+    def wide_backward(dy: Any, y: Any, h0: Any = None, dhT: Any = None, lengths: Any = None) -> Any:
+        grads = summed_backward(dy, y, h0, dhT, lengths)
+        return grads._replace(dh0=grads.dh0.astype(np.float64))
+
+    for of, name in (
+        ((wide, summed_backward), "op wide returned hT"),
+        ((summed, wide_backward), "adjoint wide_backward returned dh0"),
+    ):
+        layer = Own(D, instruction=type("Wide", (Summing,), {"of": of})())
+        with pytest.raises(TypeError, match=f"^Wide: the {name} of dtype float64, expected float32$"):
+            gradcheck(layer)
 
 
 def test_gradients_of_padding_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
