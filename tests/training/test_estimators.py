@@ -548,7 +548,7 @@ def test_series_that_cannot_be_forecast() -> None:
     with pytest.raises(ValueError, match=r"Forecaster.fit: Input y contains NaN"):
         Forecaster().fit([1.0, np.nan])
     one = Forecaster(**{**SMALL, "epochs": 1}).fit(wave(40))
-    with pytest.raises(ValueError, match=r"predict: after has shape \(5,\), expected \(n, 2\) as of the series"):
+    with pytest.raises(ValueError, match=r"predict: after has shape \(5,\), expected \(n, 2\) as of the fit"):
         one.predict(after=np.zeros(5))
     with pytest.raises(ValueError, match=r"Forecaster.predict: steps is 0, expected a positive integer"):
         one.predict(0)
@@ -668,7 +668,7 @@ def fitted() -> dict[str, Any]:
         ("f", "score", {"y": []}, "y is empty"),
         ("f", "backtest", {"y": []}, "y is empty"),
         ("f", "predict", {"after": []}, "after is empty, of shape (0,), expected at least one row and column"),
-        ("f", "backtest", {"y": np.zeros((5, 2))}, "y has shape (5, 2), expected (n, 1) as of the series that was"),
+        ("f", "backtest", {"y": np.zeros((5, 2))}, "y has shape (5, 2), expected (n, 1) as of the fit"),
         ("f", "fit", {"y": LATER}, "5 of 5 steps are for training, expected at least 14"),
         ("f", "fit", {"y": [[1, 2], [3]]}, "y is a list of 2 sequences, expected a series"),
         ("r", "fit", {"x": None, "y": LATER}, "X is a NoneType, expected an array, or a list of arrays"),

@@ -367,7 +367,7 @@ def test_covariates_of_several_series() -> None:
         (
             "score",
             {"s1": np.ones((5, 2))},
-            r"y\['s1'\] has shape \(5, 2\), expected \(n, 1\) as of the series that was",
+            r"y\['s1'\] has shape \(5, 2\), expected \(n, 1\) as of the fit",
         ),
     ],
 )

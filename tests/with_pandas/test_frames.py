@@ -363,7 +363,9 @@ def test_series_of_one_dict_have_their_columns_by_name(tmp_path: Path) -> None:
                 )
     mixed.save(tmp_path / "m.safetensors")
     assert Forecaster.load(tmp_path / "m.safetensors").score({"w": later[swapped]}) == alike.score({"w": later})
-    with pytest.raises(ValueError, match=r"fit: y\['y'\] has the columns \['a', 'c'\], expected \['a', 'b'\] as of"):
+    with pytest.raises(
+        ValueError, match=r"fit: y\['y'\] has the columns \['a', 'c'\], expected \['a', 'b'\] as of y\['x'\]$"
+    ):
         Forecaster(**QUICK).fit({"w": past.to_numpy(), "x": past, "y": past.rename(columns={"b": "c"})})
 
 
@@ -374,6 +376,12 @@ def test_covariates_of_one_dict_have_their_columns_by_name() -> None:
     mixed = {"a": KNOWN[:60], "b": known, "c": known[["off", "price"]]}
     found = Forecaster(**QUICK).fit(dict.fromkeys("abc", y), mixed)
     np.testing.assert_array_equal(found.form_.effects, expected.form_.effects)
+    for other, message in (
+        (known.rename(columns={"off": "on"}), r"has the columns \['price', 'on'\], expected \['price', 'off'\]"),
+        (KNOWN[:60, 0], r"has shape \(60, 1\), expected \(n, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"fit: covariates\['b'\] {message} as of other series$"):
+            Forecaster(**QUICK).fit(dict.fromkeys("ab", y), {"a": known, "b": other})
 
 
 def test_dates_with_and_without_a_time_zone_are_not_compared() -> None:

@@ -349,13 +349,12 @@ class Forecaster(Estimator):
             got = f"{an(type(y).__name__)} of {len(y)} sequences"
             raise ValueError(f"{where}: y is {got}, expected a series (n,) or (n, V), or a dict of series by name")
 
-    def _series(
-        self, call: str, name: str, y: Any, like: Any, of: str = "the series that was fitted"
-    ) -> tuple[Numbers, bool]:
-        """Returns a series (n, V), checked, and whether it was (n,). `like` is another one, or None."""
+    def _series(self, call: str, name: str, y: Any, like: Any, of: str = "the fit") -> tuple[Numbers, bool]:
+        """Returns a series (n, V), checked, and whether it was (n,). `like` is another one, or None, which errors call
+        `of`."""
         where = f"{type(self).__name__}.{call}"
         if frames.is_frame(y):
-            y = frames.ordered(where, name, y, like)
+            y = frames.ordered(where, name, y, like, of)
         given = frames.numbers_of(where, name, y) if frames.is_frame(y) else y
         array = targets_of(where, given, numbers=True, name=name, columns=frames.names(y))
         if like is not None and array.reshape(len(array), -1).shape[1] != self._variables:
@@ -385,9 +384,9 @@ class Forecaster(Estimator):
             )
         if given is None:
             return None
-        framed = frames.is_frame(given)
+        framed, of = frames.is_frame(given), "the fit" if call != "fit" else "other series"
         if framed:
-            given = frames.ordered(where, name, given, self._columns)
+            given = frames.ordered(where, name, given, self._columns, of)
         numbers, names = frames.numbers_of(where, name, given) if framed else given, frames.names(given)
         array = targets_of(where, numbers, numbers=True, name=name, columns=names)
         array = array.reshape(len(array), -1)
@@ -396,7 +395,7 @@ class Forecaster(Estimator):
         if self._columns is None or (call == "fit" and names and not frames.names(self._columns)):
             self._columns = array[:0] if names is None else frames.Named(names)
         if array.shape[1] != self._known:
-            expected = f"(n, {self._known}) as of the covariates that were fitted"
+            expected = f"(n, {self._known}) as of {of}"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
         fitted = self._pasts[key].given if key in self._pasts else None
         rows = frames.rows(where, name, given, y, steps > 0, ahead, fitted) if framed else None

@@ -82,10 +82,11 @@ def kept(y: Any) -> Any:
     return y.copy() if _of_pandas(y) else y.clone() if _of_polars(y) else y
 
 
-def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
+def ordered(call: str, name: str, y: Any, fitted: Any, of: str = "the fit") -> Any:
     """Returns a frame, the argument `name` of `call`, with its columns in the order of the fitted frame's.
 
-    ValueError if both are frames of columns and have other names; names of a polars column of dates are not compared.
+    ValueError, which says what the fitted frame is `of`, if both are frames of columns and have other names; names of a
+    polars column of dates are not compared.
     """
     if not (hasattr(y, "columns") and hasattr(fitted, "columns")):
         return y
@@ -93,7 +94,7 @@ def ordered(call: str, name: str, y: Any, fitted: Any) -> Any:
     if here == there:
         return y
     if sorted(map(str, here)) != sorted(map(str, there)) or set(here) != set(there):
-        raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {there!r:.80} as of the fit")
+        raise ValueError(f"{call}: {name} has the columns {here!r:.80}, expected {there!r:.80} as of {of}")
     return y[[*([_dated(call, name, y)] if _of_polars(y) and _dated(call, name, y) else []), *there]]
 
 
