@@ -308,7 +308,7 @@ RAGGED = [X[0], X[1, :2]]
     ("x", "y", "per_step", "message"),
     [
         # what only a pickle holds
-        (np.array([1, "a", None], object), [0, 1, 2], False, "x[0] has shape (), expected (time,) or (time, features)"),
+        (np.array([1, "a", None], object), [0, 1, 2], False, "x[0] is an int, expected (time,) or (time, features)"),
         (X.astype(object), [0, 1, 2], False, "x has dtype object, expected numbers"),
         (X, np.array(["a", None, 1], object), False, "y has dtype object, expected numbers or texts (y.astype(str))"),
         (RAGGED, [np.array([None] * 4), [0, 1]], True, "y has dtype object, expected numbers or texts"),

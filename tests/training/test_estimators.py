@@ -680,6 +680,24 @@ def fitted() -> dict[str, Any]:
             {"x": [np.zeros((4, 2)), np.zeros((4, 1))], "y": [0, 1]},
             "X[1] has 1 features per step, expected 2 as X[0]",
         ),
+        *[
+            ("r", "fit", {"x": [[1, 2], other], "y": [0, 1]}, f"X[1] {got}, expected (time,) or (time, features)")
+            for other, got in (
+                (None, "is None"),
+                ("abc", "is a str"),
+                (3, "is an int"),
+                ([[[1]]], "has shape (1, 1, 1)"),
+            )
+        ],
+        *[
+            (
+                "c",
+                "fit",
+                {"x": np.ones((2, 3)) * [[0], [1]], "y": [0, 1], "layer": "s5", "dt": [[1, 1, 1], other]},
+                f"dt[1] {got}, expected (3,), one for each step",
+            )
+            for other, got in ((None, "is None"), ("abc", "is a str"), ([1], "has shape (1,)"))
+        ],
         ("r", "score", {"y": np.stack([STEPS, STEPS], 1)}, "y has shape (40, 2), expected (40,) as of the predictions"),
         ("r", "score", {"y": STEPS, "sample_weight": LATER}, "sample_weight has shape (5,), expected (40,)"),
         (
@@ -727,7 +745,7 @@ def test_what_is_refused(fitted: Any, kind: str, method: str, arguments: dict[st
     given, one = dict(arguments), fitted[kind]
     if method == "fit":
         own = {"horizon": 12} if kind == "f" else {}
-        own |= {name: given.pop(name) for name in ("epochs", "batch_size") if name in given}
+        own |= {name: given.pop(name) for name in ("epochs", "batch_size", "layer") if name in given}
         one = clone(one).set_params(**own)
     elif method == "score" and kind != "f":
         given["x"] = noise(40)[..., 0]

@@ -135,6 +135,57 @@ def test_names_of_intervals_are_the_names_of_steps(package: Any) -> None:
             one.predict(rows, dt=wrong)
 
 
+@pytest.mark.parametrize("package", [pandas, polars])
+def test_frames_of_one_row_are_not_intervals(package: Any) -> None:
+    """Of different lengths they do not only differ in the names of columns."""
+    rows = [X[0], X[1][:5]]
+    wide = [package.DataFrame(np.ones((1, len(row)))) for row in rows]
+    with pytest.raises(ValueError, match=r"fit: dt\[0\] has the columns \[.*0'?, .*\], expected one, the intervals$"):
+        SequenceRegressor("s5", **QUICK).fit(rows, [0, 1], dt=wide)
+
+
+def _with(values: Any) -> pandas.DataFrame:
+    """Returns intervals (3, 2), those of the step "b" from `values` (3,)."""
+    return pandas.DataFrame({"a": np.ones(3), "b": values})
+
+
+@pytest.mark.parametrize(
+    ("values", "row", "got"),
+    [
+        ([1, "n/a", 2], 1, "'n/a'"),
+        (["x"] * 3, 0, "'x'"),
+        (pandas.date_range("2020", periods=3), 0, r"Timestamp\('2020-01-01 00:00:00'\)"),
+        ([True] * 3, 0, "True"),
+        (pandas.array([True] * 3, "boolean"), 0, "True"),
+    ],
+)
+def test_intervals_that_are_no_numbers_are_named(values: Any, row: int, got: str) -> None:
+    """By step and column, beside numbers, where all cells become objects."""
+    dt, expected = _with(values), "expected floating-point numbers or integers$"
+    one = SequenceRegressor("s5", **QUICK)
+    with pytest.raises(TypeError, match=rf"fit: dt, sequence {row}, step 1, column 'b': got {got}, {expected}"):
+        one.fit(X[:3, :2], [0, 1, 2], dt=dt)
+    if (cells := dt["b"]).dtype.kind == "O":
+        for each, column in ((cells, ""), (dt[["b"]], ", column 'b'")):
+            with pytest.raises(TypeError, match=rf"fit: dt, sequence 1, step {row}{column}: got {got}, {expected}"):
+                one.fit(X[:2, :3], [0, 1], dt=[np.ones(3), each])
+
+
+def test_intervals_among_objects() -> None:
+    """Numbers are read, and what is missing is NaN."""
+    one = SequenceRegressor("s5", **QUICK).fit(X[:3, :2], [0, 1, 2], dt=_with(pandas.Series([1, 2.5, 3], dtype=object)))
+    expected = one.predict(X[:3, :2], dt=np.array([[1, 1], [1, 2.5], [1, 3]]))
+    np.testing.assert_array_equal(one.predict(X[:3, :2], dt=_with(np.array([1, 2.5, 3], object))), expected)
+    for missing in (None, pandas.NA, pandas.NaT):
+        dt = _with(np.array([1, missing, 3], object))
+        with pytest.raises(ValueError, match="dt, sequence 1, step 1: got nan, expected intervals from 0 to"):
+            one.predict(X[:3, :2], dt=dt)
+    with pytest.raises(
+        ValueError, match="dt, sequence 2: int too large to convert to float, expected intervals from 0"
+    ):
+        one.predict(X[:3, :2], dt=_with(np.array([1, 2, 10**5000], object)))
+
+
 def test_intervals_of_pandas_own_integers() -> None:
     """Whose frame would be an array of objects; one that is missing is told."""
     dt = pandas.DataFrame(np.ones((20, 6), int)).astype("Int64")
@@ -163,6 +214,10 @@ def test_every_sequence_without_names_gives_a_warning() -> None:
         mixed = [other if i == place else frame for i, frame in enumerate(frames)]
         with pytest.warns(UserWarning, match=rf"predict_proba: X\[{place}\] does not have valid feature names, but"):
             np.testing.assert_array_equal(one.predict_proba(mixed), expected)
+        for call in ("fit", "partial_fit"):
+            told = rf"{call}: X\[{place}\] does not have valid feature names, but others have them: its columns are not"
+            with pytest.warns(UserWarning, match=told):
+                getattr(SequenceRegressor(**QUICK), call)(mixed, Y)
     with pytest.warns(UserWarning, match="predict_proba: X does not have valid feature names, but"):
         np.testing.assert_array_equal(one.predict_proba([frame["u"] for frame in frames]), expected)
 
@@ -189,12 +244,13 @@ def test_two_columns_of_one_name_are_refused() -> None:
     SequenceClassifier(**QUICK).fit(pandas.DataFrame(X, columns=[0, 1, 2] * 2), Y)
 
 
-@pytest.mark.parametrize("missing", [None, pandas.NA])
-@pytest.mark.parametrize("dtype", ["Int64", object])
+@pytest.mark.parametrize(
+    ("missing", "dtype"),
+    [*((one, dtype) for one in (None, pandas.NA) for dtype in ("Int64", "boolean", object)), (pandas.NaT, object)],
+)
 def test_what_is_missing_is_named(missing: Any, dtype: Any) -> None:
     """By column and row, of a frame of numbers as of objects."""
-    columns = {"a": pandas.array([1, 2, 3], dtype=dtype), "b": pandas.array([1, missing, 3], dtype=dtype)}
-    frame = pandas.DataFrame(columns)
+    frame = pandas.DataFrame({"a": np.arange(3.0), "b": pandas.array([1, missing, 0], dtype=dtype)})
     renamed = frame[["b"]].rename(columns={"b": "a"})
     one, other = SequenceRegressor(**QUICK), SequenceClassifier(**QUICK)
     for call, place in (
@@ -205,9 +261,11 @@ def test_what_is_missing_is_named(missing: Any, dtype: Any) -> None:
         (lambda: one.fit(X[:3], frame), "row 1, column 'b'"),
         (lambda: one.fit(X[:3], frame["b"]), "row 1"),
         (lambda: other.fit(X[:3], frame["b"]), "row 1"),
+        (lambda: one.fit(X[:3], list(frame["b"])), "row 1"),
+        (lambda: one.fit([X[0], [1, missing]], [0, 1]), "sequence 1, step 1, feature 0"),
         (lambda: other.fit(X[:3], [0, 1, 0], frame["b"]), "row 1"),
     ):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=rf"fit: .*(contains NaN|not 'NAType'): {place}$"):
+        with pytest.raises(ValueError, match=rf"fit: Input (X|y|sample_weight) contains NaN: {place}$"):
             call()
 
 

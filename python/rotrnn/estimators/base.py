@@ -31,7 +31,7 @@ from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.boundary import Boundary, on_host, rename
 from rotrnn.tasks import Task
 from rotrnn.tasks.arrays import Arrays, save_arrays
-from rotrnn.tasks.frames import array_of, check_names, is_frame, text_names
+from rotrnn.tasks.frames import array_of, check_names, is_frame, is_missing, text_names
 from rotrnn.tasks.frames import names as names_of
 from rotrnn.tasks.own import HEADS, Sequences, SequenceSplit, check_range, check_span, intervals_of, joined
 from rotrnn.tasks.rules import Scale
@@ -109,7 +109,7 @@ class Estimator:
     feature_names_in_ : array of texts
         Names of the columns of `x` in the fit, if `x` was a frame (n, time), whose columns are steps, or a list of
         frames (time_i, features). Later calls with frames raise ValueError if the names or their order differ. Arrays
-        have no names: they give a warning then, and may have another number of steps.
+        have no names: they give a warning then, as in a list with frames, and may have another number of steps.
     """
 
     def __init__(
@@ -342,24 +342,24 @@ class Estimator:
         return np.concatenate([logits_of(self.model_, self._params, one, dt=times) for one, times in batches])
 
     def _checked(self, where: str, x: X, again: bool) -> tuple[Numbers, Index, tuple[str, ...] | None]:
-        """Returns sequences with their lengths, as `sequences` does, and the names of their columns. `again`, after a
-        fit, compares them with the fit: ValueError if names or the number of features differ, a warning if one of the
-        two has no names."""
+        """Returns sequences with their lengths, as `sequences` does, and the names of their columns; a warning if some
+        of a list have no names. `again`, after a fit, compares them with the fit: ValueError if names or the number of
+        features differ, a warning if one of the two has no names."""
         names = text_names(where, x)
         fitted = getattr(self, "feature_names_in_", None) if again else None
         if names is not None and fitted is not None:
             check_names(where, names, fitted)
         values, lengths = sequences(where, x)
-        if not again:
-            return values, lengths, names
-        self._check_features(values, x)
+        if again:
+            self._check_features(values, x)
         plain = ["X"] if names is None else []
         if names is not None and isinstance(x, list | tuple):
             plain = [f"X[{i}]" for i, one in enumerate(x) if names_of(one) is None]
-        if fitted is not None and plain:
-            expected = "but fit was with feature names: its columns are not compared"
+        if plain and (fitted is not None or (not again and names is not None)):
+            others = "fit was with feature names" if again else "others have them"
+            expected = f"but {others}: its columns are not compared"
             warnings.warn(f"{where}: {plain[0]} does not have valid feature names, {expected}", stacklevel=4)
-        elif fitted is None and names is not None:
+        elif again and fitted is None and names is not None:
             warnings.warn(f"{where}: X has feature names, but fit was without feature names", stacklevel=4)
         return values, lengths, names
 
@@ -634,8 +634,8 @@ def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y", columns: Se
 
 
 def _float_of(label: Any) -> float:
-    """Returns a label that is a floating-point number, NaN for None and pandas' NA, and 0 for anything else."""
-    if label is None or type(label).__name__ == "NAType":
+    """Returns a label that is a floating-point number, NaN for None and pandas' NA and NaT, and 0 for anything else."""
+    if label is None or is_missing(label):
         return math.nan
     return float(label) if isinstance(label, float | np.floating) else 0.0
 

@@ -68,13 +68,22 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
 
 def array_of(call: str, name: str, y: Any) -> Numbers:
     """Returns the argument `name` of `call` as an array. Integers and floating-point numbers of pandas' own dtypes, of
-    which pandas makes objects, become float64, with NaN where one is missing."""
+    which pandas makes objects, become float64, with NaN where one is missing; among other objects, NaN takes the place
+    of pandas' NA and NaT."""
     found = on_host(call, name, y)
     if found.dtype.kind == "O" and _of_pandas(y):
         dtypes = list(y.dtypes) if y.ndim == 2 else [y.dtype]
         if all(dtype.kind in "iuf" for dtype in dtypes):
             return np.asarray(y.to_numpy(np.float64, na_value=np.nan))
+    if found.dtype.kind == "O" and found.ndim:
+        gone = np.fromiter(map(is_missing, found.flat), bool, found.size).reshape(found.shape)
+        found = np.where(gone, np.nan, found) if gone.any() else found
     return found
+
+
+def is_missing(cell: Any) -> bool:
+    """Returns whether an object is pandas' NA or NaT."""
+    return type(cell).__name__ in ("NAType", "NaTType")
 
 
 def kept(y: Any) -> Any:

@@ -12,6 +12,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -495,32 +496,54 @@ def intervals_of(call: str, dt: Any, lengths: Index, steps: Sequence[str] | None
     """
     if dt is None:
         return None
-    columns = text_names(call, dt, "dt")
-    if is_frame(dt) and columns and steps and columns != tuple(steps):
-        raise ValueError(f"{call}: dt has the columns {list(columns)!r:.80}, expected {list(steps)!r:.80} as of X")
+    given = dt
     if hasattr(dt, "__array__"):
-        dt = array_of(call, "dt", dt)
-        if not dt.ndim:
+        given = array_of(call, "dt", dt)
+        if not given.ndim:
             raise ValueError(f"{call}: dt has shape (), expected a row for each sequence")
     elif isinstance(dt, str) or not isinstance(dt, Sequence):
         raise TypeError(f"{call}: dt is {an(type(dt).__name__)}, expected an array, or a list of arrays")
-    rows = [array_of(call, f"dt[{i}]", one) for i, one in enumerate(dt)]
+    for i, one in enumerate(given):
+        if hasattr(one, "columns") and len(one.columns) != 1:
+            raise ValueError(f"{call}: dt[{i}] has the columns {list(one.columns)!r:.80}, expected one, the intervals")
+    columns = text_names(call, dt, "dt")
+    if is_frame(dt) and columns and steps and columns != tuple(steps):
+        raise ValueError(f"{call}: dt has the columns {list(columns)!r:.80}, expected {list(steps)!r:.80} as of X")
+    rows = [array_of(call, f"dt[{i}]", one) for i, one in enumerate(given)]
     if len(rows) != len(lengths):
         raise ValueError(f"{call}: dt has intervals of {len(rows)} sequences, expected {len(lengths)}")
-    for i, (one, length) in enumerate(zip(dt, lengths.tolist(), strict=True)):
-        if hasattr(one, "columns"):
-            if len(one.columns) != 1:
-                raise ValueError(
-                    f"{call}: dt[{i}] has the columns {list(one.columns)!r:.80}, expected one, the intervals"
-                )
-            rows[i] = rows[i][:, 0]
-        row = rows[i]
+    for i, (one, length) in enumerate(zip(given, lengths.tolist(), strict=True)):
+        row = rows[i] = rows[i][:, 0] if hasattr(one, "columns") else rows[i]
         if row.shape != (length,):
-            raise ValueError(f"{call}: dt[{i}] has shape {row.shape}, expected ({length},), one for each step")
-        check_kind(f"{call}: dt[{i}]", row.dtype)
+            raise ValueError(f"{call}: dt[{i}] {_form(row)}, expected ({length},), one for each step")
+        if row.dtype.kind == "O":
+            of = [*dt.columns] if hasattr(dt, "columns") else [*getattr(one, "columns", ())] * length
+            rows[i] = _intervals(f"{call}: dt, sequence {i}", row, of)
+        else:
+            check_kind(f"{call}: dt[{i}]", row.dtype)
     found = np.concatenate([np.empty(0), *rows]).astype(np.float64)
     check_intervals_of(call, found, lengths)
     return found
+
+
+def _intervals(where: str, cells: Numbers, columns: Sequence[Any]) -> Numbers:
+    """Returns objects (T,) as intervals, NaN for None. Errors begin with `where`: TypeError if one is not a number,
+    with the step, and its name if there are `columns`; ValueError if an integer is too large."""
+    for t, cell in enumerate(cells):
+        if cell is not None and (isinstance(cell, bool) or not isinstance(cell, Real)):
+            place = f"step {t}, column {columns[t]!r}" if columns else f"step {t}"
+            raise TypeError(f"{where}, {place}: got {cell!r:.80}, expected floating-point numbers or integers")
+    try:
+        return cells.astype(np.float64)
+    except OverflowError as error:
+        raise ValueError(f"{where}: {error}, expected intervals from 0 to {LONGEST_INTERVAL:.4g}") from error
+
+
+def _form(array: Numbers) -> str:
+    """Returns the shape of an array in words; of an array without axes, what it was made of."""
+    if array.ndim:
+        return f"has shape {array.shape}"
+    return "is None" if (one := array.item()) is None else f"is {an(type(one).__name__)}"
 
 
 def check_intervals_of(where: str, dt: Numbers, lengths: Index) -> None:
@@ -545,7 +568,7 @@ def joined(arrays: Sequence[npt.ArrayLike], call: str, name: str) -> tuple[Numbe
         raise ValueError(f"{call}: {name} is empty, expected at least one sequence")
     for i, one in enumerate(parts):
         if one.ndim not in (1, 2):
-            raise ValueError(f"{call}: {name}[{i}] has shape {one.shape}, expected (time,) or (time, features)")
+            raise ValueError(f"{call}: {name}[{i}] {_form(one)}, expected (time,) or (time, features)")
     columns = [one[:, None] if one.ndim == 1 else one for one in parts]
     for i, one in enumerate(columns):
         if one.shape[1] != columns[0].shape[1]:
