@@ -38,7 +38,7 @@ RECIPES = {
 }
 """The recipe of a layer, and its settings."""
 EVERY = 1000
-SETTINGS = ("layer.solver=iteration", "layer.max_iterations=100")
+SETTINGS = ("layer.solver=iteration", "layer.max_iterations=100", "training.skip=10")
 POSITIONS = (4, 8, 16, 32, 50, 100, 200)
 
 

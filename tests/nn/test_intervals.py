@@ -540,7 +540,7 @@ def test_a_layer_that_takes_no_intervals_is_refused_before_a_run(
     ("dt", "message"),
     [
         (np.ones((3, 5)), r"dt\[0\] has shape \(5,\), expected \(4,\), one for each step"),
-        (np.ones(3), r"dt\[0\] has shape \(\), expected \(4,\)"),
+        (np.ones(3), r"dt\[0\] is a float, expected \(4,\)"),
         (np.ones((2, 4)), r"dt has intervals of 2 sequences, expected 3"),
         (np.float64(1), r"dt has shape \(\), expected a row for each sequence"),
         (
