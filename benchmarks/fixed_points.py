@@ -57,7 +57,7 @@ def layer_of(run: Run, name: str, T: int) -> tuple[Bedouin, Params, Array]:
     block = model.stack.blocks[0]
     _, saved = model.forward(params, words, Context(fused=False))
     layer: Any = block.layer
-    return layer, params["blocks"]["0"]["layer"], saved.blocks.blocks[0].layer.inputs
+    return layer, params["blocks"]["0"]["layer"], saved.blocks.blocks[0].layer.registers["x"]
 
 
 def timed(function: Any, *given: Any) -> tuple[float, Any]:

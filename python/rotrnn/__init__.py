@@ -6,7 +6,6 @@ settings with ``init``, ``forward``, ``backward`` and ``step``, their parameters
 """
 
 import os as _os
-import warnings as _warnings
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import Any as _Any
 
 from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
 from rotrnn._support.platform import brief_spins as _brief_spins
+from rotrnn._support.warn import warn as _warn
 
 with _brief_spins():
     from rotrnn import _cpu
@@ -124,7 +124,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: of a computed lis
             return getattr(_import_module(_LATE[name]), name)
         if name in ops.__all__:
             message = f"rotrnn.{name} is now rotrnn.ops.{name}; the name without ops goes after version 0.2"
-            _warnings.warn(message, DeprecationWarning, stacklevel=2)
+            _warn(message, DeprecationWarning)
             return getattr(ops, name)
         raise AttributeError(f"module 'rotrnn' has no attribute {name!r}")
 

@@ -24,6 +24,7 @@ from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, an, plain, plural
+from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load, save_model
@@ -188,7 +189,7 @@ def _trust(args: argparse.Namespace, runs: Iterable[Run]) -> None:
         try:
             run.load_recipe(trust=True)
         except (OSError, ValueError) as error:
-            warnings.warn(str(error), stacklevel=2)
+            warn(str(error))
 
 
 def _can_draw() -> bool:

@@ -15,7 +15,20 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import busy, expressive, forecasts, full_size, gaps, recall, report, ssd, tiles, training
+from benchmarks import (
+    adaptive,
+    busy,
+    expressive,
+    fixed_points,
+    forecasts,
+    full_size,
+    gaps,
+    recall,
+    report,
+    ssd,
+    tiles,
+    training,
+)
 from benchmarks.loading import SIZES
 from benchmarks.measure import seconds_in_turn
 from benchmarks.peers import __main__ as peers
@@ -26,6 +39,7 @@ from rotrnn.cli import _parser
 from rotrnn.nn.layer import form_leaves
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall, Released
+from rotrnn.tasks.word_problem import group
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
 from rotrnn.training.sweep import parse_grid, plan
@@ -99,6 +113,29 @@ def test_gaps_are_measured_at_the_steps_that_are_kept(tmp_path: Path, monkeypatc
         assert np.array(each).shape == (3, 3)
         assert np.isfinite(each).all()
     assert found["test"] == run.read_json(run.result)["test"]["last"]["sequence_accuracy"]
+
+    rows = [*fixed_points.iteration_rows(run, (4,), 5), *fixed_points.gradient_rows(run, 4)]
+    assert len(rows) == 2 * (len(fixed_points.WAYS) + 3 + len(fixed_points.STEPS))
+    found = list(adaptive.rows_of(run, 3, (8,)))
+    assert [row["words"] for row in found] == [f"{share:g} % moves" for share in (0, 12.5, 25, 50, 100)] + [
+        "powers of one"
+    ]
+    assert [row["moves"] for row in found[:-1]] == [0, 1, 2, 4, 8]
+    assert len(adaptive.draw(found).axes) == len(adaptive.WAYS)
+
+
+def test_words_of_powers_commute_and_the_order_of_others_matters() -> None:
+    of = group("A5")
+    rng = np.random.default_rng(0)
+    powers = adaptive.words_of(adaptive.POWERS, 20, 9, of, rng)
+    assert len({tuple(np.unique(row)) for row in powers}) > 1
+    assert not adaptive.ordered(powers, of).any()
+    assert (of.states(np.repeat(powers[:, :1], 5, 1))[:, -1] == 0).all()  # the largest order in A5 is 5
+    assert not adaptive.ordered(adaptive.words_of(0.0, 2, 9, of, rng), of).any()
+    words = adaptive.words_of(1.0, 50, 9, of, rng)
+    assert (words != 0).all()
+    share = adaptive.ordered(words, of)[:, 1:].mean()  # of pairs in A5, 5 in 60 commute: 5 classes
+    assert abs(share - (1 - 5 / 60) * 60 / 59) < 4 * (1 / 12 / words[:, 1:].size) ** 0.5
 
 
 def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:

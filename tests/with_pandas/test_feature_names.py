@@ -69,8 +69,9 @@ def test_arrays_and_names_that_are_numbers_are_taken_by_place() -> None:
     one.fit(pandas.DataFrame(X), X[:, 0])
     assert not hasattr(one, "feature_names_in_")
     assert one.predict(X[:, :3]).shape == (20,)
-    with pytest.warns(UserWarning, match="X has feature names, but fit was without"):
+    with pytest.warns(UserWarning, match="X has feature names, but fit was without") as caught:
         one.predict(x)
+    assert [one.filename for one in caught] == [__file__]
 
 
 def test_names_of_one_call_agree() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from importlib.util import find_spec
 from typing import Any
 
 from tqdm import tqdm
+
+from rotrnn._support.warn import warn
 
 GONE = (OSError, ValueError, AttributeError)
 """Errors of writing to a display that is gone: a closed pipe or terminal, a full disk, a closed file, None."""
@@ -29,7 +30,7 @@ def say(text: str) -> None:
         if sys.stdout is not _lost:
             _lost = sys.stdout
             with contextlib.suppress(*GONE):  # so may standard error be
-                warnings.warn(f"standard output cannot be written ({error}); the work goes on", stacklevel=2)
+                warn(f"standard output cannot be written ({error}); the work goes on")
 
 
 def in_notebook() -> bool:

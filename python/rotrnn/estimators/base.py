@@ -7,7 +7,6 @@ import inspect
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from rotrnn._support.files import check_folder
 from rotrnn._support.settings import Unfit, fit
 from rotrnn._support.text import alike, an
+from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, named
 from rotrnn.models.build import MOST_LAYERS, MOST_WIDTH, ModelSettings, make_layer
@@ -358,9 +358,9 @@ class Estimator:
         if plain and (fitted is not None or (not again and names is not None)):
             others = "fit was with feature names" if again else "others have them"
             expected = f"but {others}: its columns are not compared"
-            warnings.warn(f"{where}: {plain[0]} does not have valid feature names, {expected}", stacklevel=4)
+            warn(f"{where}: {plain[0]} does not have valid feature names, {expected}")
         elif again and fitted is None and names is not None:
-            warnings.warn(f"{where}: X has feature names, but fit was without feature names", stacklevel=4)
+            warn(f"{where}: X has feature names, but fit was without feature names")
         return values, lengths, names
 
     def _keep_features(self, data: Sequences) -> None:

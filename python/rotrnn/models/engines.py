@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +12,7 @@ from rotrnn import _cpu
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.json import to_json
 from rotrnn._support.text import plural
+from rotrnn._support.warn import warn
 from rotrnn.devices.device import beside, full
 from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
@@ -133,7 +133,7 @@ class CEngine(Engine):
         before, self.unsettled = self.unsettled, sum(self.stream.unsettled())
         if found := self.unsettled - before:
             among = f"{plural(steps * self.iterating, 'step')} of {plural(self.iterating, 'layer')}"
-            warnings.warn(f"Stream.push: no fixed point for {found} of {among}", NotConverged, stacklevel=4)
+            warn(f"Stream.push: no fixed point for {found} of {among}", NotConverged)
 
     def reset(self, which: npt.NDArray[np.bool_] | None) -> None:
         for sequence in [None] if which is None else np.flatnonzero(which).tolist():
@@ -335,5 +335,5 @@ def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half:
         if name == "c":
             raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
         if isinstance(error.__cause__, ValueError):  # a limit of the library, or an `emit` whose lines are wrong
-            warnings.warn(f"Stream: engine is 'python', since {error}", stacklevel=4)
+            warn(f"Stream: engine is 'python', since {error}")
     return PythonEngine(model, params, batch)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal, NamedTuple, overload
 
 import numpy.typing as npt
 
+from rotrnn._support.warn import warn
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 
@@ -127,7 +127,7 @@ def causal_conv_backward(
     """
     args = Boundary("causal_conv_backward")
     if dfinal is not None:
-        warnings.warn("causal_conv_backward: dfinal is now called dhT", DeprecationWarning, stacklevel=2)
+        warn("causal_conv_backward: dfinal is now called dhT", DeprecationWarning)
         dhT = dfinal
     _take(args, lengths, dy=dy, x=x, w=w, state=state, dhT=dhT)
     return CausalConvGrads(**args.run("conv_backward"))

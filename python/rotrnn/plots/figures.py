@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from rotrnn._support.json import to_json
 from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
 from rotrnn._support.toml import from_toml
+from rotrnn._support.warn import warn
 from rotrnn.plots.runs import GRIDS, comparison_figures, run_figures, write_figures
 from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import SMALL, Recipe, pick
@@ -257,5 +257,5 @@ def _draw(one: PaperFigure, runs: Sequence[Run], top: Path) -> list[Path]:
                 chosen |= {f"{name}-{run.folder.name}": alone[name] for name in one.each if name in alone}
     for name in (*one.plots, *one.each):
         if not any(there.partition("-")[0] == name for there in chosen):
-            warnings.warn(f"{one.name}: the runs have no plot '{name}'", stacklevel=3)
+            warn(f"{one.name}: the runs have no plot '{name}'")
     return write_figures(chosen, top)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, check_folder
 from rotrnn._support.text import plural
+from rotrnn._support.warn import warn
 from rotrnn.devices.precisions import precision
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params
@@ -100,7 +100,7 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     initial, trained = run.load_params("init"), run.load_params("last")
     records, result = run.records(), run.read_json(run.result)
     if not records:
-        warnings.warn(f"{run.log}: has no record that can be read, the curves of training are empty", stacklevel=3)
+        warn(f"{run.log}: has no record that can be read, the curves of training are empty")
     task = recipe.task.load()
     model = recipe.build(task)
     size, dtype = recipe.training.batch, recipe.training.dtype
@@ -307,14 +307,14 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     """
     outcomes, unreadable = read_runs(find_runs(folders, "comparison_figures: folders"))
     for error in unreadable:
-        warnings.warn(f"skipped a run that cannot be read: {error}", stacklevel=2)
+        warn(f"skipped a run that cannot be read: {error}")
     groups = {one.name: one.outcomes for one in collect(outcomes)}
     every = [one for some in groups.values() for one in some]
     records = {one.run: one.run.records() for one in every}
     young = [one.run for one in every if series_of(records[one.run], "val_loss") is None]
     if young:
         skipped = ", ".join(str(run.folder) for run in young)
-        warnings.warn(f"skipped runs without an evaluation: {skipped}", stacklevel=2)
+        warn(f"skipped runs without an evaluation: {skipped}")
     groups = {name: [one for one in some if one.run not in young] for name, some in groups.items()}
     groups = {name: some for name, some in groups.items() if some}
     if not groups:
@@ -362,7 +362,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
         try:
             return evaluated(run, metric, grid)
         except ValueError as error:
-            warnings.warn(f"skipped: {error}", stacklevel=3)
+            warn(f"skipped: {error}")
             return None
 
     for figure, grid in GRIDS.items():

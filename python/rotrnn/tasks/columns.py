@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from rotrnn._support.settings import settle
 from rotrnn._support.text import plural
+from rotrnn._support.warn import warn
 
 Numbers = npt.NDArray[Any]
 
@@ -88,7 +88,7 @@ class Column:
                 told = (
                     f"{where}: column {self.name!r} has {plural(len(other), 'value')} that training does not: {which}"
                 )
-                warnings.warn(told, stacklevel=5)
+                warn(told)
             place = {one: i for i, one in enumerate(values)}
             return {f"{self.name}_{one}": (cells == place.get(one, -1)).astype(float) for one in self.values}
         if self.kind == "time":

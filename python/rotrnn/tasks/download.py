@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import tarfile
-import warnings
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +15,7 @@ from rotrnn._support import progress
 from rotrnn._support.extras import needed
 from rotrnn._support.files import open_file, read_file, write_text
 from rotrnn._support.platform import regular, sync_all, synced
+from rotrnn._support.warn import warn
 
 TIMEOUT = 60  # seconds without a byte
 CHUNK = 2**16  # bytes; at most this much is lost when a connection breaks
@@ -73,7 +73,7 @@ def fetch(url: str, known_hash: str | None, folder: str | os.PathLike[str]) -> P
     if expected is None:
         found = pooch.file_hash(str(path))
         write_text(record, f"{found}  {path.name}\n")
-        warnings.warn(f"{url}: no hash is published for it; the download has sha256:{found}", stacklevel=2)
+        warn(f"{url}: no hash is published for it; the download has sha256:{found}")
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import Readable, atomic_file, open_file, read_most
+from rotrnn._support.warn import warn
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.images import ImageSplit, divide, divided
 from rotrnn.tasks.prepared import Forms, Store
@@ -134,7 +134,7 @@ class MNIST(Released):
         mean = arrays["train_pixels"].mean() / 255
         if count["train"] == IMAGES["train"] and abs(mean - self.scale[0]) > 5e-4:
             what = f"the mean of the training pixels is {mean:.4f}, of the published ones {self.scale[0]:.4f}"
-            warnings.warn(f"{kind}: {folder}: {what}; other data sets have files of the same names", stacklevel=2)
+            warn(f"{kind}: {folder}: {what}; other data sets have files of the same names")
         train, val = divide(kind, count["train"], self.val_fraction, self.seed)
         steps = self.order() if self.permuted else None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from rotrnn._support.files import atomic_file
 from rotrnn._support.settings import settle
 from rotrnn._support.text import alike, an, plural
+from rotrnn._support.warn import warn
 from rotrnn.ops.boundary import on_host
 from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
 from rotrnn.tasks.columns import Column, Numbers
@@ -269,7 +269,7 @@ class OwnData:
             raise ValueError(f"{self.path}: has {n} sequences, expected more than {parts}")
         for name, count in (("val_fraction", val), ("test_fraction", test)):
             if (share := getattr(self, name)) and not count:
-                warnings.warn(f"{self.path}: {name} is {share} of {plural(n, 'sequence')}, which is none", stacklevel=2)
+                warn(f"{self.path}: {name} is {share} of {plural(n, 'sequence')}, which is none")
         order = shuffled(n, self.seed, 0)
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from rotrnn._support.files import locked
 from rotrnn._support.settings import settle
+from rotrnn._support.warn import warn
 from rotrnn.tasks.download import Unavailable, fetch, forget, unpack
 from rotrnn.tasks.prepared import Arrays, Forms, Store, check_forms, prepared
 from rotrnn.tasks.task import Shape, Task
@@ -274,5 +274,5 @@ def compare(name: str, folder: Path, found: dict[str, int], published: dict[str,
             raise ValueError(f"{name}: {key} is 0 in {folder}, expected {published[key]} as published, or fewer")
     other = [f"{key} {found[key]} instead of {count}" for key, count in published.items() if found[key] != count]
     if other:
-        warnings.warn(f"{name}: this is not the whole published data set: {', '.join(other)}", stacklevel=3)
+        warn(f"{name}: this is not the whole published data set: {', '.join(other)}")
     return not other

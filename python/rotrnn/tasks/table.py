@@ -6,7 +6,6 @@ import csv
 import math
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from rotrnn._support.extras import needed
 from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
+from rotrnn._support.warn import warn
 from rotrnn.tasks.columns import Column, seconds
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
 from rotrnn.tasks.rules import Rules
@@ -219,7 +219,7 @@ class Columns:
             raise ValueError(f"{self.path}: {', and '.join(doubtful.values())}; {expected}")
         if left:
             what = f"{self.path}: leaves out column {', '.join(map(repr, left))}, which has no name of its own"
-            warnings.warn(f"{what}; to read it, name it in {setting}", stacklevel=2)
+            warn(f"{what}; to read it, name it in {setting}")
         return tuple(kept)
 
     def texts(self, name: str, expected: str = "a text") -> npt.NDArray[np.str_]:

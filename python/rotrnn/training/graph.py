@@ -14,7 +14,6 @@ waits for numbers elsewhere is not recorded, and runs operation by operation.
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import Recorded
 from rotrnn.devices.device import Device
 from rotrnn.devices.recording import NotRecordable, RecordedLengths
@@ -232,7 +232,7 @@ class Recorder:
                 self.stream.synchronize()
                 self.recordable = False
                 self.steps.clear()  # and their memory
-                warnings.warn(f"steps run operation by operation, not as one CUDA graph: {reasons[0]}", stacklevel=2)
+                warn(f"steps run operation by operation, not as one CUDA graph: {reasons[0]}")
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
         self.steps[key].graph.launch(state.step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import regular
+from rotrnn._support.warn import warn
 from rotrnn.training.run import Run
 from rotrnn.training.tensorboard import Board
 
@@ -44,7 +44,7 @@ class Hook:
                     self.function = None
                     of_function = error.__traceback__ and error.__traceback__.tb_next  # without the line above
                     lines = "".join(traceback.format_exception(error.with_traceback(of_function))).rstrip()
-                    warnings.warn(f"train: log raised an error; it is not called from now on\n{lines}", stacklevel=2)
+                    warn(f"train: log raised an error; it is not called from now on\n{lines}")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import os
 import signal
 import threading
 import time
-import warnings
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -33,6 +32,7 @@ from rotrnn._support.progress import bar as progress_bar
 from rotrnn._support.progress import say
 from rotrnn._support.provenance import session
 from rotrnn._support.text import an
+from rotrnn._support.warn import warn
 from rotrnn.devices import cuda
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, Device, named, to_host
@@ -294,7 +294,7 @@ class Trainer:
         carry, steps = self.task.train.carry, self.training.steps
         if carry and carry.after >= steps - 1:  # step carry.after, counted from 0, is the last that begins anew
             after = f"task.carry_after is {carry.after}, training.steps is {steps}"
-            warnings.warn(f"{after}: no sequence goes on (task.carry is {carry.chance})", stacklevel=4)
+            warn(f"{after}: no sequence goes on (task.carry is {carry.chance})")
 
     def close(self) -> None:
         """Drops the graphs of steps, and ends the loader."""
@@ -475,7 +475,7 @@ class Trainer:
                 here = f"the validation loss is {found['loss']}"
                 check_parameters(f"{here}; parameter", state.params, self.group_of)
                 if self.world.first:  # of a fixed point that has diverged, say: training may still find back
-                    warnings.warn(f"step {state.step}: {here}, every parameter is finite", RuntimeWarning, stacklevel=2)
+                    warn(f"step {state.step}: {here}, every parameter is finite", RuntimeWarning)
             if (score := found[self.task.metric]) >= state.best_score or not state.best_step:
                 state.best_step, state.best_score = state.step, score
                 if self.world.first:

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +20,7 @@ from rotrnn._support.nested import DEEPEST, check_depth
 from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of
 from rotrnn._support.text import alike, an, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
+from rotrnn._support.warn import warn
 from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import SequenceModel
@@ -460,7 +460,7 @@ def warn_of_dropped(
         keys = dict.fromkeys(key for one in dropped for key in one.get(place, ()) if key not in again)
         if keys:
             what = f"another {place} drops settings of the old one"
-            warnings.warn(f"{name}: {what}: {', '.join(keys)}", stacklevel=3)
+            warn(f"{name}: {what}: {', '.join(keys)}")
 
 
 def recipe_tables(name: Origin, above: tuple[str, ...] = ()) -> dict[str, Any]:

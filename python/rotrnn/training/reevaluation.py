@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from rotrnn._support.json import to_json
+from rotrnn._support.warn import warn
 from rotrnn.devices.device import named
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
@@ -93,7 +93,7 @@ def reevaluate(
         learnt = isinstance(trained, OwnData | Series) and rules is None
         wrong = "task.path: scales, classes and features follow from the new file's training part" if learnt else None
     if wrong is not None:
-        warnings.warn(wrong, stacklevel=2)
+        warn(wrong)
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
@@ -110,7 +110,7 @@ def reevaluate(
         if task is None or recipe.task != loaded:
             loaded = recipe.task
             if "task.data_dir" in given and (wrong := run.changed_data(loaded)) is not None:
-                warnings.warn(wrong, stacklevel=2)
+                warn(wrong)
             task = loaded.load(rules) if isinstance(loaded, OwnData) else loaded.load()
             if task.symbols is not None and loaded != trained:
                 task = read_as(task, trained.load())
@@ -137,20 +137,17 @@ def reevaluate(
         found.append((name, one))
         started.append(checksum(initial))
     if split != "train" and selected_on == "training":
-        warnings.warn(f"{split} is the training data: the data set has no validation or test split", stacklevel=2)
+        warn(f"{split} is the training data: the data set has no validation or test split")
     if (split, checkpoint, selected_on) == ("test", "best", "test"):
-        warnings.warn(
-            "the best parameters were selected on the test split: the data set has no validation split", stacklevel=2
-        )
+        warn("the best parameters were selected on the test split: the data set has no validation split")
     for place, _ in grid:
         others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
         outcomes = {(other, to_json(one)) for other, (_, one) in zip(others, found, strict=True)}
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
-            warnings.warn(
+            warn(
                 f"{place} only changes initial values: the run's parameters are evaluated for every value; "
-                "to compare values, train with each of them (rotrnn sweep)",
-                stacklevel=2,
+                "to compare values, train with each of them (rotrnn sweep)"
             )
     return found
 

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import statistics
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from typing import Any
 
 from rotrnn._support.json import to_json
 from rotrnn._support.text import an, plain
+from rotrnn._support.warn import warn
 from rotrnn.training.evaluation import COUNTS
 from rotrnn.training.modules import ADVICE, Untrusted
 from rotrnn.training.recipe import NAMING, SMALL, Recipe
@@ -261,7 +261,7 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
                     "processes"
                 )
             twin = f"it has the recipe and seed of {first.run.folder}{why}"
-            warnings.warn(f"{one.run.folder}: skipped, because {twin}", stacklevel=2)
+            warn(f"{one.run.folder}: skipped, because {twin}")
     for one in outcomes.values():
         if by:
             settings = ",".join(f"{place.rpartition('.')[2]}={_setting(one, place)}" for place in by)
@@ -276,7 +276,7 @@ def collect(runs: Iterable[Run | Outcome], by: Sequence[str] = ()) -> list[Confi
     for name, group in zip(names, groups.values(), strict=True):
         if len({one.recipe.training.seed for one in group}) < len(group):
             differing = ", ".join(distinguishing([_flat(one.recipe) for one in group]))
-            warnings.warn(f"{name}: some of its runs have the same seed, and differ in {differing}", stacklevel=2)
+            warn(f"{name}: some of its runs have the same seed, and differ in {differing}")
     return [
         Configuration(name, sorted(outcomes, key=lambda one: one.recipe.training.seed))
         for name, outcomes in zip(names, groups.values(), strict=True)

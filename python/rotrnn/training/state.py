@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ import numpy as np
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import Facts, write_checkpoint
 from rotrnn._support.text import an
+from rotrnn._support.warn import warn
 from rotrnn.devices import cuda
 from rotrnn.devices.device import HOST, Device, to_host
 from rotrnn.models.model import Loss
@@ -176,11 +176,11 @@ class Checkpoints:
         records = self.run.cut_log(facts["step"], facts.get("unlogged", ()))
         logged = sum("loss" in record for record in records)
         if logged < facts["step"]:
-            warnings.warn(f"{self.run.log}: tells {logged} of {facts['step']} steps, the others are lost", stacklevel=5)
+            warn(f"{self.run.log}: tells {logged} of {facts['step']} steps, the others are lost")
         history = facts["arithmetic"]
         if history[-1] != here:
             change = f"{last}: was trained with {history[-1]}, and this is {here}"
-            warnings.warn(f"{change}; the run may end on other bits than one that was never stopped", stacklevel=5)
+            warn(f"{change}; the run may end on other bits than one that was never stopped")
             history = [*history, here]
         params = unflatten({name: arrays[PARAMS + name] for name, _ in flatten(state.params)})
         moments = {name: arrays[name] for name in state.moments}

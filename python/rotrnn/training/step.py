@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.warn import warn
 from rotrnn.devices.device import HOST, Device, beside, to_host
 from rotrnn.nn.layer import Array, Context, Params, flatten, flatten_state, is_parameter, unflatten, unflatten_state
 from rotrnn.nn.layer import State as Carried
@@ -55,7 +55,7 @@ class Stepper:
             if state.skipped == self.recipe.training.skip:
                 raise
             state.skipped += 1
-            warnings.warn(f"{error}; the step is left out", RuntimeWarning, stacklevel=2)
+            warn(f"{error}; the step is left out", RuntimeWarning)
             metrics, size = {"loss": math.nan}, math.nan
         else:
             state.carried, state.skipped = carried, 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from rotrnn._support.warn import warn
 from rotrnn.training.run import Run
 
 PER_EVALUATION = 20
@@ -69,7 +69,7 @@ class Board:
             yield
         except OSError as error:
             self.file = None
-            warnings.warn(f"{self.folder}: cannot be written, and is not updated from now on: {error}", stacklevel=2)
+            warn(f"{self.folder}: cannot be written, and is not updated from now on: {error}")
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
+from rotrnn._support.warn import warn
 from rotrnn.devices.device import beside, device_of, full, to_host
 from rotrnn.devices.recording import Again, NotRecordable, RecordedLengths, Recording, recording
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
@@ -533,7 +533,7 @@ def check_output(out: Array, report: Report, name: str) -> None:
         return
     report.residual[spoiled], report.converged[spoiled] = np.nan, False
     found = f"{int(spoiled.sum())} of {plural(len(spoiled), 'sequence')}"
-    warnings.warn(f"{name}: the output of {found} is not finite", NotConverged, stacklevel=5)
+    warn(f"{name}: the output of {found} is not finite", NotConverged)
 
 
 def _until_the_end(after: Callable[[], Progress], limit: int, each: int, together: Gather | None) -> Progress:
@@ -599,4 +599,4 @@ def complain(
         message += f" ({spoiled} not finite)"
     if guaranteed and running.any():
         raise ConvergenceError(f"{message}, though it is contractive: expected more iterations, or a larger tolerance")
-    warnings.warn(message, NotConverged, stacklevel=5)
+    warn(message, NotConverged)
