@@ -10,7 +10,7 @@ import pytest
 from rotrnn.tasks import TASKS, CatBabi
 from rotrnn.tasks.catbabi import read_stories
 from rotrnn.training.estimate import estimate
-from rotrnn.training.recipe import load_recipe
+from rotrnn.training.sweep import plan
 
 STORIES = """1 Mary moved to the bathroom.
 2 John went to the hallway.
@@ -68,11 +68,10 @@ def test_rows_read_on(folder: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([first.inputs, second.inputs]), whole.inputs)
 
 
-def test_a_recipe_trains_on_it(folder: Path) -> None:
-    few = ("training.steps=2", "training.eval_every=1", "training.batch=2", "model.d_model=8", "model.n_layers=1")
-    own = ("task.name=catbabi", f"task.path={folder}", "task.length=11", "task.carry=0.5", "layer.d_state=4")
-    with pytest.warns(UserWarning, match="another task.name drops"):
-        recipe = load_recipe("listops-lru-small", [*few, *own, "model.norm=layer"])
+@pytest.mark.parametrize("variant", ["lstm", "delta_net"])
+def test_its_recipe_trains(folder: Path, variant: str) -> None:
+    few = ("training.steps=2", "training.eval_every=1", "training.batch=2", "task.length=11", f"task.path={folder}")
+    (recipe,) = plan("catbabi-small", seeds=[0], variants=[variant], overrides=few).values()
     assert estimate(recipe, 2).steps_run == 2
     assert TASKS["catbabi"] is CatBabi
 
