@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECIPES = {
-    "bedouin": ("word-problem-carry-bedouin-small", "training.steps=6000", "optimiser.lr=2e-3"),
+    "bedouin": ("word-problem-carry-bedouin-small", "training.steps=6000", "layer.damping=anderson"),
     "fpmamba": ("word-problem-carry-small", "training.steps=5000", "task.test=500"),
 }
 """The recipe of a layer, and its settings."""
