@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Panels = Mapping[str, Mapping[str, tuple[str, str]]]
 """Title of a panel -> label of a line -> the training, and the configuration in its record."""
-TRAINED = {"plain": "batches of 16", "length-32": "batches of 32", "carried": "batches of 16, carried on"}
+TRAINED = {"plain": "trained to 16", "length-32": "trained to 32", "carried": "trained to 16, carried on"}
 DEPTHS = (1, 2, 4, 6, 8)
 
 

@@ -86,7 +86,15 @@ def measured(run: Run, rows: int) -> dict[str, Any]:
             at = difference(run, name, tol, rows)
             found[str(tol)].append([float(at[position]) for position in POSITIONS])  # BOS is at 0
     validation = {one["step"]: one["val_sequence_accuracy"] for one in run.records() if "val_loss" in one}
+    recipe, layer = run.load_recipe(), run.load_recipe().layer
     return {
+        "trained with": {
+            "steps": recipe.training.steps,
+            "lr": recipe.optimiser.lr,
+            "skip": recipe.training.skip,
+            **{name: getattr(layer, name) for name in ("solver", "damping", "max_iterations")},
+        },
+        "status": run.status(),
         "steps": list(steps),
         "differences": found,
         "validation": [validation.get(step) for step in steps],
@@ -136,9 +144,8 @@ def main() -> None:
         own = {"layer": layer, "tolerance": tol, "seed": seed, "machine": came_from["machine"]}
         runs += [own | measured(Run(folder), args.rows)]
     runs = with_earlier(runs, results)
-    settings = {layer: [*RECIPES[layer], *SETTINGS] for layer in dict.fromkeys(run["layer"] for run in runs)}
     came_from["command"] = f"python -m benchmarks.gaps --rows {args.rows}"
-    found = record(results, {"settings": settings, "positions": POSITIONS, "runs": runs, **came_from})
+    found = record(results, {"positions": POSITIONS, "runs": runs, **came_from})
     picture(draw(found["runs"]), RESULTS / "gaps.png")
 
 

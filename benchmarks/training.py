@@ -172,7 +172,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         f"{S5_ALONE} --variant bedouin-4 --seeds 0",
     ),
     "copy": (f"copy-small {' '.join(f'--variant {one}' for one in COPYING)}",),
-    "copy-conv": ("copy-conv-small --steps 10000",),
+    "copy-conv": (
+        "copy-conv-small --steps 10000 --variant bedouin-conv",
+        "copy-conv-small --steps 10000 --variant bedouin-1 --seeds 0",
+    ),
     "copy-conv-more": ("copy-conv-small --steps 10000 --variant bedouin-1 --seeds 1..2",),
     "copy-ablations": ("copy-ablations-small",),
     "copy-depth": ("copy-depth-small --seeds 0",),

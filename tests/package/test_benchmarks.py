@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,14 +37,14 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from benchmarks.record import record, text_of
 from rotrnn import _cpu
-from rotrnn.cli import _parser
+from rotrnn.cli import _overrides, _parser
 from rotrnn.nn.layer import form_leaves
 from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import Brackets, Digits, Recall, Released
 from rotrnn.tasks.word_problem import group
 from rotrnn.training.recipe import load_recipe
 from rotrnn.training.run import Run
-from rotrnn.training.sweep import parse_grid, plan
+from rotrnn.training.sweep import parse_grid, parse_seeds, plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,6 +148,27 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
         recorded = json.loads(path.read_text(encoding="utf-8"))
         assert path.with_suffix(".md").read_text(encoding="utf-8") == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
+
+
+@pytest.mark.filterwarnings("ignore:.*another model.layer drops")
+def test_the_commands_of_a_record_plan_its_runs() -> None:
+    """As many runs, of as many steps; runs that failed have no steps in the record."""
+    for path in sorted(training.FOLDER.glob("*.json")):
+        recorded, planned = json.loads(path.read_text(encoding="utf-8")), []
+        for command in recorded["commands"]:
+            program, *words = shlex.split(command)
+            assert program == "rotrnn"
+            args = _parser().parse_args(words)
+            if words[0] == "train":
+                planned.append(load_recipe(args.recipe, _overrides(args, "steps")))
+                continue
+            seeds, grid = parse_seeds(args.seeds) if args.seeds else (), [parse_grid(one) for one in args.grid]
+            runs = plan(args.recipe, seeds=seeds, grid=grid, variants=args.variant, overrides=_overrides(args, "steps"))
+            planned += runs.values()
+        rows = recorded["rows"]
+        assert sum(row["done"] + row["failed"] + row["unfinished"] for row in rows) == len(planned), path.stem
+        steps = [row["steps"] for row in rows for _ in range(row["done"])]
+        assert Counter(steps) <= Counter(recipe.training.steps for recipe in planned), path.stem
 
 
 def test_every_record_has_the_form_that_record_writes() -> None:
