@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECIPES = {
-    "bedouin": ("word-problem-carry-bedouin-small", "training.steps=6000", "layer.damping=anderson"),
+    "bedouin": ("word-problem-carry-bedouin-small", "training.steps=6000", "layer.train_iterations=16"),
     "fpmamba": ("word-problem-carry-small", "training.steps=5000", "task.test=500"),
 }
 """The recipe of a layer, and its settings."""
@@ -92,7 +92,7 @@ def measured(run: Run, rows: int) -> dict[str, Any]:
             "steps": recipe.training.steps,
             "lr": recipe.optimiser.lr,
             "skip": recipe.training.skip,
-            **{name: getattr(layer, name) for name in ("solver", "damping", "max_iterations")},
+            **{name: getattr(layer, name) for name in ("solver", "damping", "train_iterations", "max_iterations")},
         },
         "status": run.status(),
         "steps": list(steps),
