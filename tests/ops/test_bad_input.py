@@ -28,6 +28,7 @@ from rotrnn.training.parallel import ALONE
 from rotrnn.training.recipe import load_recipe
 
 X = np.ones((2, 3, 4))
+KEYS = X[:, :, None, None]
 BIG = np.array([0, 2**64 - 3], np.uint64)
 BANK = np.ones((4, 2), complex), np.ones((4, 2), complex), np.ones(4)
 SYSTEM = System(np.ones((4, 4)), np.ones(2, complex), np.ones((1, 4, 4)), np.ones(4))
@@ -93,6 +94,8 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("wrong rank", lambda _: LRU(4, 2).step(LRU(4, 2).init(np.random.default_rng(0)), None, X), ValueError,
      r"LRU\.step: x_t has shape"),
     ("shapes that disagree", lambda _: diagonal_scan(np.ones(5), X), ValueError, "a has shape .* with N from x"),
+    ("shapes that disagree", lambda _: ops.delta_rule(X[:, :, None], KEYS, KEYS, decay=KEYS[:, :, 0, :, :1]),
+     ValueError, r"expected \(B=2, T=3, H=1, K=4\), with K from q; or \(B=2, T=3, H=1\)$"),
     ("shapes that disagree", lambda _: RotRNN(3, 4).forward(RotRNN(4, 4).init(np.random.default_rng(0)), X), ValueError,
      r"RotRNN: parameter B has shape \(1, 4, 4\), expected \(1, 4, 3\)"),
     ("integer input", lambda _: diagonal_scan(np.ones(4), X.astype(int)), TypeError, "x has dtype int64"),

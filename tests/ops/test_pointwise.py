@@ -407,6 +407,22 @@ def test_ignored_labels_do_not_count(ignored: int, dtype: Any) -> None:
         np.testing.assert_array_equal(dlogits[off], 0)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("logit", [np.nan, np.inf, -np.inf])
+def test_logits_of_weight_zero_may_be_anything(logit: float) -> None:
+    weights, logits = np.array([0.0, 2.0, 1.0]), np.array([[logit, 1.0], [0.5, -1.0], [2.0, 0.0]])
+    bits = np.array([[0, 1], [1, 0], [1, 1]])
+    for op, z, labels, s in (
+        (cross_entropy, logits, bits[:, 0], weights),
+        (binary_cross_entropy, logits[:, 0], bits[:, 0], weights),
+        (binary_cross_entropy, logits[None], bits[None], weights[None]),
+    ):
+        expected = op(np.where(np.isfinite(z), z, 0), labels, sample_weights=s)
+        loss, dlogits = op(z, labels, sample_weights=s)
+        assert loss == expected[0]
+        np.testing.assert_array_equal(dlogits, expected[1])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_binary_cross_entropy_of_any_logits(dtype: Any) -> None:
     """Known answers, nothing overflows, and a confident answer keeps its digits: e^-20 to a few roundings."""
@@ -472,6 +488,9 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: embedding_backward(X, [[0], [1]], 3), ValueError, r"embedding_backward: ids has shape \(2, 1\)"),
     (lambda: mean_pool(X[0]), ValueError, r"mean_pool: x has shape \(3, 4\)"),
     (lambda: last_pool(X, lengths=[4, 1]), ValueError, r"last_pool: lengths\[0\] is 4"),
+    (lambda: last_pool(X[:, :0], lengths=[0, 5]), ValueError, r"last_pool: lengths\[1\] is 5, expected .* T=0"),
+    (lambda: pointwise.flip(X[0]), ValueError, r"flip: x has shape \(3, 4\), expected \(B, T, D\)"),
+    (lambda: pointwise.flip("x", [1]), TypeError, "flip: x has dtype"),
     (lambda: cross_entropy(X[0], [0, 1, 4]), ValueError, r"cross_entropy: labels\[2\] is 4, expected .* 0 to 3"),
     (lambda: cross_entropy(X[0], [0, 1]), ValueError, r"cross_entropy: labels has shape \(2,\), expected \(B=3,\)"),
     (lambda: cross_entropy(X[0, :0], X[0, :0, 0].astype(int)), ValueError, r"cross_entropy: labels has shape \(0,\)"),

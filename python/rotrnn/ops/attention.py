@@ -28,7 +28,7 @@ class AttentionGrads(NamedTuple):
 
 def _check_heads(args: Boundary, heads: int, even: bool = False) -> None:
     D = args.size["D"]
-    if (count := args.integer("heads", heads, 1)) > MOST_NUMBERS or D % (count * (1 + even)):
+    if heads > MOST_NUMBERS or D % (heads * (1 + even)):
         width = "even width" if even else "one width"
         raise ValueError(f"{args.op}: heads is {heads!r}, expected a positive number of heads of {width} of D={D}")
 
@@ -43,7 +43,8 @@ def _take(
 ) -> dict[str, Any]:
     """Takes the arguments of `attention` or its adjoint. Returns the kernel's arguments that say which keys queries
     attend to."""
-    args.bind("H", args.integer("heads", heads, 1), "heads")
+    heads = args.integer("heads", heads, 1)
+    args.bind("H", heads, "heads")
     seen = args.window(window)
     lengths = args.take(ATTENTION, **arrays, lengths=lengths)["lengths"]
     _check_heads(args, heads)
@@ -158,6 +159,7 @@ def _turn(
     args = Boundary(op)
     (ax,) = args.common(args.array(name, x, "B T D"))
     B, T, D = ax.shape
+    heads = args.integer("heads", heads, 1)
     _check_heads(args, heads, even=True)
     base = args.number("base", base, positive=True)
     start = None if past is None else args.positions("past", past)

@@ -365,7 +365,7 @@ class Boundary:
             if known is None:
                 sizes[letter], self._source[letter] = size, name
             elif known != size:
-                self._refuse_shape(name, shape, letters, letter)
+                self._refuse_shape(name, shape, form, letter, forms)
         if not array.size or array.nbytes > MOST_NUMBERS:
             self.check_size(name, shape, array.dtype)
         return array
@@ -382,12 +382,16 @@ class Boundary:
             raise TypeError(f"{self.op}: {name} has dtype {array.dtype}, expected {expected}")
         return array.astype(native, copy=False)
 
-    def _refuse_shape(self, name: str, shape: tuple[int, ...], letters: tuple[str, ...], letter: str) -> None:
-        known = [one for one in letters if one in self.size and not one.isdigit()]
-        known = [one for one in known if one == letter or self._source[one] != name]  # others are the array's own
-        wanted = _shape([f"{one}={self.size[one]}" if one in known else one for one in letters])
+    def _refuse_shape(self, name: str, shape: tuple[int, ...], form: str, letter: str, forms: Sequence[str]) -> None:
+        known = [one for one in self.size if one == letter or self._source[one] != name]  # others are the array's own
+
+        def wanted(form: str) -> str:
+            letters = _letters(form)
+            return _shape([f"{one}={self.size[one]}" if one in known and not one.isdigit() else one for one in letters])
+
         source = f", with {letter} from {self._source[letter]}" if self._source[letter] else ""
-        raise ValueError(f"{self.op}: {name} has shape {shape}, expected {wanted}{source}")
+        others = "".join(f"; or {wanted(one)}" for one in forms if one != form)
+        raise ValueError(f"{self.op}: {name} has shape {shape}, expected {wanted(form)}{source}{others}")
 
     def any_array(self, name: str, value: npt.ArrayLike) -> Array:
         """Returns `value` as an array on the call's device, without other checks."""

@@ -309,12 +309,12 @@ def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
     return _elementwise("mask_padding", "mask_padding", lengths, x=x)[0]
 
 
-def flip(x: Array, lengths: npt.ArrayLike | None = None) -> Array:
+def flip(x: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Array:
     """Reverses the valid steps of each sequence of x (B, T, D); padding stays in place. It is its own adjoint."""
+    args = Boundary("flip")
+    x = args.array("x", x, "B T D", kinds=REAL + COMPLEX)
     if lengths is None:
         return x[:, ::-1].copy()
-    args = Boundary("flip")
-    args.array("x", x, "B T D", kinds=REAL + COMPLEX)
     t = args.device.asarray(np.arange(x.shape[1]))
     steps = args.lengths(lengths).on(args.device)[:, None]  # type: ignore[union-attr]
     return np.take_along_axis(x, np.where(t < steps, steps - 1 - t, t)[..., None], 1)
@@ -872,9 +872,9 @@ def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Arra
     """The last valid step of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("last_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
+    b, t, there = _last_steps(args, lengths)
     if not ax.shape[1]:
         return args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
-    b, t, there = _last_steps(args, lengths)
     return np.where(there, ax[b, t], ax.dtype.type(0))
 
 
@@ -1046,7 +1046,7 @@ def binary_cross_entropy(
         With logits (B, T, K): factors of the terms of the labels 1 of each bit (PyTorch's ``pos_weight``), finite and
         at least 0. n does not change. Weights may be integers and booleans.
     sample_weights : (n,) or (B, T), optional
-        Factors of all terms of a step, finite and at least 0; n does not change.
+        Factors of all terms of a step, finite and at least 0; n does not change. Where it is 0, logits may be NaN.
 
     Returns
     -------
@@ -1063,20 +1063,23 @@ def binary_cross_entropy(
     (z,) = args.common(args.array("logits", logits, "n", "B T K"))
     alabels = args.integers("labels", labels, "n" if z.ndim == 1 else "B T K")
     counted, count = _counted(args, alabels, 2, ignored)
-    one = alabels == 1
+    of_steps = loss_weights(args, "sample_weights", sample_weights, z.shape[:2], z)
+    if of_steps is not None:
+        of_steps = of_steps if z.ndim == 1 else of_steps[..., None]
+        counted = of_steps > 0 if counted is None else counted & (of_steps > 0)
+    one, zero = alabels == 1, z.dtype.type(0)
     x = np.where(one, -z, z)
+    if counted is not None:
+        x = np.where(counted, x, zero)
     on = sigmoid(x)
     losses, dlogits = softplus(x), np.where(one, -on, on)
     of_ones = loss_weights(args, "weights", weights, z.shape[-1:] if z.ndim > 1 else None, z)
     if of_ones is not None:
         weight = np.where(one, of_ones, z.dtype.type(1))
         losses, dlogits = losses * weight, dlogits * weight
-    of_steps = loss_weights(args, "sample_weights", sample_weights, z.shape[:2], z)
     if of_steps is not None:
-        weight = of_steps if z.ndim == 1 else of_steps[..., None]
-        losses, dlogits = losses * weight, dlogits * weight
+        losses, dlogits = losses * of_steps, dlogits * of_steps
     if counted is not None:
-        zero = z.dtype.type(0)
         losses, dlogits = np.where(counted, losses, zero), np.where(counted, dlogits, zero)
     mean: Any = losses.sum(dtype=np.float64) / count
     return mean if recording() is not None else float(mean), dlogits / count.astype(z.dtype)

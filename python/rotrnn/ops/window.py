@@ -60,7 +60,8 @@ def tiir_scan(
         As returned by the previous call. Its delay line is reused: the new state has the same array, updated in place
         (if dtype and layout allow). The old state can be used for one more step, but not for several.
     window : int
-        L, at least 1.
+        L, at least 1. The state holds the last L + 1 inputs, whatever T is: a window that is longer than any sequence
+        only takes memory.
     power : (N,), optional
         ``power_of(a, window)``, if already computed.
     resets : bool
