@@ -12,7 +12,7 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,9 @@ from rotrnn.training.recipe import (
     replaced,
     shipped,
 )
-from rotrnn.training.reevaluation import reevaluate
+from rotrnn.training.reevaluation import SPLITS, reevaluate
 from rotrnn.training.results import check_out, collect, duration, find_runs, markdown, read_runs, render
-from rotrnn.training.run import Run
+from rotrnn.training.run import PARAMETERS, Run
 from rotrnn.training.slurm import launch
 from rotrnn.training.state import initial_state
 from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run_sweep, stop_at_eof
@@ -199,7 +199,20 @@ def _can_draw() -> bool:
 
 def _overrides(args: argparse.Namespace, *keys: str) -> list[str]:
     """Returns the overrides of --set, and of options that set a key of [training]."""
+    for one in args.set:
+        parse_override(one, "--set")
     return [*args.set, *(f"training.{key}={value}" for key in keys if (value := getattr(args, key)) is not None)]
+
+
+@contextlib.contextmanager
+def _options(call: str, **options: str) -> Iterator[None]:
+    """Errors that begin with the name of a `call` and of its argument name the option instead."""
+    try:
+        yield
+    except ValueError as error:
+        for argument, option in options.items():
+            rename(error, f"{call}: {argument}", option)
+        raise
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -209,13 +222,14 @@ def _sweep(args: argparse.Namespace) -> None:
         return
     with Crew(among) as crew:
         _check_out(args.out)
-        runs = plan(
-            args.recipe,
-            seeds=parse_seeds(args.seeds) if args.seeds else (),
-            grid=[parse_grid(one) for one in args.grid],
-            variants=args.variant,
-            overrides=_overrides(args, "steps"),
-        )
+        with _options(args.recipe, grid="--grid", variants="--variant", overrides="--set"):
+            runs = plan(
+                args.recipe,
+                seeds=parse_seeds(args.seeds) if args.seeds else (),
+                grid=[parse_grid(one) for one in args.grid],
+                variants=args.variant,
+                overrides=_overrides(args, "steps"),
+            )
         folder = args.out or SWEEPS / Path(args.recipe).stem
         how: dict[str, Any] = {"retry": args.retry, "say": say, "device": args.device}
         if args.slurm_option and not args.launcher:
@@ -250,29 +264,32 @@ def _conclude(ended: list[Run]) -> None:
 
 def _results(args: argparse.Namespace) -> None:
     if args.out:
-        check_out(args.out)
+        check_out("--out", args.out)
     runs = find_runs(args.runs)
     _trust(args, runs)
     outcomes, unreadable = read_runs(runs)
-    rows = [one.row() for one in collect(outcomes, args.by)]
-    if args.out:
-        write_text(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
-    print(render(rows, curve=args.curve, unreadable=unreadable), end="")
+    with _options("collect", by="--by"):
+        rows = [one.row() for one in collect(outcomes, args.by)]
+    with _options("render", kind="the end of --out", curve="--curve"):
+        if args.out:
+            write_text(args.out, render(rows, args.out.suffix, curve=args.curve, unreadable=unreadable))
+        print(render(rows, curve=args.curve, unreadable=unreadable), end="")
 
 
 def _eval(args: argparse.Namespace) -> None:
     if args.out:
-        check_out(args.out)
+        check_out("--out", args.out)
     _trust(args, [Run(args.run)])
-    found = reevaluate(
-        Run(args.run),
-        split=args.split,
-        checkpoint=args.checkpoint,
-        overrides=args.set,
-        grid=[parse_grid(one) for one in args.grid],
-        device=args.device,
-        fixed_points=args.fixed_points,
-    )
+    with _options("reevaluate", split="--split", fixed_points="--fixed-points"):
+        found = reevaluate(
+            Run(args.run),
+            split=args.split,
+            checkpoint=args.checkpoint,
+            overrides=_overrides(args),
+            grid=[parse_grid(one) for one in args.grid],
+            device=args.device,
+            fixed_points=args.fixed_points,
+        )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
     if args.out:
         write_text(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
@@ -339,7 +356,7 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
 
 def _export(args: argparse.Namespace) -> None:
     if args.out.suffix in (".onnx", ".safetensors"):
-        check_out(args.out)
+        check_out("--out", args.out)
     (model, params), folder = _model(args)
     rules = find_rules(args.model if Path(args.model).is_file() else folder)
     if rules is not None and rules.dt:
@@ -392,7 +409,7 @@ def _generate(args: argparse.Namespace) -> None:
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    recipe = load_recipe(args.recipe, args.set)
+    recipe = load_recipe(args.recipe, _overrides(args))
     if args.stand_in is None:
         _check_files(recipe.task, "--stand-in")
     print(estimate(recipe, args.steps, stand_in=args.stand_in, device=args.device).text())
@@ -491,7 +508,7 @@ def _figure(args: argparse.Namespace) -> None:
 
 
 def _groups(args: argparse.Namespace) -> None:
-    recipe = load_recipe(args.recipe, args.set)
+    recipe = load_recipe(args.recipe, _overrides(args))
     model = recipe.build(recipe.task.shape)
     params = initial_state(model, recipe).params
     group_of = recipe.optimiser.grouping(model.is_recurrent)
@@ -850,7 +867,7 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
     _add_set(one, "section.key=value", "change a setting of the training")
     _add_grid(one, "evaluate each of these values of a setting")
     one.add_argument("--out", type=Path, metavar="FILE", help="also write all results, including curves, as JSON")
-    one.add_argument("--split", choices=("train", "val", "test"), default="test", help="default: test")
+    one.add_argument("--split", choices=SPLITS, default="test", help="default: test")
     one.add_argument(
         "--fixed-points",
         action="store_true",
@@ -861,7 +878,7 @@ rotrnn eval runs/words --grid layer.max_iterations=2,4,8,16 --out runs/words/ite
     _add_device(one)
     one.add_argument(
         "--checkpoint",
-        choices=("init", "last", "best"),
+        choices=PARAMETERS,
         default="best",
         help="the parameters to evaluate; the default, best, are those with the best validation accuracy (there is a "
         "warning if the data set has no validation split and they were selected on the test split)",
@@ -943,7 +960,7 @@ rotrnn generate runs/book "It was" --min-p 0.05 --repetition-penalty 1.1 --stop 
 
 def _add_model(one: argparse.ArgumentParser) -> None:
     one.add_argument("model", metavar="MODEL", help="folder of a run, or a model's file or folder")
-    one.add_argument("--checkpoint", choices=("init", "last", "best"), default="best", help="of a run (default: best)")
+    one.add_argument("--checkpoint", choices=PARAMETERS, default="best", help="of a run (default: best)")
     _add_trust(one)
 
 

@@ -455,8 +455,8 @@ MISTAKES = [
     ("optimiser.betas=[0.9, 1.0]", r"section \[optimiser\]: AdamW: betas is \(0\.9, 1\.0\)"),
     ("task.test_fraction=2", r"section \[task\]: .*test_fraction"),
     # the form of an override
-    ("steps=3", r"--set steps=3: expected section\.key=value"),
-    ("training.steps", r"--set training\.steps: expected section\.key=value"),
+    ("steps=3", r"overrides steps=3: expected section\.key=value"),
+    ("training.steps", r"overrides training\.steps: expected section\.key=value"),
 ]
 
 

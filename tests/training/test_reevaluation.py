@@ -139,8 +139,18 @@ def test_another_seed_makes_other_examples(tmp_path):
 
 def test_a_split_without_an_end_is_not_evaluated(tmp_path):
     Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
-    with pytest.raises(ValueError, match=r"--split train: is endless, .* expected val or test"):
+    with pytest.raises(ValueError, match=r"reevaluate: split: train is endless, .* expected val or test"):
         reevaluate(Run(tmp_path), split="train")
+
+
+def test_names_of_splits_and_checkpoints(run, tmp_path, capsys):
+    with pytest.raises(ValueError, match="reevaluate: split is 'tset', expected one of train, val, test"):
+        reevaluate(run, split="tset")
+    with pytest.raises(ValueError, match="reevaluate: checkpoint is 'bst', expected one of init, last, best"):
+        reevaluate(run, checkpoint="bst")
+    Run(tmp_path).write(Run(tmp_path).recipe, load_recipe("copy-small").text())
+    assert main(["eval", str(tmp_path), "--split", "train"]) == 2
+    assert "error: --split: train is endless" in capsys.readouterr().err
 
 
 def test_ids_are_those_of_training(tmp_path):

@@ -273,7 +273,7 @@ def test_by_settings(runs):
     assert row["configuration"] == "layer=lru,recurrent_factor=0.5"
     assert (row["done"], row["failed"], row["unfinished"]) == (5, 1, 1)
     assert len(rows(runs, by=["optimiser.lr"])) == 2
-    with pytest.raises(ValueError, match=r"--by layer.size: .* has no such setting"):
+    with pytest.raises(ValueError, match=r"^collect: by layer.size: .* has no such setting"):
         rows(runs, by=["layer.size"])
 
 
@@ -369,8 +369,8 @@ def test_the_command(runs, tmp_path, capsys):
     capsys.readouterr()
     for arguments, message in (
         ([str(tmp_path / "nowhere")], "nowhere: is not the folder of a run, expected a folder with a recipe.toml"),
-        ([str(runs), "--out", "table.txt"], "--out: the file ends in '.txt', expected .md, .csv or .json"),
-        ([str(runs), "--by", "lr"], "--by lr: "),
+        ([str(runs), "--out", "table.txt"], "error: the end of --out is '.txt', expected .md, .csv or .json"),
+        ([str(runs), "--by", "lr"], "error: --by lr: "),
     ):
         assert main(["results", *arguments]) == 2
         error = capsys.readouterr().err
@@ -506,7 +506,7 @@ def test_a_task_without_curves_says_so(tmp_path):
     train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)
     (row,) = rows(tmp_path / "run")
     assert row["steps_per_second"]["mean"] > 0 < row["peak_memory"]
-    with pytest.raises(ValueError, match="--curve: no finished run has a curve"):
+    with pytest.raises(ValueError, match=r"^render: curve: no finished run has a curve"):
         render([row], curve=True)
 
 

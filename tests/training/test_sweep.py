@@ -225,8 +225,8 @@ def test_keys_with_the_same_ending_are_distinguished(tmp_path):
         ('keep = ["layer.history.length"]', r"sweep\.keep: unknown key layer\.history\.length; "),
         ("published = {lru = [1]}", r"sweep\.published\.lru is \[1\], expected NAME = a number or a string"),
         ("published = {lru = 1}", r"sweep\.published is 'lru', expected one of"),
-        ('grid = {"training.seed" = [1]}', r"training\.seed can only be varied with --seeds"),
-        ('variants.a = {"training.seed" = 1}', r"training\.seed can only be varied with --seeds"),
+        ('grid = {"training.seed" = [1]}', r"training\.seed can only be varied by seeds"),
+        ('variants.a = {"training.seed" = 1}', r"training\.seed can only be varied by seeds"),
         ('grid = {"layer.d_stat" = [1]}', "toy.toml, d_stat=1,seed=0: unknown key layer.d_stat; did you mean d_state"),
         ('grid = {"layer.d_state" = [1, "1"]}', "two configurations of the sweep have the name d_state=1"),
         ("variants = {a = {}, b = {}}", "the runs a,seed=0 and b,seed=0 would be the same"),
@@ -260,14 +260,14 @@ def test_a_small_recipe_without_a_sweep_has_no_variant_to_change(tmp_path):
 
 def test_options_that_do_not_fit(tmp_path):
     path = written(tmp_path, toy.RECIPE + SWEEP)
-    with pytest.raises(ValueError, match="--variant is 'lrv', expected one of lru, rotrnn; did you mean lru"):
+    with pytest.raises(ValueError, match="variants is 'lrv', expected one of lru, rotrnn; did you mean lru"):
         plan(path, variants=["lrv"])
-    for place, instead in (("optimiser.lr", r"--grid optimiser\.lr=\.\.\."), ("training.seed", "--seeds")):
-        with pytest.raises(ValueError, match=f"--set {place}: the sweep varies this setting; use {instead}$"):
+    for place, instead in (("optimiser.lr", "grid"), ("training.seed", "seeds")):
+        with pytest.raises(ValueError, match=f"overrides {place}: the sweep varies this setting; use {instead}$"):
             plan(path, overrides=[f"{place}=1"])
-    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed can only be varied with --seeds"):
+    with pytest.raises(ValueError, match=r"toy\.toml: training\.seed can only be varied by seeds"):
         plan(path, grid=[parse_grid("training.seed=3")])
-    with pytest.raises(ValueError, match=r"--grid optimiser\.lr is given twice, expected all its values in one: "):
+    with pytest.raises(ValueError, match=r": grid optimiser\.lr is given twice, expected all its values in one$"):
         plan(path, grid=[parse_grid("optimiser.lr=0.5"), parse_grid("optimiser.lr=0.1")])
     with pytest.raises(ValueError, match=r"the seeds are \[0, 1, 0\], expected distinct ones"):
         plan(path, seeds=parse_seeds("0,1,0"))
@@ -276,7 +276,7 @@ def test_options_that_do_not_fit(tmp_path):
             plan(path, overrides=[f"{section}.seeds=3"])
     with pytest.raises(ValueError, match=r"the grid of optimiser\.lr has no values, expected at least one"):
         plan(path, grid=[parse_grid("optimiser.lr=")])
-    with pytest.raises(ValueError, match=r"--variant is 'lru', but the recipe has no \[sweep\.variants\]"):
+    with pytest.raises(ValueError, match=r": variants is 'lru', but the recipe has no \[sweep\.variants\]"):
         plan(written(tmp_path, toy.RECIPE), variants=["lru"])
 
 

@@ -673,16 +673,16 @@ def change(tables: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[s
 
 
 def parse_override(
-    override: str, option: str = "--set", form: str = "value, such as training.steps=100"
+    override: str, name: str = "overrides", form: str = "value, such as training.steps=100"
 ) -> tuple[str, Any]:
-    """Returns place and value of "section.key=value", as given to `option` of the command line."""
+    """Returns place and value of "section.key=value", which errors call by the `name` of its argument or option."""
     try:
         override.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{option} {override!a}: expected section.key=value in UTF-8") from None
+        raise ValueError(f"{name} {override!a}: expected section.key=value in UTF-8") from None
     place, equals, text = override.partition("=")
     if not (equals and "." in place.strip(". ")):
-        raise ValueError(f"{option} {override}: expected section.key={form}")
+        raise ValueError(f"{name} {override}: expected section.key={form}")
     return place.strip(), parse_value(text)
 
 

@@ -11,19 +11,30 @@ from rotrnn._support.warn import warn
 from rotrnn.devices.device import named
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
-from rotrnn.ops.boundary import rename
+from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.tasks import Series, Settings, Task
 from rotrnn.tasks.own import OwnData
 from rotrnn.tasks.rules import find_rules
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, contraction, evaluate
-from rotrnn.training.recipe import NO_SECTIONS, change, check_dropped, parse_override, read_recipe, recipe_tables
-from rotrnn.training.run import Run, data_of
+from rotrnn.training.recipe import (
+    NO_SECTIONS,
+    Recipe,
+    change,
+    check_dropped,
+    parse_override,
+    read_recipe,
+    recipe_tables,
+)
+from rotrnn.training.run import PARAMETERS, Run, data_of
 from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
 PLACES = ("task", "layer", "model", "training.batch", "training.precision", "training.dtype")
 """Settings that can influence an evaluation."""
+SPLITS = ("train", "val", "test")
+Changes = Sequence[tuple[str, Any]]
+"""Settings "section.key", each with its value."""
 
 
 def reevaluate(
@@ -71,42 +82,25 @@ def reevaluate(
     ValueError
         There is no such run or setting; or a setting has no influence on an evaluation, changes the shape of a
         parameter, or decides which examples are for training, so that training examples would be evaluated (this is
-        allowed for a generated task if another task.seed is set as well). Or `split` is endless.
+        allowed for a generated task if another task.seed is set as well). Or `split` or `checkpoint` is none of these
+        names, or `split` is endless.
     """
-    home = named("evaluate", device)
+    args = Boundary("reevaluate")
+    args.choice("split", split, SPLITS)
+    args.choice("checkpoint", checkpoint, PARAMETERS)
+    fixed_points, home = args.flag("fixed_points", fixed_points), named(args.op, device)
     trained = run.load_recipe().task
     changes = [parse_override(override) for override in overrides]
     rules = find_rules(run.folder) if isinstance(trained, OwnData) else None
-    split_settings = () if _others(run, trained, dict(changes)) else getattr(trained, "split_settings", ())
-    for place in [place for place, _ in (*changes, *grid)]:
-        if place not in PLACES and place.partition(".")[0] not in PLACES:
-            raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
-        section, _, key = place.partition(".")
-        if section == "task" and key in split_settings:
-            expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
-            raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
-        if place == "task.scale" and rules is not None:
-            raise ValueError(f"{place} has no influence on an evaluation, expected it unset: the scales are the run's")
     given = dict((*changes, *grid))
-    wrong = None if "task.data_dir" in given else run.changed_data(trained)
-    if "task.path" in given:
-        learnt = isinstance(trained, OwnData | Series) and rules is None
-        wrong = "task.path: scales, classes and features follow from the new file's training part" if learnt else None
-    if wrong is not None:
-        warn(wrong)
+    _check_influence(run, trained, rules is not None, changes, given)
+    _warn_of_files(run, trained, rules is not None, given)
     points = Sweep(grid=as_grid(grid)).configurations()
     found, started = [], []
     task: Task | None = None
     loaded: Any = None
-    selected_on = None
     for name, (_, chosen) in points.items():
-        tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
-        try:
-            dropped = change(tables, [*changes, *chosen])
-            recipe = read_recipe(tables, trust=False)
-            check_dropped(recipe, dropped)
-        except ValueError as error:
-            raise ValueError(f"{run.recipe}: {error}") from error
+        recipe = _changed(run, [*changes, *chosen])
         if task is None or recipe.task != loaded:
             loaded = recipe.task
             if "task.data_dir" in given and (wrong := run.changed_data(loaded)) is not None:
@@ -117,7 +111,7 @@ def reevaluate(
             selected_on = None if _others(run, trained, dict((*changes, *chosen))) else task.selected_on
             if getattr(task, split).fresh:
                 raise ValueError(
-                    f"--split {split}: is endless, its examples are generated on demand; expected val or test"
+                    f"reevaluate: split: {split} is endless, its examples are generated on demand; expected val or test"
                 )
         model = recipe.build(task)
         initial = initial_state(model, recipe)
@@ -131,7 +125,7 @@ def reevaluate(
                 try:
                     one["fixed_points"] = contraction(model, params, getattr(task, split), **how)
                 except ValueError as error:
-                    what = f"--fixed-points: {run.folder}: layer {type(recipe.layer).__name__}"
+                    what = f"reevaluate: fixed_points: {run.folder}: layer {type(recipe.layer).__name__}"
                     rename(error, f"contraction: {type(model).__name__}", what)
                     raise
         found.append((name, one))
@@ -140,8 +134,53 @@ def reevaluate(
         warn(f"{split} is the training data: the data set has no validation or test split")
     if (split, checkpoint, selected_on) == ("test", "best", "test"):
         warn("the best parameters were selected on the test split: the data set has no validation split")
-    for place, _ in grid:
-        others = [repr([one for one in chosen if one[0] != place]) for _, chosen in points.values()]
+    _warn_of_initial_values([place for place, _ in grid], [chosen for _, chosen in points.values()], found, started)
+    return found
+
+
+def _check_influence(run: Run, trained: Settings, has_rules: bool, changes: Changes, given: dict[str, Any]) -> None:
+    """Raises ValueError if a `given` setting, one of `changes` or a key of the grid, has no influence on an evaluation,
+    or decides which examples the run was trained on."""
+    split_settings = () if _others(run, trained, dict(changes)) else getattr(trained, "split_settings", ())
+    for place in given:
+        if place not in PLACES and place.partition(".")[0] not in PLACES:
+            raise ValueError(f"{place} has no influence on an evaluation, expected a key of {', '.join(PLACES)}")
+        section, _, key = place.partition(".")
+        if section == "task" and key in split_settings:
+            expected = "its value in the run" + (", or another task.seed with it" if _seeded(trained) else "")
+            raise ValueError(f"{place} decides which examples the run was trained on, expected {expected}")
+        if place == "task.scale" and has_rules:
+            raise ValueError(f"{place} has no influence on an evaluation, expected it unset: the scales are the run's")
+
+
+def _warn_of_files(run: Run, trained: Settings, has_rules: bool, given: dict[str, Any]) -> None:
+    """Warns if the run's data files have changed, or if what was learnt of them has to be learnt of another file."""
+    wrong = None if "task.data_dir" in given else run.changed_data(trained)
+    if "task.path" in given:
+        learnt = isinstance(trained, OwnData | Series) and not has_rules
+        wrong = "task.path: scales, classes and features follow from the new file's training part" if learnt else None
+    if wrong is not None:
+        warn(wrong)
+
+
+def _changed(run: Run, changes: Changes) -> Recipe:
+    """Returns the run's recipe with other settings."""
+    tables = {key: table for key, table in recipe_tables(run.recipe).items() if key not in NO_SECTIONS}
+    try:
+        dropped = change(tables, changes)
+        recipe = read_recipe(tables, trust=False)
+        check_dropped(recipe, dropped)
+    except ValueError as error:
+        raise ValueError(f"{run.recipe}: {error}") from error
+    return recipe
+
+
+def _warn_of_initial_values(
+    places: Sequence[str], points: Sequence[Changes], found: Sequence[tuple[str, Found]], started: Sequence[str]
+) -> None:
+    """Warns of each key of a grid with which the initial parameters vary and the results at its `points` do not."""
+    for place in places:
+        others = [repr([one for one in chosen if one[0] != place]) for chosen in points]
         outcomes = {(other, to_json(one)) for other, (_, one) in zip(others, found, strict=True)}
         starts = set(zip(others, started, strict=True))
         if len(outcomes) == len(set(others)) < len(starts):
@@ -149,7 +188,6 @@ def reevaluate(
                 f"{place} only changes initial values: the run's parameters are evaluated for every value; "
                 "to compare values, train with each of them (rotrnn sweep)"
             )
-    return found
 
 
 def _seeded(task: Settings) -> bool:

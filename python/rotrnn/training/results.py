@@ -287,7 +287,7 @@ def _setting(one: Outcome, place: str) -> Any:
     value: Any = one.recipe.tables()
     for key in place.split("."):
         if not isinstance(value, dict) or key not in value:
-            raise ValueError(f"--by {place}: {one.run.folder} has no such setting")
+            raise ValueError(f"collect: by {place}: {one.run.folder} has no such setting")
         value = value[key]
     return value
 
@@ -537,11 +537,11 @@ def render(rows: Sequence[Row], kind: str = ".md", *, curve: bool = False, unrea
     if kind == ".json":
         return to_json(rows, indent=2) + "\n"
     if curve and not curve_rows(rows):
-        raise ValueError("--curve: no finished run has a curve; its task does not define one")
+        raise ValueError("render: curve: no finished run has a curve; its task does not define one")
     if kind == ".csv":
         return _csv([_flatten(row) for row in (curve_rows(rows) if curve else rows)])
     if kind != ".md":
-        raise ValueError(f"--out: the file ends in '{kind}', expected .md, .csv or .json")
+        raise ValueError(f"render: kind is {kind!r}, expected .md, .csv or .json")
     below = "".join(f"\n{plain(note)}\n" for note in notes(rows, unreadable))
     return markdown(curve_columns(rows) if curve else columns(rows)) + below
 
@@ -573,12 +573,12 @@ def _cell(value: Any) -> Any:
     return f"'{plain(value)}" if value.startswith(("=", "+", "-", "@")) else plain(value)
 
 
-def check_out(path: str | os.PathLike[str]) -> None:
+def check_out(name: str, path: str | os.PathLike[str]) -> None:
     """Raises ValueError if a result cannot be written to `path`: the folder is missing, or `path` is a file of a
-    run."""
+    run. `name` is the argument."""
     path = Path(path)
     if not path.parent.is_dir() or path.is_dir():
-        raise ValueError(f"--out {path}: expected a file in an existing folder")
+        raise ValueError(f"{name} {path}: expected a file in an existing folder")
     own = Run(path.parent).own()
     if path in own and own[0].exists():
-        raise ValueError(f"--out {path}: is a file of the run in that folder, expected another name")
+        raise ValueError(f"{name} {path}: is a file of the run in that folder, expected another name")

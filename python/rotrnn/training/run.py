@@ -22,6 +22,8 @@ from rotrnn.tasks.rules import RULES
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
+PARAMETERS = ("init", "last", "best")
+"""The checkpoints of a run."""
 FACTS: dict[str, Any] = {"step": int, "best_step": int, "best_score": int | float, "arithmetic": list}
 """The facts that a run is resumed from."""
 RESULT: dict[str, type] = {"metric": str, "selected_on": str, "best_step": int, "test": dict}
@@ -73,12 +75,12 @@ class Run:
         return self.folder / "tensorboard"
 
     def checkpoint(self, name: str) -> Path:
-        """Returns the path of the checkpoint "init", "last" or "best"."""
+        """Returns the path of a checkpoint, one of `PARAMETERS`."""
         return self.folder / f"{name}.safetensors"
 
     def files(self) -> list[Path]:
         """Returns the files that are determined by the recipe."""
-        checkpoints = [self.checkpoint(name) for name in ("init", "last", "best")]
+        checkpoints = [self.checkpoint(name) for name in PARAMETERS]
         return [self.recipe, self.log, self.result, *checkpoints]
 
     def load_recipe(self, overrides: Sequence[str] = (), *, trust: bool = False) -> Recipe:

@@ -91,7 +91,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if "training.seed" in (*self.grid, *(place for one in self.variants.values() for place in one)):
-            raise ValueError("training.seed can only be varied with --seeds, or seeds = [...] in [sweep]")
+            raise ValueError("training.seed can only be varied by seeds, or seeds = [...] in [sweep]")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"the seeds are {list(self.seeds)}, expected distinct ones")
 
@@ -158,7 +158,7 @@ def read_sweep(tables: dict[str, Any]) -> Sweep:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Returns the seeds of "0..2" (the last one included) or "0,3,5"."""
+    """Returns the seeds that the command line has as "0..2" (the last one included) or "0,3,5"."""
     with contextlib.suppress(ValueError):
         first, dots, last = text.partition("..")
         seeds = tuple(range(int(first), int(last) + 1)[: MOST + 1] if dots else map(int, text.split(",")))
@@ -168,7 +168,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Returns place and values of "section.key=a,b"."""
+    """Returns place and values that the command line has as "section.key=a,b"."""
     place, _ = parse_override(text, "--grid", "a,b")
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
@@ -180,7 +180,7 @@ def as_grid(pairs: Sequence[tuple[str, Sequence[Any]]]) -> dict[str, tuple[Any, 
     grid: dict[str, tuple[Any, ...]] = {}
     for place, values in pairs:
         if place in grid:
-            raise ValueError(f"--grid {place} is given twice, expected all its values in one: {place}=a,b")
+            raise ValueError(f"grid {place} is given twice, expected all its values in one")
         grid[place] = tuple(values)
     return grid
 
@@ -217,8 +217,8 @@ def plan(
         there = read_sweep(tables)
         _check_keep(tables, there.keep)
         if variants and not there.variants:
-            raise ValueError(f"--variant is {variants[0]!r}, but the recipe has no [sweep.variants]")
-        chosen = {one: pick("--variant", one, there.variants) for one in variants} or there.variants
+            raise ValueError(f"variants is {variants[0]!r}, but the recipe has no [sweep.variants]")
+        chosen = {one: pick("variants", one, there.variants) for one in variants} or there.variants
         own = tables.get("training", {}).get("seed", 0)
         sweep = Sweep(tuple(seeds) or there.seeds or (own,), there.grid | as_grid(grid), chosen)
     except ValueError as error:
@@ -226,8 +226,8 @@ def plan(
     changes = [parse_override(override) for override in overrides]
     for place, _ in changes:
         if place in (*sweep.grid, "training.seed"):
-            instead = "--seeds" if place == "training.seed" else f"--grid {place}=..."
-            raise ValueError(f"{name}: --set {place}: the sweep varies this setting; use {instead}")
+            instead = "seeds" if place == "training.seed" else "grid"
+            raise ValueError(f"{name}: overrides {place}: the sweep varies this setting; use {instead}")
     runs: dict[str, Recipe] = {}
     digests: dict[str, str] = {}
     dropped = []
