@@ -69,6 +69,10 @@ class Layer(Protocol):
     def emit(self, to: Listing, params: Params, x: int) -> int: ...
 
 
+REVERSE = "_reverse"
+"""The suffix of parameters of the direction that runs backward in time."""
+
+
 @dataclass(frozen=True)
 class Recurrent(Module, ABC):
     """A recurrent layer with `d_model` input and output channels. Its parameters are a flat dict of arrays.
@@ -194,6 +198,11 @@ class Recurrent(Module, ABC):
         """
         lanes = [one.lanes for one in form_leaves(self.state_form) if one.kind != "integer"]
         return sum(one for one in lanes if one is not None) if lanes and None not in lanes else None
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
+        return ("", REVERSE) if getattr(self, "bidirectional", False) else ("",)
 
     def check_split(self, args: Boundary) -> None:
         raise ValueError(

@@ -17,7 +17,7 @@ from rotrnn._cpu import GATE, NORM
 from rotrnn.devices.device import device_of, empty_like, is_array
 from rotrnn.devices.recording import recording
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
-from rotrnn.ops.declared import complex_of, planes
+from rotrnn.ops.declared import complex_of, pairs
 from rotrnn.ops.linear_layer import (
     BF16,
     NO_DROPOUT,
@@ -201,7 +201,7 @@ def residual_block(
     shapes = kept_shapes(ax.shape, ready, gating.form)
     others = {name: args.empty(shapes[name], kept_dtype(ax, name)) for name in keep}
     saved = BlockSaved(ax, z0, steps, carries, **others)
-    args.kernels.block_forward(y=y, hT=planes(hT), mean=mean, var=var, **kept(*saved[3:]), **arguments)
+    args.kernels.block_forward(y=y, hT=pairs(hT), mean=mean, var=var, **kept(*saved[3:]), **arguments)
     hT = carried(hT, turn, given, z0, steps, ax.shape[1])
     gathered = None if mean is None or var is None else (mean, var)
     return BlockResult(y, hT, gathered, saved)
@@ -279,7 +279,7 @@ def residual_block_backward(
         _checked_kept(args, name, one, shapes[name], kept_dtype(x, name))
         for name, one in zip(KEEPABLE, others, strict=True)
     ]
-    adhT = None if adhT is None else planes(args.layout(adhT, complex_of(dtype)))
+    adhT = None if adhT is None else pairs(args.layout(adhT, complex_of(dtype)))
     following: dict[str, Any] = NO_LATER
     if later is not None:
         following = dict(zip(NO_LATER, (args.layout(one, dtype) for one in _checked_later(args, later)), strict=True))

@@ -18,7 +18,7 @@ from rotrnn.devices.device import Array as Array
 from rotrnn.devices.recording import RecordedLengths
 from rotrnn.ops.declared import COMPLEX as COMPLEX
 from rotrnn.ops.declared import REAL as REAL
-from rotrnn.ops.declared import Declared, complex_of, planes
+from rotrnn.ops.declared import Declared, complex_of, pairs
 
 if TYPE_CHECKING:
     from rotrnn._cpu import Kernels
@@ -239,8 +239,8 @@ class Boundary:
         if not ready or plan.mixed:
             for name, array in arrays.items():
                 if array is not None:
-                    pairs = declared.forms[name].pairs
-                    arrays[name] = self.layout(array, complex_of(plan.dtype) if pairs else plan.dtype)
+                    paired = declared.forms[name].paired
+                    arrays[name] = self.layout(array, complex_of(plan.dtype) if paired else plan.dtype)
         arrays["lengths"] = None if lengths is None else self.lengths(lengths)
         return arrays
 
@@ -250,10 +250,10 @@ class Boundary:
         wholes = [one.split(": ") for one in part_of.split("; ") if one]
         called = {part: f"{whole}.{part}" for whole, parts in wholes for part in parts.split()}
         for name, array in arrays.items():
-            shapes, kinds, optional, pairs = self.declared.forms[name]
+            shapes, kinds, optional, paired = self.declared.forms[name]
             if array is not None or not optional:
                 self.array(called.get(name, name), array, *shapes, kinds=kinds)
-                dtypes.append(array.real.dtype if pairs else array.dtype)
+                dtypes.append(array.real.dtype if paired else array.dtype)
         dtype = np.result_type(*dtypes)
         return Plan(self.size, self._source, dtype, any(one != dtype for one in dtypes), {})
 
@@ -265,9 +265,9 @@ class Boundary:
         """
         numbers, arrays, results = self.plan.calls.get(name) or self._call(name)
         call, given, made = numbers.copy(), self.given, {}
-        for argument, own, pairs in arrays:
-            call[argument] = planes(given[own]) if pairs else given[own]
-        for argument, own, there, shape, dtype, pairs, large in results:
+        for argument, own, paired in arrays:
+            call[argument] = pairs(given[own]) if paired else given[own]
+        for argument, own, there, shape, dtype, paired, large in results:
             result = more.pop(own, there)
             if result is True:
                 if large:
@@ -276,7 +276,7 @@ class Boundary:
             elif result is False:
                 result = None
             made[own] = result
-            call[argument] = planes(result) if pairs else result
+            call[argument] = pairs(result) if paired else result
         call.update(more)
         getattr(self.device.kernels, name)(**call)
         return made
@@ -289,12 +289,12 @@ class Boundary:
         ranks = {own: getattr(given[own], "ndim", 0) for _, own, _ in kernel.varying}
         numbers |= {flag: ranks[own] == rank for flag, own, rank in kernel.varying}
         results = []
-        for argument, own, optional, pairs, letters in kernel.results:
+        for argument, own, optional, paired, letters in kernel.results:
             like = given.get(own[1:]) if own[0] == "d" else None
             shape = tuple(map(self._size, letters)) if like is None else like.shape
-            dtype = complex_of(self.plan.dtype) if pairs else self.plan.dtype
+            dtype = complex_of(self.plan.dtype) if paired else self.plan.dtype
             there, large = not optional or like is not None, None in shape or is_too_large(shape, dtype)
-            results.append((argument, own, there, shape, dtype, pairs, large))
+            results.append((argument, own, there, shape, dtype, paired, large))
         self.plan.calls[name] = numbers, [one for one in kernel.arrays if one[1] in given], results
         return self.plan.calls[name]
 

@@ -23,8 +23,13 @@ def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.result_type(dtype, np.complex64)
 
 
-def planes(z: Any) -> Any:
-    """Views complex numbers as (re, im) pairs, as the kernels of real variants take them."""
+def planes(x: Any) -> Any:
+    """Views real numbers (..., 2N), pairs of a real and an imaginary part, as complex numbers (..., N)."""
+    return x.view(complex_of(x.dtype))
+
+
+def pairs(z: Any) -> Any:
+    """The inverse of `planes`, as the kernels of real variants take complex numbers. Real numbers stay, and None."""
     return None if z is None else z.view(z.real.dtype)
 
 
@@ -35,7 +40,7 @@ class Form(NamedTuple):
     """In dimension letters ("B T N"), one for each rank."""
     kinds: tuple[np.dtype[Any], ...]
     optional: bool
-    pairs: bool
+    paired: bool
     """Whether its complex numbers are pairs of real ones for the kernel."""
 
 
@@ -84,15 +89,15 @@ class Declared:
             if kind == "int" and name in letters:
                 letter = self._names.get(name, name)
                 kernel.sizes.append((name, getattr(_cpu, str(letter), letter)))
-            shapes, pairs = self._shapes(text)
+            shapes, paired = self._shapes(text)
             if kind in ("read", "write") and of_call:
-                kinds = COMPLEX if pairs else REAL + COMPLEX if lane else REAL
+                kinds = COMPLEX if paired else REAL + COMPLEX if lane else REAL
                 maybe = optional or (own in self.forms and self.forms[own].optional)
-                self.forms[own] = Form(shapes, kinds, maybe, pairs)
+                self.forms[own] = Form(shapes, kinds, maybe, paired)
             if kind == "write" and of_call:
-                kernel.results.append((name, own, optional, pairs, shapes[-1].split()))
+                kernel.results.append((name, own, optional, paired, shapes[-1].split()))
             if kind == "read":
-                kernel.arrays.append((name, own, pairs))
+                kernel.arrays.append((name, own, paired))
                 if flag := _VARYING.fullmatch(text) or _LAST.fullmatch(text):
                     kernel.varying.append((flag[1 if flag.re is _VARYING else 2], own, len(shapes[1].split())))
         return kernel
@@ -110,10 +115,10 @@ class Declared:
         varying, flagged = _VARYING.fullmatch(text), _LAST.fullmatch(text)
         whole = varying[2] if varying else flagged[1] if flagged else text
         *parts, last = (self._part(one) for one in _PARTS.split(whole))
-        pairs = last == "2"
-        shape = " ".join(parts if pairs else [*parts, last])
+        paired = last == "2"
+        shape = " ".join(parts if paired else [*parts, last])
         more = f"B T {shape}" if varying else f"{shape} {flagged[3]}" if flagged else None
-        return ((shape,) if more is None else (shape, more)), pairs
+        return ((shape,) if more is None else (shape, more)), paired
 
     def _part(self, text: str) -> str:
         """Returns the letter of a part of a shape, and notes how it follows from another letter."""

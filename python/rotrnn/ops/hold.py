@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rotrnn.devices.device import contiguous, full
 from rotrnn.ops.boundary import Array, Boundary, rename
-from rotrnn.ops.declared import complex_of, planes
+from rotrnn.ops.declared import complex_of, pairs, planes
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
 from rotrnn.ops.trapezoid import check_tap, last_step, last_step_adjoint, masked, or_before
@@ -125,7 +125,7 @@ def hold_scan(
     y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
     y -= _early(parts)[..., None] * parts.x
     end = _conjugate(last_step(args, units))[..., None] * _complex(last_step(args, own["B"]))
-    BT, xT = or_before(args, planes(end), own["B0"]), or_before(args, last_step(args, own["x"]), own["x0"])
+    BT, xT = or_before(args, pairs(end), own["B0"]), or_before(args, last_step(args, own["x"]), own["x0"])
     return HoldScan(y, turned.cT.reshape(size, 2, H), hT, BT, xT, units, carries)
 
 
@@ -211,7 +211,7 @@ def hold_scan_backward(
         dh0, tap = _complex(found.dh0), parts.first * _complex(own["B0"])
         dtap = (own["x0"][..., None] * dh0).sum(-2)
         dolder[:, 0] += (np.conj(_complex(own["B0"])) * dtap).sum(-1)
-        dB0 += planes(np.conj(parts.first) * dtap)
+        dB0 += pairs(np.conj(parts.first) * dtap)
         dx0 += (np.conj(tap)[..., None, :] * dh0).sum(-1).real
     delta, hold = parts.delta, parts.hold
     ddelta = (np.conj(hold.q) * dn + np.conj(hold.m) * dolder).real
@@ -220,12 +220,12 @@ def hold_scan_backward(
     size, T, H, _ = dx.shape
     units = own["units"].reshape(size, T, 1, H, 2)
     turned = turn_backward(
-        *(planes(np.conj(de)).reshape(units.shape), own["theta"][..., None], Turned(units, None, units)),
+        *(pairs(np.conj(de)).reshape(units.shape), own["theta"][..., None], Turned(units, None, units)),
         _angles(own["c0"]),
         dcT=_angles(own["dcT"]),
         lengths=lengths,
     )
-    dB, dC = (masked(planes(one), lengths) for one in (dB, dC))
+    dB, dC = (masked(pairs(one), lengths) for one in (dB, dC))
     ddelta = mask_padding(ddelta.astype(dx.dtype), lengths)
     dlog_a, dtheta = found.dlog_a + dlog_a, turned.dtheta[..., 0] + dtheta
     before = turned.dc0[..., 0], found.dh0, dB0, dx0
@@ -296,17 +296,17 @@ def _pass(own: dict[str, Any], parts: _Parts) -> tuple[tuple[Any, ...], dict[str
     """Returns the arguments of `ssd_scan`, whose step sizes are 1."""
     h0, dtype = own["h0"], own["x"].dtype
     if parts.first is not None:
-        tap = planes(parts.first * _complex(own["B0"]))
+        tap = pairs(parts.first * _complex(own["B0"]))
         tap = own["x0"][..., None] * tap[..., None, :]
         h0 = tap if h0 is None else h0 + tap
-    W, C = (planes(z[..., None] * one) for z, one in ((parts.e * parts.n, parts.B), (parts.e, parts.C)))
+    W, C = (pairs(z[..., None] * one) for z, one in ((parts.e * parts.n, parts.B), (parts.e, parts.C)))
     ones = full(own["delta"].shape, 1, dtype, own["x"])
     return (parts.x, ones, None, W, C, None, h0), {"log_a": own["log_a"], "lengths": own["lengths"]}
 
 
 def _complex(array: Array) -> Array:
     """Returns (..., N) as complex numbers (..., N / 2): pairs of adjacent lanes."""
-    return contiguous(array).view(complex_of(array.dtype))
+    return planes(contiguous(array))
 
 
 def _conjugate(units: Array) -> Array:

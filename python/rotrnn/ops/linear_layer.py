@@ -18,7 +18,7 @@ from rotrnn._support.text import an
 from rotrnn.devices.device import beside, device_of, einsum, empty, empty_like, is_array
 from rotrnn.ops.boundary import COMPLEX, Array, Boundary
 from rotrnn.ops.declared import complex_of as complex_of
-from rotrnn.ops.declared import planes
+from rotrnn.ops.declared import pairs
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.pointwise import mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -159,7 +159,7 @@ def linear_layer(
         y = empty_like(au)
         hT, carries = new_states(ready, au)
         arguments = block_arguments(au, ready, z0, steps, exact=turn)
-        args.kernels.block_forward(y=y, hT=planes(hT), mean=None, var=None, **kept(carries), **arguments)
+        args.kernels.block_forward(y=y, hT=pairs(hT), mean=None, var=None, **kept(carries), **arguments)
         hT = carried(hT, turn, given, z0, steps, au.shape[1])
         return y, hT, LinearLayerSaved(au, z0, steps, carries, split is not None)
     au = mask_padding(au, steps)
@@ -213,7 +213,7 @@ def kept(
     rounded = {f"{name}_bf16": one if exact[name] is None else None for name, one in given.items()}
     if carries.dtype == BF16:
         return {"carries": None, "every_bf16": carries, "products": products, **exact, **rounded}
-    return {"carries": planes(carries), "every_bf16": None, "products": products, **exact, **rounded}
+    return {"carries": pairs(carries), "every_bf16": None, "products": products, **exact, **rounded}
 
 
 def check_carries(args: Boundary, carries: Array) -> Array:
@@ -256,10 +256,10 @@ def block_arguments(
 ) -> dict[str, Any]:
     """Returns the inputs of the fused kernels by name (block_in of csrc/kernels.list). They must be checked already."""
     (B, T, D), (w_in, a, w_out, skip) = x.shape, system
-    start = None if h0 is None else planes(h0)
+    start = None if h0 is None else pairs(h0)
     return {
-        **{"x": x, "w_in": w_in, "a": planes(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
-        "exact": None if exact is None else planes(exact),
+        **{"x": x, "w_in": w_in, "a": pairs(a), "w_out": w_out, "skip": skip, "h0": start, "lengths": lengths},
+        "exact": None if exact is None else pairs(exact),
         **{"B": B, "T": T, "D": D, "L": len(w_in), "directions": len(w_out), "tile": device_of(x).tile},
         **norm,
         **gate,
@@ -269,7 +269,7 @@ def block_arguments(
 def system_gradients(dsystem: System, dx: Array, dh0: Array) -> dict[str, Any]:
     """Returns the arrays into which block_backward writes the gradients of a system, by name."""
     dw_in, da, dw_out, dskip = dsystem
-    return {"dx": dx, "dw_in": dw_in, "da": planes(da), "dw_out": dw_out, "dskip": dskip, "dh0": planes(dh0)}
+    return {"dx": dx, "dw_in": dw_in, "da": pairs(da), "dw_out": dw_out, "dskip": dskip, "dh0": pairs(dh0)}
 
 
 def checked_system(args: Boundary, system: System, *others: Array | None) -> tuple[System, np.dtype[Any]]:
@@ -414,7 +414,7 @@ def linear_layer_backward(
     dh0, _ = new_states(ready, u)
     nothing: dict[str, Any] = dict.fromkeys(("d_norm_sum", "d_norm_product", *(f"d{name}" for name in NO_WEIGHTS)))
     grads, inputs = system_gradients(dsystem, du, dh0), block_arguments(u, ready, z0, steps)
-    args.kernels.block_backward(**grads, **nothing, **NO_LATER, dy=dy, **kept(carries), dhT=planes(dhT), **inputs)
+    args.kernels.block_backward(**grads, **nothing, **NO_LATER, dy=dy, **kept(carries), dhT=pairs(dhT), **inputs)
     return LinearLayerGrads(dsystem, du, dh0)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from rotrnn._support.settings import settle
 from rotrnn.devices.device import HOST
@@ -20,6 +20,8 @@ MAX_BITS = 32  # bits of a random word in csrc/data/delayed_copy.c
 class DelayedCopySplit(GeneratedSplit):
     """Random patterns with their labels."""
 
+    features: ClassVar[bool] = True
+
     settings: DelayedCopy
 
     def make(self, index: Index, streams: Index) -> Batch:
@@ -28,11 +30,6 @@ class DelayedCopySplit(GeneratedSplit):
         sizes = {"n": n, "length": s.length, "delay": s.delay, "bits": s.bits}
         HOST.kernels.delayed_copy(inputs=inputs, labels=labels, stream=streams, **sizes, seed=s.seed)
         return Batch(inputs, labels, None)
-
-    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The examples at `index`, features in `dtype`."""
-        made = super().batch(index)
-        return made._replace(inputs=made.inputs.astype(dtype))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,9 @@ def carry_of(settings: Any) -> Carry:
 class GeneratedSplit(Split):
     """A split of `size` examples that are generated when a batch is drawn; `name` is "train", "val" or "test"."""
 
+    features: ClassVar[bool] = False
+    """Whether inputs are features, and not ids."""
+
     name: str
     size: int
 
@@ -65,8 +68,9 @@ class GeneratedSplit(Split):
         """Generates the examples at `index`; example i uses the Philox stream number ``streams[i]``."""
 
     def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """Returns the examples at `index`; ids are int64 for every `dtype`."""
-        return self.make(index, index + (PARTS[self.name] << 48))
+        """Returns the examples at `index`, features in `dtype`; ids are int64 for every `dtype`."""
+        made = self.make(index, index + (PARTS[self.name] << 48))
+        return made._replace(inputs=made.inputs.astype(dtype)) if self.features else made
 
 
 def words_of(streams: Index, count: int, seed: int) -> Index:

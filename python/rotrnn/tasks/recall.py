@@ -20,6 +20,8 @@ MAX_KINDS = 2**10
 class RecallSplit(GeneratedSplit):
     """Sequences of `length` steps. Each step of sequence i asks for the age ``ages.at(i)``, or a random one."""
 
+    features: ClassVar[bool] = True
+
     settings: Recall
     length: int
     ages: ByLength | None
@@ -38,11 +40,6 @@ class RecallSplit(GeneratedSplit):
         row = np.arange(n)[:, None]
         found = latest[row, until, wanted]
         return Batch(inputs, np.where(found >= 0, value[row, found], -1), None)
-
-    def batch(self, index: Index, dtype: npt.DTypeLike = np.float32) -> Batch:
-        """The examples at `index`, features in `dtype`."""
-        made = super().batch(index)
-        return made._replace(inputs=made.inputs.astype(dtype))
 
     def curve_lengths(self, index: Index, batch: Batch) -> Index:
         """Returns the ages that are asked for; in training the largest possible age."""

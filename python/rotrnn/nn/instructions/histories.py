@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rotrnn.devices.device import beside, contiguous
-from rotrnn.nn.instructions.rotations import lanes, planes
 from rotrnn.nn.layer import Array, StateArray
 from rotrnn.nn.program import Call, Instruction, Shape
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.declared import pairs, planes
 from rotrnn.ops.dense import matmul
 from rotrnn.ops.history_attention import history_attention, history_attention_backward
 from rotrnn.ops.memory import FORMS, history_read, history_read_backward, history_weights_backward, wrope_angle
@@ -84,7 +84,7 @@ class History(Instruction):
         after = self._after(stored, z, call.lengths) if held is None else held[:, 0 if self.window is None else 1 :]
         steps = T if call.lengths is None else call.lengths
         call.after, call.kept = (after, *(one + steps for one in places)), (weights, z, stored, *places)
-        return lanes(m)
+        return pairs(m)
 
     def backward(self, call: Call, dy: Array, h: None, w: Array | None = None, q: Array | None = None) -> Any:
         weights, z, stored, *places = call.kept
@@ -94,7 +94,7 @@ class History(Instruction):
         if q is not None:
             given = planes(q), self._units(rows + T), z, stored
             dq, dz, dstored = history_attention_backward(dm, *given, **self._reading(call, stored, places))
-            dq = lanes(dq)
+            dq = pairs(dq)
         else:
             dz, dstored = history_read_backward(dm, weights, rows, lengths=call.lengths)
             if w is not None:
@@ -106,7 +106,7 @@ class History(Instruction):
         if self.angles == "reversed":
             dz *= self._turns(places[0], dz).conj()
         call.dbefore = (dstored, *(np.zeros(one.shape) for one in places))
-        return lanes(dz), dw, dq
+        return pairs(dz), dw, dq
 
     def _after(self, stored: Array, z: Array, lengths: Any) -> Array:
         """Returns the stored states after z, oldest first."""

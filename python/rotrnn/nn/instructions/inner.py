@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rotrnn._support.text import an
-from rotrnn.nn.instructions.rotations import lanes, planes
 from rotrnn.nn.layer import BUFFERS, Array, Context, Recurrent, StateArray, form_leaves, state_leaves, trusted
 from rotrnn.nn.listing import Listing, Unlisted
 from rotrnn.nn.program import Call, Instruction, Line, Shape
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.declared import pairs, planes
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Inner(Instruction):
         if not self.hidden:
             return y
         h = self.layer.hidden_states(call.kept)
-        return y, y if h is None else lanes(h)
+        return y, y if h is None else pairs(h)
 
     def backward(self, call: Call, dy: Any, x: Array, *params: Array) -> tuple[Array | None, ...]:
         after, more, backward = self._whole(call.dafter), {}, trusted(self.layer.backward)

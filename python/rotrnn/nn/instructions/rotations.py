@@ -12,7 +12,7 @@ from rotrnn.devices.device import contiguous, full
 from rotrnn.nn.layer import Array, StateArray
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
-from rotrnn.ops.linear_layer import complex_of
+from rotrnn.ops.declared import pairs, planes
 from rotrnn.ops.pointwise import (
     exp,
 )
@@ -83,7 +83,7 @@ class TurningScan(Instruction):
             _heads(turn, decays)[...] *= decays.modulus[..., None]
         h, after = diagonal_scan(a * turn, x, *(call.state or ()), lengths=call.lengths, return_state=True)
         call.after, call.kept = (after,), Turning(turn, x, decays)
-        return lanes(h)
+        return pairs(h)
 
     def backward(
         self, call: Call, dy: Array, v: None, phi: None, a: Array, gamma_log: Array, unit: Array, e: None = None
@@ -95,13 +95,13 @@ class TurningScan(Instruction):
         call.dbefore = (dh0,)
         dpolar = at.conj() * da  # d log |a_t| + i d phi_t
         if decays is None:
-            return lanes(dv), dpolar.imag, (da * turn.conj()).sum((0, 1)), None, None, None
+            return pairs(dv), dpolar.imag, (da * turn.conj()).sum((0, 1)), None, None, None
         dgain = (_heads(dv, decays).conj() * _heads(x, decays)).real.sum(-1)  # of its logarithm
         # log |a_t| = -varying, and varying = e^{gamma_log + e}
         de = dgain * self._share(decays.varying) - _heads(dpolar, decays).real.sum(-1) * decays.varying
         dgamma_log = (de - dgain * self._share(decays.mean)).sum((0, 1))
         _heads(dv, decays)[...] *= decays.gain[..., None]
-        return lanes(dv), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
+        return pairs(dv), dpolar.imag, None, dgamma_log, a * dpolar.sum((0, 1)), de
 
     def _decays(self, e: Array, gamma_log: Array) -> Decays:
         mean, varying = self._rate(gamma_log), self._rate(gamma_log + e.astype(gamma_log.dtype))
@@ -118,16 +118,6 @@ class TurningScan(Instruction):
         """Returns the derivative of log `_gain` by log x: ``x / (e^(k x) - 1)``, k = 2, or 1 if bounded."""
         k = 1 if self.bounded else 2
         return x * np.exp(-k * x) / -np.expm1(-k * x)
-
-
-def planes(x: Array) -> Array:
-    """Returns real lanes (..., 2N) as complex numbers (..., N)."""
-    return x.view(complex_of(x.dtype))
-
-
-def lanes(z: Array) -> Array:
-    """Returns numbers (..., N), if they are complex, as real lanes (..., 2N)."""
-    return z.view(z.real.dtype)
 
 
 def _heads(z: Array, decays: Decays) -> Array:

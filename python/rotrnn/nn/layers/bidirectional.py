@@ -8,11 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateForm, trusted
+from rotrnn.nn.layer import EVALUATION, REVERSE, Array, Context, Params, Recurrent, State, StateForm, trusted
 from rotrnn.nn.packing import inside
 from rotrnn.ops.pointwise import flip
-
-REVERSE = "_reverse"
 
 
 class BidirectionalSaved(NamedTuple):

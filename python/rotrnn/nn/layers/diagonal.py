@@ -55,11 +55,6 @@ class DiagonalRecurrence(LinearRecurrence):
         outputs = {name + suffix: (D, N) for suffix in self.directions for name in ("C_re", "C_im")}
         return {**self.transition_shapes, **dict.fromkeys(("B_re", "B_im"), (N, D)), **outputs, "D": (D,)}
 
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
-        return ("", "_reverse") if self.bidirectional else ("",)
-
     def emit(self, to: Listing, params: Params, x: int) -> int:
         folding = self.transition(to.exact(params))
         readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self.directions]

@@ -94,7 +94,7 @@ class RopeMemory(LinearRecurrence):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return _shapes(self.d_model, self.d_state, self._directions())
+        return _shapes(self.d_model, self.d_state, self.directions)
 
     def init(self, rng: np.random.Generator) -> Params:
         return _init(rng, self.shapes, self.window or self.length)
@@ -104,18 +104,15 @@ class RopeMemory(LinearRecurrence):
         return np.full(self.d_state, np.exp(1j * wrope_angle(1, self.length, "uniform")))
 
     def fold(self, params: Params) -> Folded[System]:
-        w_in, w_out, skip = _fold(params, self._directions())
+        w_in, w_out, skip = _fold(params, self.directions)
         return Folded(System(w_in, beside(self.exact.astype(complex_of(w_in.dtype)), w_in), w_out, skip))
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
-        readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self._directions()]
+        readouts = [(params["C_re" + suffix], params["C_im" + suffix]) for suffix in self.directions]
         return self._emit_system(to, x, self.exact, (params["B_re"], params["B_im"]), readouts, params["D"])
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
-        return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self._directions())
-
-    def _directions(self) -> tuple[str, ...]:
-        return ("", "_reverse") if self.bidirectional else ("",)
+        return _fold_backward(Projections(dsystem.w_in, dsystem.w_out, dsystem.skip), self.directions)
 
 
 @dataclass(frozen=True)

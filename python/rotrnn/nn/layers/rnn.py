@@ -76,18 +76,14 @@ class RNN(Programmed):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, N = self.d_model, self.d_state
-        return {"A": (N, N), "B": (N, D), **dict.fromkeys(self._readouts, (D, N)), "D": (D,)}
-
-    @property
-    def _readouts(self) -> tuple[str, ...]:
-        return ("C", "C_reverse") if self.bidirectional else ("C",)
+        return {"A": (N, N), "B": (N, D), **{"C" + suffix: (D, N) for suffix in self.directions}, "D": (D,)}
 
     def init(self, rng: np.random.Generator) -> Params:
         D, N = self.d_model, self.d_state
         params = {
             "A": INITIALISATIONS[self.initialisation](rng, N),
             "B": rng.standard_normal((N, D)) / np.sqrt(D),
-            **{name: rng.standard_normal((D, N)) / np.sqrt(N) for name in self._readouts},
+            **{"C" + suffix: rng.standard_normal((D, N)) / np.sqrt(N) for suffix in self.directions},
             "D": rng.standard_normal(D),
         }
         return astype(params, np.float32)
@@ -95,9 +91,9 @@ class RNN(Programmed):
     def program(self) -> Program:
         p = Builder(self)
         z, y, h = p(Dense(), p.x, "B"), p(Skip(), p.x, "D"), []
-        for reverse, readout in enumerate(self._readouts):
+        for reverse, suffix in enumerate(self.directions):
             h.append(p(Elman(self.activation, bool(reverse)), z, "A"))
-            y = p(Sum(), y, p(Dense(), h[-1], readout))
+            y = p(Sum(), y, p(Dense(), h[-1], "C" + suffix))
         return p.returns(y, h=h[0])
 
     def eigenvalues(self, params: Params) -> Array:

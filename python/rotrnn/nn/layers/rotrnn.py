@@ -121,7 +121,7 @@ class RotRNN(LinearRecurrence):
         inside = {"theta": (H, W // 2), "gamma_log": (H,), "M": (H, W, W), "B": (H, W, D)}
         if self.measures:
             inside["running_spectrum"] = (H,)
-        return {**inside, **dict.fromkeys(self._outputs(), (D, N)), "D": (D,)}
+        return {**inside, **{"C" + suffix: (D, N) for suffix in self.directions}, "D": (D,)}
 
     def init(self, rng: np.random.Generator) -> Params:
         D, N, H, W = self.d_model, self.d_state, self.heads, self.width
@@ -131,8 +131,8 @@ class RotRNN(LinearRecurrence):
             "M": rng.standard_normal((H, W, W)),
             "B": rng.standard_normal((H, W, D)) / np.sqrt(D),
         }
-        for name in self._outputs():
-            params[name] = rng.standard_normal((D, N)) / np.sqrt(N)
+        for suffix in self.directions:
+            params["C" + suffix] = rng.standard_normal((D, N)) / np.sqrt(N)
         params["D"] = rng.standard_normal(D)
         if self.measures:
             params["running_spectrum"] = np.zeros(H)
@@ -204,7 +204,7 @@ class RotRNN(LinearRecurrence):
             xi = np.sqrt(self.c * -np.expm1(-2 * decay) / energy)
         a = modulus[:, None] * units
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
-        w_out = np.stack([self._fold_output(params[name], P) for name in self._outputs()])
+        w_out = np.stack([self._fold_output(params["C" + suffix], P) for suffix in self.directions])
         kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured)
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
@@ -259,11 +259,11 @@ class RotRNN(LinearRecurrence):
 
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}
-        for name, dw_out in zip(self._outputs(), dsystem.w_out, strict=True):
+        for suffix, dw_out in zip(self.directions, dsystem.w_out, strict=True):
             dCP = dw_out.reshape(self.d_model, H, -1)[:, :, :W].swapaxes(0, 1)
-            C = params[name].reshape(self.d_model, H, W).swapaxes(0, 1)
+            C = params["C" + suffix].reshape(self.d_model, H, W).swapaxes(0, 1)
             dP += matmul(C.swapaxes(1, 2), dCP)
-            dparams[name] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
+            dparams["C" + suffix] = matmul(dCP, P.swapaxes(1, 2)).swapaxes(0, 1).reshape(self.d_model, -1)
         return {
             "theta": dtheta[:, : W // 2],
             "gamma_log": -dgamma * gamma * decay,
@@ -272,9 +272,6 @@ class RotRNN(LinearRecurrence):
             **dparams,
             "D": dsystem.skip,
         }, dx
-
-    def _outputs(self) -> tuple[str, ...]:
-        return ("C", "C_reverse") if self.bidirectional else ("C",)
 
     def _fold_output(self, C: Array, P: Array) -> Array:
         """Returns C P of all heads as (D, lanes)."""

@@ -91,11 +91,6 @@ class S4(Recurrent):
             )
 
     @property
-    def directions(self) -> tuple[str, ...]:
-        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
-        return ("", "_reverse") if self.bidirectional else ("",)
-
-    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         bank = (self.d_model, self.d_state // 2)
         outputs = [name + suffix for suffix in self.directions for name in ("C_re", "C_im")]

@@ -135,11 +135,6 @@ class S4D(Recurrent):
         return 2 if self.conjugate else 1
 
     @property
-    def directions(self) -> tuple[str, ...]:
-        """Name suffixes of the readouts: each direction has its own readout; other parameters are shared."""
-        return ("", "_reverse") if self.bidirectional else ("",)
-
-    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, bank = self.d_model, (self.d_model, self.states)
         outputs = [name + suffix for suffix in self.directions for name in ("C_re", "C_im")]

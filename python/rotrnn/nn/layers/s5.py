@@ -22,7 +22,7 @@ from rotrnn.nn.layers.continuous import (
 from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
 from rotrnn.nn.layers.linear import LinearSaved
 from rotrnn.ops.boundary import Boundary
-from rotrnn.ops.declared import complex_of, planes
+from rotrnn.ops.declared import pairs, planes
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import LinearLayerStates, System
 from rotrnn.ops.pointwise import mask_padding
@@ -144,12 +144,12 @@ class S5(DiagonalRecurrence):
         folded = self.fold_weights(params, DiagonalFolding(lam, np.ones_like(step)))  # gain follows from dt
         w_in, _, w_out, skip = folded.weights
         u = mask_padding(x, ctx.lengths)
-        v = _complex(dense(u, w_in))
+        v = planes(dense(u, w_in))
         dt = dt.astype(v.real.dtype, copy=False)
         h, hT = sampled_scan(
             lam, step, dt, v, state, method=self.discretisation, lengths=ctx.lengths, return_state=True
         )
-        y = skip * u + dense(planes(h), w_out[0])
+        y = skip * u + dense(pairs(h), w_out[0])
         return y, LinearSaved(folded, LinearLayerStates(u, state, ctx.lengths, h[None], v=v), hT, dt=dt)
 
     def backward_at(
@@ -162,12 +162,12 @@ class S5(DiagonalRecurrence):
         lam, step = self._continuous(params)
         w_in, _, w_out, skip = saved.folded.weights
         dy = mask_padding(dy, lengths)
-        dout, dw_out, _ = dense_backward(dy, planes(h[0]), w_out[0])
-        dstates = _complex(dout) if dh is None else _complex(dout) + dh
+        dout, dw_out, _ = dense_backward(dy, pairs(h[0]), w_out[0])
+        dstates = planes(dout) if dh is None else planes(dout) + dh
         grads = sampled_scan_backward(
             dstates, lam, step, saved.dt, v, h[0], h0, dhT=dstate, method=self.discretisation, lengths=lengths
         )
-        du, dw_in, _ = dense_backward(planes(grads.dx), u, w_in)
+        du, dw_in, _ = dense_backward(pairs(grads.dx), u, w_in)
         dsystem = System(dw_in, lam, dw_out[None], (dy * u).sum((0, 1)))
         dparams = self._continuous_backward(params, step, grads.dlam, grads.dstep)
         dparams |= self.fold_weights_backward(saved.folded.kept, dsystem)
@@ -177,11 +177,6 @@ class S5(DiagonalRecurrence):
         """Returns (Lambda, Delta)."""
         real = np.minimum(params["lambda_re"], CLIPPED) if self.clip_eigs else params["lambda_re"]
         return real + 1j * params["lambda_im"], self.step_scale * np.exp(params["log_step"])
-
-
-def _complex(x: Array) -> Array:
-    """Views pairs of lanes as complex numbers."""
-    return x.view(complex_of(x.dtype))
 
 
 def truncated_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
