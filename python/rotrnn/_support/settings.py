@@ -17,6 +17,9 @@ import numpy as np
 
 from rotrnn._support.text import an
 
+MOST_COUNT = 2**31 - 1
+"""The largest number of examples, tokens or steps in a setting or a header: a product of two fits in int64."""
+
 _KINDS: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn._support.files import atomic_file, open_file
+from rotrnn._support.settings import MOST_COUNT
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.released import Release, Released, compare, lra
 from rotrnn.tasks.task import Shape, Task
@@ -52,7 +53,7 @@ class AAN(Released):
         super().__post_init__()
         if self.tokens not in READINGS:
             raise ValueError(f"AAN: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
-        check_ranges("AAN", self, (("max_length", 2, 2**31 - 1),))
+        check_ranges("AAN", self, (("max_length", 2, MOST_COUNT),))
 
     @property
     def shape(self) -> Shape:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
-from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, check_ranges, drawn
+from rotrnn.tasks.generated import ENDLESS, GeneratedSplit, WrittenByRow, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
 OPERATORS = ("+-", "+-*")
@@ -83,7 +83,7 @@ class Brackets(WrittenByRow):
         settle(self)
         if self.operators not in OPERATORS:
             raise ValueError(f"Brackets: operators is '{self.operators}', expected '+-' or '+-*'")
-        limits = [("modulus", 2, 1000), ("train", 1, 2**40), ("val", 1, 2**31), ("test", 1, 2**31)]
+        limits = [("modulus", 2, 1000), ("train", 1, ENDLESS), ("val", 1, MOST_COUNT), ("test", 1, MOST_COUNT)]
         for prefix in ("", "val_", "test_"):
             low = getattr(self, f"{prefix}min_length")
             limits += [(f"{prefix}min_length", 1, MAX_LENGTH), (f"{prefix}max_length", low, MAX_LENGTH)]

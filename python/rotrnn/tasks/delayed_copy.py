@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, check_ranges
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -66,14 +66,13 @@ class DelayedCopy(WrittenByRow):
 
     def __post_init__(self) -> None:
         settle(self)
-        largest = 2**31 - 1
         limits = (
             ("bits", 1, MAX_BITS),
             ("length", 1, MAX_STEPS),
             ("delay", 0, MAX_STEPS),
-            ("train", 1, largest),
-            ("val", 1, largest),
-            ("test", 1, largest),
+            ("train", 1, MOST_COUNT),
+            ("val", 1, MOST_COUNT),
+            ("test", 1, MOST_COUNT),
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("DelayedCopy", self, limits)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.tasks.generated import ENDLESS, GeneratedSplit, WrittenByRow, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
@@ -77,7 +77,7 @@ class FlipFlop(WrittenByRow):
 
     def __post_init__(self) -> None:
         settle(self)
-        check_ranges("FlipFlop", self, (("train", 1, ENDLESS), ("val", 1, 2**31 - 1), ("test", 1, 2**31 - 1)))
+        check_ranges("FlipFlop", self, (("train", 1, ENDLESS), ("val", 1, MOST_COUNT), ("test", 1, MOST_COUNT)))
         check_ranges("FlipFlop", self, (("seed", 0, 2**63 - 1),))
         for name in ("length", "test_length"):
             value = getattr(self, name)

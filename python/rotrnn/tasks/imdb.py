@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from rotrnn._support.files import atomic_file, read_file
+from rotrnn._support.settings import MOST_COUNT
 from rotrnn._support.text import an
 from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.hub import PLACE, read_rows, split_file
@@ -68,7 +69,7 @@ class IMDB(Released):
         super().__post_init__()
         if self.tokens not in READINGS:
             raise ValueError(f"IMDB: tokens is {self.tokens!r}, expected one of {', '.join(READINGS)}")
-        check_ranges("IMDB", self, (("max_length", 2, 2**31 - 1), ("min_frequency", 1, 2**31 - 1)))
+        check_ranges("IMDB", self, (("max_length", 2, MOST_COUNT), ("min_frequency", 1, MOST_COUNT)))
 
     @property
     def shape(self) -> Shape:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, clear, open_file
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
 from rotrnn.tasks.released import LRA, Source, find, found, lra, prepare
@@ -277,17 +277,16 @@ class ListOps:
 
     def __post_init__(self) -> None:
         settle(self)
-        largest = 2**31 - 1
         for name, low, high in (
-            ("train", 1, largest),
-            ("val", 1, largest),
-            ("test", 1, largest),
+            ("train", 1, MOST_COUNT),
+            ("val", 1, MOST_COUNT),
+            ("test", 1, MOST_COUNT),
             ("max_depth", 1, DEPTHS),
-            ("max_args", 2, largest),
-            ("min_length", 0, largest),
+            ("max_args", 2, MOST_COUNT),
+            ("min_length", 0, MOST_COUNT),
             ("max_length", self.min_length + 2, 1_000_000),
             ("seed", 0, 2**63 - 1),
-            ("max_tokens", 1, largest),
+            ("max_tokens", 1, MOST_COUNT),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

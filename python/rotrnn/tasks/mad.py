@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, below, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task, shuffled
 
@@ -200,7 +200,7 @@ class MAD(WrittenByRow):
         settle(self)
         if self.kind not in KINDS:
             raise ValueError(f"MAD: kind is '{self.kind}', expected one of {', '.join(KINDS)}")
-        check_ranges("MAD", self, [(name, 1, 2**31 - 1) for name in ("train", "val", "test")])
+        check_ranges("MAD", self, [(name, 1, MOST_COUNT) for name in ("train", "val", "test")])
         check_ranges("MAD", self, [("seed", 0, 2**63 - 1), ("tokens", 1, 2**16)])
         kind, sizes = KINDS[self.kind], dict(zip(("vocab", "length"), self.sizes, strict=True))
         least = {"vocab": kind.least_vocab, "length": kind.least_length}

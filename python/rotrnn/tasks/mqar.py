@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.tasks.generated import GeneratedSplit, WrittenByRow, below, check_ranges, chosen, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
@@ -88,7 +88,7 @@ class MQAR(WrittenByRow):
     def __post_init__(self) -> None:
         settle(self)
         check_ranges("MQAR", self, (("vocab", 4, 2**20), ("pairs", 1, 2**16), ("seed", 0, 2**63 - 1)))
-        check_ranges("MQAR", self, ((name, 1, 2**31 - 1) for name in ("train", "val", "test")))
+        check_ranges("MQAR", self, ((name, 1, MOST_COUNT) for name in ("train", "val", "test")))
         if self.test_pairs is not None:
             check_ranges("MQAR", self, [("test_pairs", 1, 2**16)])
         if not 0 < self.power <= 1:

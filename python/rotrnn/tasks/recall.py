@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, below, check_ranges, words_of
 from rotrnn.tasks.task import Batch, Index, Shape, Task
 
@@ -99,7 +99,6 @@ class Recall(WrittenByRow):
 
     def __post_init__(self) -> None:
         settle(self)
-        largest = 2**31 - 1
         limits = (
             ("keys", 1, MAX_KINDS),
             ("values", 2, MAX_KINDS),
@@ -107,8 +106,8 @@ class Recall(WrittenByRow):
             ("length", self.max_age + 1, MAX_STEPS),
             ("test_length", self.max_age + 1, MAX_STEPS),
             ("train", 1, ENDLESS),
-            ("val_each", 1, largest),
-            ("test_each", 1, largest),
+            ("val_each", 1, MOST_COUNT),
+            ("test_each", 1, MOST_COUNT),
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("Recall", self, limits)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import REGULAR
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, carry_of, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Carry, Index, Shape, Task
@@ -121,15 +121,14 @@ class Regular(WrittenByRow):
             raise ValueError(
                 f"Regular: carry is {self.carry}, expected 0 with 'arithmetic': its expressions do not add up"
             )
-        largest = 2**31 - 1
         limits = (
             ("modulus", 2, 1000),
             ("min_length", 1, MAX_LENGTH),
             ("max_length", self.min_length, MAX_LENGTH),
-            ("val_each", 1, largest),
+            ("val_each", 1, MOST_COUNT),
             ("test_min_length", 1, MAX_LENGTH),
             ("test_max_length", self.test_min_length, MAX_LENGTH),
-            ("test_each", 1, largest),
+            ("test_each", 1, MOST_COUNT),
             ("train", 1, ENDLESS),
             ("seed", 0, 2**63 - 1),
         )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.files import atomic_file, read_npz
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.tasks.columns import Numbers
 from rotrnn.tasks.lags import Lags, chosen, effects
 from rotrnn.tasks.own import check_range, check_span
@@ -207,9 +207,9 @@ class Series:
     def __post_init__(self) -> None:
         settle(self)
         for key, least in (("horizon", 1), ("period", 0), ("window", 0)):
-            if not least <= getattr(self, key) < 2**31:
+            if not least <= getattr(self, key) <= MOST_COUNT:
                 raise ValueError(
-                    f"Series: {key} is {getattr(self, key)}, expected an integer from {least} to {2**31 - 1}"
+                    f"Series: {key} is {getattr(self, key)}, expected an integer from {least} to {MOST_COUNT}"
                 )
         if not (self.val_fraction >= 0 and self.test_fraction >= 0 and self.val_fraction + self.test_fraction < 1):
             shares = f"val_fraction is {self.val_fraction} and test_fraction is {self.test_fraction}"

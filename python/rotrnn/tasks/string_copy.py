@@ -10,7 +10,7 @@ import numpy as np
 
 from rotrnn._cpu import COPY
 from rotrnn._cpu import COPY_MAX_LENGTH as MAX_LENGTH
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, check_ranges, drawn
 from rotrnn.tasks.task import Batch, Index, Shape, Task
@@ -143,7 +143,6 @@ class Copy(WrittenByRow):
                 "expected an empty test_variant, or duplicate for copy"
             )
 
-        largest = 2**31 - 1
         limits = (
             ("gram", 1, MAX_LENGTH),
             ("answer", 0, MAX_LENGTH),
@@ -151,10 +150,10 @@ class Copy(WrittenByRow):
             ("min_length", 1, MAX_LENGTH),
             ("max_length", self.min_length, MAX_LENGTH),
             ("context", 2 * self.max_length + EXTRA, 2**20),
-            ("val_each", 1, largest),
+            ("val_each", 1, MOST_COUNT),
             ("test_min_length", 1, MAX_LENGTH),
             ("test_max_length", self.test_min_length, MAX_LENGTH),
-            ("test_each", 1, largest),
+            ("test_each", 1, MOST_COUNT),
             ("train", 1, ENDLESS),
             ("seed", 0, 2**63 - 1),
         )

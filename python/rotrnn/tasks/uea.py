@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rotrnn._support.files import naming
 from rotrnn._support.platform import regular
+from rotrnn._support.settings import MOST_COUNT
 from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences, as_number
 from rotrnn.tasks.task import Shape
 
@@ -104,7 +105,7 @@ def _header(path: str | Path, lines: Iterator[tuple[int, str]]) -> Header:
             what = "times of their own" if key == "timestamps" else "missing values"
             raise ValueError(f"{where}: @{name} is true, expected false: values with {what} are not read")
         if key in ("dimensions", "dimension", "serieslength"):
-            if not (value.isascii() and value.isdigit() and 0 < int(value[:20]) < 2**31):
+            if not (value.isascii() and value.isdigit() and 0 < int(value[:20]) <= MOST_COUNT):
                 raise ValueError(f"{where}: @{name} is {value!r:.40}, expected a positive integer")
             if key == "serieslength":
                 header.steps = int(value)

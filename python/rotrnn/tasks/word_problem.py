@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import GROUP, MOST_COUNTED
 from rotrnn._support.files import atomic_file, clear, open_file
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import carry_of, check_ranges, trimmed
 from rotrnn.tasks.prepared import Forms, Store
@@ -370,12 +370,11 @@ class WordProblem:
             group(self.group)
         except ValueError as error:
             raise ValueError(f"WordProblem: {error}") from None
-        largest = 2**31 - 1
         limits = (
             ("length", 1, 10_000),
-            ("samples", 2, largest),
+            ("samples", 2, MOST_COUNT),
             ("test_length", self.length + 1, 10_000),
-            ("test", 1, largest),
+            ("test", 1, MOST_COUNT),
             ("seed", 0, 2**63 - 1),
         )
         check_ranges("WordProblem", self, limits)
