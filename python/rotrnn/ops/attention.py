@@ -207,5 +207,6 @@ def rotary(x: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, b
 def rotary_backward(
     dy: npt.ArrayLike, *, heads: int, past: npt.ArrayLike | None = None, base: float = 10_000.0
 ) -> Array:
-    """Adjoint of `rotary`: rotates dy (B, T, D) back."""
+    """Adjoint of `rotary`: rotates dy (B, T, D), the gradient of y, back. Other arguments as given to `rotary`; errors
+    alike."""
     return _turn("rotary_backward", "dy", dy, heads, past, base, -1)

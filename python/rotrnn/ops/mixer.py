@@ -166,7 +166,8 @@ def dplr_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `dplr_mix`. Q is symmetric, so ``dx = Q dy``; du and dalpha as in `householder_mix_backward`."""
+    """Adjoint of `dplr_mix`. Q is symmetric, so ``dx = Q dy``; du, dalpha, arguments, result and errors as in
+    `householder_mix_backward`."""
     return _mix_backward("dplr_mix_backward", DPLR, dy, u, alpha, x, origin, lengths, out)
 
 
@@ -198,7 +199,8 @@ def low_rank_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `low_rank_mix`: ``dx = Q dy``, ``dalpha = s q``, ``dw = alpha (s dy + q x)``, s = w.x, q = w.dy."""
+    """Adjoint of `low_rank_mix`: ``dx = Q dy``, ``dalpha = s q``, ``dw = alpha (s dy + q x)``, s = w.x, q = w.dy.
+    Arguments, result and errors as in `householder_mix_backward`."""
     return _mix_backward("low_rank_mix_backward", LOW_RANK, dy, u, alpha, x, origin, lengths, out)
 
 
@@ -347,7 +349,8 @@ def gram_mix_backward(
     lengths: npt.ArrayLike | None = None,
     out: Array | None = None,
 ) -> MixGrads:
-    """Adjoint of `gram_mix`: ``dx = Q dy``, ``dalpha = dy . G x``, ``dG = alpha dy x^T``, ``dU = (dG + dG^T) U``."""
+    """Adjoint of `gram_mix`: ``dx = Q dy``, ``dalpha = dy . G x``, ``dG = alpha dy x^T``, ``dU = (dG + dG^T) U``.
+    Arguments, result and errors as in `householder_mix_backward`."""
     return _mix_backward("gram_mix_backward", GRAM, dy, u, alpha, x, origin, lengths, out)
 
 
