@@ -11,6 +11,7 @@ import pytest
 
 import rotrnn
 from rotrnn.training.estimate import estimate
+from rotrnn.training.recipe import Training
 
 RECIPE: Any = rotrnn.load_recipe("digits-lru")
 PARAMS = {"w": np.zeros(2, np.float32)}
@@ -121,6 +122,8 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (lambda: build(d_stat=4), ValueError, "LRU: unknown setting 'd_stat', expected one of d_state"),
     (lambda: build(), ValueError, "LRU: setting 'd_state' (int) is missing"),
+    (lambda: Training(1, 1, dtype="f"), ValueError, "Training: dtype is 'f', expected 'float32' or 'float64'"),
+    (lambda: Training(0, 1), ValueError, "Training: batch is 0, expected an integer from 1 to"),
     (lambda: rotrnn.AdamW(lr=-1), ValueError, "AdamW: lr is -1.0, expected a positive number"),
     (lambda: rotrnn.AdamW(lr="fast"), ValueError, "AdamW: lr='fast', expected a finite number"),  # type: ignore[arg-type]
     (lambda: rotrnn.AdamW(schedule="cosin"), ValueError, "AdamW: schedule is 'cosin', expected one of cosine, linear"),

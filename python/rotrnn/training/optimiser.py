@@ -47,6 +47,18 @@ class Unusable(NonFinite):
     """A loss or gradient is; every parameter and moment is as before."""
 
 
+class _Update(NamedTuple):
+    """The checked arguments of an update. Arrays, groups, and kernels that are ready to update a parameter are by name;
+    gradients, groups and kernels in the order of the gradients."""
+
+    step: int
+    steps: int
+    arrays: dict[str, Array]
+    gradients: dict[str, Array]
+    groups: dict[str, str]
+    ready: dict[str, Callable[..., None]]
+
+
 class Optimiser:
     """The base of optimisers, with their schedule, groups and clipping. The settings are fields of the classes below;
     `AdamW` explains the settings that all have."""
@@ -140,6 +152,34 @@ class Optimiser:
             A gradient is not finite; the error names the first one in the order of the backward pass, and nothing is
             updated. Or a parameter or second moment is not finite after the update; the error names it.
         """
+        step, steps, arrays, gradients, groups, ready = self._checked(params, grads, moments, group_of, step, steps)
+        norms = norms_by_name(dict(reversed(gradients.items())))
+        check_finite("gradient", norms, group_of, Unusable)
+        size = math.hypot(*norms.values())
+        scale = self.clip / size if 0 < self.clip < size else 1.0
+        rates = {group: self.rate(group, step, steps) for group in GROUPS}
+        room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
+        for i, (name, update) in enumerate(ready.items()):
+            group = groups[name]
+            update(
+                norms=room[2 * i : 2 * i + 2],
+                lr=rates[group],
+                decay=self.decay(group),
+                scale=scale,
+                **self._numbers(step + 1),
+            )
+        pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its last moment
+        updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
+        after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})
+        after = {name: updated[name][0] if name in updated else after[name] for name in arrays}
+        check_finite("parameter", after, group_of)
+        check_finite(f"the optimiser's {self.last} of", {name: v for name, (_, v) in updated.items()}, group_of)
+        return size
+
+    def _checked(
+        self, params: Params, grads: Params, moments: Moments, group_of: GroupOf, step: int, steps: int
+    ) -> _Update:
+        """Checks the arguments of `update`."""
         call = f"{type(self).__name__}.update"
         args = Boundary(call)
         for key, value in (("params", params), ("grads", grads), ("moments", moments)):
@@ -184,28 +224,7 @@ class Optimiser:
                     rename(error, f"{op}: {inner} ", f"{call}: {outer}{name} ")
                 rename(error, f"{op}: ", f"{call}: {name}: ")
                 raise
-        norms = norms_by_name(dict(reversed(gradients.items())))
-        check_finite("gradient", norms, group_of, Unusable)
-        size = math.hypot(*norms.values())
-        scale = self.clip / size if 0 < self.clip < size else 1.0
-        rates = {group: self.rate(group, step, steps) for group in GROUPS}
-        room = empty((2 * len(gradients),), np.float64, like=next(iter(gradients.values()), None))
-        for i, (name, update) in enumerate(ready.items()):
-            group = groups[name]
-            update(
-                norms=room[2 * i : 2 * i + 2],
-                lr=rates[group],
-                decay=self.decay(group),
-                scale=scale,
-                **self._numbers(step + 1),
-            )
-        pairs = to_host(room).reshape(-1, 2)  # norms of each parameter and of its last moment
-        updated = {name: (float(p), float(v)) for name, (p, v) in zip(gradients, pairs, strict=True)}
-        after = norms_by_name({name: array for name, array in arrays.items() if name not in updated})
-        after = {name: updated[name][0] if name in updated else after[name] for name in arrays}
-        check_finite("parameter", after, group_of)
-        check_finite(f"the optimiser's {self.last} of", {name: v for name, (_, v) in updated.items()}, group_of)
-        return size
+        return _Update(step, steps, arrays, gradients, groups, ready)
 
 
 @dataclass(frozen=True)

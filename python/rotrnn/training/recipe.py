@@ -124,32 +124,32 @@ class Training:
             *([("patience", 1, 2**31)] if self.patience is not None else []),
         ):
             if not low <= getattr(self, key) <= high:
-                raise ValueError(f"{key} is {getattr(self, key)}, expected an integer from {low} to {high}")
+                raise ValueError(f"Training: {key} is {getattr(self, key)}, expected an integer from {low} to {high}")
         number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
         if self.memory not in ("auto", "least") and not number:
             raise ValueError(
-                f"memory is {self.memory!r}, expected 'auto', 'least' or a number of bytes, an integer from 0"
+                f"Training: memory is {self.memory!r}, expected 'auto', 'least' or a number of bytes, an integer from 0"
             )
         weights = self.class_weights
         if isinstance(weights, str) and weights != "balanced":
-            raise ValueError(f"class_weights is {weights!r}, expected 'balanced' or a list of numbers")
+            raise ValueError(f"Training: class_weights is {weights!r}, expected 'balanced' or a list of numbers")
         if isinstance(weights, tuple) and not all(one >= 0 for one in weights):
-            raise ValueError(f"class_weights is {weights}, expected numbers of at least 0")
+            raise ValueError(f"Training: class_weights is {weights}, expected numbers of at least 0")
         if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
+            raise ValueError(f"Training: label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
         if self.init is not None and not self.init.strip():
-            raise ValueError(f"init is {self.init!r}, expected the path of a run or a model")
+            raise ValueError(f"Training: init is {self.init!r}, expected the path of a run or a model")
         ends = (0, *(self.extended or ()), self.steps)
         if any(one >= after for one, after in pairwise(ends)):
             expected = f"expected rising numbers from 1 to {self.steps - 1}, below steps"
-            raise ValueError(f"extended is {self.extended}, {expected}")
+            raise ValueError(f"Training: extended is {self.extended}, {expected}")
         if self.dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype is '{self.dtype}', expected 'float32' or 'float64'")
+            raise ValueError(f"Training: dtype is '{self.dtype}', expected 'float32' or 'float64'")
         if self.precision not in PRECISIONS:
-            raise ValueError(f"precision is '{self.precision}', expected one of {', '.join(PRECISIONS)}")
+            raise ValueError(f"Training: precision is '{self.precision}', expected one of {', '.join(PRECISIONS)}")
         if self.precision != "float32" and self.dtype == "float64":
             raise ValueError(
-                f"precision is '{self.precision}' with dtype 'float64', expected 'float32': it is not rounded"
+                f"Training: precision is '{self.precision}' with dtype 'float64', expected 'float32': it is not rounded"
             )
 
     def total(self, step: int) -> int:
@@ -779,7 +779,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
     try:
         return kind(**values, **given)
     except ValueError as error:
-        raise ValueError(f"section [{section}]: {error}") from error
+        raise ValueError(f"section [{section}]: {str(error).removeprefix('Training: ')}") from error
 
 
 def layer_keys(kind: type[Recurrent]) -> list[str]:
