@@ -176,7 +176,7 @@ def _changed(run: Run, changes: Changes) -> Recipe:
 
 
 def _warn_of_initial_values(
-    places: Sequence[str], points: Sequence[Changes], found: Sequence[tuple[str, Found]], started: Sequence[str]
+    places: Sequence[str], points: Sequence[Changes], found: Sequence[tuple[str, Found]], started: Sequence[int]
 ) -> None:
     """Warns of each key of a grid with which the initial parameters vary and the results at its `points` do not."""
     for place in places:
