@@ -265,8 +265,7 @@ KERNEL(channel_gain) {
 KERNEL(running_moments) {
     const real kept = (real)momentum, rest = (real)(1 - momentum);
     each(D, [=] __device__(int64_t d) {
-        running_mean[d] = running_average(running_mean[d], mean[d], kept, rest);
-        running_var[d] = running_average(running_var[d], var[d], kept, rest);
+        update_running(running_mean + d, running_var + d, mean[d], var[d], kept, rest);
     });
     return runtime_status();
 }

@@ -25,5 +25,12 @@ ROT_INLINE real running_average(real average, real batch, real momentum, real re
     return kept + added;
 #endif
 }
+/* Both running moments of a channel. A batch whose moments overflow is left out: an infinite average would never be
+ * finite again. */
+ROT_INLINE void update_running(real *mean, real *var, real batch_mean, real batch_var, real momentum, real rest) {
+    if (!isfinite(batch_mean) || !isfinite(batch_var)) return;
+    *mean = running_average(*mean, batch_mean, momentum, rest);
+    *var = running_average(*var, batch_var, momentum, rest);
+}
 
 #endif

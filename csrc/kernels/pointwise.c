@@ -317,13 +317,10 @@ KERNEL(channel_gain) {
     return ROT_OK;
 }
 
-/* running <- momentum running + (1 - momentum) batch, of both moments, all (D) */
+/* running <- momentum running + (1 - momentum) batch, of both moments, all (D), in channels where both are finite */
 KERNEL(running_moments) {
     const real kept = (real)momentum, rest = (real)(1 - momentum);
-    for (int64_t d = 0; d < D; d++) {
-        running_mean[d] = running_average(running_mean[d], mean[d], kept, rest);
-        running_var[d] = running_average(running_var[d], var[d], kept, rest);
-    }
+    for (int64_t d = 0; d < D; d++) update_running(running_mean + d, running_var + d, mean[d], var[d], kept, rest);
     return ROT_OK;
 }
 

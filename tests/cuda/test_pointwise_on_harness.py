@@ -158,6 +158,19 @@ def test_batch_norm_keeps_its_digits_far_from_zero() -> None:
     np.testing.assert_allclose(to_host(var), wide.var((0, 1)), rtol=27 * eps(np.float32))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_running_moments_leave_out_what_is_not_finite(dtype: Any) -> None:
+    one = np.ones(4, dtype)
+    running, batch = (one.copy(), one.copy()), (np.array([2, np.nan, 2, 2], dtype), np.array([2, 2, np.inf, 2], dtype))
+    with on_harness():
+        on_device = [to_device(array) for array in (*running, *batch)]
+        pointwise.running_moments(*on_device, 0.75)
+    pointwise.running_moments(*running, *batch, 0.75)
+    for got, expected in zip(on_device[:2], running, strict=True):
+        np.testing.assert_array_equal(to_host(got), expected)
+        np.testing.assert_array_equal(expected, [1.25, 1, 1, 1.25])
+
+
 def test_sums_over_many_steps_keep_their_digits() -> None:
     """65,536 float32 numbers around 1. A thread sums 16 rows, a tree 64 or more of these, and the rest is double."""
     dy = np.random.default_rng(0).uniform(0.5, 1.5, (2, 1 << 15, 1)).astype(np.float32)

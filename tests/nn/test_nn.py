@@ -128,6 +128,19 @@ def test_batch_norm_running_statistics() -> None:
     np.testing.assert_allclose(y, (x - mean) / np.sqrt(var), rtol=1e-15)
 
 
+@pytest.mark.parametrize("wrong", [1e20, np.inf, np.nan])
+def test_running_statistics_leave_out_moments_that_are_not_finite(wrong: float) -> None:
+    """The variance of numbers around 1e20 overflows float32: only the other channels are updated."""
+    norm, rng = BatchNorm(3), np.random.default_rng(0)
+    params, expected = norm.init(rng), norm.init(rng)
+    x = rng.standard_normal((2, 8, 3)).astype(np.float32)
+    norm.forward(expected, x, Context(train=True))
+    x[..., 1] *= wrong
+    norm.forward(params, x, Context(train=True))
+    for name, start in (("running_mean", 0), ("running_var", 1)):
+        np.testing.assert_array_equal(params[name], [expected[name][0], start, expected[name][2]])
+
+
 def test_norms_normalise() -> None:
     rng = np.random.default_rng(0)
     x = 3 * rng.standard_normal((4, 50, 8)) + 2

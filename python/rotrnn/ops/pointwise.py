@@ -549,7 +549,7 @@ def channel_gain(scale: Array, var: Array, eps: float) -> Array:
 
 def running_moments(running_mean: Array, running_var: Array, mean: Array, var: Array, momentum: float) -> None:
     """Updates running moments in place by a batch's moments: ``running = momentum running + (1 - momentum) batch``, all
-    (D,) and of the dtype that the running ones have."""
+    (D,) and of the dtype that the running ones have. A channel whose mean or variance is not finite is left out."""
     args = Boundary("BatchNorm")
     mean, var = (args.array(name, one, "D") for name, one in (("mean", mean), ("var", var)))
     mean, var = (args.layout(one, running_mean.dtype) for one in (mean, var))

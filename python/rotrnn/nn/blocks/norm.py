@@ -57,6 +57,9 @@ class BatchNorm(Module):
     batch``. The running variance is biased, too, as in Flax, which the published models use. (PyTorch's running
     variance is unbiased, and its momentum is one minus ours.) In evaluation the running statistics are used.
 
+    The squares of a channel must not overflow: in float32, ``|x|`` below about 1e19. Where a batch's mean or variance
+    is not finite, it does not change the running statistics.
+
     Params: "scale", "bias", and the buffers "running_mean", "running_var"; all (D,).
     """
 
