@@ -129,7 +129,8 @@ ROTRNN_API int64_t rotrnn_sequence_unsettled(const rotrnn_stream *stream, int64_
  * outputs) for all steps read so far. `output` must not overlap `input`; input may be NULL if n is 0.
  *
  * ROTRNN_ARGUMENT if the model reads or writes another kind of number, or a token is out of range; ROTRNN_FULL if there
- * is no room for n more steps. The stream and the output are then unchanged. */
+ * is no room for n more steps, or a sequence would have read more than 2^53. The stream and the output are then
+ * unchanged. */
 ROTRNN_API rotrnn_status rotrnn_push_features(rotrnn_stream *stream, const float *input, int64_t n, float *output);
 ROTRNN_API rotrnn_status rotrnn_push_tokens(rotrnn_stream *stream, const int32_t *input, int64_t n, float *output);
 

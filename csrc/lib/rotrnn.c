@@ -269,8 +269,6 @@ int64_t rotrnn_stream_steps(const rotrnn_stream *stream) {
 
 /* ---------------------------------------------------------------------------------------------------- pushes */
 
-static const int64_t MOST_STEPS_OF_A_STREAM = (int64_t)1 << 62;
-
 /* Whether all tokens of the batch are in the vocabulary. */
 static bool in_vocabulary(const int32_t *tokens, int64_t count, int64_t vocabulary) {
     bool right = true;
@@ -284,7 +282,7 @@ static int64_t length_of(const pushed *call, int64_t b) { return call->lengths ?
 /* Checks the lengths, the tokens and the stream's room. */
 static rotrnn_status check_steps(const rotrnn_stream *s, const pushed *call) {
     const program *const p = &s->model->program;
-    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    const int64_t most_steps = p->step_bytes ? s->capacity : MOST_STEPS;
     rotrnn_status status = ROTRNN_OK;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t length = length_of(call, b);
@@ -404,10 +402,10 @@ static void add_checksum(state_header *h, const void *state) {
 }
 
 int64_t stream_refuses(const rotrnn_stream *s, const void *state, int64_t sequences) {
-    const int64_t most_steps = s->model->program.step_bytes ? s->capacity : MOST_STEPS_OF_A_STREAM;
+    const int64_t most_steps = s->model->program.step_bytes ? s->capacity : MOST_STEPS;
     for (int64_t b = 0; b < sequences; b++) {
         const int64_t steps = count_in(s, state, b, STEPS), unsettled = count_in(s, state, b, UNSETTLED);
-        if (steps < 0 || steps > most_steps || unsettled < 0 || unsettled > MOST_STEPS_OF_A_STREAM) return b;
+        if (steps < 0 || steps > most_steps || unsettled < 0 || unsettled > MOST_STEPS) return b;
     }
     return -1;
 }

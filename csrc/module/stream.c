@@ -204,7 +204,9 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
     if (ended) ended = run_push(self, &call, &status);
     leave(self);
     if (!ended) return NULL;
-    if (status == ROTRNN_FULL) return PyErr_Format(PyExc_OverflowError, "Stream.push: the stream has read 2^62 steps");
+    if (status == ROTRNN_FULL)
+        return PyErr_Format(PyExc_OverflowError, "Stream.push: n is %lld, but a stream reads at most %lld steps",
+                            (long long)n, (long long)MOST_STEPS);
     return PyBool_FromLong(status == ROTRNN_OK);
 }
 

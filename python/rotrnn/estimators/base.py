@@ -50,7 +50,7 @@ DEFAULTS = {"length": 64}
 """Settings of layers that have no default, besides `d_state`, which is the width."""
 BATCH = 256
 """Sequences of a prediction at a time."""
-MOST_STEPS = 2**31
+MOST_UPDATES = 2**31
 """Largest number of updates, and of evaluations to wait for."""
 
 
@@ -220,7 +220,7 @@ class Estimator:
             if not 0 <= number(share) < 1:
                 raise ValueError(f"{args.op}: {name} is {share!r}, expected a number of at least 0, below 1")
         if self.patience is not None:
-            args.integer("patience", self.patience, 1, MOST_STEPS)
+            args.integer("patience", self.patience, 1, MOST_UPDATES)
         args.integer("random_state", self.random_state, 0, 2**63 - 1)
         named(args.op, self.device)
         self._layer(args)
@@ -257,7 +257,7 @@ class Estimator:
         layer = self._layer(args)
         batch = min(int(self.batch_size), len(loaded.train))
         epoch = max(len(loaded.train) // batch, 1)
-        epochs = args.integer("epochs", self.epochs, 1, MOST_STEPS // epoch)
+        epochs = args.integer("epochs", self.epochs, 1, MOST_UPDATES // epoch)
         name = next((name for name, kind in LAYERS.items() if type(layer) is kind), type(layer).__name__)
         settings = ModelSettings(
             name, layer.d_model, self.depth, norm="layer", dropout=self.dropout, final_norm=True, **model
