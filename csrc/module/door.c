@@ -72,6 +72,16 @@ static bool unpack_array(void *to, const rot_kernel *kernel, const rot_argument 
     return true;
 }
 
+bool take_integer(const char *call, const char *name, PyObject *object, int64_t low, int64_t high, int64_t *to) {
+    *to = (int64_t)PyLong_AsLongLong(object);
+    if (*to == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+    if (!PyErr_Occurred() && *to >= low && *to <= high) return true;
+    PyErr_Clear();
+    PyErr_Format(PyExc_ValueError, "%s: %s is %S, expected an integer from %lld to %lld", call, name, object,
+                 (long long)low, (long long)high);
+    return false;
+}
+
 /* Stores a number in the struct at `args`. Returns false with an exception set. */
 static bool unpack_number(char *args, const rot_kernel *kernel, const rot_argument *argument, PyObject *object) {
     char *const to = args + argument->place;
@@ -80,14 +90,10 @@ static bool unpack_number(char *args, const rot_kernel *kernel, const rot_argume
         memcpy(to, &d, sizeof d);
         return !(d == -1 && PyErr_Occurred());
     }
-    const int64_t n = (int64_t)PyLong_AsLongLong(object);
+    int64_t n;
+    const bool taken = take_integer(kernel->name, argument->name, object, argument->low, argument->high, &n);
     memcpy(to, &n, sizeof n);
-    if (n == -1 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
-    if (!PyErr_Occurred() && n >= argument->low && n <= argument->high) return true;
-    PyErr_Clear();
-    PyErr_Format(PyExc_ValueError, "%s: %s is %S, expected an integer from %lld to %lld", kernel->name, argument->name,
-                 object, (long long)argument->low, (long long)argument->high);
-    return false;
+    return taken;
 }
 
 static PyObject *raise_status(const char *name, int status) {

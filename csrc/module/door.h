@@ -48,6 +48,9 @@ bool describe_array(PyObject *object, rot_array *array);
 /* The compiled kernel for a dtype, by its place in the list; NULL if there is none. */
 rot_call find_call(PyObject *module, int place, int dtype);
 
+/* An integer argument of a call, from low to high. Returns false with an exception set that names both. */
+bool take_integer(const char *call, const char *name, PyObject *object, int64_t low, int64_t high, int64_t *to);
+
 /* Runs a kernel. Returns false with an exception set, or true with its status. */
 bool run_call(PyObject *module, const char *name, rot_call call, const char *args, int *status);
 

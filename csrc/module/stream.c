@@ -83,14 +83,16 @@ static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
 }
 
 static PyObject *new_stream(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *facts, *arrays;
-    long long batch;
+    PyObject *facts, *arrays, *sequences;
+    int64_t batch;
     int half;
     if (keywords && PyDict_GET_SIZE(keywords)) {
         PyErr_SetString(PyExc_TypeError, "Stream: takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "UO!Lp:Stream", &facts, &PyDict_Type, &arrays, &batch, &half)) return NULL;
+    if (!PyArg_ParseTuple(args, "UO!Op:Stream", &facts, &PyDict_Type, &arrays, &sequences, &half) ||
+        !take_integer("Stream", "batch", sequences, 1, MOST_NUMBERS, &batch))
+        return NULL;
     stream_object *const self = (stream_object *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     rotrnn_error error = {.status = ROTRNN_OK};
@@ -184,14 +186,19 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
     const int type = self->model->run->number == sizeof(double) ? NPY_FLOAT64 : NPY_FLOAT32;
     rot_array x, y, lengths = {0};
     if (count != 5) return PyErr_Format(PyExc_TypeError, "Stream.push: takes 5 arguments, got %zd", count);
-    const int64_t n = PyLong_AsLongLong(args[1]), B = self->stream->batch, most_steps = INT64_MAX >> 32;
-    if (n == -1 && PyErr_Occurred()) return NULL;
+    const int64_t B = self->stream->batch, most_steps = INT64_MAX >> 32;
+    int64_t n;
+    if (!take_integer("Stream.push", "n", args[1], 0, most_steps / B, &n)) return NULL;
     const bool ragged = args[2] != Py_None, last = args[3] == Py_True;
-    const bool bounded = n >= 0 && n <= most_steps / B;
-    if (!bounded || !fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)) ||
-        !fits(args[4], &y, type, B * (p->pool || last ? 1 : n) * p->outputs) || !y.writeable ||
-        (ragged && !fits(args[2], &lengths, NPY_INT64, B)))
-        return PyErr_Format(PyExc_ValueError, "Stream.push: an array does not have the dtype and size of the stream");
+    const char *wrong = NULL;
+    if (!fits(args[0], &x, p->tokens ? NPY_INT64 : type, B * n * (p->tokens ? 1 : p->inputs)))
+        wrong = "x";
+    else if (!fits(args[4], &y, type, B * (p->pool || last ? 1 : n) * p->outputs) || !y.writeable)
+        wrong = "y";
+    else if (ragged && !fits(args[2], &lengths, NPY_INT64, B))
+        wrong = "lengths";
+    if (wrong)
+        return PyErr_Format(PyExc_ValueError, "Stream.push: %s does not have the dtype and size of the stream", wrong);
     if (!enter(self, "push")) return NULL;
     int status = ROTRNN_NO_MEMORY;
     bool ended = !p->tokens || narrow(self, x.data, B * n);
@@ -212,23 +219,19 @@ static PyObject *push(PyObject *object, PyObject *const *args, Py_ssize_t count)
 
 /* ------------------------------------------------------------------------------------------------------ the state */
 
-/* Sets the sequences that an argument selects: one, or all if it is None. Returns false with an exception set. */
-static bool part_of(const rotrnn_stream *s, PyObject *which, int64_t *first, int64_t *sequences) {
+/* Sets the sequences that a call's argument selects: one, or all if it is None. Returns false with an exception set. */
+static bool part_of(const char *call, const rotrnn_stream *s, PyObject *which, int64_t *first, int64_t *sequences) {
     const bool all = which == Py_None;
-    *first = all ? 0 : PyLong_AsLongLong(which);
+    *first = 0;
     *sequences = all ? s->batch : 1;
-    if (PyErr_Occurred()) return false;
-    if (*first < 0 || *first >= s->batch)
-        PyErr_Format(PyExc_ValueError, "sequence is %lld, expected 0 to %lld", (long long)*first,
-                     (long long)s->batch - 1);
-    return !PyErr_Occurred();
+    return all || take_integer(call, "sequence", which, 0, s->batch - 1, first);
 }
 
 static PyObject *reset(PyObject *object, PyObject *which) {
     stream_object *const self = (stream_object *)object;
     rotrnn_stream *const s = self->stream;
     int64_t first, sequences;
-    if (!part_of(s, which, &first, &sequences) || !enter(self, "reset")) return NULL;
+    if (!part_of("Stream.reset", s, which, &first, &sequences) || !enter(self, "reset")) return NULL;
     (void)(which == Py_None ? rotrnn_stream_reset(s) : rotrnn_sequence_reset(s, first));
     leave(self);
     Py_RETURN_NONE;
@@ -238,7 +241,7 @@ static PyObject *state(PyObject *object, PyObject *which) {
     stream_object *const self = (stream_object *)object;
     const rotrnn_stream *const s = self->stream;
     int64_t first, sequences;
-    if (!part_of(s, which, &first, &sequences) || !enter(self, "state")) return NULL;
+    if (!part_of("Stream.state", s, which, &first, &sequences) || !enter(self, "state")) return NULL;
     const char *const from = (const char *)s->state + first * s->state_bytes;
     PyObject *const bytes = PyBytes_FromStringAndSize(from, (Py_ssize_t)(sequences * s->state_bytes));
     leave(self);
@@ -252,15 +255,18 @@ static PyObject *restore(PyObject *object, PyObject *const *args, Py_ssize_t cou
     char *bytes;
     Py_ssize_t size;
     if (count != 2) return PyErr_Format(PyExc_TypeError, "Stream.restore: takes 2 arguments, got %zd", count);
-    if (PyBytes_AsStringAndSize(args[0], &bytes, &size) < 0 || !part_of(s, args[1], &first, &sequences)) return NULL;
+    if (PyBytes_AsStringAndSize(args[0], &bytes, &size) < 0) return NULL;
+    if (!part_of("Stream.restore", s, args[1], &first, &sequences)) return NULL;
     const int64_t expected = sequences * s->state_bytes;
     if (size != expected)
-        return PyErr_Format(PyExc_ValueError, "state has %zd bytes, expected %lld", size, (long long)expected);
+        return PyErr_Format(PyExc_ValueError, "Stream.restore: state has %zd bytes, expected %lld", size,
+                            (long long)expected);
     const int64_t wrong = stream_refuses(s, bytes, sequences);
     if (wrong >= 0)
-        return PyErr_Format(PyExc_ValueError, "state of sequence %lld has a number of steps that is out of range",
+        return PyErr_Format(PyExc_ValueError,
+                            "Stream.restore: state of sequence %lld has a number of steps that is out of range",
                             (long long)(first + wrong));
-    if (!enter(self, "load")) return NULL;
+    if (!enter(self, "restore")) return NULL;
     memcpy((char *)s->state + first * s->state_bytes, bytes, (size_t)size);
     leave(self);
     Py_RETURN_NONE;
@@ -284,7 +290,7 @@ static PyObject *counts(stream_object *self, const char *call, int64_t (*count)(
 
 static PyObject *steps(PyObject *object, PyObject *ignored) {
     (void)ignored;
-    return counts((stream_object *)object, "tokens", rotrnn_sequence_steps);
+    return counts((stream_object *)object, "steps", rotrnn_sequence_steps);
 }
 
 static PyObject *unsettled(PyObject *object, PyObject *ignored) {

@@ -17,6 +17,7 @@ import pytest
 
 import librotrnn
 from rotrnn import LRU, ModelSettings, _cpu, build_model
+from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn._support.json import to_json
 from rotrnn.models.listing import ModelListing, listed
@@ -566,6 +567,47 @@ def test_threads_do_not_meet_in_a_stream() -> None:
     assert shared.tokens.tolist() == [4000 * done]
     assert done
     assert set(refusals) <= {"Stream.push: the stream is in use by another thread, expected one call at a time"}
+
+
+def test_the_module_names_what_it_refuses() -> None:
+    """Python checks these before; this is what a wrong call of the module says."""
+    model, params, x = made("lru", tokens=True)
+    listing = listed(model, params)
+    stream, y = of_listing(listing, B), np.empty((B, T, C), np.float32)
+    state, n = stream.state(0), len(stream.state(0))
+    big, steps = 2**70, (2**31 - 1) // B
+    for call, text in (
+        (lambda: of_listing(listing, big), f"Stream: batch is {big}, expected an integer from 1 to {2**47}"),
+        (lambda: of_listing(listing, 0), f"Stream: batch is 0, expected an integer from 1 to {2**47}"),
+        (lambda: stream.reset(B), f"Stream.reset: sequence is {B}, expected an integer from 0 to {B - 1}"),
+        (lambda: stream.state(big), f"Stream.state: sequence is {big}, expected an integer from 0 to {B - 1}"),
+        (lambda: stream.restore(state, -1), f"Stream.restore: sequence is -1, expected an integer from 0 to {B - 1}"),
+        (lambda: stream.restore(b"1", 0), f"Stream.restore: state has 1 bytes, expected {n}"),
+        (lambda: stream.restore(b"\xff" * n, 1), "Stream.restore: state of sequence 1 has a number of steps"),
+        (lambda: stream.push(x, big, None, False, y), f"Stream.push: n is {big}, expected an integer from 0 to"),
+        (lambda: stream.push(x, -1, None, False, y), f"Stream.push: n is -1, expected an integer from 0 to {steps}"),
+        (lambda: stream.push(x[1:], T, None, False, y), "Stream.push: x does not have the dtype and size"),
+        (lambda: stream.push(x, T, None, False, y[1:]), "Stream.push: y does not have the dtype and size"),
+        (lambda: stream.push(x, T, y, False, y), "Stream.push: lengths does not have the dtype and size"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+            call()
+    assert stream.steps() == [0] * B
+
+
+def test_a_stream_ends_where_its_state_would_be_refused() -> None:
+    model, params, x = made("lru", tokens=True)
+    stream, y = of_listing(listed(model, params), B), np.empty((B, 1, C), np.float32)
+    state = np.frombuffer(stream.state(None), np.uint8).reshape(B, -1).copy()
+    state[:, :8] = np.array([MOST_STEPS - 1], np.int64).view(np.uint8)
+    stream.restore(state.tobytes(), None)
+    assert stream.push(np.ascontiguousarray(x[:, :1]), 1, None, False, y)
+    last = stream.state(None)
+    with pytest.raises(OverflowError, match=f"Stream.push: n is 1, but a stream reads at most {MOST_STEPS} steps"):
+        stream.push(np.ascontiguousarray(x[:, 1:2]), 1, None, False, y)
+    assert stream.steps() == [MOST_STEPS] * B
+    stream.restore(last, None)
+    assert stream.state(None) == last
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
