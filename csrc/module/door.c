@@ -327,7 +327,10 @@ int add_kernels(PyObject *module) {
 int add_numbers(PyObject *module) {
     for (const rot_number *number = ROT_NUMBERS; number->group;) {
         if (!number->name) {
-            if (PyModule_AddIntConstant(module, number->group, (long)number->value) < 0) return -1;
+            PyObject *const value = PyLong_FromLongLong((long long)number->value);
+            const int added = PyModule_AddObjectRef(module, number->group, value);
+            Py_XDECREF(value);
+            if (added < 0) return -1;
             number++;
             continue;
         }
