@@ -271,6 +271,7 @@ def header(listing: Listing) -> str:
     ]
     for name, values in listing.enums.items():
         parts.append(f"enum {{ {', '.join(f'{name}_{value.upper()}' for value in values)} }};")
+        parts.append(f'#define {name}_NAMES "{" ".join(values)}"')
     for name, value in listing.constants.items():
         parts.append(f"enum {{ {name} = {value} }};" if value < 2**31 else f"#define {name} INT64_C({value})")
     for kind in KINDS:

@@ -23,7 +23,8 @@ typedef struct {
 } mixer_parts;
 
 static iteration iteration_of(builder *b, const part *p) {
-    enum { ADAPTIVE, ANDERSON = 2, QUANTILE = 1, STEP_QUANTILE };
+    enum { ADAPTIVE, NONE, ANDERSON };          /* of damping */
+    enum { SEQUENCE, QUANTILE, STEP_QUANTILE }; /* of stop */
     const double eps = b->run->number == sizeof(double) ? DBL_EPSILON : (double)FLT_EPSILON;
     iteration how = {.tol = fmax(number_of(b, p, "tol"), FINEST * eps), .most = integer_of(b, p, "max_iterations", 1)};
     const int64_t damping = choice_of(b, p, "damping", "adaptive none anderson");

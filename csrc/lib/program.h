@@ -58,26 +58,26 @@ typedef enum {
     OP_SCAN,         /* y: planes; h = w[0] h + y, y <- h */
     OP_EXACT_SCAN,   /* the same with states and w[0] in double */
     OP_WINDOW_SCAN,  /* the same for the last `window` inputs, with w[1] = w[0]^window */
-    OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count`;
-                      * planes are adjacent, or halves if `from` */
-    OP_BANK,         /* S4D: y from x, with w = {a, c, skip} */
-    OP_DPLR_BANK,    /* S4: y from x, the rows of several inputs; `choice` of them drive the states; weights in run.c */
+    OP_TURNING_SCAN, /* the same with transitions turned by angles x, and decays z with w[1], w[2] (H) if H, `count`,
+                      * bounded if `choice`; planes are adjacent, or halves if `from` */
+    OP_BANK,         /* S4D: y from x by `count` states of a channel, with w[0] = {a, c}, and skip w[1] */
+    OP_DPLR_BANK,    /* S4: the same from several inputs x; `choice` of them drive the states; weights in run.c */
     OP_PRODUCTS,     /* y: `count` rows for each row of x, the products of the last 1, 2, ... rows of x */
     OP_REAL_SCAN,    /* y <- h; h = x h + z */
     OP_OSCILLATOR,   /* y <- h (2, N); h = w[0] h + w[1] x, w[0] (2, 2, N) */
     OP_SOFTMAX,      /* y = exp(x) / its sum, in `count` groups */
     OP_POLAR,        /* y (2, N) = x (cos z, sin z), or (N, 2) if `choice` */
     OP_PERMUTED,     /* y <- h (2, N); h = P (z h) + v, P one-hot by columns, from `count` matrices w[0] mixed by x */
-    OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h) */
+    OP_RNN,          /* y: inputs; y <- h = f(y + w[0] h), f by `choice` (CELL_) */
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] for r and z, w[1] for n, and bias w[2] */
     OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
     OP_ATTENTION,    /* y <- attention of query y in `count` heads, with key x and value z in as many or fewer heads */
     OP_HISTORY,   /* y: planes; y <- the sum of all states, each turned by its age, with weights by w[0] (`count` heads,
-                   * `from` ages), or by queries x if they have a width */
-    OP_CONV,      /* y: causal convolution of x, with taps w[0] and bias w[1] */
-    OP_SELECTIVE, /* y: selective scan of x with steps z, B v and C s, and w = {A, skip} */
-    OP_SSD,       /* y: scan of Mamba-2 of x, with steps z, B v and C s of `choice` groups, w = {A, skip} */
+                   * `from` ages), or by queries x if they have a width; angles by `choice` (WROPE_) and length `eps` */
+    OP_CONV,      /* y: causal convolution of x, with `count` taps w[0] and bias w[1] */
+    OP_SELECTIVE, /* y: selective scan of x with steps z, B v and C s, `count` states of a channel, w = {A, skip} */
+    OP_SSD,       /* y: the same of Mamba-2, `count` states of a head, B and C of `choice` groups */
     OP_TRAPEZOID, /* y: like OP_SSD, for Mamba-3; `from` ranks with gains w[0]; lambda t, log a e */
     OP_HOLD,      /* y: like OP_SSD, for SLinOSS; log a t, angles e, their sums f; w[0]: `from` places, weights */
     OP_ANGLES,    /* y <- the sums of angles x, less whole turns */
@@ -86,7 +86,8 @@ typedef enum {
     OP_DELTA,       /* y: delta rule of `count` heads: queries x, keys v, values z, and where they have width betas s,
                      * decays t, by keys if `choice`, keys e that are read and f that are erased */
     OP_MLSTM,       /* y: values; y <- readout by queries x from the memory of `count` heads; keys z, gates v and s */
-    OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c) */
+    OP_SLSTM,       /* x: inputs of the gates of all heads; y <- h, of `count` channels from `from` on (run.c); the
+                     * forget gate is exponential if `choice` */
     OP_FIXED_POINT, /* y <- h, the fixed point of a vector-state layer; x: v, z: lambda; `iterated` */
     OP_MATRIX_FIXED_POINT, /* y <- the fixed point of a matrix-state layer; x: its input; `iterated` */
     OP_COUNT
@@ -151,18 +152,19 @@ enum { MAP_DELTA, MAP_U, MAP_ALPHA, MAP_B, MAP_C };
  * others. */
 enum { DPLR_A, DPLR_P, DPLR_Q, DPLR_C, DPLR_GAIN };
 
-/* One instruction. Weights have the program's dtype and the layout of its implementation. */
+/* One instruction: op_kind says what its rows, weights and numbers are. Weights have the program's dtype and the layout
+ * of its implementation. */
 typedef struct {
     op_kind kind;
     rows y, x, z, v, s, t, e, f;
-    int64_t count;  /* states of a channel, heads, taps, or inputs of a product */
+    int64_t count;  /* states of a channel, heads, groups, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; if all steps are kept, in bytes per step */
     int64_t window; /* number of kept steps; 0 for all */
-    int64_t from;   /* first number used in the rows of v */
-    int64_t choice; /* selects a formula */
+    int64_t from;   /* a first column; a number of pairs, ages, ranks or places; whether planes are halves */
+    int64_t choice; /* selects a formula or a layout; or a number of groups, pairs or inputs */
     bool negative;  /* transitions a are replaced by 2 a - 1 */
     bool half;      /* the matrix of OP_DENSE is in bfloat16 */
-    double eps;     /* of a norm; for OP_HISTORY the typical length of a sequence */
+    double eps;     /* of a norm; the least rate or radius; the typical length of a sequence */
     const void *w[4];
     const iterated *iterated;
 } op;
@@ -171,8 +173,11 @@ typedef struct {
 #define SLOWEST_DECAY 1e-30
 #define FASTEST_DECAY 1e3
 
-/* Angles by age (python/rotrnn/ops/memory.py); by the step of a state, warped; none. */
+/* Angles by age (python/rotrnn/ops/memory.py); by the step of a state, warped; none. Names of a line, the first four in
+ * older files. */
 enum { WROPE_UNIFORM, WROPE_WARPED, WROPE_BLEND, WROPE_BLEND_PRINTED, WROPE_REVERSED, WROPE_NONE };
+#define WROPE_LINE_NAMES "uniform warped blend blend_printed"
+#define WROPE_NAMES      WROPE_LINE_NAMES " reversed none"
 
 typedef enum { POOL_NONE, POOL_MEAN, POOL_LAST } pool_kind;
 

@@ -253,7 +253,7 @@ void read_rotary(reader *r) {
 /* x (..., H, N) and z alike, whose pairs of lanes turn by the sums of angles theta (H, A). */
 void read_turn(reader *r) {
     const value *const theta = steps(r, 0, 2);
-    const bool halves = choice_of(r->b, &r->p, "pairs", "adjacent halves");
+    const bool halves = choice_of(r->b, &r->p, "pairs", PAIRS_NAMES) == PAIRS_HALVES;
     const int64_t H = theta->shape[0], A = theta->shape[1];
     if (!good(r->b)) return;
     const rows c = rows_for(r, H * A);
@@ -304,7 +304,7 @@ static op *emit_history(reader *r, rows planes, int64_t form, int64_t heads) {
 /* The line of older files for a sum of planes (2, N). */
 void read_wrope(reader *r) {
     const value *const x = steps(r, 0, 1);
-    const int64_t form = choice_of(r->b, &r->p, "form", "uniform warped blend blend_printed");
+    const int64_t form = choice_of(r->b, &r->p, "form", WROPE_LINE_NAMES);
     if (!expect(r, x->shape[0] % 2 == 0)) return;
     const rows y = make_copy(r, 0);
     if (good(r->b)) (void)emit_history(r, y, form, 1);
@@ -313,7 +313,7 @@ void read_wrope(reader *r) {
 /* Planes h (N, 2), and weights by age w (heads, A), or queries q (N, 2), or none of both. */
 void read_history(reader *r) {
     const value *const h = steps(r, 0, 1), *const w = r->in[1], *const q = r->in[2];
-    const int64_t form = choice_of(r->b, &r->p, "angles", "uniform warped blend blend_printed reversed none");
+    const int64_t form = choice_of(r->b, &r->p, "angles", WROPE_NAMES);
     const int64_t heads = integer_of(r->b, &r->p, "heads", 1), N = h->shape[0] / 2;
     (void)flag_of(r->b, &r->p, "counted"); /* the library counts the steps of every sequence */
     if (!expect(r, N * 2 == h->shape[0] && N && N % heads == 0 && !(w && q)) ||
@@ -409,9 +409,9 @@ void read_selective(reader *r) {
 #endif
 
 void read_elman(reader *r) {
-    static const int64_t cells[] = {CELL_IDENTITY, CELL_TANH, CELL_RELU};
     const value *const x = steps(r, 0, 1), *const A = fixed(r, 1, 2);
-    const int64_t N = x->shape[0], cell = cells[choice_of(r->b, &r->p, "activation", "identity tanh relu")];
+    const int64_t N = x->shape[0], cell = choice_of(r->b, &r->p, "activation", CELL_NAMES);
+    if (cell > CELL_RELU) unsupported(r->b, &r->p, " with the activation of a gated cell");
     if (flag_of(r->b, &r->p, "reverse")) unsupported(r->b, &r->p, " that runs in both directions");
     if (!expect(r, is(A, 0, N) && is(A, 1, N))) return;
     const rows h = make_copy(r, 0);

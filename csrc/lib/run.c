@@ -403,12 +403,11 @@ static void run_attention(const op *o, const frame *f) {
 #if LIB_HISTORIES
 /* The angle of an age, where L is the typical length of a sequence (python/rotrnn/ops/memory.py). */
 static double wrope_angle(double age, double L, int64_t form) {
-    const double pi = 3.14159265358979323846;
     if (form == WROPE_REVERSED || form == WROPE_NONE) return 0;
-    if (form == WROPE_UNIFORM) return 2 * pi * age / L;
-    if (form == WROPE_WARPED) return 2 * pi * age / (age + L);
-    if (age < L) return pi * age / L;
-    return pi + pi * (form == WROPE_BLEND ? (age - L) / age : age / (age + 1));
+    if (form == WROPE_UNIFORM) return 2 * ROT_PI * age / L;
+    if (form == WROPE_WARPED) return 2 * ROT_PI * age / (age + L);
+    if (age < L) return ROT_PI * age / L;
+    return ROT_PI + ROT_PI * (form == WROPE_BLEND ? (age - L) / age : age / (age + 1));
 }
 
 static cplx wrope_turn(int64_t age, double L, int64_t form) {
