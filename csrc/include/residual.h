@@ -55,4 +55,11 @@ ROT_INLINE real relax(spread *widest, real y, real f, real s) {
     return relax_step(y, f, s);
 }
 
+/* y <- s f + (1 - s) y over n numbers. */
+ROT_INLINE spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
+    spread widest = {0, 0};
+    for (int64_t i = 0; i < n; i++) y[i] = relax(&widest, y[i], f[i], s);
+    return widest;
+}
+
 #endif

@@ -15,15 +15,6 @@
 
 enum { PIECE = 65536 / sizeof(real), SERIAL = 32768 };
 
-/* y <- s f + (1 - s) y over n numbers. */
-static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
-    spread widest = {0, 0};
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = relax(&widest, y[i], f[i], s);
-    }
-    return widest;
-}
-
 /* y (B,T,D) <- s_b f + (1 - s_b) y in place, and residual (B) = max |y - f| / max |f| of the old y, with maxima over a
  * sequence's steps and channels. With `each_step`, the largest residual of a step, where the divisor is
  * max |f| + RESIDUAL_FLOOR. NaN if any value is NaN, 0 if there are no steps. f (B,T,D), s (B). */

@@ -54,13 +54,6 @@ static void load_strip(strip *k, const real *lam, int64_t stride, const real *st
     }
 }
 
-static void copy_or_zero(real *restrict to, const real *restrict from, int64_t n) {
-    if (from)
-        memcpy(to, from, (size_t)(2 * n) * sizeof *to);
-    else
-        memset(to, 0, (size_t)(2 * n) * sizeof *to);
-}
-
 ROT_ALWAYS_INLINE void step_strip(const int method, real *restrict state, real *restrict out, const strip *restrict k,
                                   real dt, const real *restrict x, int64_t n) {
     for (int64_t j = 0; j < n; j++) {
@@ -92,15 +85,15 @@ KERNEL(sampled_scan_forward) {
         strip k;
         real state[2 * STRIP];
         load_strip(&k, lam + 2 * lo, 1, step + lo, n);
-        copy_or_zero(state, h0 ? h0 + 2 * (b * N + lo) : NULL, n);
+        copy_or_zero_row(state, h0 ? h0 + 2 * (b * N + lo) : NULL, 2 * n);
         for (int64_t t = 0; t < T; t++) {
             const int64_t at = 2 * ((b * T + t) * N + lo);
             if (t < all)
                 step_by(method, state, h + at, &k, dt[b * T + t], x + at, n);
             else
-                copy_or_zero(h + at, NULL, n);
+                copy_or_zero_row(h + at, NULL, 2 * n);
         }
-        copy_or_zero(hT + 2 * (b * N + lo), state, n);
+        copy_or_zero_row(hT + 2 * (b * N + lo), state, 2 * n);
     }
     return ROT_OK;
 }
@@ -154,8 +147,8 @@ KERNEL(sampled_scan_backward) {
         strip k;
         real g[2 * STRIP], first[2 * STRIP];
         load_strip(&k, lam + 2 * lo, 1, step + lo, n);
-        copy_or_zero(g, dhT ? dhT + 2 * (b * N + lo) : NULL, n);
-        copy_or_zero(first, h0 ? h0 + 2 * (b * N + lo) : NULL, n);
+        copy_or_zero_row(g, dhT ? dhT + 2 * (b * N + lo) : NULL, 2 * n);
+        copy_or_zero_row(first, h0 ? h0 + 2 * (b * N + lo) : NULL, 2 * n);
         for (int i = 0; i < SUMS; i++) memset(sum + i * N, 0, (size_t)n * sizeof *sum);
         for (int64_t t = T - 1; t >= 0; t--) {
             const int64_t at = 2 * ((b * T + t) * N + lo);
@@ -165,9 +158,9 @@ KERNEL(sampled_scan_backward) {
                 *of_step = back_by(method, g, sum, dx + at, dh + at, &k, dt[b * T + t], x + at,
                                    t ? h + at - 2 * N : first, N, n);
             else
-                copy_or_zero(dx + at, NULL, n);
+                copy_or_zero_row(dx + at, NULL, 2 * n);
         }
-        copy_or_zero(dh0 + 2 * (b * N + lo), g, n);
+        copy_or_zero_row(dh0 + 2 * (b * N + lo), g, 2 * n);
     }
     for (int64_t i = 0; i < N; i++) {
         double total[SUMS] = {0, 0, 0};

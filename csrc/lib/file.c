@@ -74,6 +74,8 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
 }
 
+void file_sort(file *f) { qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name); }
+
 /* Adds "\0NAME DTYPE SHAPE\0" and the bytes of an array, with dtype and shape as Python writes them. */
 static void add_to_digest(sha256 *s, const file_array *array, bool is_double) {
     char text[32 * (MOST_AXES + 1)];
@@ -178,7 +180,7 @@ bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_er
         f->count++;
     }
     if (!fill(f, d, error)) return false;
-    qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
+    file_sort(f);
     const json *const value = json_member(metadata, KEY);
     if (!verify(f, value, error)) return false;
     for (int64_t i = 0; i < f->count; i++)

@@ -31,6 +31,9 @@ int64_t header_length(const void *bytes, size_t size, rotrnn_error *error);
 /* Reads and verifies the bytes of a file; `f` points into them. Other memory comes from the arena. */
 bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_error *error);
 
+/* Sorts the arrays by name. */
+void file_sort(file *f);
+
 /* The array with this name, or NULL. */
 file_array *file_find(const file *f, const char *name);
 

@@ -52,12 +52,6 @@ static void finish(const image *F, real *restrict f) {
         (void)rms_norm_row(f, F->apart, F->how->scale, F->N, (real)F->how->eps);
 }
 
-static spread relax_row(real *restrict y, const real *restrict f, real s, int64_t n) {
-    spread widest = {0, 0};
-    for (int64_t i = 0; i < n; i++) y[i] = relax(&widest, y[i], f[i], s);
-    return widest;
-}
-
 /* What an iteration knows of its sequence, as Progress of iteration.py. */
 typedef struct {
     real s;

@@ -58,10 +58,6 @@ static bool add_array(file *f, PyObject *name, PyObject *object) {
     return true;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const file_array *)a)->name, ((const file_array *)b)->name);
-}
-
 /* Fills in the contents of this model's file. Returns false with an exception set. */
 static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
     rotrnn_error error = {.status = ROTRNN_OK};
@@ -78,7 +74,7 @@ static bool fill(file *f, arena *memory, PyObject *facts, PyObject *arrays) {
     }
     while (PyDict_Next(arrays, &place, &name, &array))
         if (!add_array(f, name, array)) return false;
-    qsort(f->arrays, (size_t)f->count, sizeof *f->arrays, by_name);
+    file_sort(f);
     return true;
 }
 
