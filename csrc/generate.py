@@ -344,7 +344,7 @@ def table(listing: Listing) -> str:
             lines.append(f'    {{"{one.name}", "{shape}", {place}, {kind}, {dtype}, {limits}}},')
         parts.append(f"static const rot_argument arguments_{name}[] = {{\n" + "\n".join(lines) + "\n};")
         names = ", ".join(of if what[-1] else "NULL" for of, what in functions.items())
-        rest = f"{len(arguments)}, {names}, sizeof({name}_args), {str(kernel.kind == 'lane').lower()}"
+        rest = f"{len(arguments)}, {names}, {str(kernel.kind == 'lane').lower()}"
         rows.append(f'    {{"{name}", arguments_{name}, {rest}}},')
         structs.append(f"    {name}_args {name};")
     parts.append("const rot_kernel ROT_LIST[ROT_KERNELS] = {\n" + "\n".join(rows) + "\n};")

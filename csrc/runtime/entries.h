@@ -34,8 +34,7 @@ typedef struct {
     void (*sizes)(int64_t *sizes, const void *args);     /* computes each array's size from the integers */
     void (*ranges)(rot_range *ranges, const void *args); /* the range of each array that has one, or NULL */
     const char *(*broken)(const void *args);             /* the first false condition, or NULL; may be NULL */
-    size_t bytes;
-    bool lane; /* compiled for complex dtypes, too */
+    bool lane;                                           /* compiled for complex dtypes, too */
 } rot_kernel;
 
 /* A constant, or one value of an enumeration. */
