@@ -1,18 +1,21 @@
 /* Element types and names of one compiled variant.
  *
- * Each kernel file is compiled once per dtype (ROT_DTYPE: f32, f64; scans also c64, c128) and once per
- * instruction set (ROT_ISA: base, avx2, avx512, or neon). `real` is the scalar, `lane` the scalar or complex number
- * that a kernel works on, and K(scan_forward) the name in this variant, e.g. scan_forward_f32_avx2.
+ * Each kernel file is compiled once per dtype (ROT_DTYPE: f32, f64; scans also c64, c128) and once per instruction set
+ * (ROT_ISA: base, avx2, avx512, or neon; cuda for a GPU; gemm_tile.c also for avx512_bf16, gemm_amx.c for avx512_amx).
+ * `real` is the scalar, `lane` the scalar or complex number that a kernel works on, and K(scan_forward) the name in
+ * this variant, e.g. scan_forward_f32_avx2.
  *
- * Letters have one meaning in the whole project; all but the macro K are sizes of arrays:
+ * Sizes of arrays have the same letters in all files:
  *   B  sequences of a batch           T  time steps                   D  channels, the model's width
  *   N  state lanes: of a sequence, or of each channel where channels have states of their own
  *   P  planes or channels of a head   L  real lanes of N planes, 2N   H  heads
  *   R  reflections of a mixer         M  rows of a matrix (B*T)       C  classes
  *   S  keys that queries attend to    V  rows of an embedding table
- *   G  matrices of a stack, gates of a cell, or groups of heads        K  the variant's name (above)
+ *   G  matrices of a stack, gates of a cell, or groups of heads
+ * Exceptions: L is the window in window.c; S the states of a channel in selective.c; R the Householder steps of a token
+ * in delta.c. K(name) is the macro above; the size K is directions, keys, taps, matrices or columns, as a file says.
  * Matrices of a paper keep the paper's letters (A, B, C of the selective scan; P, C, S of window.c). Other sizes have
- * names: directions, taps, columns, window.
+ * names: directions, taps, columns.
  *
  * All headers compile as C11, as C++17 and as device code: no compound literals, no designated initialisers, no VLAs.
  */
@@ -82,7 +85,7 @@ typedef cplx lane;
 typedef real lane;
 #endif
 
-/* Status codes of kernels; door.c raises the matching Python exception. */
+/* Status codes of kernels; door.c raises the matching Python exception, and cuda/module.c that of ROT_DEVICE_FAILED. */
 enum {
     ROT_OK = 0,
     ROT_NO_MEMORY = 1,

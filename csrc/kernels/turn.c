@@ -3,10 +3,10 @@
  *
  *   c_t = c_{t-1} + theta_t    y_t = R(c_t) x_t    for each vector x (N) of the head
  *
- * There are A angles; pair i is (2i, 2i+1), or (i, i + N/2) of halves. Other lanes are unchanged. Angles are summed in
- * double and reduced to half a turn after each run: for T angles of at most a >= 1, rounding errors in runs add up to T
- * a RUN 2^-54, and errors of reductions to less. A task is a sequence and a run of RUN steps. Its first angles are the
- * sums of the runs before, added in order: results have the same bits for any number of threads.
+ * There are `angles` pairs; pair i is (2i, 2i+1), or (i, i + N/2) of halves. Other lanes are unchanged. Angles are
+ * summed in double and reduced to half a turn after each run: for T angles of at most a >= 1, rounding errors in runs
+ * add up to T a RUN 2^-54, and errors of reductions to less. A task is a sequence and a run of RUN steps. Its first
+ * angles are the sums of the runs before, added in order: results have the same bits for any number of threads.
  *
  * `lengths` (B) or NULL: steps at t >= lengths[b] are neither read nor counted, and are written as zero.
  * `reverse`: time runs from lengths[b]-1 down to 0, by indexing; runs are numbered in the order of the walk.
@@ -20,28 +20,26 @@
 
 enum { RUN = 128, SERIAL = 16384 };
 
-/* Sizes of a call: L vectors of each head in x, M in z; `lanes`, the number of angles of a step. */
+/* Sizes of a call; `lanes`, the number of angles of a step. */
 typedef struct {
-    int64_t B, T, L, M, H, N, A;
+    int64_t B, T, H, N, angles;
     const int64_t *lengths;
     bool halves, reverse, threads;
     int64_t lanes, runs;
 } plan;
 
-static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t L, int64_t M, int64_t H, int64_t N, int64_t A,
+static plan plan_of(const int64_t *lengths, int64_t B, int64_t T, int64_t rows, int64_t H, int64_t N, int64_t angles,
                     int64_t pairs, int64_t reverse) {
     const plan p = {B,
                     T,
-                    L,
-                    M,
                     H,
                     N,
-                    A,
+                    angles,
                     lengths,
                     pairs == PAIRS_HALVES,
                     reverse,
-                    B * T * (L + M) * H * N > SERIAL,
-                    H * A,
+                    B * T * rows * H * N > SERIAL,
+                    H * angles,
                     pieces_of(T, RUN)};
     return p;
 }
@@ -85,17 +83,17 @@ static void load_starts(double *starts, const real *theta, const real *c0, const
 }
 
 static inline void turn_pairs(real *restrict y, const real *restrict x, const real *restrict re,
-                              const real *restrict im, int64_t A, int64_t apart, bool halves) {
-    for (int64_t i = 0; i < A; i++) {
+                              const real *restrict im, int64_t angles, int64_t apart, bool halves) {
+    for (int64_t i = 0; i < angles; i++) {
         const int64_t at = pair_first(i, halves);
         const cplx unit = {re[i], im[i]}, pair = {x[at], x[at + apart]}, turned = turn_step(unit, pair);
         y[at] = turned.re, y[at + apart] = turned.im;
     }
 }
 
-static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, int64_t A,
+static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, int64_t angles,
                                      int64_t apart, bool halves) {
-    for (int64_t i = 0; i < A; i++) {
+    for (int64_t i = 0; i < angles; i++) {
         const int64_t at = pair_first(i, halves);
         const cplx pair = {y[at], y[at + apart]}, gradient = {dy[at], dy[at + apart]};
         dc[i] += turn_angle_adjoint(pair, gradient);
@@ -106,14 +104,14 @@ static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, 
 static void turn_rows(real *restrict y, const real *restrict x, const real *re, const real *im, const plan *p,
                       int64_t vectors) {
     for (int64_t i = 0; i < vectors * p->H; i++) {
-        const int64_t angles = i % p->H * p->A, at = i * p->N, half = p->N / 2;
+        const int64_t own = i % p->H * p->angles, at = i * p->N, half = p->N / 2;
         if (p->halves) {
-            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, half, true);
-            copy_row(y + at + p->A, x + at + p->A, half - p->A);
-            copy_row(y + at + half + p->A, x + at + half + p->A, p->N - half - p->A);
+            turn_pairs(y + at, x + at, re + own, im + own, p->angles, half, true);
+            copy_row(y + at + p->angles, x + at + p->angles, half - p->angles);
+            copy_row(y + at + half + p->angles, x + at + half + p->angles, p->N - half - p->angles);
         } else {
-            turn_pairs(y + at, x + at, re + angles, im + angles, p->A, 1, false);
-            copy_row(y + at + 2 * p->A, x + at + 2 * p->A, p->N - 2 * p->A);
+            turn_pairs(y + at, x + at, re + own, im + own, p->angles, 1, false);
+            copy_row(y + at + 2 * p->angles, x + at + 2 * p->angles, p->N - 2 * p->angles);
         }
     }
 }
@@ -121,18 +119,18 @@ static void turn_rows(real *restrict y, const real *restrict x, const real *re, 
 static void add_row_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, const plan *p,
                              int64_t vectors) {
     for (int64_t i = 0; i < vectors * p->H; i++) {
-        const int64_t angles = i % p->H * p->A, at = i * p->N;
+        const int64_t own = i % p->H * p->angles, at = i * p->N;
         if (p->halves)
-            add_pair_adjoints(dc + angles, y + at, dy + at, p->A, p->N / 2, true);
+            add_pair_adjoints(dc + own, y + at, dy + at, p->angles, p->N / 2, true);
         else
-            add_pair_adjoints(dc + angles, y + at, dy + at, p->A, 1, false);
+            add_pair_adjoints(dc + own, y + at, dy + at, p->angles, 1, false);
     }
 }
 
-/* y (B,T,L,H,N), w (B,T,M,H,N) or NULL, cT (B,2,H,A) or NULL; theta (B,T,H,A); x like y, z like w, c0 like cT. A state
- * is the angles within half a turn, and their rounding errors. */
+/* y (B,T,vectors,H,N), w (B,T,others,H,N) or NULL, cT (B,2,H,angles) or NULL; theta (B,T,H,angles); x like y, z like w,
+ * c0 like cT. A state is the angles within half a turn, and their rounding errors. */
 KERNEL(turn_forward) {
-    const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
+    const plan p = plan_of(lengths, B, T, vectors + others, H, N, angles, pairs, reverse);
     const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;
     double *const starts = WORKSPACE(double, B, p.runs + 1, H, angles);
     real *const units = WORKSPACE(real, most_threads(), 2, H, angles);
@@ -169,16 +167,16 @@ end:
     return status;
 }
 
-/* dtheta (B,T,H,A), dx (B,T,L,H,N), dz (B,T,M,H,N) or NULL, dc0 (B,2,H,A), all overwritten; dy, dw like dx, dz; dcT
- * (B,2,H,A) or NULL; theta, c0, lengths as in forward, y and w as written by it. With gc_t the gradient of c_t through
- * y_t:
+/* dtheta (B,T,H,angles), dx (B,T,vectors,H,N), dz (B,T,others,H,N) or NULL, dc0 (B,2,H,angles), all overwritten; dy, dw
+ * like dx, dz; dcT (B,2,H,angles) or NULL; theta, c0, lengths as in forward, y and w as written by it. With gc_t the
+ * gradient of c_t through y_t:
  *
  *   dx_t = R(-c_t) dy_t    gc_t = sum over vectors of y_0 dy_1 - y_1 dy_0    for each pair
  *   dtheta_t = gc_t + dtheta_{t+1}    with boundary dtheta_{T-1} = gc_{T-1} + dcT    dc0 = dtheta_0  (dcT if no steps)
  *
  * The rounding errors in cT are constants: their gradient dcT[:, 1] is not used. */
 KERNEL(turn_backward) {
-    const plan p = plan_of(lengths, B, T, vectors, others, H, N, angles, pairs, reverse);
+    const plan p = plan_of(lengths, B, T, vectors + others, H, N, angles, pairs, reverse);
     const int64_t n = p.lanes, wide = vectors * H * N, other = others * H * N;
     double *const starts = WORKSPACE(double, B, p.runs + 1, H, angles);
     real *const units = WORKSPACE(real, most_threads(), 2, H, angles);
