@@ -51,7 +51,7 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefe
 ALL_SETS = {"base": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"neon" if ARM else "base": []}
 FASTEST = os.environ.get("ROTRNN_ISA", "").lower() or list(ALL_SETS)[-1]
 if FASTEST not in ("base", "avx2", "avx512", "neon"):
-    sys.exit(f"rotrnn: ROTRNN_ISA is {FASTEST!r}, expected base, avx2 or avx512")
+    sys.exit(f"rotrnn: ROTRNN_ISA is {FASTEST!r}, expected base, avx2, avx512 or neon")
 # another kind of processor has all of its sets
 KEPT = list(ALL_SETS).index(FASTEST) + 1 if FASTEST in ALL_SETS else len(ALL_SETS)
 INSTRUCTION_SETS = dict(list(ALL_SETS.items())[:KEPT])
