@@ -115,6 +115,32 @@ def test_memory_is_shared_and_not_copied(monkeypatch: pytest.MonkeyPatch) -> Non
     assert outputs[0].__array_interface__["data"][0] == y.data_ptr()
 
 
+def test_tensors_may_be_resized_after_a_call() -> None:
+    """Parameters, too, as FSDP does between calls."""
+    net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D)
+    net(x.requires_grad_()).sum().backward()
+    for one in (x, *net.parameters()):
+        one.untyped_storage().resize_(0)
+
+
+def test_a_module_that_fsdp_shards(tmp_path: Path) -> None:
+    code = (
+        "import copy, torch, rotrnn.torch\n"
+        "from torch.distributed import init_process_group\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        f"init_process_group('gloo', init_method={(tmp_path / 'group').as_uri()!r}, rank=0, world_size=1)\n"
+        "plain, x = rotrnn.torch.LRU(4, d_state=3), torch.randn(2, 5, 4)\n"
+        "sharded = copy.deepcopy(plain)\n"
+        "fully_shard(sharded)\n"
+        "for net in (plain, sharded):\n"
+        "    for _ in range(2):\n"
+        "        net(x).square().sum().backward()\n"
+        "        torch.optim.SGD(net.parameters(), 0.1).step()\n"
+        "assert torch.equal(sharded(x), plain(x))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_input_that_is_not_contiguous() -> None:
     net, x = moved(rotrnn.Mamba(D, 3), torch.float64), torch.randn(D, T, B, dtype=torch.float64).permute(2, 1, 0)
     plain = x.contiguous().requires_grad_()

@@ -59,7 +59,7 @@ class _Tree(torch.nn.Module):
             if isinstance(value, dict):
                 self.add_module(name, _Tree(value))
             else:
-                tensor = torch.from_numpy(value.copy()).to(torch.get_default_device())
+                tensor = torch.tensor(value)
                 if name in BUFFERS:
                     self.register_buffer(name, tensor)
                 else:

@@ -279,11 +279,10 @@ def _shape(tensor: Tensor, free: Sequence[int] = ()) -> Shape:
 
 
 def _array(tensor: Tensor) -> Array:
-    """Returns a tensor as a C-contiguous array, of the same memory if it is contiguous."""
-    if tensor.is_cpu:
-        return np.asarray(tensor.numpy(force=True), order="C")
+    """Returns a tensor as a C-contiguous array, of the same memory if it is contiguous. It is only read, and must not
+    outlive the call: the tensor may be resized later, which `Tensor.numpy` would forbid for good."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return cuda.device().view(plain)
+    return np.from_dlpack(plain) if plain.is_cpu else cuda.device().view(plain)
 
 
 def _tensor(array: Array) -> Tensor:
