@@ -26,7 +26,7 @@ from rotrnn import _cpu
 from rotrnn._support.text import an
 from rotrnn.models.call import Call, Form, Gradients, Inputs, Plan, filled
 from rotrnn.models.model import NEEDS_DT
-from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, unflatten
+from rotrnn.nn.layer import Array, Context, Module, Params, State, flatten, is_parameter, unflatten
 from rotrnn.nn.packing import AsBatch, as_batch, check_rows, stepwise
 
 try:
@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     raise ImportError(f"rotrnn.jax needs JAX 0.6.2 or later; pip install 'rotrnn[jax]' ({error})") from error
 
-__all__ = ["function", "with_buffers"]
+__all__ = ["function", "trained", "with_buffers"]
 
 
 def function(
@@ -157,6 +157,17 @@ def with_buffers(params: Params, buffers: Params) -> Params:
     }
 
 
+def trained(params: Params) -> dict[str, Any]:
+    """Returns a dict like params with True for each parameter, and False for each running statistic: the `mask` for
+    decay and optimisers (optax), which would otherwise change the statistics.
+
+    TypeError if params is no dict.
+    """
+    if not isinstance(params, dict):
+        raise TypeError(f"rotrnn.jax.trained: params is {an(type(params).__name__)}, expected a dict of arrays")
+    return {name: trained(value) if isinstance(value, dict) else is_parameter(name) for name, value in params.items()}
+
+
 class _Given(NamedTuple):
     """The arrays of a call; or their gradients, None for arrays without a gradient."""
 
@@ -200,6 +211,8 @@ class _Adapter:
             self._check_array(name, value)
         if dt is None and getattr(self.module, "timed", False):
             raise ValueError(f"{self.title}: {NEEDS_DT}")
+        if isinstance(lengths, list | tuple):
+            lengths = np.asarray(lengths)
         for name, value in (("lengths", lengths), ("dt", dt)):
             if value is not None:
                 self._check_array(name, value)
@@ -207,6 +220,9 @@ class _Adapter:
             if not hasattr(value, "dtype"):
                 Context(**{name: value})  # refuses what is no integer from 0
                 self._check_array(name, np.int64(value))
+            elif jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+                got = f"a key of JAX ({value.dtype})"
+                raise TypeError(f"{self.title}: {name} is {got}, expected an integer: jax.random.bits(key)")
             elif value.dtype.kind not in "iu":
                 raise TypeError(f"{self.title}: {name} has dtype {value.dtype}, expected an integer dtype")
             elif value.shape:

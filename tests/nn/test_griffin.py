@@ -206,6 +206,7 @@ def test_what_is_said_of_the_recurrence_is_that_of_the_layer() -> None:
     np.testing.assert_array_equal(eigenvalues[0], layer.layer.eigenvalues(inner))
     assert layer.recurrent == layer.layer.recurrent
     names = [name for name, _ in flatten(params) if model.is_recurrent(name)]
+    assert {name for name in layer.shapes if layer.is_recurrent(name)} == {name.split(".")[-1] for name in names}
     assert {name.split(".")[1] for name in names} == {"0", "1", "3", "4"}
     tokens = np.zeros((B, T), np.int64)
     assert model.state_norms(params, tokens).shape == (4, T)

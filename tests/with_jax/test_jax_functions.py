@@ -472,6 +472,32 @@ def test_seed_and_step_are_integers() -> None:
         f(PARAMS, X, step=jax.numpy.array([1, 2]))
 
 
+def test_a_key_of_jax_gives_a_seed_by_its_bits() -> None:
+    f, key = rotrnn.jax.function(LAYER, train=True), jax.random.key(0)
+    with pytest.raises(TypeError, match=r"LRU: seed is a key of JAX \(key<.*>\), expected an integer: jax.random.bits"):
+        f(PARAMS, X, seed=key)
+    f(PARAMS, X, seed=jax.random.bits(key))
+
+
+def test_lengths_in_a_list() -> None:
+    f = rotrnn.jax.function(LAYER)
+    np.testing.assert_array_equal(f(PARAMS, X, lengths=[5, 3]), f(PARAMS, X, lengths=LENGTHS))
+    with pytest.raises(TypeError, match=r"LRU\.forward: lengths has dtype float64, expected an"):
+        f(PARAMS, X, lengths=[5, 3.5])
+
+
+def test_trained_parameters_and_running_statistics() -> None:
+    model = rotrnn.build_model(ModelSettings("rotrnn", D, 1, norm="batch"), SETTINGS["rotrnn"], vocab=5, n_classes=2)
+    params = model.init(np.random.default_rng(0))
+    found = rotrnn.jax.trained(params)
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    statistics = {name for name, one in flatten(found) if not one}
+    assert {"blocks.0.norm.running_mean", "blocks.0.norm.running_var"} <= statistics
+    assert statistics == {name for name, _ in flatten(params) if not is_parameter(name)}
+    with pytest.raises(TypeError, match=r"^rotrnn.jax.trained: params is a NoneType, expected a dict of arrays"):
+        rotrnn.jax.trained(None)
+
+
 def test_buffers_that_the_parameters_lack() -> None:
     with pytest.raises(TypeError, match=r"^rotrnn.jax.with_buffers: buffers is a NoneType, expected a dict"):
         rotrnn.jax.with_buffers(PARAMS, None)

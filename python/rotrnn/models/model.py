@@ -357,7 +357,7 @@ class SequenceModel(Module, ABC):
         path = name.split(".")
         if path[0] != "blocks" or path[2] != "layer":
             return False
-        return path[3] in self.stack.blocks[int(path[1])].layer.recurrent
+        return self.stack.blocks[int(path[1])].layer.is_recurrent(path[3])
 
     def report(self, saved: ModelSaved) -> dict[str, float]:
         """Returns the layers' reports of a forward pass (`Recurrent.report`), with the keys "block.name"."""

@@ -143,6 +143,10 @@ class Recurrent(Module, ABC):
         """Returns numbers of a forward for the training log."""
         return {}
 
+    def is_recurrent(self, name: str) -> bool:
+        """Returns whether a parameter belongs to the recurrence, as `SequenceModel.is_recurrent`."""
+        return name in self.recurrent
+
     def together(self, ctx: Context) -> bool:
         """Whether a sequence's results depend on others of the batch: a packed row then runs as one batch."""
         return False
