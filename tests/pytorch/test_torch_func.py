@@ -81,6 +81,21 @@ def test_the_jacobian() -> None:
     assert torch.equal(jacrev(net)(x), torch.autograd.functional.jacobian(net, x))
 
 
+def test_a_compiled_gradient_beside_parameters_that_require_one() -> None:
+    """PyTorch then records it for a second one. The error says what to do instead."""
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
+
+    def loss(params: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return functional_call(net, params, (x,)).square().sum()
+
+    torch.compiler.reset()
+    found = torch.compile(grad(loss, 1), backend="aot_eager")
+    with pytest.raises(RuntimeError, match=r"within torch\.compile, .* pass detached ones by functional_call"):
+        found(dict(net.named_parameters()), x)
+    detached = {name: one.detach() for name, one in net.named_parameters()}
+    assert torch.equal(found(detached, x), grad(loss, 1)(detached, x))
+
+
 def test_second_derivatives_and_forward_mode_are_refused() -> None:
     """In each way they can be asked for; none returns zeros."""
     net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
