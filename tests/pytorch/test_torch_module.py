@@ -411,6 +411,14 @@ def test_mistakes_in_a_module() -> None:
         rotrnn.torch.Module(CORES["bidirectional"])(torch.zeros(B, T, D), return_state=True)
 
 
+def test_the_core_of_a_module_is_fixed() -> None:
+    net = rotrnn.torch.LRU(D, d_state=3)
+    with pytest.raises(AttributeError, match=r"Module\.core: is read-only, expected a new module: Module\(core, net"):
+        net.core = rotrnn.LRU(D, 3, window=4)
+    assert net.core == rotrnn.LRU(D, 3)
+    assert rotrnn.torch.Module(rotrnn.LRU(D, 3, window=4), net.params()).core.window == 4
+
+
 def test_a_precision_is_that_of_forward_and_backward() -> None:
     """Also where another one is set around the calls."""
     params = rotrnn.RNN(D, 5).init(np.random.default_rng(0))

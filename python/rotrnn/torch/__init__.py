@@ -128,7 +128,7 @@ class Module(_Tree):
         else:
             core.check_params(params)
         super().__init__(params)
-        self.core, self._timed = core, getattr(core, "timed", False)
+        self._core, self._timed = core, getattr(core, "timed", False)
         self._text, self._paths = text, [name.split(".") for name in call.names]
         self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
         self._form, self._leaves = call.form, len(call.leaves)
@@ -275,6 +275,15 @@ class Module(_Tree):
         if stepwise(self.core):
             y = torch.nested.nested_tensor_from_jagged(y[0], x.offsets())
         return (y, *after) if return_state else y
+
+    @property
+    def core(self) -> Any:
+        """The layer, block, stack or model."""
+        return self._core
+
+    @core.setter
+    def core(self, core: Any) -> None:
+        raise AttributeError("Module.core: is read-only, expected a new module: Module(core, net.params())")
 
     def params(self) -> Params:
         """Returns the parameters as the core takes them: nested NumPy arrays that share the memory of the tensors. Of
