@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cores import CORES, SMALL, B, T, differentiable, input_of, lengths_of, moved
+from cores import CORES, SMALL, B, D, T, differentiable, input_of, lengths_of, moved
 from torch.func import functional_call
 
-from rotrnn.models.call import Inputs, describe, filled, form_of, leaves_of, parse
+import rotrnn
+from rotrnn.models.call import Call, Inputs, describe, filled, form_of, leaves_of, parse
 from rotrnn.nn.layer import flatten
 from rotrnn.nn.saved import Shape
 from rotrnn.torch import ops
@@ -221,3 +222,24 @@ def test_meta_tensors_give_the_form_of_the_outputs() -> None:
     assert y.shape == (B, T, 6)
     assert all(one.is_meta for one in leaves_of(form_of(net.core), state))
     assert net(x, torch.full((B,), T)).shape == (B, T, 6)
+
+
+def test_large_meta_tensors_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, most = moved(rotrnn.LRU(D, d_state=3), torch.float32).to("meta"), 0
+    forward = Call.forward
+
+    def spied(self: Call, inputs: Inputs) -> Any:
+        nonlocal most
+        most = max(most, inputs.x.size)
+        return forward(self, inputs)
+
+    monkeypatch.setattr(Call, "forward", spied)
+    x = torch.empty(64, 4096, D, device="meta", requires_grad=True)
+    y, state = net(x, torch.full((64,), 7), return_state=True)
+    assert (y.shape, state.shape, state.dtype) == (x.shape, (64, 3), torch.complex64)
+    y.sum().backward()
+    assert x.grad.shape == x.shape
+    assert net(x[:1]).shape == (1, 4096, D)
+    assert 0 < most <= 5 * 300 * D
+    with pytest.raises(ValueError, match=r"lengths has shape \(63,\), expected \(B=64,\)"):
+        net(x, torch.full((63,), 7))

@@ -82,6 +82,21 @@ def test_parameters_are_on_the_default_device() -> None:
     assert torch.equal(net(x), whole(x))
 
 
+@pytest.mark.parametrize("name", CORES)
+def test_a_module_made_on_meta_is_filled_later(name: str) -> None:
+    """Nothing is drawn before; then the same numbers are as at once."""
+    torch.manual_seed(1)
+    whole = rotrnn.torch.Module(CORES[name])
+    torch.manual_seed(1)
+    with torch.device("meta"):
+        net = rotrnn.torch.Module(CORES[name])
+    assert list(net.state_dict()) == list(whole.state_dict())
+    net.to_empty(device="cpu").reset_parameters()
+    for got, expected in zip(net.state_dict().values(), whole.state_dict().values(), strict=True):
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected)
+
+
 def test_the_ops_may_be_loaded_again() -> None:
     """As notebooks with autoreload do."""
     code = (

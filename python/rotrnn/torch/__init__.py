@@ -29,7 +29,7 @@ from rotrnn.devices.precisions import PRECISIONS
 from rotrnn.models import files
 from rotrnn.models.call import describe, filled, leaves_of, parse
 from rotrnn.models.model import NEEDS_DT, SequenceModel
-from rotrnn.nn.layer import BUFFERS, Params, unflatten
+from rotrnn.nn.layer import BUFFERS, Params, flatten, unflatten
 from rotrnn.nn.module import Module as Core
 from rotrnn.nn.packing import as_batch, check_rows, stepwise
 from rotrnn.ops.boundary import rename
@@ -48,6 +48,18 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def _kind(x: Any) -> str:
     return "a PackedSequence" if isinstance(x, PackedSequence) else "a nested tensor"
+
+
+def _drawn(core: Any) -> Params:
+    """Returns initial parameters, drawn by PyTorch's generator."""
+    params: Params = core.init(np.random.default_rng(torch.randint(2**62, (), device="cpu").item()))
+    return params
+
+
+def _empty(core: Core) -> Params:
+    """Returns arrays of the shapes of initial parameters, whose memory is never touched."""
+    own = {name: np.empty(shape, np.float32) for name, shape in core.shapes.items()}
+    return {**own, **{name: _empty(inner) for name, inner in core.modules.items()}}
 
 
 class _Tree(torch.nn.Module):
@@ -81,7 +93,7 @@ class Module(_Tree):
         Its settings, with the classes of the package. A class of your own must be in `rotrnn.LAYERS`.
     params : dict, optional
         Its parameters, nested, as NumPy arrays, which are copied. By default they are drawn as `init` does, in float32,
-        by the global generator of PyTorch (`torch.manual_seed`).
+        by the global generator of PyTorch (`torch.manual_seed`); on the device meta nothing is drawn.
     precision : str
         "float32", "tf32" or "bf16": rounding of products of float32 matrices, as in `rotrnn.precision`. A module
         ignores ``with rotrnn.precision(...)`` around its calls, because backward may come after it.
@@ -124,7 +136,7 @@ class Module(_Tree):
             rename(error, "save:", "Module:")
             raise
         if params is None:
-            params = core.init(np.random.default_rng(torch.randint(2**62, (), device="cpu").item()))
+            params = _empty(core) if torch.get_default_device().type == "meta" else _drawn(core)
         else:
             core.check_params(params)
         super().__init__(params)
@@ -292,6 +304,13 @@ class Module(_Tree):
         RuntimeError or TypeError, by PyTorch, if they are on a GPU.
         """
         return unflatten({".".join(path): _widened(self._at(path).detach()).numpy() for path in self._paths})
+
+    def reset_parameters(self) -> None:
+        """Draws parameters and buffers anew, as in the beginning: after `to_empty` of a module of the device meta."""
+        drawn = dict(flatten(_drawn(self.core)))
+        with torch.no_grad():
+            for path in self._paths:
+                self._at(path).copy_(torch.tensor(drawn[".".join(path)], device="cpu"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`.

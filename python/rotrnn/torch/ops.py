@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from rotrnn.devices import cuda
 from rotrnn.devices.device import Array
-from rotrnn.models.call import Inputs, Plan, parse
+from rotrnn.models.call import PROBES, Inputs, Plan, parse
 from rotrnn.nn.saved import Shape
 
 DTYPES: dict[Any, np.dtype[Any]] = {
@@ -249,11 +249,14 @@ def _plan(given: Given, text: str) -> tuple[Plan, Sequence[tuple[Any, Any, Any]]
     C-contiguous) and dtype of its outputs.
 
     torch.compile and torch.export may hold the numbers of sequences and steps open, and the shapes then follow from
-    them. Both are fixed where `open_plan` finds no rule."""
+    them. On the device meta large numbers are open, too, so that little is computed. Both are fixed where `open_plan`
+    finds no rule."""
     call = parse(text)
     inputs = _inputs(given)
     batch, steps = (inputs.x.shape[i] for i in (0, call.time_axis))
     free = [not isinstance(one, int) for one in (batch, steps)]
+    if inputs.x.device.type == "meta" and not any(free) and _agree(inputs, batch, steps):
+        free = [size > max(probes) for size, probes in zip((batch, steps), zip(*PROBES, strict=True), strict=True)]
     if any(free):
         axes: dict[int, tuple[int, ...]] = {id(one): (0,) for one in (*inputs.state, inputs.lengths)}
         axes |= {id(inputs.x): (0, call.time_axis), id(inputs.dt): (0, 1)}
@@ -267,6 +270,13 @@ def _plan(given: Given, text: str) -> tuple[Plan, Sequence[tuple[Any, Any, Any]]
             ]
     plan = call.plan(inputs.map(_shape))
     return plan, plan.forms
+
+
+def _agree(inputs: Inputs, batch: int, steps: int) -> bool:
+    """Whether all inputs have these numbers of sequences and steps: otherwise forward has an error to raise."""
+    rows = (one for one in (*inputs.state, inputs.lengths) if one is not None)
+    times = inputs.dt is None or inputs.dt.shape == (batch, steps)
+    return times and all(one.shape[:1] == (batch,) for one in rows)
 
 
 def _inputs(given: Given) -> Inputs:
