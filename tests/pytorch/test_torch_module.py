@@ -426,6 +426,19 @@ def test_mistakes_in_a_module() -> None:
         rotrnn.torch.Module(CORES["bidirectional"])(torch.zeros(B, T, D), return_state=True)
 
 
+@pytest.mark.parametrize("hook", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
+def test_only_the_outer_module_runs(hook: str) -> None:
+    net, fired = moved(CORES["tagger of features"], torch.float32), []
+    message = r"^rotrnn\.torch: a part of a module was called or given a hook, .* the outer module: only it runs"
+    with pytest.raises(NotImplementedError, match=message):
+        net.blocks(torch.zeros(B, T, D))
+    with pytest.raises(NotImplementedError, match=message):
+        getattr(net.blocks, f"register_{hook}")(lambda *_: None)
+    getattr(net, f"register_{hook}")(lambda *_: fired.append(hook))
+    net(input_of(net.core, torch.float32)).sum().backward()
+    assert fired == [hook]
+
+
 def test_the_core_of_a_module_is_fixed() -> None:
     net = rotrnn.torch.LRU(D, d_state=3)
     with pytest.raises(AttributeError, match=r"Module\.core: is read-only, expected a new module: Module\(core, net"):

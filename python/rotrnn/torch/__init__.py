@@ -69,7 +69,7 @@ class _Tree(torch.nn.Module):
         super().__init__()
         for name, value in params.items():
             if isinstance(value, dict):
-                self.add_module(name, _Tree(value))
+                self.add_module(name, _Part(value))
             else:
                 tensor = torch.tensor(value)
                 if name in BUFFERS:
@@ -82,6 +82,18 @@ class _Tree(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name} {tuple(one.shape)}" for name, one in self.named_parameters(recurse=False))
+
+
+class _Part(_Tree):
+    """The parameters of a part, which the outer module's forward computes."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            "rotrnn.torch: a part of a module was called or given a hook, which would never fire, expected the outer "
+            "module: only it runs"
+        )
+
+    forward = register_forward_hook = register_forward_pre_hook = register_full_backward_hook = _refuse
 
 
 class Module(_Tree):

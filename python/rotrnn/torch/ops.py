@@ -186,8 +186,8 @@ class _Backward(torch.autograd.function._SingleLevelFunction):
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(
             "rotrnn.torch: a gradient of a gradient was asked for (create_graph=True), which rotrnn does not have, "
-            "expected first derivatives only; within torch.compile, torch.func.grad asks for one where parameters require "
-            "a gradient: pass detached ones by functional_call, or use torch.no_grad()"
+            "expected first derivatives only; within torch.compile, torch.func.grad asks for one where parameters "
+            "require a gradient: pass detached ones by functional_call, or use torch.no_grad()"
         )
 
 
