@@ -87,13 +87,8 @@ class _Tree(torch.nn.Module):
 class _Part(_Tree):
     """The parameters of a part, which the outer module's forward computes."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            "rotrnn.torch: a part of a module was called or given a hook, which would never fire, expected the outer "
-            "module: only it runs"
-        )
-
-    forward = register_forward_hook = register_forward_pre_hook = register_full_backward_hook = _refuse
+    def forward(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("rotrnn.torch: a part of a module was called, expected the outer one: only it runs")
 
 
 class Module(_Tree):
