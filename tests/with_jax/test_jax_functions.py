@@ -525,8 +525,8 @@ def test_integers_that_jax_would_cut_to_32_bits(name: str) -> None:
 
 def test_what_is_no_array() -> None:
     f = rotrnn.jax.function(LAYER)
-    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: lengths is a list, expected an array"):
-        f(PARAMS, X, lengths=[3, 1])
+    with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: lengths is a set, expected an array"):
+        f(PARAMS, X, lengths={3, 1})
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: x is a list, expected an array"):
         f(PARAMS, X.tolist())
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: params.D is a float, expected an array"):
