@@ -1,5 +1,5 @@
 """Iterations of fixed points against what a word needs: does a trained layer adapt its steps to the difficulty? The
-Fixed-Point RNN paper, section 5, hopes so.
+Fixed-Point RNN paper, section 7, hopes so.
 
     python -m benchmarks.adaptive RUN [RUN ...] [--words 32]
 

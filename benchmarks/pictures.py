@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import curves, gaps, pathfinder, recall, report, sequential, tiles
+from benchmarks import adaptive, curves, gaps, pathfinder, recall, report, sequential, tiles
 from benchmarks.measure import RESULTS, ROOT
 from benchmarks.record import picture
 from rotrnn.plots import run_figures
@@ -64,6 +64,7 @@ PICTURES: dict[str, Callable[[bool], Figure]] = {
     "bench.png": lambda short: report.chart(recorded("bench")["rows"]),
     "digits-rotrnn-eigenvalues.png": partial(of_digits, "eigenvalues"),
     "digits-rotrnn-learning.png": partial(of_digits, "learning"),
+    "adaptive.png": lambda short: adaptive.draw(recorded("adaptive")["rows"]),
     "gaps.png": lambda short: gaps.draw(recorded("gaps")["runs"]),
     "lru-figures.png": lru_figures.draw,
     "pathfinder-32.png": lambda short: pathfinder.sheet(32),
