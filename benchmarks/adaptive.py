@@ -42,6 +42,10 @@ LENGTHS = (16, 50)
 SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 POWERS = "powers of one"
 LIMIT = 1000
+KEY = """Iterations a step at the tolerance of the training: of `whole` words, with a stop for each tile of 16,
+and for each of the `tokens`; `most` of a whole word. Of the steps of a word, the elements of `moves` are not the
+identity, and those of `ordered` steps do not commute with the product before them. `right`: the share of words whose
+every product is right; `converged`: the share of all three ways."""
 WAYS = {"whole": None, "tiles of 16": 16, "tokens": 1}
 
 
@@ -111,7 +115,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
             ]
             for marker, powers in (("o", False), ("x", True)):
                 x, y = zip(*((row["moves"], row[way]) for row in at if (row["words"] == POWERS) == powers), strict=True)
-                label = "_" if powers else f"{layer}, {tol:g}"
+                label = "powers of one" if powers else f"{layer}, {tol:g}"
                 axes.plot(x, y, marker=marker, color=colours[layer], linestyle=dashes[tol], markersize=4, label=label)
         axes.set(title=way, xlabel=f"moves of {T} steps", ylim=(0, None))
     sheet.panels[0].set_ylabel("iterations a step")
@@ -134,7 +138,7 @@ def main() -> None:
         for row in found["rows"]
     ]
     where = f"{came_from['machine']['cpu']}, commit {came_from['commit']}"
-    text = f"`{command}`: iterations a step, at the tolerance of the training. {where}.\n\n{table(shown)}"
+    text = f"`{command}`. {where}.\n\n{KEY}\n\n{table(shown)}"
     (RESULTS / "adaptive.md").write_text(text, encoding="utf-8")
     picture(draw(found["rows"]), RESULTS / "adaptive.png")
 

@@ -212,7 +212,10 @@ class _Adapter:
         if dt is None and getattr(self.module, "timed", False):
             raise ValueError(f"{self.title}: {NEEDS_DT}")
         if isinstance(lengths, list | tuple):
-            lengths = np.asarray(lengths)
+            try:
+                lengths = jnp.asarray(lengths or np.zeros(0, np.int32))  # of traced numbers within jit
+            except (TypeError, ValueError, OverflowError) as error:
+                raise TypeError(f"{self.title}: lengths is {lengths!r:.60}, expected integers") from error
         for name, value in (("lengths", lengths), ("dt", dt)):
             if value is not None:
                 self._check_array(name, value)

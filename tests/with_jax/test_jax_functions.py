@@ -481,9 +481,13 @@ def test_a_key_of_jax_gives_a_seed_by_its_bits() -> None:
 
 def test_lengths_in_a_list() -> None:
     f = rotrnn.jax.function(LAYER)
-    np.testing.assert_array_equal(f(PARAMS, X, lengths=[5, 3]), f(PARAMS, X, lengths=LENGTHS))
-    with pytest.raises(TypeError, match=r"LRU\.forward: lengths has dtype float64, expected an"):
+    for call in (f, jax.jit(f)):
+        np.testing.assert_array_equal(call(PARAMS, X, lengths=[5, 3]), f(PARAMS, X, lengths=LENGTHS))
+    with pytest.raises(TypeError, match=r"LRU\.forward: lengths has dtype float.., expected an"):
         f(PARAMS, X, lengths=[5, 3.5])
+    for wrong in (["a", "b"], [[5], [3, 1]], [2**70, 1], [None, 3]):
+        with pytest.raises(TypeError, match=r"^rotrnn.jax: LRU: lengths is \[.*, expected integers"):
+            f(PARAMS, X, lengths=wrong)
 
 
 def test_trained_parameters_and_running_statistics() -> None:
