@@ -164,8 +164,8 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-bedouin-24000-skip": (f"{BEDOUIN_24000} --seeds 2..4 --set training.skip=10",),
     "A5-bedouin-24000-rate": (f"{BEDOUIN_24000} --seeds 0 --set optimiser.lr=2e-3",),
     "A5-24000-controls": (
-        "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 24000 --seeds 0..4",
-        "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 24000 --seeds 0..4",
+        "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 24000 --seeds 0..1",
+        "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 24000 --seeds 0..1",
     ),
     "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
     "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
