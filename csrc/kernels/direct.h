@@ -155,12 +155,40 @@ ROT_ROW const real *direct_sum(real *growth, const real *gain, const real *right
     return sum;
 }
 
+#if !ROT_DEVICE
+/* direct_point of a mixer without vectors. */
+static inline spread formed_point(real *y, real *mixed, const real *x, const real *gain, const real *w,
+                                  const real *alpha, real *room, mixer m) {
+    real *const kept = room, *const apart = kept + m.D, *const carried = apart + m.D, *const rest = carried + m.D;
+    spread s = {0, 0};
+    for (int64_t n = 0; n < m.D; n++) {
+        carried[n] = y[n];
+        kept[n] = 1 - gain[n];
+        apart[n] = y[n] - kept[n] * x[n];
+    }
+    const real growth = solve_formed(apart, kept, gain, w, alpha, false, rest, m);
+    for (int64_t n = 0; n < m.D; n++) {
+        y[n] = x[n] + apart[n];
+        mixed[n] = -apart[n];
+    }
+    mixer_apply(mixed, w, alpha, rest, m);
+    for (int64_t n = 0; n < m.D; n++) {
+        mixed[n] += y[n];
+        (void)relax(&s, y[n], carried[n] + gain[n] * mixed[n], 0);
+    }
+    return solved_spread(s, growth);
+}
+#endif
+
 /* y (D), which is `carried` on entry, and mixed (D) = y + Q (x - y), at the fixed point; gain is not yet divided by E.
  * Returns the spread of y and its image, which are the same but for rounding. room: direct_room */
 ROT_ROW spread direct_point(real *y, real *mixed, const real *x, const real *gain, const real *w, const real *alpha,
                             real *room, mixer m) {
     const int64_t D = m.D;
     const bool low = m.form == MIXER_LOW_RANK;
+#if !ROT_DEVICE
+    if (!has_vectors(m.form)) return formed_point(y, mixed, x, gain, w, alpha, room, m);
+#endif
     real *const shared = room, *const right = shared + D;
     spread s = {0, 0};
     real growth = 1;

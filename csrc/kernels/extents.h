@@ -7,7 +7,7 @@
 
 #include "entries.h"
 #include "kernels.h"
-#include "mixer.h"
+#include "members.h"
 #include "sizes.h"
 
 /* The product of the arguments; -1, which is no array's size, if it overflows or an argument is negative; ROT_IMMENSE
@@ -55,9 +55,13 @@ static inline int64_t pathfinder_bars(int64_t contour_length, int64_t distractor
     return product_plus(distractors, distractor_length, product_plus(2, contour_length, 0));
 }
 
-/* Columns of a step of the iterating selective layers: vectors (R,E), gains (R), and B and C (S each). */
-static inline int64_t solve_columns(int64_t R, int64_t E, int64_t S) {
-    return product_plus(R, E, product_plus(2, S, R));
+/* Columns of a step of Bedouin (selective_solve.c): delta (E) if it is one of them, u and alpha of the mixer, B and C
+ * (S each). A matrix is no column. */
+static inline int64_t solve_columns(int64_t form, int64_t R, int64_t E, int64_t S, bool delta) {
+    const mixing m = {form, R, E, 0};
+    if (!mixer_counts(R, E)) return -1;
+    const mixing_sizes sizes = sizes_of(&m, 0);
+    return product_plus(delta, E, product_plus(2, S, (form == MIXER_MATRIX ? 0 : sizes.u) + sizes.alpha));
 }
 
 #endif

@@ -2,8 +2,8 @@
  *
  *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = a_t h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
  *
- * where Q, B and C depend on y_{t-1}, which is known when t is reached, and a_t is that of the selective scan. Then y_t
- * is a linear system, that of direct.h: with k = B . C and c = (a_t h_{t-1}) C,
+ * where Q, B and C depend on y_{t-1}, which is known when t is reached, and so may delta; a_t is that of the selective
+ * scan. Then y_t is a linear system, that of direct.h: with k = B . C and c = (a_t h_{t-1}) C,
  *
  *   y = c + gain (y + Q (x - y)),   gain = k delta.
  *
@@ -14,10 +14,10 @@
  */
 #include <string.h>
 
-#include "direct.h"
 #include "gemm_tile.h"
 #include "kernels.h"
 #include "lagged.h"
+#include "members.h"
 #include "stop.h"
 #include "workspace.h"
 
@@ -43,52 +43,66 @@ static void feed_state(real *restrict h, const real *restrict delta, const real 
     for (int64_t n = 0; n < E; n++) h[n] = selective_step(h[n], selective_input(delta[n], x[n]), b);
 }
 
-/* What all tokens share; A is (S,E). */
+/* What all tokens share: A is (S,E); and `prepared` of a mixer that does not vary, otherwise NULL. */
 typedef struct {
-    mixer m;
+    mixing of;
+    mixing_sizes sizes;
     int64_t S;
-    real largest;
+    real largest, eps;
     bool negative;
-    const real *A;
+    const real *A, *prepared;
 } step;
 
 /* The values of a token's maps. */
 typedef struct {
-    const real *u, *alpha, *B, *C;
+    const real *delta, *alpha, *B, *C;
+    real *u;
 } maps;
 
-static int64_t token_room(mixer m) { return m.R * (m.D + 1) + m.R + m.D + direct_room(m); }
+static int64_t token_room(const step *p) {
+    const int64_t angles = p->of.form == MIXER_ROTATION ? p->sizes.u : 0;
+    return p->of.width + most(p->sizes.alpha, 1) + p->sizes.prepared + angles + direct_members_room(&p->of, p->sizes);
+}
 
 /* y, mixed (E) of one token, and h (S,E) from that of the token before it. Returns the residual. */
-static real solve_token(real *y, real *mixed, real *h, const real *x, const real *delta, maps at, const step *p,
-                        real *room) {
-    const mixer m = p->m;
-    const int64_t E = m.D, R = m.R;
-    real *const w = room, *const gains = w + R * (E + 1), *const gain = gains + R;
+static real solve_token(real *y, real *mixed, real *h, const real *x, maps at, const step *p, real *room) {
+    const int64_t E = p->of.width, angles = p->of.form == MIXER_ROTATION ? p->sizes.u : 0;
+    real *const gain = room, *const gains = gain + E, *const prepared = gains + most(p->sizes.alpha, 1);
+    real *const bounded = prepared + p->sizes.prepared, *rest = bounded + angles;
     zero_row(y, E);
     for (int64_t s = 0; s < p->S; s++) {
         if (p->negative)
-            move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E, true);
+            move_state(h + s * E, y, at.delta, p->A + s * E, at.C[s], E, true);
         else
-            move_state(h + s * E, y, delta, p->A + s * E, at.C[s], E, false);
+            move_state(h + s * E, y, at.delta, p->A + s * E, at.C[s], E, false);
     }
-    prepare_vectors(w, at.u, m);
-    for (int64_t i = 0; i < R; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
+    const real *w = p->prepared;
+    if (!w) {
+        gains[0] = 1; /* that of Gram */
+        for (int64_t i = 0; i < p->sizes.alpha; i++) gains[i] = p->largest * sigmoid(at.alpha[i]);
+        copy_row(bounded, at.u, angles);
+        prepare_members(prepared, angles ? bounded : at.u, gains, rest, &p->of, p->eps, p->largest);
+        w = prepared;
+    }
     const real k = dot(at.B, at.C, p->S);
-    for (int64_t n = 0; n < E; n++) gain[n] = k * delta[n];
-    const spread found = direct_point(y, mixed, x, gain, w, gains, gain + E, m);
-    for (int64_t s = 0; s < p->S; s++) feed_state(h + s * E, delta, mixed, at.B[s], E);
+    for (int64_t n = 0; n < E; n++) gain[n] = k * at.delta[n];
+    const mixer m = solved_mixer(&w, gains, &rest, &p->of);
+    const spread found = direct_point(y, mixed, x, gain, w, gains, rest, m);
+    for (int64_t s = 0; s < p->S; s++) feed_state(h + s * E, at.delta, mixed, at.B[s], E);
     return residual_of(found, TINY);
 }
 
 /* y, mixed (B,T,E), hT (B,E,S), carries (B,tiles,S,E), the states before each tile; late (B,T,columns) = V y;
- * residual (B): the largest of a token (direct.h); out: the values of the maps u (B,T,R,E), alpha (B,T,R), B and C
- * (B,T,S), one after the other, alpha before its sigmoid. All maps have base_t + late_{t-1}, with first (B,columns)
- * before the first step; B and C have unit length if `unit`, and the mixer's gains are largest * sigmoid(alpha). x,
- * delta (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
+ * residual (B): the largest of a token (direct.h); out: the values of the maps delta (B,T,E) unless it is given, u and
+ * alpha (B,T,..) of the mixer, B and C (B,T,S), one after the other, alpha before its sigmoid. All maps have base_t +
+ * late_{t-1}, with first (B,columns) before the first step. delta passes through a sigmoid, u through SiLU if `u_silu`;
+ * B and C have unit length if `unit`. The mixer's gains are largest * sigmoid(alpha), and change with eps and `steps`
+ * (mixer_gains.h); MIXER_MATRIX has `matrix` (E,E) in place of both. x (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
 KERNEL(selective_solve) {
-    const mixer m = {form, R, E};
-    const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), room = token_room(m) + S;
+    const mixing of = {form, R, E, steps};
+    step p = {of, sizes_of(&of, (real)eps), S, (real)largest, (real)eps, negative, NULL, matrix};
+    const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), widest = most(S, E);
+    const int64_t own_room = token_room(&p), room = own_room + most(widest, p.sizes.u);
     real *const packed = WORKSPACE(real, packed_columns(columns), E), *const rates = WORKSPACE(real, S, E);
     real *const states = WORKSPACE(real, B, S, E), *const rooms = WORKSPACE(real, groups, room);
     rot_stop *const stop = stop_of_call();
@@ -98,9 +112,11 @@ KERNEL(selective_solve) {
     const rounding how = rounding_of_call();
     pack_rounded(packed, v, E, columns, 1, E, how);
     transpose(rates, A, E, S);
-    const step p = {m, S, (real)largest, negative, rates};
-    const int64_t direction = unit ? LAGGED_UNIT : LAGGED_LINEAR, widths[] = {R * E, R, S, S};
-    const int64_t functions[] = {LAGGED_LINEAR, LAGGED_LINEAR, direction, direction};
+    p.A = rates;
+    const int64_t direction = unit ? LAGGED_UNIT : LAGGED_LINEAR;
+    const int64_t widths[] = {delta ? 0 : E, matrix ? 0 : p.sizes.u, p.sizes.alpha, S, S};
+    const int64_t functions[] = {LAGGED_SIGMOID, u_silu ? LAGGED_SILU : LAGGED_LINEAR, LAGGED_LINEAR, direction,
+                                 direction};
 #pragma omp parallel for schedule(static)
     for (int64_t group = 0; group < groups; group++) {
         const int64_t first_b = group * TOGETHER, count = least(B - first_b, TOGETHER);
@@ -120,17 +136,16 @@ KERNEL(selective_solve) {
             }
             for (int64_t i = 0; i < count; i++) {
                 const int64_t b = first_b + i, token = b * T + t;
-                real *const h = states + b * S * E, *values[4];
-                for (int64_t j = 0, lo = 0; j < 4; lo += widths[j++]) {
-                    const range r = {base, late, first, lengths, B, T, columns, lo, widths[j], functions[j], 0};
+                real *const h = states + b * S * E, *values[5];
+                for (int64_t j = 0, lo = 0; j < 5; lo += widths[j++]) {
+                    const range r = {base, late, first, lengths, B, T, columns, lo, widths[j], functions[j], (real)eps};
                     values[j] = out + B * T * lo + token * widths[j];
-                    lagged_row(values[j], own + token_room(m), &r, b, t);
+                    lagged_row(values[j], own + own_room, &r, b, t);
                 }
                 if (t % TILE == 0) copy_row(carries + (b * tiles_all + t / TILE) * S * E, h, S * E);
                 if (t >= steps_of(lengths, b, T)) continue;
-                const maps at = {values[0], values[1], values[2], values[3]};
-                const real found =
-                    solve_token(y + token * E, mixed + token * E, h, x + token * E, delta + token * E, at, &p, own);
+                const maps at = {delta ? delta + token * E : values[0], values[2], values[3], values[4], values[1]};
+                const real found = solve_token(y + token * E, mixed + token * E, h, x + token * E, at, &p, own);
                 residual[b] = real_of(larger(magnitude_of(residual[b]), magnitude_of(found)));
             }
         }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "anderson.h"
-#include "direct.h"
 #include "kernels.h"
 #include "members.h"
 #include "read.h"
@@ -19,7 +18,7 @@ static const int64_t MOST_CHANNELS = (int64_t)1 << 20; /* so that sizes of every
 /* A mixer, and the sizes of its parts. */
 typedef struct {
     mixing of;
-    int64_t u, alpha, prepared, scratch;
+    mixing_sizes sizes;
 } mixer_parts;
 
 static iteration iteration_of(builder *b, const part *p) {
@@ -36,31 +35,6 @@ static iteration iteration_of(builder *b, const part *p) {
     return how;
 }
 
-/* The largest divisor of N up to its root. */
-static int64_t rows_of_product(int64_t N) {
-    int64_t rows = (int64_t)sqrt((double)N);
-    while (N % rows) rows--;
-    return rows;
-}
-
-/* Adds the sizes of the mixers. */
-static void add_sizes(mixer_parts *m, double eps) {
-    for (int64_t i = 0; i < members_of(&m->of); i++) {
-        const gaining g = member_of(&m->of, eps, i).sizes;
-        m->u += mixer_u(g.m), m->alpha += g.m.form == MIXER_GRAM ? 0 : mixer_alpha(g.m);
-        m->prepared += mixer_prepared(g.m);
-        m->scratch = most(m->scratch, most(mixer_scratch(g.m), changes_gains(g) ? gains_room(g) : 0));
-    }
-    m->prepared += !m->alpha; /* for a gain of 1 behind it */
-}
-
-/* Room for the direct solver: of a mixture, for its matrix first. */
-static int64_t direct_scratch(const mixer_parts *m) {
-    const int64_t N = m->of.width;
-    if (m->of.form != MIXER_MIXTURE) return most(m->scratch, direct_room(member_of(&m->of, 0, 0).sizes.m));
-    return N * N + most(m->scratch, direct_room((mixer){MIXER_MATRIX, N, N}));
-}
-
 static mixer_parts mixer_of(reader *r, int64_t N) {
     enum { POWER_STEPS = 16, GRAM_STEPS = 32 };
     static const int64_t forms[] = {MIXER_HOUSEHOLDER, MIXER_DPLR, MIXER_LOW_RANK, MIXER_KRONECKER, MIXER_MONARCH,
@@ -71,19 +45,14 @@ static mixer_parts mixer_of(reader *r, int64_t N) {
     m.of.form = forms[choice_of(r->b, &r->p, "mixer", names)];
     if (flag_of(r->b, &r->p, "spectral")) m.of.power_steps = POWER_STEPS;
     if (N > MOST_CHANNELS) unsupported(r->b, &r->p, " of so many channels");
-    if (!expect(r, N > 0 && m.of.rank <= N && eps >= 0 && (m.of.form != MIXER_MIXTURE || m.of.rank > 1))) return m;
+    if (!expect(r, N > 0 && m.of.rank <= N && eps >= 0)) return m;
     switch (m.of.form) {
     case MIXER_MATRIX: m.of.rank = N; break;
     case MIXER_KRONECKER: m.of.rank = rows_of_product(N); break;
     case MIXER_GRAM: m.of.rank = N, m.of.power_steps = GRAM_STEPS; break;
-    case MIXER_MIXTURE: m.of.rows = rows_of_product(N); break;
     default: break;
     }
-    for (int64_t i = 0; i < members_of(&m.of) && i < 2; i++) {
-        const mixer one = member_of(&m.of, eps, i).sizes.m;
-        if (!expect(r, mixer_fits(one.form, one.R, N))) return m;
-    }
-    add_sizes(&m, eps);
+    if (expect(r, mixing_fits(m.of.form, m.of.rank, N))) m.sizes = sizes_of(&m.of, eps);
     return m;
 }
 
@@ -100,28 +69,29 @@ static iterated *new_iterated(reader *r, mixer_parts *m, bool scaled) {
     to->direct = flag_of(r->b, &r->p, "direct");
     const bool singular = m->of.form == MIXER_LOW_RANK || m->of.form == MIXER_GRAM;
     if (!expect(r, !to->direct || !singular || scaled)) return NULL;
-    if (to->direct) m->scratch = direct_scratch(m);
+    if (to->direct) m->sizes.scratch = direct_members_room(&m->of, m->sizes);
     return to;
 }
 
 /* Sets the mixer of constant u and alpha, inputs i and i + 1, or of the matrix, input i + 2. Gram and the matrix have
  * no alpha. */
 static void set_constant_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) {
-    const int64_t gains = most(m->alpha, 1), N = m->of.width;
+    const int64_t gains = most(m->sizes.alpha, 1), N = m->of.width;
     const bool matrix = m->of.form == MIXER_MATRIX;
     const value *const of = r->in[matrix ? i + 2 : i], *const gain = matrix ? NULL : r->in[i + 1];
     if (matrix && !expect(r, of && is_matrix_or_none(r, i + 2, N, N))) return;
-    if (!matrix && (!expect(r, !r->in[i + 2] && is(fixed(r, i, 1), 0, m->u)) ||
-                    !expect(r, is_matrix_or_none(r, i + 1, m->alpha, 0) && !m->alpha == !gain)))
+    if (!matrix && (!expect(r, !r->in[i + 2] && is(fixed(r, i, 1), 0, m->sizes.u)) ||
+                    !expect(r, is_matrix_or_none(r, i + 1, m->sizes.alpha, 0) && !m->sizes.alpha == !gain)))
         return;
     const double *const given = doubles(r, of), *const raw = doubles(r, gain);
-    double *const u = spare(r->b, m->u), *const prepared = spare(r->b, m->prepared), *const alpha = spare(r->b, gains);
-    double *const room = spare(r->b, m->scratch);
+    double *const u = spare(r->b, m->sizes.u), *const prepared = spare(r->b, m->sizes.prepared),
+                  *const alpha = spare(r->b, gains);
+    double *const room = spare(r->b, m->sizes.scratch);
     if (!good(r->b)) return;
     for (int64_t g = 0; g < gains; g++) alpha[g] = raw ? to->largest / (1 + exp(-raw[g])) : 1;
-    copy_row(u, given, m->u);
+    copy_row(u, given, m->sizes.u);
     prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps, to->largest);
-    to->prepared = stored(r->b, prepared, m->prepared);
+    to->prepared = stored(r->b, prepared, m->sizes.prepared);
     to->alpha = stored(r->b, alpha, gains);
 }
 
@@ -153,9 +123,9 @@ static void set_maps(reader *r, iterated *to, const columns *all, int64_t sums, 
 /* Appends the instruction, whose memory is given back behind it. */
 static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_parts *m, rows y, rows x, int64_t state) {
     if (!good(r->b)) return &r->b->nowhere;
-    const int64_t prepared = to->prepared ? 0 : m->prepared;
+    const int64_t prepared = to->prepared ? 0 : m->sizes.prepared;
     const int64_t vectors = 6 + (to->how.accelerate ? ANDERSON_ROWS : 0);
-    to->room = rows_for(r, vectors * m->of.width + prepared + m->scratch);
+    to->room = rows_for(r, vectors * m->of.width + prepared + m->sizes.scratch);
     op *const o = emit(r->b, kind, y, x);
     o->count = prepared;
     o->iterated = to;
@@ -170,7 +140,7 @@ static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_par
 static void set_mixer(reader *r, iterated *to, const mixer_parts *m, int64_t i) {
     const bool u = to->maps[MAP_U].width, alpha = to->maps[MAP_ALPHA].width;
     if (!u && expect(r, !alpha)) set_constant_mixer(r, to, m, i);
-    expect(r, !u || (m->of.form != MIXER_MATRIX && alpha == !!m->alpha));
+    expect(r, !u || (m->of.form != MIXER_MATRIX && alpha == !!m->sizes.alpha));
 }
 
 /* Refuses a line of an earlier version, which has the setting, and other inputs. */
@@ -190,8 +160,8 @@ void read_fixed_point(reader *r) {
     const bool scaled = flag_of(r->b, &r->p, "scaled"), silu = flag_of(r->b, &r->p, "silu");
     if (!expect(r, N > 0 && is(lambda, 0, N))) return;
     mixer_parts m = mixer_of(r, N);
-    const columns all[MOST_MAPS] = {[MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
-                                    [MAP_ALPHA] = {.width = m.alpha, .function = LAGGED_SIGMOID}};
+    const columns all[MOST_MAPS] = {[MAP_U] = {.width = m.sizes.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
+                                    [MAP_ALPHA] = {.width = m.sizes.alpha, .function = LAGGED_SIGMOID}};
     iterated *const to = new_iterated(r, &m, scaled);
     if (!good(r->b)) return;
     if (r->in[2]) set_maps(r, to, all, 2, 3, N);
@@ -217,8 +187,8 @@ void read_matrix_fixed_point(reader *r) {
     const bool negative = flag_of(r->b, &r->p, "negative");
     const double eps = number_of(r->b, &r->p, "eps");
     const columns all[MOST_MAPS] = {[MAP_DELTA] = {.width = E, .function = softplus ? LAGGED_SOFTPLUS : LAGGED_SIGMOID},
-                                    [MAP_U] = {.width = m.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
-                                    [MAP_ALPHA] = {.width = m.alpha, .function = LAGGED_SIGMOID},
+                                    [MAP_U] = {.width = m.sizes.u, .function = silu ? LAGGED_SILU : LAGGED_LINEAR},
+                                    [MAP_ALPHA] = {.width = m.sizes.alpha, .function = LAGGED_SIGMOID},
                                     [MAP_B] = {.width = S, .function = direction},
                                     [MAP_C] = {.width = S, .function = direction}};
     iterated *const to = new_iterated(r, &m, true);
@@ -226,7 +196,7 @@ void read_matrix_fixed_point(reader *r) {
     set_maps(r, to, all, 1, 5, E);
     set_mixer(r, to, &m, 6);
     if (!expect(r, to->maps[MAP_DELTA].width && to->maps[MAP_B].width && to->maps[MAP_C].width) ||
-        !expect(r, !to->direct || (has_vectors(m.of.form) && !r->in[2] && !r->in[4] && !r->in[6])))
+        !expect(r, !to->direct || (!r->in[2] && !r->in[4] && !r->in[6])))
         return;
     const double *const rates = doubles(r, A);
     double *const by_state = good(r->b) ? spare(r->b, S * E) : NULL;

@@ -4,7 +4,7 @@
  *   F(y) = carried + gain (y + Q (x - y)),   times SiLU(gate) if a gate is in it, and normalised if there is a norm,
  *
  * where `carried` is what comes from the state. It is found by iteration, where each sequence ends on its own, or
- * directly: without gate and norm, and of a matrix state for mixers of vectors.
+ * directly, without gate and norm.
  */
 #include <math.h>
 
@@ -31,12 +31,8 @@ typedef struct {
 /* v <- y + Q (x - y) */
 static void mix(const image *F, real *restrict v, const real *restrict y) {
     const int64_t N = F->N;
-    const mixing *const how = &F->how->mixing;
     EACH(i, N) v[i] = F->x[i] - y[i];
-    for (int64_t i = 0; i < members_of(how); i++) {
-        const member one = member_of(how, 0, i);
-        mixer_apply(v, F->w + one.prepared, F->alpha + one.alpha, F->scratch, one.sizes.m);
-    }
+    apply_members(v, F->w, F->alpha, F->scratch, &F->how->mixing);
     add_row(v, y, N);
 }
 
@@ -146,35 +142,13 @@ static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *
     F->w = prepared, F->alpha = gains;
 }
 
-/* Q (N,N) of a mixture: its rows are Q^T of the unit vectors. */
-static void form_mixture(const image *F, real *Q, real *scratch) {
-    const mixing *const how = &F->how->mixing;
-    zero_row(Q, F->N * F->N);
-    for (int64_t n = 0; n < F->N; n++) {
-        real *const row = Q + n * F->N;
-        row[n] = 1;
-        for (int64_t i = members_of(how) - 1; i >= 0; i--) {
-            const member one = member_of(how, 0, i);
-            mixer_apply_transposed(row, F->w + one.prepared, F->alpha + one.alpha, scratch, one.sizes.m);
-        }
-    }
-}
-
 static bool is_solved(const iterated *how, spread s) { return (double)residual_of(s, TINY) < how->how.tol; }
 
 /* y <- the fixed point of a vector state, directly, with the state h before it. Returns what solve_small does. */
 static real solve_vector(const image *F, real *y, const real *lambda, const real *h) {
-    const int64_t N = F->N;
     depth step = {.scaled = F->how->scaled, .x = F->x, .lam = lambda, .w = F->w, .alpha = F->alpha};
     real *room = F->scratch;
-    if (F->how->mixing.form == MIXER_MIXTURE) {
-        form_mixture(F, room, room + N * N);
-        step.m = (mixer){MIXER_MATRIX, N, N};
-        step.w = room;
-        room += N * N;
-    } else {
-        step.m = member_of(&F->how->mixing, 0, 0).sizes.m;
-    }
+    step.m = solved_mixer(&step.w, F->alpha, &room, &F->how->mixing);
     return direct_token(&step, 0, y, h, NULL, room);
 }
 
@@ -234,9 +208,11 @@ static void take_row(real *restrict h, const real *restrict delta, const real *r
 
 /* y <- the fixed point of a matrix state, directly, and `mixed` as `mix` does. Returns whether it is at it. */
 static bool solve_matrix(const image *F, real *y, real *mixed) {
+    const real *w = F->w;
+    real *room = F->scratch;
+    const mixer m = solved_mixer(&w, F->alpha, &room, &F->how->mixing);
     copy_row(y, F->carried, F->N);
-    const mixer m = member_of(&F->how->mixing, 0, 0).sizes.m;
-    return is_solved(F->how, direct_point(y, mixed, F->x, F->gain, F->w, F->alpha, F->scratch, m));
+    return is_solved(F->how, direct_point(y, mixed, F->x, F->gain, w, F->alpha, room, m));
 }
 
 /* Step `row` of sequence b. The state: h (S, E), then the previous output y (E). */

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "kernels.h"
+#include "mixing.h"
 
 /* Layers in this build: S4, WropeMemory, SelectiveRotRNN and stored histories, Mamba and DeltaNet, layers with
  * exponential gates, and layers that iterate */
@@ -114,15 +115,7 @@ typedef struct {
     int64_t at, width, function;
 } columns;
 
-/* A mixture: reflections and Kronecker products alternate. */
-enum { MIXER_MIXTURE = 100 }; /* above all forms of mixer.h */
 enum { MOST_MAPS = 5 };
-
-/* The mixer of tokens of `width` channels: its form and rank; the rows of a token as a matrix, for the products of a
- * mixture; and steps of the power iteration, 0 for none (mixer_gains.h). */
-typedef struct {
-    int64_t form, rank, width, rows, power_steps;
-} mixing;
 
 /* Further fields of an instruction that iterates: F(y) = carried + gain (y + Q (x - y)), normalised if `scale`. Weights
  * are like the weights of an instruction. */

@@ -93,6 +93,13 @@ def row(name: str, B: int, T: int, lengths: Any = None, **settings: Any) -> Laye
     return LayerRow(name, layer, B, T, lengths, bedouin_loop, terms=TERMS, linear=(("W_out",),), noise=0.3)
 
 
+def formed(mixer: str, B: int, T: int, lengths: Any = None, **settings: Any) -> LayerRow:
+    """With the direct solver of a mixer whose systems are formed: the residual is the rounding that a system lets grow,
+    some thousand times for these, which TOL would call singular."""
+    name = " ".join(["direct", mixer, *(str(key) for key in settings)])
+    return row(name, B, T, lengths, mixer=mixer, solver="direct", tol=ACCELERATED, **settings)
+
+
 class Tokens(NamedTuple):
     """What the step of the authors' code takes from its input, for a sequence or a batch: x and z, the parts of B and C
     from the input, and delta before its softplus, by channels."""
@@ -258,7 +265,20 @@ ON_CPU = [
     row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
     row("direct convolution", 2, 5, (5, 3), d_conv=4, symmetric=True, negative=True, solver="direct"),
     row("direct symmetric", 2, 5, symmetric=True, rank=2, solver="direct"),
+    row("direct, all fed back", 2, 5, (5, 3), solver="direct", feedback=("lambda", "mixer", "B", "C", "gate")),
+    row("direct epsilon, silu", 2, 5, (5, 3), solver="direct", rank=2, unit_eps=1.5, mixer_silu=True),
+    formed("kronecker", 2, 4, (4, 3), expand=3, feedback=("lambda", "mixer")),
+    formed("kronecker", 1, 3, expand=3, spectral=True, unit_eps=1e-5),
+    formed("orthogonal", 2, 5),
+    formed("orthogonal", 5, 4, feedback=("lambda",)),
+    formed("monarch", 2, 4, (4, 3), rank=2, unit_eps=1e-5, negative=True),
+    formed("dense", 2, 4, (4, 3), symmetric=True),
+    formed("mixture", 2, 4, (4, 3), rank=3, mixer_silu=True, unit_eps=0.5),
+    formed("mixture", 1, 3, rank=2, spectral=True, feedback=("mixer",)),
+    formed("rotation", 2, 4, (4, 3), rank=2, d_conv=2),
     *(row("direct", B, T, solver="direct") for B, T in ((0, 3), (2, 0), (1, 1))),
+    *(formed("mixture", B, T, rank=2) for B, T in ((0, 3), (2, 0), (1, 1))),
     row("auto", 3, 5, (5, 0, 3), solver="auto", rank=2),
+    row("auto monarch", 2, 4, (4, 3), solver="auto", mixer="monarch", rank=2, tol=ACCELERATED),
 ]
-"""The direct solver, which has no kernel on a GPU; "auto" takes it for reflections."""
+"""The direct solver, which has no kernel on a GPU; "auto" takes it for small systems."""

@@ -308,6 +308,12 @@ CASES = {
         {"d_state": 3, "solver": "direct", "mixer": "low_rank", "feedback": ("B",), "normalise": False},
         noise=0.05,  # with more, I - gain Q is nearly singular at some step
     ),
+    **{
+        f"bedouin, direct {mixer}": Case(
+            "bedouin", {"d_state": 3, "solver": "direct", "mixer": mixer, "feedback": ("lambda", "mixer", "C"), **own}
+        )
+        for mixer, own in FORMED.items()
+    },
     "bedouin, auto": Case(
         "bedouin", {"d_state": 3, **TIGHT, "tol": 1e-11, "solver": "auto", "mixer": "kronecker", "mixer_silu": True}
     ),
@@ -822,7 +828,6 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
         ("fixed_point", {"maps": ["delta", "C", "B", "u"]}),
         ("fixed_point", {"maps": ["delta", "C", "B", "u", "u"]}),
         ("fixed_point", {"maps": ["delta", "u", "alpha", "B"]}),
-        ("bedouin, mixture", {"direct": True}),
         ("bedouin, mixture", {"rank": 1}),
         ("bedouin", {"rank": 2**20}),
         ("fpmamba", {"direct": True}),

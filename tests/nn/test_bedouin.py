@@ -13,11 +13,12 @@ from cases.bedouin import bedouin_loop, printed_loop
 from cases.table import normal
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.fixed_points.matrix_fixed_point import MatrixFixedPoint
+from rotrnn.nn.fixed_points.mixer import MIXERS
 from rotrnn.nn.layer import Context, astype
 from rotrnn.nn.layers.bedouin import Bedouin
 from rotrnn.nn.layers.fpmamba import FPMamba
 from rotrnn.ops.dense import dense
-from rotrnn.ops.mixer import HOUSEHOLDER, KRONECKER
+from rotrnn.ops.mixer import GRAM, HOUSEHOLDER, KRONECKER, MATRIX, MIXTURE
 from rotrnn.ops.pointwise import sigmoid, softplus
 from rotrnn.ops.selective import selective_scan, selective_solve
 
@@ -321,17 +322,6 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
         (Bedouin, {"solver": "auto", "tile": 4}, "Bedouin: tile=4, expected None with solver='auto'"),
         (FPMamba, {"solver": "direct"}, "FPMamba: solver='direct', expected one of iteration, auto"),
         (FPMamba, {"damping": "anderson"}, "FPMamba: damping='anderson', expected another one"),
-        (
-            Bedouin,
-            {"solver": "direct", "mixer": "kronecker"},
-            "Bedouin: mixer='kronecker', expected one of householder, dplr, low_rank with solver='direct'",
-        ),
-        (
-            Bedouin,
-            {"solver": "direct", "feedback": ("lambda",)},
-            r"Bedouin: feedback=\('lambda',\), expected none to lambda with solver='direct'",
-        ),
-        (Bedouin, {"solver": "direct", "unit_eps": 1e-5}, "Bedouin: unit_eps=1e-05, expected 0 with solver='direct'"),
         (Bedouin, {"spectral": True}, "Bedouin: spectral=True with 'householder' .* expected a Kronecker product"),
         (FPMamba, {"mixer": "monarch", "rank": 4}, "FPMamba: rank=4, expected a divisor of the width, 6"),
         (FPMamba, {"mixer": "mixture"}, "FPMamba: rank=1, expected at least 2 for 'mixture'"),
@@ -349,7 +339,6 @@ def test_layers_of_the_paper_converge_as_they_start() -> None:
             r"Bedouin: symmetric=True with mixer='householder' and feedback=\('B',\), expected feedback to a mixer",
         ),
         (FPMamba, {"symmetric": True, "mixer": "orthogonal"}, "FPMamba: symmetric=True with mixer='orthogonal'"),
-        (Bedouin, {"solver": "direct", "mixer_silu": True}, "Bedouin: mixer_silu=True, expected False with solver="),
         (FPMamba, {"gate_in_loop": True}, "FPMamba: feedback=.*expected none to the gate with gate_in_loop=True"),
     ],
 )
@@ -401,8 +390,8 @@ def test_it_starts_from_the_iterate_that_it_is_given(make: type[MatrixFixedPoint
         layer.forward(params, u, start=u)
 
 
-@pytest.mark.parametrize("mixer", ["householder", "dplr", "low_rank"])
-@pytest.mark.parametrize("feedback", [("mixer", "B", "C", "gate"), ("C",)])
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("feedback", [("lambda", "mixer", "B", "C", "gate"), ("C",)])
 @pytest.mark.parametrize("gradient", ["one_step", "implicit"])
 def test_the_direct_solution_is_that_of_the_iteration(mixer: str, feedback: tuple[str, ...], gradient: str) -> None:
     """Over two tiles of the scan, in and out of a state, with more sequences than go through time together. A step
@@ -424,14 +413,17 @@ def test_the_direct_solution_is_that_of_the_iteration(mixer: str, feedback: tupl
         np.testing.assert_allclose(other, one, rtol=0, atol=1e4 * EPS * max(1, np.abs(one).max()))
 
 
-def test_a_direct_solution_reaches_what_iteration_does_not() -> None:
-    """Reflections of gain 1 and steps so large that the iteration runs away, against the system of each token."""
-    layer = Bedouin(3, d_state=2, rank=2, solver="direct")
+@pytest.mark.parametrize("mixer", ["householder", "kronecker", "monarch", "orthogonal", "mixture", "rotation"])
+def test_a_direct_solution_reaches_what_iteration_does_not(mixer: str) -> None:
+    """Reflections of gain 1, large angles, and steps so large that the iteration runs away, against the system of each
+    token."""
+    layer = Bedouin(3, d_state=2, rank=2, mixer=mixer, solver="direct")
     params, u = made(layer)
     params["b_delta"] += 6.0
-    params["W_alpha"] *= 30.0
+    for name in {"W_alpha", "W_gains", "M", "W_u" if mixer == "rotation" else "M"} & set(params):
+        params[name] *= 30.0
     with pytest.warns(NotConverged):
-        Bedouin(3, d_state=2, rank=2, max_iterations=300, tol=1e-6).forward(params, u)
+        replace(layer, solver="iteration", max_iterations=300, tol=1e-6).forward(params, u)
     y, _ = layer.forward(params, u)
     expected, _ = bedouin_loop(layer, params, u, None, None)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
@@ -619,7 +611,14 @@ def test_bad_input_of_the_direct_solver() -> None:
     for changed, error, message in (
         ({"v": given["v"][1:]}, ValueError, r"selective_solve: v has shape \(8, 4\)"),
         ({"rank": 2}, ValueError, "selective_solve: base has 9 columns, expected 14 for R=2, E=4, S=2"),
-        ({"form": KRONECKER}, ValueError, "selective_solve: form=3, expected a form with vectors"),
+        ({"form": KRONECKER, "rank": 3}, ValueError, "selective_solve: rank=3, expected a divisor of E=4 with form=3"),
+        ({"form": GRAM}, ValueError, "selective_solve: rank=1, expected E=4 with form=5"),
+        ({"form": MIXTURE}, ValueError, "selective_solve: rank is 1"),
+        ({"form": MATRIX, "rank": E}, ValueError, "selective_solve: matrix is None with form=6"),
+        ({"matrix": np.eye(E)}, ValueError, "selective_solve: matrix is not None with form=0"),
+        ({"delta": None}, ValueError, "selective_solve: base has 9 columns, expected 13 for R=1, E=4, S=2"),
+        ({"eps": -1.0}, ValueError, "selective_solve: eps"),
+        ({"steps": -1}, ValueError, "selective_solve: steps"),
         ({"form": 9}, ValueError, "selective_solve: form is 9"),
         ({"x": given["x"].astype(int)}, TypeError, "selective_solve: x has dtype int64"),
         ({"lengths": [3, 4]}, ValueError, "selective_solve: lengths"),

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import MIXER
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.mixer import GRAM, KRONECKER, LOW_RANK, MATRIX, ROTATION, VECTORS, axes_of, checked_parts
 
@@ -96,7 +95,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
         An unknown form, wrong dtype, mismatched shapes, or another `rank` than these.
     """
     args = Boundary("prepare_mixer")
-    args.integer("form", form, 0, len(MIXER) - 1)
+    args.integer("form", form, 0, ROTATION)
     args.bind("D", args.integer("width", width), "width")
     args.bind("R", args.integer("rank", rank), "rank")
     if form in (GRAM, MATRIX) and rank != width:

@@ -37,7 +37,7 @@ __all__ = [
 
 HOUSEHOLDER, DPLR, LOW_RANK = (MIXER[name] for name in ("householder", "dplr", "low_rank"))
 KRONECKER, MONARCH, GRAM = (MIXER[name] for name in ("kronecker", "monarch", "gram"))
-MATRIX, ROTATION = MIXER["matrix"], MIXER["rotation"]
+MATRIX, ROTATION, MIXTURE = (MIXER[name] for name in ("matrix", "rotation", "mixture"))
 VECTORS = (HOUSEHOLDER, DPLR, LOW_RANK)
 """Forms with vectors u (R, D) and a gain for each; other forms consist of triangles, a matrix, or angles."""
 U, ALPHA = "mixer_vectors(form, R, D)", "mixer_gains(form, R, D)"
@@ -527,6 +527,36 @@ def checked_parts(
 def axes_of(form: int) -> int:
     """Returns the number of axes of u of one token."""
     return 2 if form in VECTORS or form == ROTATION else 1
+
+
+def rows_of_product(width: int) -> int:
+    """Returns the rows of a Kronecker mixer's left factor: the largest divisor of `width` up to its root."""
+    return max(rows for rows in range(1, math.isqrt(width) + 1) if width % rows == 0)
+
+
+def columns_of(args: Boundary, form: int, rank: int, width: int) -> tuple[int, int]:
+    """Returns how many numbers of u and of alpha a token of `width` channels has, also of a mixture, where they depend
+    on the token. A matrix does not; neither has it gains, nor has GRAM, whose gain is 1."""
+    args.integer("form", form, 0, MIXTURE)
+    least, most = {KRONECKER: (1, width), MONARCH: (1, width), MIXTURE: (2, width)}.get(form, (0, None))
+    rank = args.integer("rank", rank, least, most)
+    if form == MIXTURE:
+        (u, alpha), products = columns_of(args, KRONECKER, rows_of_product(width), width), rank // 2
+        return (rank - products) * width + products * u, rank - products + products * alpha
+    if form in VECTORS:
+        return rank * width, rank
+    if form == ROTATION and width % 2:
+        raise ValueError(f"{args.op}: a rotation with E={width}, expected an even number of channels")
+    if (form in (GRAM, MATRIX) and rank != width) or (form in (KRONECKER, MONARCH) and width % rank):
+        expected = "E" if form in (GRAM, MATRIX) else "a divisor of E"
+        raise ValueError(f"{args.op}: rank={rank!r}, expected {expected}={width} with form={form}")
+    if form == ROTATION:
+        return rank * (width // 2), 0
+    columns = width // rank if rank else 0
+    triangles = rank * (rank + 1) // 2
+    if form == KRONECKER:
+        return triangles + columns * (columns + 1) // 2, rank + columns
+    return {MONARCH: (columns * triangles, columns), GRAM: (triangles, 0), MATRIX: (0, 0)}[form]
 
 
 def _bind_sizes(args: Boundary, form: int, rows: int | None) -> None:

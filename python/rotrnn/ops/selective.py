@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._cpu import MIXER
+from rotrnn._cpu import MIXER_MOST_STEPS
 from rotrnn.ops.boundary import Along, Array, Boundary, asked
 from rotrnn.ops.declared import Declared
-from rotrnn.ops.mixer import VECTORS
+from rotrnn.ops.mixer import MATRIX, columns_of
 
 __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
 
@@ -196,7 +196,7 @@ def selective_scan_backward(
 class SelectiveSolution(NamedTuple):
     """Result of `selective_solve`: the fixed point y and the mixed input x~ (B, T, E); the final state (B, E, S);
     the carries of `selective_scan`; ``late = V y`` (B, T, K), without its last step; the residual (B); and the values
-    of the maps: u (B, T, R E), alpha (B, T, R), B and C (B, T, S)."""
+    of the maps: delta (B, T, E), u and alpha (B, T, ...) of the mixer, alpha before its sigmoid, B and C (B, T, S)."""
 
     y: Array
     mixed: Array
@@ -204,21 +204,25 @@ class SelectiveSolution(NamedTuple):
     carries: Array
     late: Array
     residual: Array
-    maps: tuple[Array, Array, Array, Array]
+    maps: tuple[Array, ...]
 
 
 def selective_solve(
     x: npt.ArrayLike,
-    delta: npt.ArrayLike,
+    delta: npt.ArrayLike | None,
     base: npt.ArrayLike,
     v: npt.ArrayLike,
     first: npt.ArrayLike,
     A: npt.ArrayLike,
     h0: npt.ArrayLike,
+    matrix: npt.ArrayLike | None = None,
     *,
     form: int,
     rank: int,
     largest: float = 1.0,
+    steps: int = 0,
+    eps: float = 0.0,
+    silu: bool = False,
     unit: bool = True,
     negative: bool = False,
     lengths: npt.ArrayLike | None = None,
@@ -226,25 +230,39 @@ def selective_solve(
     """The fixed point of Bedouin's step in depth ("Fixed-Point RNNs", eqs. 11-12), exactly and in one pass over time.
 
     ``x~_t = Q_t (x_t - y_t) + y_t``, ``h_t = exp(delta_t A) * h_{t-1} + (delta_t * x~_t) B_t^T``, ``y_t = h_t C_t``,
-    where u and alpha of Q_t, B_t and C_t are columns of ``base_t + V y_{t-1}``. When the past is known, a token's y_t
-    solves a linear system whose matrix is diagonal plus rank R, solved exactly by R equations (Woodbury).
+    where u and alpha of Q_t, B_t and C_t, and delta_t where it is not given, are functions of ``base_t + V y_{t-1}``.
+    When the past is known, a token's y_t solves a linear system. For mixers with vectors its matrix is diagonal plus
+    rank R, solved exactly by R equations (Woodbury); for "monarch" it falls into blocks; else it has E equations.
 
     Parameters
     ----------
-    x, delta : (B, T, E)
+    x : (B, T, E)
         float32 or float64; all arrays are promoted to their common dtype.
+    delta : (B, T, E), optional
+        Step sizes; by default they are ``sigmoid(.)`` of the first E columns.
     base : (B, T, K)
-        K = R E + R + 2 S columns: u (R, E), alpha (R), B (S), C (S).
+        Columns: delta (E) if it is not given, u and alpha of the mixer as in its op (`rotrnn.ops.mixer`; none for
+        MATRIX, no alpha for GRAM and ROTATION), B (S), C (S). For a mixture, u and alpha of its reflections come before
+        those of its products.
     v : (K, E)
         V.
     first : (B, K)
         ``V y_{-1}``.
     A : (E, S)
     h0 : (B, E, S)
+    matrix : (E, E), optional
+        Q of all tokens, for the form MATRIX.
     form, rank : int
-        Form of Q (`rotrnn.ops.mixer`: HOUSEHOLDER, DPLR or LOW_RANK) and its number of vectors R. Its gains are
-        ``largest * sigmoid(alpha)``.
+        Form of Q (`rotrnn.ops.mixer`) and its number of vectors or of factors R; for KRONECKER and MONARCH its `rows`,
+        for GRAM and MATRIX E. MIXTURE is R mixers one after the other, a Householder reflection of one vector, a
+        Kronecker product whose rows are the largest divisor of E up to its root, a reflection, ...
     largest : float
+        Gains are ``largest * sigmoid(alpha)``, angles ``largest tanh(u / largest)``.
+    steps, eps : int, float
+        The gains are normalised, as by `rotrnn.ops.mixer.mixer_gains`; unit vectors are divided by ``max(length,
+        eps)``.
+    silu : bool
+        u passes through SiLU.
     unit : bool
         Normalise B and C to unit length.
     negative : bool
@@ -256,24 +274,30 @@ def selective_solve(
     Returns
     -------
     SelectiveSolution
-        The residual is the largest of a token: eps times the factor by which its system lets errors grow, as of
-        `rotrnn.ops.fixed_point.depth_solve`. From a singular system on, numbers are not finite, and it is NaN.
+        The residual is the largest of a token: the distance of y from its image under the step, or eps times the factor
+        by which its system lets errors grow, as of `rotrnn.ops.fixed_point.depth_solve`, whichever is larger. From a
+        singular system on, numbers are not finite, and it is NaN.
 
     Raises
     ------
     TypeError, ValueError
-        Wrong dtype, mismatched shapes, a form that is unknown or has no direct solution, or a length out of range.
+        Wrong dtype, mismatched shapes, an unknown form, another rank than these, or a length out of range.
     """
     args = Boundary("selective_solve")
-    args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, lengths=lengths)
-    if args.integer("form", form, 0, len(MIXER) - 1) not in VECTORS:
-        raise ValueError(f"selective_solve: form={form!r}, expected a form with vectors")
-    (B, T, E, S, K), R = (args.size[letter] for letter in "BTESK"), args.integer("rank", rank)
-    if K != R * E + R + 2 * S:
-        raise ValueError(f"selective_solve: base has {K} columns, expected {R * E + R + 2 * S} for R={R}, E={E}, S={S}")
+    args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, matrix=matrix, lengths=lengths)
+    B, T, E, S, K = (args.size[letter] for letter in "BTESK")
+    u, alpha = columns_of(args, form, rank, E)
+    if (matrix is None) != (form != MATRIX):
+        raise ValueError(f"selective_solve: matrix is {'' if matrix is None else 'not '}None with form={form!r}")
+    widths = (*([E] if delta is None else []), u, alpha, S, S)
+    columns = sum(widths)
+    if columns != K:
+        raise ValueError(f"selective_solve: base has {K} columns, expected {columns} for R={rank}, E={E}, S={S}")
     how: dict[str, Any] = {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}
-    results = args.run("selective_solve", R=R, form=form, largest=float(largest), **how)
-    out, widths = results.pop("out").reshape(B * T * K), (R * E, R, S, S)
-    parts = np.split(out, [B * T * sum(widths[: i + 1]) for i in range(3)])
-    u, alpha, b, c = (part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
-    return SelectiveSolution(**results, maps=(u, alpha, b, c))
+    how |= {"u_silu": args.flag("silu", silu), "steps": args.integer("steps", steps, 0, MIXER_MOST_STEPS)}
+    how |= {"largest": float(largest), "eps": args.number("eps", eps)}
+    results = args.run("selective_solve", R=rank, form=form, **how)
+    out = results.pop("out").reshape(B * T * K)
+    parts = np.split(out, [B * T * sum(widths[:i]) for i in range(1, len(widths))])
+    maps = tuple(part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
+    return SelectiveSolution(**results, maps=maps)

@@ -104,6 +104,17 @@ MACHINE = {"delta": ("delta",), "u": VECTORS, "alpha": GAINS, "B": ("B",), "C": 
 """The maps of a step as the C library has them: those of a mixer's vectors and of its gains are one each."""
 
 
+def unjoined(values: Sequence[Array], maps: Maps) -> list[Array]:
+    """Returns the values of each of the maps, from those of the maps as the C library has them, without maps that are
+    not there."""
+    parts: list[Array] = []
+    present = [[name for name in own if name in maps] for own in MACHINE.values()]
+    for names, joined in zip(filter(None, present), values, strict=True):
+        widths = [maps[name].width for name in names]
+        parts += [contiguous(part) for part in np.split(joined, [*accumulate(widths)][:-1], -1)]
+    return parts
+
+
 def flattened(parts: Parts, names: Iterable[str]) -> Array | None:
     """Returns the numbers of the parts of these names one after the other; None if there is none."""
     found = [parts[name].ravel() for name in names if name in parts]

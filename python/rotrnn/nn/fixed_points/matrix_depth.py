@@ -18,8 +18,8 @@ from rotrnn.nn.fixed_points.iteration import (
     last_steps,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import Lagged, lagged
-from rotrnn.nn.fixed_points.mixer import Gains, Mixer, Operands, Parts, spectral_norms
+from rotrnn.nn.fixed_points.maps import Lagged, lagged, unjoined
+from rotrnn.nn.fixed_points.mixer import Mixer, Operands, Parts, spectral_norms
 from rotrnn.nn.layer import Array, Context
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
@@ -199,18 +199,19 @@ class MatrixDepth:
         return replace(self, x=contiguous(self.x[:, at]), known=known, driven=driven, h0=h0, gate=gate)
 
     def solution(self, lengths: Steps) -> tuple[Applied, Array]:
-        """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself, and its residual (B). The
-        driven maps are those of a mixer with vectors, B and C; there is no skip and no norm."""
+        """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself, and its residual (B). All
+        maps but delta are driven; there is no skip, no norm and no gate."""
         driven, mixer = self.driven, self.mixer
-        assert isinstance(mixer, Gains)
         assert driven.V is not None
         assert driven.first is not None
         solved = selective_solve(
-            self.x, self.known["delta"], driven.base, driven.V, driven.first, self.A, self.h0,
-            form=mixer.form, rank=mixer.rank, largest=mixer.largest, unit=driven.maps["B"].function == "unit",
-            negative=self.negative, lengths=lengths,
+            self.x, self.known.get("delta"), driven.base, driven.V, driven.first, self.A, self.h0,
+            None if self.constants is None else self.constants[0], **mixer.solved, eps=mixer.eps,
+            silu=any(one.function == "silu" for one in driven.maps.values()),
+            unit=driven.maps["B"].function == "unit", negative=self.negative, lengths=lengths,
         )  # fmt: skip
-        maps = self.known | driven.named(solved.maps)
+        values = [one for one in solved.maps if one.shape[-1]]
+        maps = self.known | driven.named(unjoined(values, driven.maps))
         late = solved.late if self.x.shape[1] > 1 else None
         applied = Applied(
             solved.y, solved.hT, maps, self._operands(maps), solved.mixed, solved.carries, late,

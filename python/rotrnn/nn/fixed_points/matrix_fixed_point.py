@@ -303,10 +303,10 @@ class MatrixFixedPoint(Iterating):
 
     @cached_property
     def _split(self) -> tuple[Maps, Maps]:
-        """Returns the maps that do not depend on y, and those that do, each in the order of `MACHINE`; the direct
-        solver takes all but delta for such that do."""
+        """Returns the maps that do not depend on y, and those that do, each in the order of `MACHINE`; for the direct
+        solver all but delta do."""
         maps = {name: self.maps[name] for own in MACHINE.values() for name in own if name in self.maps}
-        driven = [name for name in maps if (name != "delta" if self.direct else name in self.driven)]
+        driven = [name for name in maps if name in self.driven or (self.direct and name != "delta")]
         return {name: maps[name] for name in maps if name not in driven}, {name: maps[name] for name in driven}
 
     @property

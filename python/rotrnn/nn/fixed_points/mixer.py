@@ -140,6 +140,11 @@ class Mixer(ABC):
         """The bound of its gains."""
         return 1.0
 
+    @property
+    @abstractmethod
+    def solved(self) -> dict[str, Any]:
+        """Returns the settings by which `rotrnn.ops.selective.selective_solve` knows the mixer."""
+
     def prepared(self, operands: Operands) -> PreparedMixer | None:
         """Returns the mixer in the form for kernels that mix in the same pass; None if there is no such kernel."""
         return None
@@ -185,6 +190,11 @@ class Gains(Mixer):
         if not (self.eps or self.spectral):
             return {}
         return {"eps": self.eps, "steps": POWER_STEPS if self.spectral else 0}
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        steps = self._normalising.get("steps", 0)
+        return {"form": self.form, "rank": self._vectors, "largest": self.largest, "steps": steps}
 
     def operands(self, parts: Parts) -> Operands:
         alpha = self._gains(parts)
@@ -281,7 +291,7 @@ class Kronecker(Gains):
 
     @property
     def _rows(self) -> dict[str, int]:
-        return {"rows": max(a for a in range(1, int(self.width**0.5) + 1) if self.width % a == 0)}
+        return {"rows": ops.rows_of_product(self.width)}
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
@@ -455,6 +465,10 @@ class Mixture(Mixer):
             return {own: contiguous(parts[name][..., at, :]) for name, own in PRODUCT_PARTS.items()}
         return {"u": contiguous(parts["u"][..., at : at + 1, :]), "alpha": contiguous(parts["alpha"][..., at : at + 1])}
 
+    @property
+    def solved(self) -> dict[str, Any]:
+        return {"form": ops.MIXTURE, "rank": self.rank, "steps": POWER_STEPS if self.spectral else 0}
+
     def operands(self, parts: Parts) -> Operands:
         return tuple(operand for i, one in enumerate(self.mixers) for operand in one.operands(self._own(parts, i)))
 
@@ -514,6 +528,10 @@ class Orthogonal(Mixer):
         root = np.sqrt(np.sum(times_power(A, -exponent) ** 2) / 2).astype(np.float64)
         (size,) = times_power(root[None], exponent)
         return (2 * np.arcsin(CONTRACTION / 2) / (1 + size) if self.contractive else np.ones_like(size)), size
+
+    @property
+    def solved(self) -> dict[str, Any]:
+        return {"form": ops.MATRIX, "rank": self.width}
 
     def operands(self, parts: Parts) -> Operands:
         M = parts["M"]

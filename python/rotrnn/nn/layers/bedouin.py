@@ -22,8 +22,8 @@ LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
 """Initial values of lambda and delta; the paper does not give them. The iteration of a single token has the matrix
 C.B delta (I - Q), whose norm is up to 2 delta, so with this delta it contracts from the first training step on. With
 delta = sigmoid(0) = 1/2 some outputs are a thousand times too large."""
-DIRECT = ("householder", "dplr", "low_rank")
-"""Mixers with I - Q_t of low rank, or diagonal and low rank, so that a token's fixed point is a small linear system."""
+SMALL = ("householder", "dplr", "low_rank", "monarch")
+"""Mixers with I - Q_t of low rank, diagonal and low rank, or in blocks: a token's fixed point is a small system."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,16 @@ class Bedouin(MatrixFixedPoint):
         code has only for the vector state.
     gradient : "one_step" or "implicit"
     solver : "iteration", "direct" or "auto"
-        "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B and C,
-        and y_t solves a small linear system (`rotrnn.ops.selective.selective_solve`). For the mixers "householder",
-        "dplr" and "low_rank", without feedback to "lambda", on the CPU. Settings of the iteration then only affect the
-        gradient "implicit", whose adjoint is iterated; but from a residual of `tol` on, the system of a token counts as
-        singular, and the sequence as one without a fixed point. "auto" is "direct" where it is possible. Elsewhere it
-        iterates token by token with Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`.
-        `damping` and `stop` then have no effect, and `tile` must be None. Whole sequences, chunks and streams take the
-        same path: their outputs are the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding
-        changes its number of iterations.
+        "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B, C and
+        delta, and y_t solves a linear system (`rotrnn.ops.selective.selective_solve`), on the CPU. It has r equations
+        for the mixers "householder", "dplr" and "low_rank", blocks of r for "monarch", and E for others, about E^3 / 3
+        multiplications a token. Settings of the iteration then only affect the gradient "implicit", whose adjoint is
+        iterated; but from a residual of `tol` on, the system of a token counts as singular, and the sequence as one
+        without a fixed point. "auto" is "direct" for these four mixers. Elsewhere it iterates token by token with
+        Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`. `damping` and `stop` then have
+        no effect, and `tile` must be None. Whole sequences, chunks and streams take the same path: their outputs are
+        the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding changes its number of
+        iterations.
     tile : int, optional
         For solver "iteration": number of time steps that are iterated together, each tile to the tolerance, after the
         fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient
@@ -112,25 +113,9 @@ class Bedouin(MatrixFixedPoint):
     lanes: ClassVar[str] = "expand d_model (d_state + 1)"
     solvers: ClassVar[tuple[str, ...]] = SOLVERS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key, good, expected in self._needs_of_direct if self.solver == "direct" else ():
-            if not good:
-                raise ValueError(f"Bedouin: {key}={getattr(self, key)!r}, expected {expected} with solver='direct'")
-
-    @property
-    def _needs_of_direct(self) -> tuple[tuple[str, bool, str], ...]:
-        """What the direct solver needs: the setting, whether it is so, and what is expected."""
-        return (
-            ("mixer", self.mixer in DIRECT, f"one of {', '.join(DIRECT)}"),
-            ("feedback", "lambda" not in self.feedback, "none to lambda"),
-            ("mixer_silu", not self.mixer_silu, "False"),
-            ("unit_eps", not self.unit_eps, "0"),
-        )
-
     @property
     def direct(self) -> bool:
-        return self.solver == "direct" or (self.solver == "auto" and all(good for _, good, _ in self._needs_of_direct))
+        return self.solver == "direct" or (self.solver == "auto" and self.mixer in SMALL)
 
     @property
     def maps(self) -> Maps:

@@ -1,0 +1,113 @@
+/* The mixers that a layer applies one after the other: one mixer of mixer.h, or the members of a mixture, reflections
+ * and Kronecker products in turn (python/rotrnn/nn/fixed_points/mixer.py). In each array of a mixture (u, alpha,
+ * prepared) the numbers of all its reflections come first, then the numbers of all its Kronecker products.
+ */
+#ifndef ROT_MEMBERS_H
+#define ROT_MEMBERS_H
+
+#include "direct.h"
+#include "mixer_gains.h"
+#include "mixing.h"
+
+/* A member, and the places where its numbers begin. */
+typedef struct {
+    gaining sizes;
+    int64_t u, alpha, prepared;
+} member;
+
+enum { MIXTURE_LARGEST = 1 << 20 }; /* channels, so that sizes of every mixture are below 2^63 */
+
+/* The largest divisor of N up to its root: rows of a token as a matrix, for the products of a mixture. */
+static inline int64_t rows_of_product(int64_t N) {
+    int64_t rows = (int64_t)sqrt((double)N);
+    while (rows > 1 && N % rows) rows--;
+    return rows;
+}
+
+static inline int64_t members_of(const mixing *m) { return m->form == MIXER_MIXTURE ? m->rank : 1; }
+
+/* Member i; member 0 acts first. */
+static inline member member_of(const mixing *m, real eps, int64_t i) {
+    if (m->form != MIXER_MIXTURE) return (member){.sizes = {{m->form, m->rank, m->width}, eps, m->power_steps}};
+    const mixer one = {MIXER_HOUSEHOLDER, 1, m->width};
+    const mixer product = {MIXER_KRONECKER, rows_of_product(m->width), m->width};
+    const int64_t at = i / 2, all = (m->rank + 1) / 2;
+    if (i % 2 == 0) return (member){{one, eps, 0}, at * mixer_u(one), at * mixer_alpha(one), at * mixer_prepared(one)};
+    return (member){{product, eps, m->power_steps},
+                    all * mixer_u(one) + at * mixer_u(product),
+                    all * mixer_alpha(one) + at * mixer_alpha(product),
+                    all * mixer_prepared(one) + at * mixer_prepared(product)};
+}
+
+/* Numbers of u, alpha and `prepared`, and room for each call below but the direct solution. Gram has no alpha; its gain
+ * of 1 has a place behind what is prepared. */
+typedef struct {
+    int64_t u, alpha, prepared, scratch;
+} mixing_sizes;
+
+static inline mixing_sizes sizes_of(const mixing *m, real eps) {
+    const int64_t all = members_of(m);
+    mixing_sizes sizes = {0, 0, 0, 0};
+    for (int64_t i = 0; i < all && i < 2; i++) {
+        const gaining g = member_of(m, eps, i).sizes;
+        const int64_t count = all > 1 ? (all + 1 - i) / 2 : 1;
+        sizes.u += count * mixer_u(g.m);
+        sizes.alpha += g.m.form == MIXER_GRAM ? 0 : count * mixer_alpha(g.m);
+        sizes.prepared += count * mixer_prepared(g.m);
+        sizes.scratch = most(sizes.scratch, most(mixer_scratch(g.m), changes_gains(g) ? gains_room(g) : 0));
+    }
+    sizes.prepared += !sizes.alpha;
+    return sizes;
+}
+
+static inline bool mixing_fits(int64_t form, int64_t R, int64_t D) {
+    return form == MIXER_MIXTURE ? R >= 2 && R <= D && D <= MIXTURE_LARGEST : mixer_fits(form, R, D);
+}
+
+/* Computes `prepared` from u, with angles bounded in place, and the gains from alpha, in place. */
+static inline void prepare_members(real *prepared, real *u, real *alpha, real *scratch, const mixing *m, real eps,
+                                   real largest) {
+    for (int64_t i = 0; i < members_of(m); i++) {
+        const member one = member_of(m, eps, i);
+        const int64_t angles = one.sizes.m.form == MIXER_ROTATION ? mixer_u(one.sizes.m) : 0;
+        for (int64_t n = 0; n < angles; n++) u[n] = bounded_angle(u[n], largest);
+        if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, scratch, one.sizes);
+        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
+    }
+}
+
+/* v <- Q v */
+static inline void apply_members(real *v, const real *prepared, const real *alpha, real *scratch, const mixing *m) {
+    for (int64_t i = 0; i < members_of(m); i++) {
+        const member one = member_of(m, 0, i);
+        mixer_apply(v, prepared + one.prepared, alpha + one.alpha, scratch, one.sizes.m);
+    }
+}
+
+/* Room for `prepare_members`, and for `solved_mixer` and a direct solution with it. */
+static inline int64_t direct_members_room(const mixing *m, mixing_sizes sizes) {
+    const int64_t N = m->width, scratch = sizes.scratch;
+    if (m->form != MIXER_MIXTURE) return most(scratch, direct_room((mixer){m->form, m->rank, N}));
+    return N * N + most(scratch, direct_room((mixer){MIXER_MATRIX, N, N}));
+}
+
+/* The mixer that direct.h solves with, and its `prepared`: a mixture's is its matrix, formed at `room`, which then
+ * begins behind it. The rows of Q are Q^T of the unit vectors. */
+static inline mixer solved_mixer(const real **prepared, const real *alpha, real **room, const mixing *m) {
+    const int64_t N = m->width;
+    if (m->form != MIXER_MIXTURE) return member_of(m, 0, 0).sizes.m;
+    real *const Q = *room;
+    *room += N * N;
+    zero_row(Q, N * N);
+    for (int64_t n = 0; n < N; n++) {
+        Q[n * N + n] = 1;
+        for (int64_t i = members_of(m) - 1; i >= 0; i--) {
+            const member one = member_of(m, 0, i);
+            mixer_apply_transposed(Q + n * N, *prepared + one.prepared, alpha + one.alpha, *room, one.sizes.m);
+        }
+    }
+    *prepared = Q;
+    return (mixer){MIXER_MATRIX, N, N};
+}
+
+#endif
