@@ -1,10 +1,10 @@
 """Bedouin's fixed points by iteration, accelerated or not, of whole sequences and by tiles, beside the direct solver;
 and its gradients by one step, by several, and exactly.
 
-    python -m benchmarks.fixed_points RUN [--json] [--quick]
+    python -m benchmarks.fixed_points RUN... [--json] [--quick]
 
-RUN is the folder of a run of a word problem with one block of Bedouin. Random words go through it, with the parameters
-before training and with the best. The distance is that of the layer's fixed point from the direct solution in float64,
+RUN is the folder of a run of a word problem with one block of Bedouin, one for each mixer. Random words go through it,
+with the parameters before training and with the best; the longer ones only through the first run. The distance is that of the layer's fixed point from the direct solution in float64,
 divided by the largest output. The tolerance is 1e-5, and the limit 300 iterations. Gradients are those of the layer's
 parameters for a random gradient of its outputs, in float64, with their cosine with the exact gradient. k steps are the
 first k terms of ``(I - J^T)^-1 = I + J^T + (J^T)^2 + ..``, so one step is k = 1. Times are of one call. Writes
@@ -60,6 +60,11 @@ def layer_of(run: Run, name: str, T: int) -> tuple[Bedouin, Params, Array]:
     return layer, params["blocks"]["0"]["layer"], saved.blocks.blocks[0].layer.registers["x"]
 
 
+def mixer_of(layer: Bedouin) -> str:
+    """The mixer, and its number of vectors, factors or members, or the size of its blocks."""
+    return layer.mixer if layer.mixer in ("kronecker", "orthogonal", "dense") else f"{layer.mixer} {layer.rank}"
+
+
 def timed(function: Any, *given: Any) -> tuple[float, Any]:
     start = time.perf_counter()
     found = function(*given)
@@ -78,6 +83,7 @@ def iteration_rows(run: Run, lengths: tuple[int, ...], limit: int) -> Iterator[d
                 seconds, (_, saved) = timed(one.forward, params, x)
                 report = saved.report
                 yield {
+                    "mixer": mixer_of(layer),
                     "parameters": title,
                     "T": T,
                     "way": way,
@@ -115,6 +121,7 @@ def gradient_rows(run: Run, T: int) -> Iterator[dict[str, Any]]:
             cosine = float(one @ exact / np.linalg.norm(one) / np.linalg.norm(exact))
             size = float(np.linalg.norm(one) / np.linalg.norm(exact))
             yield {
+                "mixer": mixer_of(layer),
                 "parameters": title,
                 "T": T,
                 "gradient": way,
@@ -133,19 +140,21 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
     args = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    run, came_from = Run(args.run), origin()
-    iterations = list(iteration_rows(run, (4, 9) if args.quick else LENGTHS, 5 if args.quick else LIMIT))
-    gradients = list(gradient_rows(run, 4 if args.quick else GRADIENT_LENGTH))
+    runs, came_from = [Run(one) for one in args.runs], origin()
+    lengths, limit = ((4, 9), 5) if args.quick else (LENGTHS, LIMIT)
+    iterations = [row for i, run in enumerate(runs) for row in iteration_rows(run, lengths[: 1 if i else None], limit)]
+    gradients = [row for run in runs for row in gradient_rows(run, 4 if args.quick else GRADIENT_LENGTH)]
     for one in (*iterations, *gradients):
         print(json.dumps(one) if args.json else "  ".join(f"{value:>24}" for value in one.values()))
     if not args.quick:
-        layer, _, _ = layer_of(run, "init", 1)
+        layer, _, _ = layer_of(runs[0], "init", 1)
         where = f"{came_from['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {came_from['commit']}"
-        about = f"Bedouin, E {layer.width}, d_state {layer.d_state}, rank {layer.rank}, B {B}. {where}."
-        text = f"`python -m benchmarks.fixed_points RUN`: {about}\n\n{table(iterations)}\n{table(gradients)}"
+        steps = ", ".join(f"{mixer_of(layer_of(run, 'init', 1)[0])} {run.last_logged()}" for run in runs)
+        about = f"Bedouin, E {layer.width}, d_state {layer.d_state}, B {B}. Steps of training: {steps}. {where}."
+        text = f"`python -m benchmarks.fixed_points RUN...`: {about}\n\n{table(iterations)}\n{table(gradients)}"
         (RESULTS / "fixed_points.md").write_text(text, encoding="utf-8")
 
 

@@ -207,4 +207,25 @@ ROT_ROW spread direct_point(real *y, real *mixed, const real *x, const real *gai
     return solved_spread(s, growth);
 }
 
+/* v (D), which is g on entry, at the fixed point v = g + (I - Q^T) gain v, the adjoint of y. room: direct_room */
+ROT_ROW void direct_point_adjoint(real *v, const real *gain, const real *w, const real *alpha, real *room, mixer m) {
+    const int64_t D = m.D;
+    const bool low = m.form == MIXER_LOW_RANK;
+    real *const shared = room, *const right = shared + D;
+#if !ROT_DEVICE
+    if (!has_vectors(m.form)) {
+        for (int64_t n = 0; n < D; n++) shared[n] = 1 - gain[n];
+        (void)solve_formed(v, shared, gain, w, alpha, true, right, m);
+        return;
+    }
+#endif
+    real growth = 1;
+    EACH_OF_ROW(n, D) {
+        shared[n] = low ? gain[n] / (1 - gain[n]) : gain[n];
+        right[n] = shared[n] * v[n];
+    }
+    const real *const sum = direct_sum(&growth, shared, right, w, alpha, true, right + D, m);
+    EACH_OF_ROW(n, D) v[n] = low ? (v[n] + sum[n]) / (1 - gain[n]) : v[n] + sum[n];
+}
+
 #endif

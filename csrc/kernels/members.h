@@ -64,13 +64,16 @@ static inline bool mixing_fits(int64_t form, int64_t R, int64_t D) {
     return form == MIXER_MIXTURE ? R >= 2 && R <= D && D <= MIXTURE_LARGEST : mixer_fits(form, R, D);
 }
 
-/* Computes `prepared` from u, with angles bounded in place, and the gains from alpha, in place. */
-static inline void prepare_members(real *prepared, real *u, real *alpha, real *scratch, const mixing *m, real eps,
-                                   real largest) {
+/* Bounds the `count` numbers of u if they are angles. */
+static inline void bound_angles(real *u, int64_t count, real largest, const mixing *m) {
+    for (int64_t n = 0; n < count && m->form == MIXER_ROTATION; n++) u[n] = bounded_angle(u[n], largest);
+}
+
+/* Computes `prepared` from u, whose angles are bounded already, and the gains from alpha, in place. */
+static inline void prepare_members(real *prepared, const real *u, real *alpha, real *scratch, const mixing *m,
+                                   real eps) {
     for (int64_t i = 0; i < members_of(m); i++) {
         const member one = member_of(m, eps, i);
-        const int64_t angles = one.sizes.m.form == MIXER_ROTATION ? mixer_u(one.sizes.m) : 0;
-        for (int64_t n = 0; n < angles; n++) u[n] = bounded_angle(u[n], largest);
         if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, scratch, one.sizes);
         mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
     }
@@ -81,6 +84,37 @@ static inline void apply_members(real *v, const real *prepared, const real *alph
     for (int64_t i = 0; i < members_of(m); i++) {
         const member one = member_of(m, 0, i);
         mixer_apply(v, prepared + one.prepared, alpha + one.alpha, scratch, one.sizes.m);
+    }
+}
+
+/* Room for `adjoint_members`: the inputs of a mixture's members, what mixer_gain_adjoint writes, and scratch. */
+static inline int64_t adjoint_members_room(const mixing *m, mixing_sizes sizes) {
+    return members_of(m) * m->width + sizes.u + most(sizes.alpha, 1) + sizes.scratch;
+}
+
+/* g (D) <- Q^T g, and the gradients du and dalpha of u (that of angles is of the bounded ones) and of `raw`, the gains
+ * before prepare_members changed them to alpha. v (D) is the input of Q. */
+static inline void adjoint_members(real *g, real *du, real *dalpha, const real *v, const real *prepared,
+                                   const real *alpha, const real *u, const real *raw, real *room, const mixing *m,
+                                   mixing_sizes sizes, real eps) {
+    const int64_t D = m->width, all = members_of(m);
+    real *const inputs = room, *const through_u = inputs + all * D, *const through = through_u + sizes.u;
+    real *const scratch = through + most(sizes.alpha, 1);
+    zero_row(du, sizes.u), zero_row(dalpha, most(sizes.alpha, 1));
+    copy_row(inputs, v, D);
+    for (int64_t i = 1; i < all; i++) {
+        const member before = member_of(m, eps, i - 1);
+        copy_row(inputs + i * D, inputs + (i - 1) * D, D);
+        mixer_apply(inputs + i * D, prepared + before.prepared, alpha + before.alpha, scratch, before.sizes.m);
+    }
+    for (int64_t i = all - 1; i >= 0; i--) {
+        const member one = member_of(m, eps, i);
+        real *const own_u = du + one.u, *const own = dalpha + one.alpha;
+        mixer_adjoint(g, own_u, own, inputs + i * D, prepared + one.prepared, alpha + one.alpha, scratch, one.sizes.m);
+        if (!changes_gains(one.sizes)) continue;
+        mixer_gain_adjoint(through_u, through, own, u + one.u, raw + one.alpha, scratch, one.sizes);
+        add_scaled(own_u, 1, through_u, mixer_u(one.sizes.m));
+        copy_row(own, through, mixer_alpha(one.sizes.m));
     }
 }
 

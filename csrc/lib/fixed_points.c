@@ -90,7 +90,8 @@ static void set_constant_mixer(reader *r, iterated *to, const mixer_parts *m, in
     if (!good(r->b)) return;
     for (int64_t g = 0; g < gains; g++) alpha[g] = raw ? to->largest / (1 + exp(-raw[g])) : 1;
     copy_row(u, given, m->sizes.u);
-    prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps, to->largest);
+    bound_angles(u, m->sizes.u, (real)to->largest, &m->of);
+    prepare_members(prepared, u, alpha, room, &m->of, to->unit_eps);
     to->prepared = stored(r->b, prepared, m->sizes.prepared);
     to->alpha = stored(r->b, alpha, gains);
 }

@@ -137,8 +137,10 @@ static void set_mixer(image *F, const op *o, const frame *f, int64_t row, real *
     real *const gains = alpha->width ? values_of(f, alpha, row) : prepared + o->count - 1;
     if (!alpha->width) gains[0] = 1; /* that of Gram, behind what is prepared */
     EACH(i, alpha->width) gains[i] = (real)how->largest * gains[i];
-    prepare_members(prepared, values_of(f, how->maps + MAP_U, row), gains, F->scratch, &how->mixing,
-                    (real)how->unit_eps, (real)how->largest);
+    const columns *const vectors = how->maps + MAP_U;
+    real *const u = values_of(f, vectors, row);
+    bound_angles(u, vectors->width, (real)how->largest, &how->mixing);
+    prepare_members(prepared, u, gains, F->scratch, &how->mixing, (real)how->unit_eps);
     F->w = prepared, F->alpha = gains;
 }
 

@@ -15,7 +15,7 @@ from rotrnn.ops.mixer import MATRIX, columns_of
 __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
 
 SELECTIVE = Declared("selective_forward", "selective_backward", batch="B")
-SOLVE = Declared("selective_solve", columns="K")
+SOLVE = Declared("selective_solve", "selective_solve_adjoint", columns="K")
 
 
 class SelectiveScanGrads(NamedTuple):
@@ -285,19 +285,92 @@ def selective_solve(
     """
     args = Boundary("selective_solve")
     args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, matrix=matrix, lengths=lengths)
-    B, T, E, S, K = (args.size[letter] for letter in "BTESK")
-    u, alpha = columns_of(args, form, rank, E)
-    if (matrix is None) != (form != MATRIX):
-        raise ValueError(f"selective_solve: matrix is {'' if matrix is None else 'not '}None with form={form!r}")
-    widths = (*([E] if delta is None else []), u, alpha, S, S)
-    columns = sum(widths)
-    if columns != K:
-        raise ValueError(f"selective_solve: base has {K} columns, expected {columns} for R={rank}, E={E}, S={S}")
-    how: dict[str, Any] = {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}
-    how |= {"u_silu": args.flag("silu", silu), "steps": args.integer("steps", steps, 0, MIXER_MOST_STEPS)}
-    how |= {"largest": float(largest), "eps": args.number("eps", eps)}
-    results = args.run("selective_solve", R=rank, form=form, **how)
-    out = results.pop("out").reshape(B * T * K)
+    numbers, widths = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative)
+    B, T = args.size["B"], args.size["T"]
+    results = args.run("selective_solve", **numbers)
+    out = results.pop("out").reshape(B * T * sum(widths))
     parts = np.split(out, [B * T * sum(widths[:i]) for i in range(1, len(widths))])
     maps = tuple(part.reshape(B, T, width) for part, width in zip(parts, widths, strict=True))
     return SelectiveSolution(**results, maps=maps)
+
+
+def selective_solve_adjoint(
+    dy: npt.ArrayLike,
+    dhT: npt.ArrayLike | None,
+    y: npt.ArrayLike,
+    mixed: npt.ArrayLike,
+    carries: npt.ArrayLike,
+    late: npt.ArrayLike | None,
+    x: npt.ArrayLike,
+    delta: npt.ArrayLike | None,
+    base: npt.ArrayLike,
+    v: npt.ArrayLike,
+    first: npt.ArrayLike,
+    A: npt.ArrayLike,
+    matrix: npt.ArrayLike | None = None,
+    *,
+    form: int,
+    rank: int,
+    largest: float = 1.0,
+    steps: int = 0,
+    eps: float = 0.0,
+    silu: bool = False,
+    unit: bool = True,
+    negative: bool = False,
+    lengths: npt.ArrayLike | None = None,
+) -> Array:
+    """Adjoint of the fixed point of `selective_solve`, exactly and in one pass back over time.
+
+    Returns ``v = (I - J^T)^-1 dy``, where J is the derivative of ``F(y)`` by y for all steps: with v as the gradient of
+    one application of F, in which y stays as it is, the gradients of all inputs are those of the fixed point. For the
+    gradient dhT of the final state, v also has what reaches y through it. Given the gradient that comes from the next
+    token, a token's v solves the transposed system of its y.
+
+    Parameters
+    ----------
+    dy : (B, T, E)
+    dhT : (B, E, S), optional
+    y, mixed, carries, late
+        As `selective_solve` returned them; late is not needed for T <= 1.
+
+    x, delta, base, v, first, A, matrix, form, rank, largest, steps, eps, silu, unit, negative, lengths
+        As of `selective_solve`.
+
+    Returns
+    -------
+    (B, T, E)
+        Zero beyond the lengths; not finite from a singular system on, towards the beginning.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As of `selective_solve`.
+    """
+    args = Boundary("selective_solve_adjoint")
+    args.take(
+        SOLVE, x=x, delta=delta, A=A, base=base, v=v, first=first, matrix=matrix, dy=dy, dhT=dhT, y=y, mixed=mixed,
+        carries=carries, late=late, lengths=lengths,
+    )  # fmt: skip
+    numbers, _ = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative)
+    if late is None and args.size["T"] > 1:
+        raise ValueError(f"selective_solve_adjoint: late is None, expected an array with T={args.size['T']}")
+    total: Array = args.run("selective_solve_adjoint", **numbers)["total"]
+    return total
+
+
+def _solved(
+    args: Boundary, delta: Any, matrix: Any, form: int, rank: int, largest: float, steps: int, eps: float, silu: bool,
+    unit: bool, negative: bool,
+) -> tuple[dict[str, Any], tuple[int, ...]]:  # fmt: skip
+    """Returns the numbers of a call, and the widths of the maps."""
+    E, S, K = (args.size[letter] for letter in "ESK")
+    u, alpha = columns_of(args, form, rank, E)
+    if (matrix is None) != (form != MATRIX):
+        raise ValueError(f"{args.op}: matrix is {'' if matrix is None else 'not '}None with form={form!r}")
+    widths = (*([E] if delta is None else []), u, alpha, S, S)
+    columns = sum(widths)
+    if columns != K:
+        raise ValueError(f"{args.op}: base has {K} columns, expected {columns} for R={rank}, E={E}, S={S}")
+    numbers: dict[str, Any] = {"R": rank, "form": form, "largest": float(largest), "eps": args.number("eps", eps)}
+    numbers |= {"steps": args.integer("steps", steps, 0, MIXER_MOST_STEPS), "u_silu": args.flag("silu", silu)}
+    return numbers | {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}, widths

@@ -34,7 +34,12 @@ from rotrnn.ops.pointwise import (
     swiglu,
     swiglu_backward,
 )
-from rotrnn.ops.selective import selective_scan, selective_scan_backward, selective_solve
+from rotrnn.ops.selective import (
+    selective_scan,
+    selective_scan_backward,
+    selective_solve,
+    selective_solve_adjoint,
+)
 
 
 class Norm(NamedTuple):
@@ -201,15 +206,9 @@ class MatrixDepth:
     def solution(self, lengths: Steps) -> tuple[Applied, Array]:
         """Returns the fixed point y = F(y) by `selective_solve`, as an application to itself, and its residual (B). All
         maps but delta are driven; there is no skip, no norm and no gate."""
-        driven, mixer = self.driven, self.mixer
-        assert driven.V is not None
-        assert driven.first is not None
-        solved = selective_solve(
-            self.x, self.known.get("delta"), driven.base, driven.V, driven.first, self.A, self.h0,
-            None if self.constants is None else self.constants[0], **mixer.solved, eps=mixer.eps,
-            silu=any(one.function == "silu" for one in driven.maps.values()),
-            unit=driven.maps["B"].function == "unit", negative=self.negative, lengths=lengths,
-        )  # fmt: skip
+        driven = self.driven
+        delta, base, V, first, A, matrix, how = self._solving
+        solved = selective_solve(self.x, delta, base, V, first, A, self.h0, matrix, lengths=lengths, **how)
         values = [one for one in solved.maps if one.shape[-1]]
         maps = self.known | driven.named(unjoined(values, driven.maps))
         late = solved.late if self.x.shape[1] > 1 else None
@@ -218,6 +217,26 @@ class MatrixDepth:
             solved.y, solved.y, solved.y, (),
         )  # fmt: skip
         return applied, solved.residual
+
+    def solution_adjoint(self, a: Applied, dy: Array, dhT: Array | None, lengths: Steps) -> Array:
+        """Like `implicit`, for the application that `solution` returns."""
+        *inputs, how = self._solving
+        saved = a.y, a.mixed, a.carries, a.late
+        return selective_solve_adjoint(dy, dhT, *saved, self.x, *inputs, lengths=lengths, **how)
+
+    @property
+    def _solving(self) -> tuple[Any, ...]:
+        """Returns delta, base, V, first, A, the matrix and the settings of `selective_solve`."""
+        driven, mixer = self.driven, self.mixer
+        how = {
+            **mixer.solved,
+            "eps": mixer.eps,
+            "silu": any(one.function == "silu" for one in driven.maps.values()),
+            "unit": driven.maps["B"].function == "unit",
+            "negative": self.negative,
+        }
+        matrix = None if self.constants is None else self.constants[0]
+        return self.known.get("delta"), driven.base, driven.V, driven.first, self.A, matrix, how
 
     def backward(self, a: Applied, y: Array, dy: Array, dhT: Array | None, lengths: Steps) -> DepthGrads:
         """Returns the gradients for those of the application's output and final state, with its input y held

@@ -144,7 +144,9 @@ class FixedPoint(InDepth):
         if layer.gradient == "implicit":
             V_transposed, name = contiguous(depth.driven.V.T), f"{type(layer).__name__}.backward"
             how: Any = V_transposed, lengths, layer._adjoint_iteration, name
-            if layer._tile is None:
+            if layer.direct:
+                dy = depth.solution_adjoint(applied, dy, dhT, lengths)
+            elif layer._tile is None:
                 dy = depth.implicit(applied, before, dy, dhT, *how)
             else:
                 dy = depth.implicit_by_tiles(before, dy, dhT, layer._tile, *how)
