@@ -28,15 +28,17 @@ static inline int64_t members_of(const mixing *m) { return m->form == MIXER_MIXT
 
 /* Member i; member 0 acts first. */
 static inline member member_of(const mixing *m, real eps, int64_t i) {
-    if (m->form != MIXER_MIXTURE) return (member){.sizes = {{m->form, m->rank, m->width}, eps, m->power_steps}};
-    const mixer one = {MIXER_HOUSEHOLDER, 1, m->width};
-    const mixer product = {MIXER_KRONECKER, rows_of_product(m->width), m->width};
-    const int64_t at = i / 2, all = (m->rank + 1) / 2;
-    if (i % 2 == 0) return (member){{one, eps, 0}, at * mixer_u(one), at * mixer_alpha(one), at * mixer_prepared(one)};
-    return (member){{product, eps, m->power_steps},
-                    all * mixer_u(one) + at * mixer_u(product),
-                    all * mixer_alpha(one) + at * mixer_alpha(product),
-                    all * mixer_prepared(one) + at * mixer_prepared(product)};
+    const bool alone = m->form != MIXER_MIXTURE;
+    const mixer whole = {m->form, m->rank, m->width}, reflection = {MIXER_HOUSEHOLDER, 1, m->width};
+    const mixer product = {MIXER_KRONECKER, alone ? 1 : rows_of_product(m->width), m->width};
+    const mixer own = alone ? whole : i % 2 ? product : reflection;
+    const int64_t at = alone ? 0 : i / 2,
+                  before = alone || i % 2 == 0 ? 0 : (m->rank + 1) / 2; /* reflections before it */
+    const gaining sizes = {own, eps, alone || i % 2 ? m->power_steps : 0};
+    const member one = {sizes, before * mixer_u(reflection) + at * mixer_u(own),
+                        before * mixer_alpha(reflection) + at * mixer_alpha(own),
+                        before * mixer_prepared(reflection) + at * mixer_prepared(own)};
+    return one;
 }
 
 /* Numbers of u, alpha and `prepared`, and room for each call below but the direct solution. Gram has no alpha; its gain
@@ -121,8 +123,9 @@ static inline void adjoint_members(real *g, real *du, real *dalpha, const real *
 /* Room for `prepare_members`, and for `solved_mixer` and a direct solution with it. */
 static inline int64_t direct_members_room(const mixing *m, mixing_sizes sizes) {
     const int64_t N = m->width, scratch = sizes.scratch;
-    if (m->form != MIXER_MIXTURE) return most(scratch, direct_room((mixer){m->form, m->rank, N}));
-    return N * N + most(scratch, direct_room((mixer){MIXER_MATRIX, N, N}));
+    const mixer own = {m->form, m->rank, N}, matrix = {MIXER_MATRIX, N, N};
+    if (m->form != MIXER_MIXTURE) return most(scratch, direct_room(own));
+    return N * N + most(scratch, direct_room(matrix));
 }
 
 /* The mixer that direct.h solves with, and its `prepared`: a mixture's is its matrix, formed at `room`, which then
@@ -141,7 +144,8 @@ static inline mixer solved_mixer(const real **prepared, const real *alpha, real 
         }
     }
     *prepared = Q;
-    return (mixer){MIXER_MATRIX, N, N};
+    const mixer matrix = {MIXER_MATRIX, N, N};
+    return matrix;
 }
 
 #endif

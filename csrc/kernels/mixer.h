@@ -92,11 +92,12 @@ ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const
 ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
 
-/* Whether a mixer is made of vectors, for any R. In the other forms R divides D, or is D. */
+/* Whether a mixer is made of vectors, for any R. In the other forms R divides D, or is D. A mixture is none of them. */
 ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
 ROT_INLINE bool mixer_fits(int64_t form, int64_t R, int64_t D) {
     if (has_vectors(form)) return true;
     if (form == MIXER_ROTATION) return D % 2 == 0;
+    if (form > MIXER_ROTATION) return false;
     return R >= 1 && (form == MIXER_GRAM || form == MIXER_MATRIX ? D == R : D % R == 0);
 }
 

@@ -64,9 +64,10 @@ typedef struct {
 static step step_of(const solve_in *in, const real *A) {
     const mixing of = {in->form, in->R, in->E, in->steps};
     const int64_t direction = in->unit ? LAGGED_UNIT : LAGGED_LINEAR;
-    step p = {in, of, sizes_of(&of, (real)in->eps), A, in->matrix, {0}, {0}, {0}, 0, (real)in->largest, (real)in->eps};
+    const mixing_sizes none = {0, 0, 0, 0}, sizes = sizes_of(&of, (real)in->eps);
+    step p = {in, of, in->matrix ? none : sizes, A, in->matrix, {0}, {0}, {0}, 0, (real)in->largest, (real)in->eps};
     p.width[DELTA] = in->delta ? 0 : in->E, p.function[DELTA] = LAGGED_SIGMOID;
-    p.width[U] = in->matrix ? 0 : p.sizes.u, p.function[U] = in->u_silu ? LAGGED_SILU : LAGGED_LINEAR;
+    p.width[U] = p.sizes.u, p.function[U] = in->u_silu ? LAGGED_SILU : LAGGED_LINEAR;
     p.width[ALPHA] = p.sizes.alpha, p.function[ALPHA] = LAGGED_LINEAR;
     p.width[INTO] = p.width[OUT_OF] = in->S, p.function[INTO] = p.function[OUT_OF] = direction;
     for (int64_t j = 0; j < MAPS; j++) {
@@ -167,22 +168,22 @@ KERNEL(selective_solve) {
     real *const rates = WORKSPACE(real, S, E);
     const step p = step_of(in, rates);
     const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), own_room = token_room(&p);
-    const int64_t room = own_room + p.widest;
-    real *const packed = WORKSPACE(real, packed_columns(columns), E);
-    real *const states = WORKSPACE(real, B, S, E), *const rooms = WORKSPACE(real, groups, room);
+    const int64_t room = own_room + p.widest + TOGETHER * S * E, threads = least(groups, most_threads());
+    real *const packed = WORKSPACE(real, packed_columns(columns), E), *const rooms = WORKSPACE(real, threads, room);
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
-    if (!packed || !rates || !states || !rooms) goto end;
+    if (!packed || !rates || !rooms) goto end;
     status = ROT_OK;
     const rounding how = rounding_of_call();
     pack_weights(packed, rates, in, false, how);
 #pragma omp parallel for schedule(static)
     for (int64_t group = 0; group < groups; group++) {
         const int64_t first_b = group * TOGETHER, count = least(B - first_b, TOGETHER);
-        real *const own = rooms + group * room;
+        real *const own = rooms + thread_number() * room, *const scratch = own + own_room;
+        real *const states = scratch + p.widest;
         for (int64_t i = 0; i < count; i++) {
             const int64_t b = first_b + i;
-            transpose(states + b * S * E, h0 + b * E * S, E, S);
+            transpose(states + i * S * E, h0 + b * E * S, E, S);
             residual[b] = 0;
             zero_padding(y, b, steps_of(in->lengths, b, T), T, E);
             zero_padding(mixed, b, steps_of(in->lengths, b, T), T, E);
@@ -193,14 +194,14 @@ KERNEL(selective_solve) {
                 const gemm_view last = {y + before * E, T * E, 1};
                 product(late + before * columns, T * columns, NULL, 0, last, packed, count, E, columns, how);
             }
-            for (int64_t i = 0; i < count; i++) {
+            for (int64_t i = 0; i < count && !stopped(stop); i++) {
                 const int64_t b = first_b + i, row = b * T + t;
-                real *const h = states + b * S * E;
+                real *const h = states + i * S * E;
                 maps at;
                 for (int64_t j = 0; j < MAPS; j++) {
                     const range r = range_of(&p, late, j);
                     real *const value = out + B * T * p.lo[j] + row * p.width[j];
-                    lagged_row(value, own + own_room, &r, b, t);
+                    lagged_row(value, scratch, &r, b, t);
                     at.of[j] = j == DELTA && in->delta ? in->delta + row * E : value;
                 }
                 if (t % TILE == 0) copy_row(carries + (b * tiles_all + t / TILE) * S * E, h, S * E);
@@ -209,22 +210,15 @@ KERNEL(selective_solve) {
                 residual[b] = real_of(larger(magnitude_of(residual[b]), magnitude_of(found)));
             }
         }
-        for (int64_t b = first_b; b < first_b + count; b++) transpose(hT + b * E * S, states + b * S * E, S, E);
+        for (int64_t i = 0; i < count; i++) transpose(hT + (first_b + i) * E * S, states + i * S * E, S, E);
     }
 end:
-    pool_give(packed), pool_give(rates), pool_give(states), pool_give(rooms);
+    pool_give(packed), pool_give(rates), pool_give(rooms);
     return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------- the adjoint
  */
-
-/* Memory for a sequence: the states before the steps of a tile (TILE,S,E), G (S,E), the gradient of the maps' sums
- * (columns) and the gradient of y from the step behind (E). */
-typedef struct {
-    real *states, *G;
-    real *dsums, *behind; /* of a group's sequences, one row after the other */
-} sequence;
 
 /* Memory for a token's adjoint, besides open_token's: values, sums and scratch of the maps (columns each, and widest),
  * their gradients (columns), the step's moved state (E), and of E: d, mixed adjoint, the mixer's input, du. */
@@ -363,7 +357,8 @@ KERNEL(selective_solve_adjoint) {
     const step p = step_of(in, rates);
     const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), own_room = adjoint_room(&p);
     const int64_t room = own_room + TOGETHER * ((TILE + 1) * S * E + columns + E);
-    real *const packed = WORKSPACE(real, packed_columns(E), columns), *const rooms = WORKSPACE(real, groups, room);
+    const int64_t threads = least(groups, most_threads());
+    real *const packed = WORKSPACE(real, packed_columns(E), columns), *const rooms = WORKSPACE(real, threads, room);
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
     if (!packed || !rates || !rooms) goto end;
@@ -373,7 +368,7 @@ KERNEL(selective_solve_adjoint) {
 #pragma omp parallel for schedule(static)
     for (int64_t group = 0; group < groups; group++) {
         const int64_t first_b = group * TOGETHER, count = least(B - first_b, TOGETHER);
-        real *const own = rooms + group * room, *const states = own + own_room;
+        real *const own = rooms + thread_number() * room, *const states = own + own_room;
         real *const G = states + TOGETHER * TILE * S * E, *const dsums = G + TOGETHER * S * E;
         real *const behind = dsums + TOGETHER * columns;
         zero_row(behind, TOGETHER * E), zero_row(dsums, TOGETHER * columns);
@@ -387,7 +382,7 @@ KERNEL(selective_solve_adjoint) {
         }
         for (int64_t t = T - 1; t >= 0 && !stopped(stop); t--) {
             const int64_t low = t / TILE * TILE;
-            for (int64_t i = 0; i < count; i++) {
+            for (int64_t i = 0; i < count && !stopped(stop); i++) {
                 const int64_t b = first_b + i, row = b * T + t, steps = steps_of(in->lengths, b, T);
                 if (t >= steps) continue;
                 real *const before = states + i * TILE * S * E;

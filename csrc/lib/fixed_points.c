@@ -13,7 +13,6 @@
 
 static const double FINEST = 32; /* multiple of epsilon that is the least tolerance */
 static const int64_t MOST_ITERATIONS = (int64_t)1 << 20;
-static const int64_t MOST_CHANNELS = (int64_t)1 << 20; /* so that sizes of every mixer are below 2^63 */
 
 /* A mixer, and the sizes of its parts. */
 typedef struct {
@@ -44,7 +43,7 @@ static mixer_parts mixer_of(reader *r, int64_t N) {
     const double eps = number_of(r->b, &r->p, "unit_eps");
     m.of.form = forms[choice_of(r->b, &r->p, "mixer", names)];
     if (flag_of(r->b, &r->p, "spectral")) m.of.power_steps = POWER_STEPS;
-    if (N > MOST_CHANNELS) unsupported(r->b, &r->p, " of so many channels");
+    if (N > MIXTURE_LARGEST) unsupported(r->b, &r->p, " of so many channels");
     if (!expect(r, N > 0 && m.of.rank <= N && eps >= 0)) return m;
     switch (m.of.form) {
     case MIXER_MATRIX: m.of.rank = N; break;

@@ -314,8 +314,17 @@ CASES = {
         )
         for mixer, own in FORMED.items()
     },
-    "bedouin, auto": Case(
-        "bedouin", {"d_state": 3, **TIGHT, "tol": 1e-11, "solver": "auto", "mixer": "kronecker", "mixer_silu": True}
+    "bedouin, anderson": Case(
+        "bedouin",
+        {
+            "d_state": 3,
+            **TIGHT,
+            "tol": 1e-11,
+            "tile": 1,
+            "damping": "anderson",
+            "mixer": "kronecker",
+            "mixer_silu": True,
+        },
     ),
     "bedouin, symmetric": Case("bedouin", {"d_state": 3, **TIGHT, "symmetric": True, "d_conv": 4, "negative": True}),
     "bedouin, silu": Case("bedouin", {"d_state": 3, **TIGHT, "mixer_silu": True}),

@@ -23,6 +23,7 @@ from rotrnn.ops.pointwise import sigmoid, softplus
 from rotrnn.ops.selective import selective_scan, selective_solve
 
 EPS = np.finfo(np.float64).eps
+ALL: tuple[str, ...] = ("lambda", "mixer", "B", "C", "gate")
 EXACT = {"tol": 1e-13, "max_iterations": 1000}
 
 
@@ -430,7 +431,32 @@ def test_a_direct_solution_reaches_what_iteration_does_not(mixer: str) -> None:
     assert layer.inference_gap(params, u) < 1e-9
 
 
-ALL: tuple[str, ...] = ("lambda", "mixer", "B", "C", "gate")
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_the_direct_gradient_is_exact_where_maps_do_not_contract(mixer: str) -> None:
+    """Steps so large that the maps of tokens have norms near 1 and above, ragged, in and out of a state; slopes along a
+    random direction of all parameters, the input and the state, against central differences, whose error is h^2 and
+    EPS / h of the loss."""
+    layer = Bedouin(3, d_state=2, rank=2, mixer=mixer, solver="direct", gradient="implicit", feedback=ALL)
+    params, u = made(layer, B=5, T=6)
+    params["b_delta"] += 2.0
+    for name in {"W_alpha", "W_gains"} & set(params):
+        params[name] *= 4.0
+    rng, ctx = np.random.default_rng(1), Context(np.array([6, 3, 0, 1, 5]))
+    state = normal(rng, (5, 6, 2)), normal(rng, (5, 6))
+    y, saved = layer.forward(params, u, ctx, state)
+    dy, dstate = normal(rng, y.shape), tuple(normal(rng, one.shape) for one in state)
+    du, dparams, dbefore = layer.backward(params, saved, dy, dstate)
+    grads = [*dparams.values(), du, *dbefore]
+    ways = [normal(rng, one.shape) * np.linalg.norm(one) ** -1 for one in grads]
+
+    def loss(h: float) -> float:
+        moved = [one + h * way for one, way in zip([*params.values(), u, *state], ways, strict=True)]
+        changed = dict(zip(params, moved, strict=False))
+        out, after = layer.forward(changed, moved[len(params)], ctx, tuple(moved[-2:]))
+        return float((dy * out).sum() + sum((d * s).sum() for d, s in zip(dstate, after.state, strict=True)))
+
+    slope, h = sum(float((grad * way).sum()) for grad, way in zip(grads, ways, strict=True)), 1e-6
+    np.testing.assert_allclose((loss(h) - loss(-h)) / (2 * h), slope, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -613,12 +639,14 @@ def test_bad_input_of_the_direct_solver() -> None:
         ({"rank": 2}, ValueError, "selective_solve: base has 9 columns, expected 14 for R=2, E=4, S=2"),
         ({"form": KRONECKER, "rank": 3}, ValueError, "selective_solve: rank=3, expected a divisor of E=4 with form=3"),
         ({"form": GRAM}, ValueError, "selective_solve: rank=1, expected E=4 with form=5"),
+        ({"form": GRAM, "rank": 0}, ValueError, "selective_solve: rank is 0, expected an integer from 1 to 4"),
         ({"form": MIXTURE}, ValueError, "selective_solve: rank is 1"),
         ({"form": MATRIX, "rank": E}, ValueError, "selective_solve: matrix is None with form=6"),
         ({"matrix": np.eye(E)}, ValueError, "selective_solve: matrix is not None with form=0"),
         ({"delta": None}, ValueError, "selective_solve: base has 9 columns, expected 13 for R=1, E=4, S=2"),
         ({"eps": -1.0}, ValueError, "selective_solve: eps"),
-        ({"steps": -1}, ValueError, "selective_solve: steps"),
+        ({"steps": 4}, ValueError, "selective_solve: steps is 4, expected an integer from 0 to 0"),
+        ({"largest": np.inf}, ValueError, "selective_solve: largest is inf, expected a positive number"),
         ({"form": 9}, ValueError, "selective_solve: form is 9"),
         ({"x": given["x"].astype(int)}, TypeError, "selective_solve: x has dtype int64"),
         ({"lengths": [3, 4]}, ValueError, "selective_solve: lengths"),

@@ -145,7 +145,11 @@ def test_the_state_of_a_delta_rule_is_multiplied_by_it(layer: DeltaNet) -> None:
 
 
 MATRIX = [
-    *(Bedouin(2, d_state=3, mixer=mixer, rank=2, solver="direct") for mixer in ("householder", "dplr", "low_rank")),
+    *(
+        Bedouin(2, d_state=3, mixer=mixer, rank=2, solver="direct")
+        for mixer in ("householder", "dplr", "low_rank", "mixture")
+    ),
+    Bedouin(2, d_state=3, mixer="rotation", solver="direct", feedback=("lambda", "mixer", "C")),
     Bedouin(2, d_state=3, mixer="kronecker", tol=1e-14, max_iterations=1000),
     Bedouin(2, d_state=3, mixer="orthogonal", feedback=("lambda", "B"), tol=1e-14, max_iterations=1000),
 ]

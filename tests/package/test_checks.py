@@ -172,6 +172,17 @@ def test_sizes_do_not_wrap(name: str, integers: dict[str, int]) -> None:
         getattr(_cpu.kernels, name)(**given)
 
 
+def test_a_mixture_is_no_mixer_of_a_kernel_of_one() -> None:
+    """Its value once passed for any R that divides D, with the sizes of vectors and the loops of triangles."""
+    R, D = 4, 8
+    given: dict[str, Any] = {"u": np.ones((1, R * D)), "M": 1, "R": R, "D": D}
+    _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["householder"])
+    with pytest.raises(ValueError, match=r"^mixer_prepare: expected mixer_fits\(form, R, D\)"):
+        _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["mixture"])
+    for kernel in ("mix_forward", "mix_backward", "depth_pass", "depth_solve"):
+        assert "mixer_fits(form, R, D)" in " ".join(KERNELS[kernel].every_condition())
+
+
 @pytest.mark.parametrize(("count", "T"), [(2**62, 1), (2**63 - 1, 1), (1, 2**16)])
 def test_numbers_that_a_network_does_not_have_bits_for_are_refused(count: int, T: int) -> None:
     """A find of the fuzzer: a shift by 64."""

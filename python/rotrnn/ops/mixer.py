@@ -438,7 +438,7 @@ def mixer_gains(
     Parameters
     ----------
     form : int
-        Of the mixer, one of `rotrnn._cpu.MIXER`.
+        Of the mixer: HOUSEHOLDER, DPLR, LOW_RANK, KRONECKER, MONARCH or GRAM.
     u, alpha
         As for the mixer's op, both constant or both (B, T, ...).
     rank, width : int
@@ -535,10 +535,11 @@ def rows_of_product(width: int) -> int:
 
 
 def columns_of(args: Boundary, form: int, rank: int, width: int) -> tuple[int, int]:
-    """Returns how many numbers of u and of alpha a token of `width` channels has, also of a mixture, where they depend
-    on the token. A matrix does not; neither has it gains, nor has GRAM, whose gain is 1."""
+    """Returns how many numbers of u and of alpha a token of `width` channels has, also of a mixture. A matrix is the
+    same for all tokens; neither has it gains, nor has GRAM, whose gain is 1."""
     args.integer("form", form, 0, MIXTURE)
-    least, most = {KRONECKER: (1, width), MONARCH: (1, width), MIXTURE: (2, width)}.get(form, (0, None))
+    least = 2 if form == MIXTURE else 0 if form in VECTORS or form == ROTATION else 1
+    most = None if least == 0 else width
     rank = args.integer("rank", rank, least, most)
     if form == MIXTURE:
         (u, alpha), products = columns_of(args, KRONECKER, rows_of_product(width), width), rank // 2
@@ -552,7 +553,7 @@ def columns_of(args: Boundary, form: int, rank: int, width: int) -> tuple[int, i
         raise ValueError(f"{args.op}: rank={rank!r}, expected {expected}={width} with form={form}")
     if form == ROTATION:
         return rank * (width // 2), 0
-    columns = width // rank if rank else 0
+    columns = width // rank
     triangles = rank * (rank + 1) // 2
     if form == KRONECKER:
         return triangles + columns * (columns + 1) // 2, rank + columns

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rotrnn._cpu import MIXER_MOST_STEPS
 from rotrnn.ops.boundary import Along, Array, Boundary, asked
 from rotrnn.ops.declared import Declared
-from rotrnn.ops.mixer import MATRIX, columns_of
+from rotrnn.ops.mixer import GRAM, KRONECKER, MATRIX, MIXTURE, columns_of
 
 __all__ = ["SelectiveScanGrads", "selective_scan", "selective_scan_backward"]
 
@@ -371,6 +371,10 @@ def _solved(
     columns = sum(widths)
     if columns != K:
         raise ValueError(f"{args.op}: base has {K} columns, expected {columns} for R={rank}, E={E}, S={S}")
-    numbers: dict[str, Any] = {"R": rank, "form": form, "largest": float(largest), "eps": args.number("eps", eps)}
-    numbers |= {"steps": args.integer("steps", steps, 0, MIXER_MOST_STEPS), "u_silu": args.flag("silu", silu)}
+    least, most = {GRAM: (1, MIXER_MOST_STEPS), KRONECKER: (0, MIXER_MOST_STEPS), MIXTURE: (0, MIXER_MOST_STEPS)}.get(
+        form, (0, 0)
+    )
+    numbers: dict[str, Any] = {"R": rank, "form": form, "steps": args.integer("steps", steps, least, most)}
+    numbers |= {"largest": args.number("largest", largest, positive=True), "eps": args.number("eps", eps)}
+    numbers |= {"u_silu": args.flag("silu", silu)}
     return numbers | {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}, widths

@@ -22,8 +22,8 @@ LAMBDA_RING, DELTA = (0.9, 0.999), 0.1
 """Initial values of lambda and delta; the paper does not give them. The iteration of a single token has the matrix
 C.B delta (I - Q), whose norm is up to 2 delta, so with this delta it contracts from the first training step on. With
 delta = sigmoid(0) = 1/2 some outputs are a thousand times too large."""
-SMALL = ("householder", "dplr", "low_rank", "monarch")
-"""Mixers with I - Q_t of low rank, diagonal and low rank, or in blocks: a token's fixed point is a small system."""
+MOST_EQUATIONS = 128
+"""Largest system of a token that "auto" solves directly: about a million multiplications."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,12 @@ class Bedouin(MatrixFixedPoint):
         "direct" finds y exactly, in one pass over time: when the past of a token is known, so are u, alpha, B, C and
         delta, and y_t solves a linear system (`rotrnn.ops.selective.selective_solve`), on the CPU. It has r equations
         for the mixers "householder", "dplr" and "low_rank", blocks of r for "monarch", and E for others, about E^3 / 3
-        multiplications a token. Settings of the iteration then only affect the gradient "implicit", whose adjoint is
-        iterated; but from a residual of `tol` on, the system of a token counts as singular, and the sequence as one
-        without a fixed point. "auto" is "direct" for these four mixers. Elsewhere it iterates token by token with
-        Anderson acceleration; the gradient "implicit" does so in both cases, to `tol`. `damping` and `stop` then have
-        no effect, and `tile` must be None. Whole sequences, chunks and streams take the same path: their outputs are
-        the same up to rounding, at any `tol`, and up to `tol` of a token where a rounding changes its number of
-        iterations.
+        multiplications a token. The gradient "implicit" is found in the same way. Settings of the iteration then have
+        no effect; but from a residual of `tol` on, the system of a token counts as singular, and the sequence as one
+        without a fixed point. "auto" is "direct" for systems of up to 128 equations. Elsewhere it iterates token by
+        token with Anderson acceleration, the gradient "implicit" too, to `tol`. `damping` and `stop` then have no
+        effect, and `tile` must be None. Whole sequences, chunks and streams take the same path: their outputs are the
+        same up to rounding, at any `tol`, and up to `tol` of a token where a rounding changes its number of iterations.
     tile : int, optional
         For solver "iteration": number of time steps that are iterated together, each tile to the tolerance, after the
         fixed point of earlier tiles: the number of iterations then does not grow with the sequence. The gradient
@@ -115,7 +114,8 @@ class Bedouin(MatrixFixedPoint):
 
     @property
     def direct(self) -> bool:
-        return self.solver == "direct" or (self.solver == "auto" and self.mixer in SMALL)
+        equations = self.rank if self.mixer in ("householder", "dplr", "low_rank", "monarch") else self.width
+        return self.solver == "direct" or (self.solver == "auto" and equations <= MOST_EQUATIONS)
 
     @property
     def maps(self) -> Maps:
