@@ -117,7 +117,7 @@ def test_gaps_are_measured_at_the_steps_that_are_kept(tmp_path: Path, monkeypatc
     assert found["test"] == run.read_json(run.result)["test"]["last"]["sequence_accuracy"]
 
     rows = [*fixed_points.iteration_rows(run, (4,), 5), *fixed_points.gradient_rows(run, 4)]
-    assert len(rows) == 2 * (len(fixed_points.WAYS) + 3 + len(fixed_points.STEPS))
+    assert len(rows) == 2 * (len(fixed_points.WAYS) + 4 + len(fixed_points.STEPS))
     found = list(adaptive.rows_of(run, 3, (8,)))
     assert [row["words"] for row in found] == [f"{share:g} % moves" for share in (0, 12.5, 25, 50, 100)] + [
         "powers of one"
