@@ -70,7 +70,9 @@ LONG = (
 S5_ALONE = "word-problem-small --grid task.group=S5 --set training.batch=64"
 FPMAMBA = "word-problem-carry-small --steps 5000 --set task.test=500 --set layer.tile=32"
 BEDOUIN = "word-problem-carry-bedouin-small --variant plain --variant carried"
-BEDOUIN_24000 = "word-problem-carry-bedouin-small --variant plain --steps 24000"
+BEDOUIN_PLAIN = "word-problem-carry-bedouin-small --variant plain"
+BEDOUIN_24000 = f"{BEDOUIN_PLAIN} --steps 24000"
+BEDOUIN_EXACT = f"{BEDOUIN_PLAIN} --set training.skip=10 --set layer.gradient=implicit"
 SHORTER = "--set task.shorter=all --set task.count_padding=false"
 VECTOR = (
     "word-problem-fixed_point-small --grid task.group=A5 --variant fixed_point-4 --set layer.solver=direct "
@@ -163,6 +165,9 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-bedouin-24000": (f"{BEDOUIN_24000} --seeds 0..4",),
     "A5-bedouin-24000-skip": (f"{BEDOUIN_24000} --seeds 2..4 --set training.skip=10",),
     "A5-bedouin-24000-rate": (f"{BEDOUIN_24000} --seeds 0 --set optimiser.lr=2e-3",),
+    "A5-bedouin-48000": (f"{BEDOUIN_PLAIN} --steps 48000 --seeds 1,3 --set training.skip=10",),
+    "A5-bedouin-exact": (f"{BEDOUIN_EXACT} --seeds 0..4",),
+    "A5-bedouin-exact-decay": (f"{BEDOUIN_EXACT} --seeds 0..4 --set optimiser.weight_decay=0.1",),
     "A5-24000-controls": (
         "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 24000 --seeds 0..1",
         "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 24000 --seeds 0..1",
