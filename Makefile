@@ -319,8 +319,8 @@ build/fuzz/parsers: tests/fuzz/parsers.c $(wildcard csrc/data/*.c) $(HEADERS) $(
 build/fuzz/programs: tests/fuzz/programs.c $(wildcard csrc/lib/*.[ch]) $(HEADERS)
 	$(MAKE) -s -f csrc/lib/Makefile build/fuzz/librotrnn/librotrnn.a LIB_BUILD=build/fuzz/librotrnn LIB_ISA=base \
 		CC="$(FUZZ_C)" LIB_CFLAGS="-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow $(NULL_PLUS_0)"
-	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow $(NULL_PLUS_0) -Iinclude -Icsrc/include -Icsrc/runtime -Icsrc/kernels \
-		-Icsrc/lib -Ibuild/fuzz/librotrnn -o $@ $< build/fuzz/librotrnn/librotrnn.a -lm
+	$(FUZZ_C) -fsanitize=fuzzer,address,undefined,float-cast-overflow $(NULL_PLUS_0) -include csrc/lib/names.h -Iinclude -Icsrc/include \
+		-Icsrc/runtime -Icsrc/kernels -Icsrc/lib -Ibuild/fuzz/librotrnn -o $@ $< build/fuzz/librotrnn/librotrnn.a -lm
 
 # The module with the plainest instruction set alone, as for a processor that setup.py does not know
 build/fuzz/door: tests/fuzz/door.c .venv/installed
