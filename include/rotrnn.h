@@ -58,7 +58,7 @@ typedef enum {
     ROTRNN_MISMATCH = 7     /* the state is of another model, batch or capacity */
 } rotrnn_status;
 
-/* An error message without a line break; empty after ROTRNN_OK. */
+/* An error message without a line break; empty after ROTRNN_OK. It is in ASCII, except for the letters of a path. */
 typedef struct {
     rotrnn_status status;
     char text[248];
@@ -88,10 +88,11 @@ ROTRNN_API rotrnn_status rotrnn_model_open(rotrnn_model **model, const char *pat
 ROTRNN_API rotrnn_status rotrnn_model_read(rotrnn_model **model, const void *bytes, size_t size, rotrnn_error *error);
 ROTRNN_API void rotrnn_model_free(rotrnn_model *model);
 
-/* The same with the matrix or table of the encoder, and the matrices of all dense maps and of the head, rounded to
- * bfloat16 (to nearest, ties to even), which takes half the memory and is faster where memory is the limit. All else,
- * sums and states too, is float: logits have the bits of the model whose matrices are these rounded numbers. A state
- * may go from a stream of one to a stream of the other. ROTRNN_UNSUPPORTED if the model's numbers are double. */
+/* The same with the matrix or table of the encoder, the matrices of all dense maps and of the head, and the input and
+ * output projections (B with its gain, and C) of diagonal recurrences, rounded to bfloat16 (to nearest, ties to even),
+ * which takes half the memory and is faster where memory is the limit. All else, sums and states too, is float: logits
+ * have the bits of the model whose matrices are these rounded numbers. A state may go from a stream of one to a stream
+ * of the other. ROTRNN_UNSUPPORTED if the model's numbers are double. */
 ROTRNN_API rotrnn_status rotrnn_model_open_bf16(rotrnn_model **model, const char *path, rotrnn_error *error);
 ROTRNN_API rotrnn_status rotrnn_model_read_bf16(rotrnn_model **model, const void *bytes, size_t size,
                                                 rotrnn_error *error);
@@ -103,14 +104,14 @@ ROTRNN_API rotrnn_facts rotrnn_model_facts(const rotrnn_model *model);
 ROTRNN_API const char *rotrnn_model_isa(const rotrnn_model *model);
 
 /* A stream that reads `batch` sequences side by side. `capacity` is the largest number of steps between two resets,
- * needed only by models with `needs_capacity`. For other models it may be 0: any number. All memory is allocated here.
- * Free the stream by rotrnn_stream_free; NULL is ignored. */
+ * needed only by models with `needs_capacity`. For other models it may be 0: any number. All memory is allocated here,
+ * and first touched in a push. Free the stream by rotrnn_stream_free; NULL is ignored. */
 ROTRNN_API rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *model, int64_t batch,
                                            int64_t capacity, rotrnn_error *error);
 ROTRNN_API void rotrnn_stream_free(rotrnn_stream *stream);
 
 /* Returns to the state before the first step: for all sequences, or for one, 0 to batch - 1, without a change of the
- * others. */
+ * others. The time depends on sizes and on the steps that were read, not on the capacity. */
 ROTRNN_API rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_sequence_reset(rotrnn_stream *stream, int64_t sequence);
 
@@ -148,14 +149,14 @@ ROTRNN_API rotrnn_status rotrnn_push_ragged(rotrnn_stream *stream, const void *i
 
 /* The state of a stream as bytes, to continue later, here or on another machine. rotrnn_state_size is the number of
  * bytes of every state of this stream, 0 for NULL. Loading checks that the bytes are complete and from a stream with
- * the same model, batch and capacity; otherwise the stream is unchanged. */
+ * the same model, batch and, with `needs_capacity`, capacity; otherwise the stream is unchanged. */
 ROTRNN_API size_t rotrnn_state_size(const rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_state_save(const rotrnn_stream *stream, void *bytes, size_t size);
 ROTRNN_API rotrnn_status rotrnn_state_load(rotrnn_stream *stream, const void *bytes, size_t size, rotrnn_error *error);
 
 /* The same for one sequence of the batch, 0 to batch - 1, while the others stay as they are: for a server whose
  * sequences come and go. A stream of one sequence has the same bytes, and loads them too. They can be loaded into any
- * place of any stream with the same model and capacity. */
+ * place of any stream with the same model and, with `needs_capacity`, capacity. */
 ROTRNN_API size_t rotrnn_sequence_size(const rotrnn_stream *stream);
 ROTRNN_API rotrnn_status rotrnn_sequence_save(const rotrnn_stream *stream, int64_t sequence, void *bytes, size_t size);
 ROTRNN_API rotrnn_status rotrnn_sequence_load(rotrnn_stream *stream, int64_t sequence, const void *bytes, size_t size,

@@ -26,6 +26,11 @@ bool unsupported(builder *b, const part *p, const char *what) {
                   kind_of(p), what);
 }
 
+bool left_out(builder *b, const part *p, const char *what, const char *option) {
+    return failed(b->error, ROTRNN_UNSUPPORTED, "%s is a %.60s%s, which this build leaves out (%s=0)", p->name,
+                  kind_of(p), what, option);
+}
+
 static const json *setting_of(builder *b, const part *p, const char *key, bool right, const json *value) {
     if (!right && good(b))
         failed(b->error, ROTRNN_DAMAGED, "%s, a %.40s, has no %s, or one of a wrong type or value", p->name, kind_of(p),
@@ -211,11 +216,15 @@ int64_t take_state(builder *b, int64_t count, size_t size) {
     return place;
 }
 
-int64_t take_history(builder *b, int64_t window, int64_t width) {
-    if (window) return take_state(b, window * width, b->run->number);
-    const int64_t place = b->program->step_bytes;
-    b->program->step_bytes += pieces_of(width * (int64_t)b->run->number, LINE) * LINE;
-    return place;
+void keep_steps(builder *b, op *o, int64_t window, int64_t width) {
+    o->window = window;
+    if (window) {
+        o->state = take_state(b, window * width, b->run->number);
+        return;
+    }
+    o->kept = width * (int64_t)b->run->number;
+    o->state = b->program->step_bytes;
+    b->program->step_bytes += pieces_of(o->kept, LINE) * LINE;
 }
 
 op *emit(builder *b, op_kind kind, rows y, rows x) {

@@ -38,7 +38,9 @@ typedef struct {
 #define LARGEST ((int64_t)1 << 28)
 
 bool good(const builder *b);
+/* Errors: the library, or only this build, does not have a part with this property. */
 bool unsupported(builder *b, const part *p, const char *what);
+bool left_out(builder *b, const part *p, const char *what, const char *option);
 
 /* Settings, which are errors if they are missing or of another type. An integer is in [low, 2^28]. */
 int64_t integer_of(builder *b, const part *p, const char *key, int64_t low);
@@ -70,11 +72,11 @@ const void *stored_exact(builder *b, const double *from, int64_t count);
 /* A new register; and room in a sequence's state for numbers of `size` bytes. */
 rows take_rows(builder *b, int64_t width);
 int64_t take_state(builder *b, int64_t count, size_t size);
-/* The place of `width` numbers for each of the last `window` steps; for all steps if it is 0. */
-int64_t take_history(builder *b, int64_t window, int64_t width);
 
 /* Appends an instruction y <- x. */
 op *emit(builder *b, op_kind kind, rows y, rows x);
+/* Makes an instruction keep `width` numbers of each of the last `window` steps; of all steps if it is 0. */
+void keep_steps(builder *b, op *o, int64_t window, int64_t width);
 /* y = x w^T + bias, w (y's width, x's width), bias may be NULL. */
 void emit_dense(builder *b, rows y, rows x, weights w, const double *bias);
 /* y = x f(gate), with f an elementwise instruction; y may be x, but not the gate */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuts.h"
+
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "librotrnn reads its files on little-endian processors"
 #endif
@@ -12,9 +14,9 @@
 enum { LENGTH = 8 };                                      /* bytes of the header's length, in front of the header */
 enum { SHORTEST_HEADER = 2, LONGEST_HEADER = 100000000 }; /* "{}", and the limit of safetensors */
 
-static const char KEY[] = "rotrnn";       /* of the metadata */
+static const char METADATA[] = "__metadata__", KEY[] = "rotrnn"; /* a member of the header, and one of it */
 static const char DERIVED[] = "program."; /* prefix of the names of arrays that are not parameters */
-enum { FORMAT = 2, MODEL_FORMAT = 1 };
+enum { FORMAT = 2, MODEL_FORMAT = 1, DIGITS = 2 * SHA256_BYTES };
 
 /* The data of the file, after the header. */
 typedef struct {
@@ -24,7 +26,8 @@ typedef struct {
 
 static bool is_count(const json *value) { return value && value->whole && value->integer >= 0; }
 
-/* One member of the header: {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}. */
+/* One member of the header: {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}. Its end is in the data
+ * (is_whole). */
 static bool read_array(file_array *array, const json *entry, const char *dtype, data d, rotrnn_error *error) {
     const int64_t bytes = !strcmp(dtype, "F64") ? sizeof(double) : sizeof(float);
     const json *const shape = json_member(entry, "shape"), *const offsets = json_member(entry, "data_offsets");
@@ -42,11 +45,22 @@ static bool read_array(file_array *array, const json *entry, const char *dtype, 
     }
     const json *const from = offsets->first, *const to = from ? from->next : NULL;
     int64_t size;
-    if (!is_count(from) || !is_count(to) || from->integer > to->integer || to->integer > d.size ||
+    if (!is_count(from) || !is_count(to) || from->integer > to->integer ||
         __builtin_mul_overflow(array->count, bytes, &size) || to->integer - from->integer != size)
         return failed(error, ROTRNN_DAMAGED, "%.80s does not lie in the file with the size of its shape", entry->key);
     array->bytes = d.at + from->integer;
     return true;
+}
+
+/* Whether the file has all the data that its header lists. */
+static bool is_whole(const json *header, data d, size_t size, rotrnn_error *error) {
+    int64_t end = 0;
+    for (const json *one = header->first; one; one = one->next) {
+        const json *const offsets = json_member(one, "data_offsets"), *const from = offsets ? offsets->first : NULL;
+        if (from && is_count(from->next)) end = most(end, from->next->integer);
+    }
+    return end <= d.size || failed(error, ROTRNN_DAMAGED, "cut off: has %zu bytes, its header asks for %llu", size,
+                                   (unsigned long long)end + size - (unsigned long long)d.size);
 }
 
 static int by_place(const void *a, const void *b) {
@@ -89,14 +103,11 @@ static void add_to_digest(sha256 *s, const file_array *array, bool is_double) {
     sha256_add(s, array->bytes, (size_t)array->count * (is_double ? sizeof(double) : sizeof(float)));
 }
 
-/* `text` is the value in the metadata: a SHA-256 in hexadecimal, a space, and the facts as JSON. */
 static bool verify(file *f, const json *text, rotrnn_error *error) {
     static const char digits[] = "0123456789abcdef";
-    const size_t before = 2 * SHA256_BYTES + 1;
-    char expected[2 * SHA256_BYTES];
+    const size_t before = DIGITS + 1;
+    char expected[DIGITS];
     sha256 s;
-    if (!text || text->kind != JSON_STRING || text->length < before || text->text[before - 1] != ' ')
-        return failed(error, ROTRNN_DAMAGED, "the metadata have no \"%s\": not a file of rotrnn", KEY);
     sha256_start(&s);
     sha256_add(&s, text->text + before, text->length - before);
     for (int64_t i = 0; i < f->count; i++) add_to_digest(&s, f->arrays + i, f->is_double);
@@ -124,13 +135,19 @@ static bool all_finite(const file_array *array, bool is_double) {
     return true;
 }
 
+/* `text` is the value in the metadata: a SHA-256 in hexadecimal, a space, and the facts as JSON. */
 static bool read_facts(file *f, arena *memory, const json *text, rotrnn_error *error) {
-    const size_t before = 2 * SHA256_BYTES + 1;
+    const size_t before = DIGITS + 1;
+    if (!text || text->kind != JSON_STRING || text->length < before || text->text[DIGITS] != ' ')
+        return failed(error, ROTRNN_DAMAGED, "the metadata have no \"%s\": not a file of rotrnn", KEY);
     f->facts = json_read(memory, text->text + before, text->length - before, error);
-    if (!f->facts) return false;
-    const json *const format = json_member(f->facts, "format"), *const of_model = json_member(f->facts, "model_format");
-    if (!json_member(f->facts, "model"))
+    if (f->facts && !json_member(f->facts, "model"))
         return failed(error, ROTRNN_DAMAGED, "not a model: expected a file that a model's save wrote");
+    return f->facts;
+}
+
+static bool check_format(const file *f, rotrnn_error *error) {
+    const json *const format = json_member(f->facts, "format"), *const of_model = json_member(f->facts, "model_format");
     if (!is_count(format) || format->integer != FORMAT || !is_count(of_model) || of_model->integer != MODEL_FORMAT)
         return failed(error, ROTRNN_UNSUPPORTED, "not of format %d and model_format %d, which this version reads",
                       FORMAT, MODEL_FORMAT);
@@ -162,16 +179,14 @@ bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_er
     if (!header) return false;
     if (header->kind != JSON_OBJECT) return failed(error, ROTRNN_DAMAGED, "the header is not a JSON object");
     const data d = {text + length, (int64_t)(size - LENGTH - (size_t)length)};
-    const json *metadata = NULL;
+    const json *const value = json_member(json_member(header, METADATA), KEY);
+    if (!read_facts(f, memory, value, error) || !is_whole(header, d, size, error)) return false;
     for (const json *one = header->first; one; one = one->next) f->count++;
     f->arrays = arena_take(memory, f->count, sizeof *f->arrays);
     if (!f->arrays) return failed(error, ROTRNN_NO_MEMORY, "no memory for the list of arrays");
     f->count = 0;
     for (const json *one = header->first; one; one = one->next) {
-        if (!strcmp(one->key, "__metadata__")) {
-            metadata = one;
-            continue;
-        }
+        if (!strcmp(one->key, METADATA)) continue;
         if (!f->count) f->is_double = json_is(json_member(one, "dtype"), "F64");
         if (!read_array(f->arrays + f->count, one, f->is_double ? "F64" : "F32", d, error)) return false;
         const bool derived = !strncmp(one->key, DERIVED, sizeof DERIVED - 1);
@@ -181,12 +196,11 @@ bool file_read(file *f, arena *memory, const void *bytes, size_t size, rotrnn_er
     }
     if (!fill(f, d, error)) return false;
     file_sort(f);
-    const json *const value = json_member(metadata, KEY);
     if (!verify(f, value, error)) return false;
     for (int64_t i = 0; i < f->count; i++)
         if (!all_finite(f->arrays + i, f->is_double))
             return failed(error, ROTRNN_DAMAGED, "%.80s has values that are not finite", f->arrays[i].name);
-    return read_facts(f, memory, value, error);
+    return check_format(f, error);
 }
 
 file_array *file_find(const file *f, const char *name) {

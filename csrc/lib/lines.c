@@ -451,6 +451,38 @@ static void read_reshape(reader *r) {
 
 /* ------------------------------------------------------------------------------------------------------ a program */
 
+/* The reader of a line, or in a build without it a function that says so. */
+#if LIB_HISTORIES
+#define HISTORIES(read) read
+#else
+static void without_histories(reader *r) { left_out(r->b, &r->p, "", "LIB_HISTORIES"); }
+#define HISTORIES(read) without_histories
+#endif
+#if LIB_S4
+#define S4(read) read
+#else
+static void without_s4(reader *r) { left_out(r->b, &r->p, "", "LIB_S4"); }
+#define S4(read) without_s4
+#endif
+#if LIB_MATRIX_STATES
+#define MATRIX_STATES(read) read
+#else
+static void without_matrix_states(reader *r) { left_out(r->b, &r->p, "", "LIB_MATRIX_STATES"); }
+#define MATRIX_STATES(read) without_matrix_states
+#endif
+#if LIB_XLSTM
+#define XLSTM(read) read
+#else
+static void without_xlstm(reader *r) { left_out(r->b, &r->p, "", "LIB_XLSTM"); }
+#define XLSTM(read) without_xlstm
+#endif
+#if LIB_FIXED_POINTS
+#define FIXED_POINTS(read) read
+#else
+static void without_fixed_points(reader *r) { left_out(r->b, &r->p, "", "LIB_FIXED_POINTS"); }
+#define FIXED_POINTS(read) without_fixed_points
+#endif
+
 static const struct {
     const char *name;
     read_line *read;
@@ -487,44 +519,34 @@ static const struct {
     {"Elman", read_elman, 2, 2},
     {"LSTMCells", read_lstm, 2, 2},
     {"GRUCells", read_gru, 3, 3},
-#if LIB_HISTORIES
-    {"TurningScan", read_turning_scan, 6, 6},
-    {"History", read_history, 1, 3},
-    {"Wrope", read_wrope, 1, 1},
-#endif
-#if LIB_S4
-    {"OscillatorScan", read_oscillator_scan, 3, 3},
-    {"DplrBank", read_dplr_bank, 3, 3},
-    {"Products", read_products, 1, 1},
-#endif
-#if LIB_MATRIX_STATES
-    {"SelectiveScan", read_selective, 6, 6},
-    {"UnitScan", read_unit_scan, 3, 3},
-    {"Softmax", read_softmax, 1, 1},
-    {"Polar", read_polar, 2, 2},
-    {"PermutedScan", read_permuted_scan, 4, 4},
-    {"SsdScan", read_ssd, 6, 6},
-    {"TrapezoidScan", read_trapezoid, 7, 8},
-    {"HoldScan", read_hold, 7, 7},
-    {"Tanh", read_tanh, 1, 1},
-    {"LogRadius", read_log_radius, 1, 1},
-    {"SignedAngles", read_signed_angles, 2, 2},
-    {"Frequencies", read_frequencies, 1, 1},
-    {"LogDecay", read_log_decay, 2, 2},
-    {"StepAngles", read_step_angles, 2, 2},
-    {"OfHeads", read_of_heads, 2, 2},
-    {"Turn", read_turn, 2, 3},
-    {"Bonus", read_bonus, 3, 3},
-    {"DeltaRule", read_delta, 5, 7},
-#endif
-#if LIB_XLSTM
-    {"MatrixMemory", read_matrix_memory, 5, 5},
-    {"ScalarMemory", read_scalar_memory, 2, 2},
-#endif
-#if LIB_FIXED_POINTS
-    {"FixedPoint", read_fixed_point, 7, 7},
-    {"MatrixFixedPoint", read_matrix_fixed_point, 9, 10},
-#endif
+    {"TurningScan", HISTORIES(read_turning_scan), 6, 6},
+    {"History", HISTORIES(read_history), 1, 3},
+    {"Wrope", HISTORIES(read_wrope), 1, 1},
+    {"OscillatorScan", S4(read_oscillator_scan), 3, 3},
+    {"DplrBank", S4(read_dplr_bank), 3, 3},
+    {"Products", S4(read_products), 1, 1},
+    {"SelectiveScan", MATRIX_STATES(read_selective), 6, 6},
+    {"UnitScan", MATRIX_STATES(read_unit_scan), 3, 3},
+    {"Softmax", MATRIX_STATES(read_softmax), 1, 1},
+    {"Polar", MATRIX_STATES(read_polar), 2, 2},
+    {"PermutedScan", MATRIX_STATES(read_permuted_scan), 4, 4},
+    {"SsdScan", MATRIX_STATES(read_ssd), 6, 6},
+    {"TrapezoidScan", MATRIX_STATES(read_trapezoid), 7, 8},
+    {"HoldScan", MATRIX_STATES(read_hold), 7, 7},
+    {"Tanh", MATRIX_STATES(read_tanh), 1, 1},
+    {"LogRadius", MATRIX_STATES(read_log_radius), 1, 1},
+    {"SignedAngles", MATRIX_STATES(read_signed_angles), 2, 2},
+    {"Frequencies", MATRIX_STATES(read_frequencies), 1, 1},
+    {"LogDecay", MATRIX_STATES(read_log_decay), 2, 2},
+    {"StepAngles", MATRIX_STATES(read_step_angles), 2, 2},
+    {"OfHeads", MATRIX_STATES(read_of_heads), 2, 2},
+    {"Turn", MATRIX_STATES(read_turn), 2, 3},
+    {"Bonus", MATRIX_STATES(read_bonus), 3, 3},
+    {"DeltaRule", MATRIX_STATES(read_delta), 5, 7},
+    {"MatrixMemory", XLSTM(read_matrix_memory), 5, 5},
+    {"ScalarMemory", XLSTM(read_scalar_memory), 2, 2},
+    {"FixedPoint", FIXED_POINTS(read_fixed_point), 7, 7},
+    {"MatrixFixedPoint", FIXED_POINTS(read_matrix_fixed_point), 9, 10},
 };
 enum { INSTRUCTION_COUNT = sizeof INSTRUCTIONS / sizeof *INSTRUCTIONS };
 

@@ -153,6 +153,7 @@ typedef struct {
     int64_t count;  /* states of a channel, heads, groups, taps, or inputs of a product */
     int64_t state;  /* place in a sequence's state, in bytes; if all steps are kept, in bytes per step */
     int64_t window; /* number of kept steps; 0 for all */
+    int64_t kept;   /* bytes of a row that is kept of each step; 0 if not of all */
     int64_t from;   /* a first column; a number of pairs, ages, ranks or places; whether planes are halves */
     int64_t choice; /* selects a formula or a layout; or a number of groups, pairs or inputs */
     bool negative;  /* transitions a are replaced by 2 a - 1 */

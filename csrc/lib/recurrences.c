@@ -92,7 +92,7 @@ void read_system(reader *r) {
 #if LIB_HISTORIES
     if (hidden) (void)make_adjacent(r, planes);
 #else
-    if (hidden) unsupported(r->b, &r->p, " whose states are read");
+    if (hidden) left_out(r->b, &r->p, " whose states are read", "LIB_HISTORIES");
 #endif
     give_back(r, planes);
 }
@@ -283,8 +283,7 @@ void read_attention(reader *r) {
     op *const attend = emit(r->b, OP_ATTENTION, y, k->rows);
     attend->z = v->rows;
     attend->count = heads;
-    attend->window = window;
-    attend->state = take_history(r->b, window, 2 * K);
+    keep_steps(r->b, attend, window, 2 * K);
 }
 
 #if LIB_HISTORIES
@@ -295,9 +294,7 @@ static op *emit_history(reader *r, rows planes, int64_t form, int64_t heads) {
     read->choice = form;
     read->eps = (double)length;
     read->count = heads;
-    read->window = window;
-    read->state =
-        take_history(r->b, window, planes.width + 2); /* of each step, and the weight of the age that is new */
+    keep_steps(r->b, read, window, planes.width + 2); /* a state, and the weight of the age that is new */
     return read;
 }
 

@@ -142,10 +142,13 @@ static rotrnn_status open_model(rotrnn_model **model, const char *path, bool hal
     const char *const call = half ? "rotrnn_model_open_bf16" : "rotrnn_model_open";
     if (!given(e, call, "model", model) || !given(e, call, "path", path)) return e->status;
     read_file(model, path, half, &found);
+    if (found.status == ROTRNN_OK) return ROTRNN_OK;
     const size_t length = strlen(path);
-    if (found.status != ROTRNN_OK)
-        failed(e, found.status, "%s%s: %s", length > LONGEST ? "..." : "",
-               length > LONGEST ? path + length - LONGEST : path, found.text);
+    const char *const dots = length > LONGEST ? "..." : "", *end = length > LONGEST ? path + length - LONGEST : path;
+    while (*dots && (*end & 0xc0) == 0x80) end++; /* not amid a letter of UTF-8 */
+    failed(e, found.status, "%s%s: %s", dots, end, found.text);
+    for (char *to = e->text + strlen(dots); *end; end++, to++)
+        if (*end & 0x80) *to = *end; /* the caller's letters, and no line break */
     return e->status;
 }
 
@@ -235,9 +238,20 @@ void rotrnn_stream_free(rotrnn_stream *stream) {
     arena_free(&memory);
 }
 
+/* Clears a sequence: its parts of fixed size, and the kept rows of the steps that it has read. Later rows are zero:
+ * memory that was never written is not touched. */
+static void clear(const rotrnn_stream *s, int64_t sequence) {
+    const program *const p = &s->model->program;
+    char *const state = (char *)s->state + sequence * s->state_bytes, *const kept = state + p->state_bytes;
+    const int64_t steps = count_in(s, s->state, sequence, STEPS);
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->ops[i].kept) memset(kept + s->capacity * p->ops[i].state, 0, (size_t)(steps * p->ops[i].kept));
+    memset(state, 0, (size_t)p->state_bytes);
+}
+
 rotrnn_status rotrnn_stream_reset(rotrnn_stream *stream) {
     if (!stream) return ROTRNN_ARGUMENT;
-    memset(stream->state, 0, (size_t)bytes_of_state(stream));
+    for (int64_t b = 0; b < stream->batch; b++) clear(stream, b);
     return ROTRNN_OK;
 }
 
@@ -245,7 +259,7 @@ static bool has_sequence(const rotrnn_stream *s, int64_t sequence) { return s &&
 
 rotrnn_status rotrnn_sequence_reset(rotrnn_stream *stream, int64_t sequence) {
     if (!has_sequence(stream, sequence)) return ROTRNN_ARGUMENT;
-    memset((char *)stream->state + sequence * stream->state_bytes, 0, (size_t)stream->state_bytes);
+    clear(stream, sequence);
     return ROTRNN_OK;
 }
 
@@ -386,7 +400,8 @@ static const char MAGIC[8] = "rotrnnS2";
 
 /* The header of a state of `sequences` sequences. */
 static state_header header_of(const rotrnn_stream *s, int64_t sequences) {
-    state_header h = {.batch = sequences, .capacity = s->capacity, .bytes = sequences * s->state_bytes};
+    const int64_t capacity = s->model->program.step_bytes ? s->capacity : 0; /* otherwise it means nothing */
+    state_header h = {.batch = sequences, .capacity = capacity, .bytes = sequences * s->state_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     memcpy(h.model, s->model->digest, sizeof h.model);
     return h;
@@ -435,7 +450,7 @@ static void load_part(rotrnn_stream *s, int64_t first, int64_t sequences, const 
         failed(e, ROTRNN_DAMAGED, "the bytes are not a state that rotrnn_state_save or rotrnn_sequence_save wrote");
     else if (memcmp(h.model, mine.model, sizeof h.model))
         failed(e, ROTRNN_MISMATCH, "the state is of another model");
-    else if (h.batch != mine.batch || h.capacity != mine.capacity || h.bytes != mine.bytes)
+    else if (h.batch != mine.batch || (mine.capacity && h.capacity != mine.capacity) || h.bytes != mine.bytes)
         failed(e, ROTRNN_MISMATCH, "the state is of batch %lld and capacity %lld, expected %lld and %lld",
                (long long)h.batch, (long long)h.capacity, (long long)mine.batch, (long long)mine.capacity);
     else if (size != expected)

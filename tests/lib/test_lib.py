@@ -6,6 +6,7 @@ import copy
 import ctypes
 import errno
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -973,7 +974,7 @@ def test_errors_of_files_begin_with_their_paths(tmp_path: Path) -> None:
     for name, made, status, words in (
         ("empty", b"", librotrnn.DAMAGED, "0 bytes are too few"),
         ("short", content[:7], librotrnn.DAMAGED, "7 bytes are too few"),
-        ("cut", content[:-1], librotrnn.DAMAGED, "size of its shape"),
+        ("cut", content[:-1], librotrnn.DAMAGED, f"has {len(content) - 1} bytes, its header asks for {len(content)}"),
         ("longer", content + b"\0", librotrnn.DAMAGED, "1 bytes follow the last array, expected none"),
         ("gap", moved(content, 8, 0), librotrnn.DAMAGED, "does not begin where the array before it ends"),
         ("shared", moved(content, 0, -8), librotrnn.DAMAGED, "does not begin where the array before it ends"),
@@ -997,6 +998,17 @@ def test_a_long_path_is_shortened(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "c").write_bytes(b"")
     assert opened(folder / "c")[1] == f"...{'b' * 94}/c: 0 bytes are too few for a model's file"
+
+
+def test_a_path_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    """But for characters such as line breaks; a long one is not cut amid a letter."""
+    (tmp_path / "Über\n").write_bytes(b"")
+    assert opened(tmp_path / "Über\n")[1].endswith("/Über?: 0 bytes are too few for a model's file")
+    for letters in ("ä" * 60, "a" + "ä" * 60, "語" * 60):
+        (tmp_path / letters).write_bytes(b"")
+        shown = opened(tmp_path / letters)[1].partition(": ")[0]
+        assert letters.endswith(shown.removeprefix("..."))
+        assert 93 < len(shown.encode()) < 100
 
 
 def test_arguments_are_named_in_errors(tmp_path: Path) -> None:
@@ -1124,6 +1136,93 @@ def test_streams_that_keep_all_steps_have_a_capacity(name: str, tmp_path: Path) 
     assert caught.value.status == librotrnn.MISMATCH
 
 
+@pytest.mark.parametrize("name", ["attention", "wrope_memory", "history of a min_gru, ages"])
+def test_a_reset_stream_has_the_bytes_of_a_new_one(name: str, tmp_path: Path) -> None:
+    """A reset clears the rows of the steps that were read; whatever came before, the others are zero."""
+    model, params, x = built(name)
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    stream, other = loaded.stream(BATCH, 20), loaded.stream(BATCH, 20)
+    fresh = stream.save()
+    stream.push(x[:, :9], np.arange(BATCH))
+    other.push(x[:, :13])
+    stream.load(other.save(1), 0)
+    with pytest.raises(LibraryError, match="fewer steps"):
+        stream.push(x)
+    assert stream.lib.sequence_reset(stream.handle, 0) == librotrnn.OK
+    assert stream.save(0) == loaded.stream(1, 20).save()
+    stream.load(other.save())
+    stream.push(x[:, :2])
+    assert stream.lib.stream_reset(stream.handle) == librotrnn.OK
+    assert stream.save() == fresh
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="as Linux tells how much memory is in use")
+def test_a_reset_touches_no_memory_of_steps_that_were_not_read(tmp_path: Path) -> None:
+    model, params, x = built("attention")
+    stream = Model(saved(tmp_path, model, astype(params, np.float32))).stream(1, 10**6)
+    assert stream.lib.state_size(stream.handle) > 2**27
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    stream.push(x[:1, :3])
+    before = resident()
+    assert stream.lib.stream_reset(stream.handle) == librotrnn.OK
+    assert stream.lib.sequence_reset(stream.handle, 0) == librotrnn.OK
+    assert resident() - before < 2**24
+
+
+@each_case
+def test_a_nan_stays_in_its_sequence(name: str, tmp_path: Path) -> None:
+    model, params, x = built(name)
+    if x.ndim == 2:
+        pytest.skip("tokens are no NaN")
+    loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+    expected, x = loaded.stream(BATCH).push(x), x.copy()
+    x[1, 4] = np.nan
+    got = loaded.stream(BATCH).push(x)
+    assert np.isnan(got[1]).any()
+    assert np.array_equal(got[::2], expected[::2])
+
+
+def test_a_classifier_before_its_first_step(tmp_path: Path) -> None:
+    for name in ("tokens, mean", "last"):
+        model, params, x = built(name)
+        loaded = Model(saved(tmp_path, model, astype(params, np.float32)))
+        assert np.array_equal(loaded.stream(BATCH).push(x[:, :0]), np.tile(params["head"]["bias"], (BATCH, 1)))
+
+
+def test_states_move_between_capacities_that_mean_nothing(tmp_path: Path) -> None:
+    """Files of earlier versions have the capacity."""
+    _, model = small(tmp_path)
+    stream, other = model.stream(BATCH, 10**6), model.stream(BATCH, 0)
+    stream.push(np.ones((BATCH, 3), np.int32))
+    state = stream.save()
+    other.load(state)
+    assert other.save() == state
+    model.stream(1, 5).load(stream.save(0))
+    older = state[40:72] + struct.pack("<3q", BATCH, 10**6, len(state) - 96) + state[96:]
+    other.load(state[:8] + hashlib.sha256(older).digest() + older)
+    assert other.save() == state
+
+
+def test_a_state_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the example of docs/c.md; and what Python's `save` wrote is no model."""
+    monkeypatch.chdir(tmp_path)
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    stream = Model((tmp_path / "model.safetensors").read_bytes()).stream(names["stream"].batch)
+    stream.load((tmp_path / "state").read_bytes())
+    x = np.ones((stream.batch, 5, stream.model.facts.inputs), np.float32)
+    assert np.array_equal(stream.push(x), names["stream"].push(x))
+    names["stream"].save(tmp_path / "stream.safetensors")
+    status, text = opened(tmp_path / "stream.safetensors")
+    assert status == librotrnn.DAMAGED
+    assert text.endswith("not a model: expected a file that a model's save wrote")
+
+
 @pytest.mark.parametrize(
     "left_out",
     [
@@ -1142,7 +1241,8 @@ def test_layers_can_be_left_out(left_out: dict[str, str], tmp_path: Path) -> Non
         if name == "lru":
             Model(content, lib).stream(BATCH).push(x)
             continue
-        with pytest.raises(LibraryError) as caught:
+        (option,) = (option for option, layer in left_out.items() if layer == name)
+        with pytest.raises(LibraryError, match=rf"which this build leaves out \({option}=0\)$") as caught:
             Model(content, lib)
         assert caught.value.status == librotrnn.UNSUPPORTED
 
@@ -1277,8 +1377,14 @@ def test_cmake_finds_the_package(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(
         "#include <rotrnn.h>\nint main(void) { return !rotrnn_version()[0]; }\n", encoding="utf-8"
     )
+    major, minor, _ = librotrnn.library().version().decode().split(".")
+    other = f"{major}.{int(minor) - 1}" if int(minor) else f"{int(major) - 1}.9"
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.13)\nproject(t C)\nfind_package(rotrnn 0.1 REQUIRED)\n"
+        "cmake_minimum_required(VERSION 3.13)\nproject(t C)\n"
+        f"foreach(other {other} {other}.7 {major}.{minor}.1000 {major}.{int(minor) + 1})\n"
+        "  find_package(rotrnn ${other} QUIET)\n"
+        '  if(rotrnn_FOUND)\n    message(FATAL_ERROR "found for ${other}")\n  endif()\nendforeach()\n'
+        f"find_package(rotrnn REQUIRED)\nfind_package(rotrnn {major}.{minor} REQUIRED)\n"
         "add_executable(one main.c)\ntarget_link_libraries(one rotrnn::rotrnn)\n"
         "add_executable(two main.c)\ntarget_link_libraries(two rotrnn::static)\n",
         encoding="utf-8",
@@ -1300,6 +1406,32 @@ def test_the_shared_library_shows_only_its_header(tmp_path: Path) -> None:
     }
     header = (librotrnn.ROOT / "include" / "rotrnn.h").read_text(encoding="utf-8")
     assert shown == set(re.findall(r"ROTRNN_API [^;]*?\b(rotrnn_\w+)\(", header))
+
+
+def test_names_of_the_archive_leave_other_names_to_programs(tmp_path: Path) -> None:
+    """A name that is missing belongs in csrc/lib/names.h. The program's functions have the library's own names without
+    the prefix, and are never called."""
+    content, _ = small(tmp_path)
+    names = (librotrnn.ROOT / "csrc" / "lib" / "names.h").read_text(encoding="utf-8")
+    functions = re.findall(r"#define (\w+)\s+rot_\1\n", names)
+    assert {"build", "choose", "failed"} <= {*functions}
+    archive = librotrnn.make("lib") / "librotrnn.a"
+    if (nm := shutil.which("nm")) and sys.platform.startswith("linux"):
+        shown = run([nm, "-g", "--defined-only", str(archive)]).split("\n")
+        words = [line.split()[-1] for line in shown if len(line.split()) == 3]
+        assert [word for word in words if not re.match(r"rotrnn_|rot_|__", word)] == []  # __: of a sanitizer
+    own = "".join(f"int {name}(void);\nint {name}(void) {{ abort(); }}\n" for name in functions)
+    (tmp_path / "own.c").write_text(
+        f"#include <rotrnn.h>\n#include <stdlib.h>\n{own}int main(int count, char **words) {{\n"
+        "    rotrnn_model *model;\n    rotrnn_stream *stream;\n    float y[8];\n"
+        "    if (rotrnn_model_open(&model, words[count - 1], NULL)) return 1;\n"
+        "    if (rotrnn_stream_new(&stream, model, 1, 0, NULL)) return 2;\n"
+        "    if (rotrnn_push_tokens(stream, (int32_t[]){1, 2}, 2, y)) return 3;\n"
+        "    rotrnn_stream_free(stream);\n    rotrnn_model_free(model);\n    return 0;\n}\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "m").write_bytes(content)
+    run([str(compiled(tmp_path, tmp_path / "own.c")), str(tmp_path / "m")])
 
 
 @pytest.mark.slow

@@ -76,6 +76,19 @@ def test_another_option_builds_what_depends_on_it(tmp_path: Path) -> None:
         assert sorted(Path(word).name for word in linked if word.endswith(".o")) == first
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        *(("LIB_ISA", value, "one or more of base neon avx2 avx512") for value in ("sse2", "base sse2", "")),
+        *(("LIB_S4", value, "0 or 1") for value in ("yes", "2", "0 1", "")),
+        ("LIB_FIXED_POINTS", "off", "0 or 1"),
+    ],
+)
+def test_a_value_of_an_option_that_is_unknown_is_refused(option: str, value: str, expected: str) -> None:
+    with pytest.raises(AssertionError, match=f"{option} is '{value}', expected {expected}"):
+        librotrnn.make("lib", folder="build/lib-refused", **{option: value})
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("gcc"), reason="links by gcc, on Linux")
 def test_a_function_that_nothing_defines_is_an_error_of_the_link(tmp_path: Path) -> None:
     """Not of the program that opens the library: each object is replaced by one that calls what is nowhere."""

@@ -341,7 +341,8 @@ def test_an_output_of_another_width_is_refused(own: Callable[..., Any], op: dict
 
 
 LINES = librotrnn.ROOT / "csrc/lib/lines.c"
-INSTRUCTIONS = re.findall(r'\{"(\w+)", read_\w+, (\d+), ', LINES.read_text("utf-8") if LINES.exists() else "")
+ROW = r'\{"(\w+)", (?:\w+\()?read_\w+\)?, (\d+), '
+INSTRUCTIONS = re.findall(ROW, LINES.read_text("utf-8") if LINES.exists() else "")
 
 
 @pytest.mark.parametrize(("op", "inputs"), INSTRUCTIONS, ids=[op for op, _ in INSTRUCTIONS])

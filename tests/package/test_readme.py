@@ -121,6 +121,7 @@ def test_every_python_example_is_run() -> None:
     """A page with new ones needs a test."""
     assert {page.name for page in [README, *PAGES, *DOCS.glob("layers/*.md")] if blocks(page, "python")} == {
         "README.md",
+        "c.md",  # tests/lib/test_lib.py
         "coming-from.md",
         "data.md",
         "gpu.md",  # tests/cuda/test_arrays_on_harness.py

@@ -55,9 +55,10 @@ class Stream:
     engine : "auto", "c" or "python"
         The engine. "auto" is "c" where possible. "c" raises ValueError with the reason where it is not.
     weights : "exact" or "bf16"
-        "bf16" rounds the matrix or table of the encoder, and the matrices of all dense maps and of the head, to
-        bfloat16 (to nearest, ties to even), which takes half the memory and is faster where memory is the limit: every
-        logit has the bits of a stream with these rounded numbers. Everything else, sums and states too, stays float32.
+        "bf16" rounds the matrix or table of the encoder, the matrices of all dense maps and of the head, and the input
+        and output projections (B, C) of diagonal recurrences, B with its gain folded in, to bfloat16 (to nearest, ties
+        to even), which takes half the memory and is faster where memory is the limit: every logit has the bits of a
+        stream with these rounded numbers. Everything else, sums and states too, stays float32.
         Only in the C library, for float32 parameters.
 
     Raises
