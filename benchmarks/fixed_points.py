@@ -4,11 +4,11 @@ and its gradients by one step, by several, and exactly.
     python -m benchmarks.fixed_points RUN... [--json] [--quick]
 
 RUN is the folder of a run of a word problem with one block of Bedouin, one for each mixer. Random words go through it,
-with the parameters before training and with the best; the longer ones only through the first run. The distance is that of the layer's fixed point from the direct solution in float64,
-divided by the largest output. The tolerance is 1e-5, and the limit 300 iterations. Gradients are those of the layer's
-parameters for a random gradient of its outputs, in float64, with their cosine with the direct gradient. k steps are the
-first k terms of ``(I - J^T)^-1 = I + J^T + (J^T)^2 + ..``, so one step is k = 1. Times are of one call. Writes
-benchmarks/results/fixed_points.md.
+with the parameters before training and with the best; the longer ones only through the first run. The distance is that
+of the layer's fixed point from the direct solution in float64, divided by the largest output. The tolerance is 1e-5,
+and the limit 300 iterations. Gradients are those of the layer's parameters for a random gradient of its outputs, in
+float64, with their cosine with the direct gradient. k steps are the first k terms of ``(I - J^T)^-1 = I + J^T +
+(J^T)^2 + ..``, so one step is k = 1. Times are of one call. Writes benchmarks/results/fixed_points.md.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def layer_of(run: Run, name: str, T: int) -> tuple[Bedouin, Params, Array]:
-    """The layer of the run's block, its parameters, and its input for random words of T elements (B, T, D)."""
+def layer_of(run: Run, name: str, T: int, words: int = B) -> tuple[Bedouin, Params, Array]:
+    """The layer of the run's block, its parameters, and its input for random words of T elements (words, T, D)."""
     recipe = run.load_recipe(["layer.solver=direct"])
     model, params = recipe.build(recipe.task.shape), run.load_params(name)
-    words = np.random.default_rng(0).integers(0, recipe.task.shape.n_classes, (B, T))
+    elements = np.random.default_rng(0).integers(0, recipe.task.shape.n_classes, (words, T))
     block = model.stack.blocks[0]
-    _, saved = model.forward(params, words, Context(fused=False))
+    _, saved = model.forward(params, elements, Context(fused=False))
     layer: Any = block.layer
     return layer, params["blocks"]["0"]["layer"], saved.blocks.blocks[0].layer.registers["x"]
 

@@ -25,6 +25,7 @@ from benchmarks import (
     forecasts,
     full_size,
     gaps,
+    growth,
     recall,
     report,
     ssd,
@@ -118,6 +119,9 @@ def test_gaps_are_measured_at_the_steps_that_are_kept(tmp_path: Path, monkeypatc
 
     rows = [*fixed_points.iteration_rows(run, (4,), 5), *fixed_points.gradient_rows(run, 4)]
     assert len(rows) == 2 * (len(fixed_points.WAYS) + 4 + len(fixed_points.STEPS))
+    grown = growth.row(run)
+    assert [grown[name] for name in ("gradient", "steps", "seed")] == ["one_step", 4, 0]
+    assert all(float(grown[f"length of y_{t}"]) > 0 for t in growth.PRODUCTS)
     found = list(adaptive.rows_of(run, 3, (8,)))
     assert [row["words"] for row in found] == [f"{share:g} % moves" for share in (0, 12.5, 25, 50, 100)] + [
         "powers of one"
