@@ -103,7 +103,7 @@ KINDS = (
         solved=("parity", "S3", "A5", "S5"),
     ),
     Kind(
-        "Dense transitions by four reflections, as fixed points that need not contract for fixed_point and bedouin: open.",
+        "Dense transitions by four reflections, as fixed points; those of fpmamba are iterated: open.",
         ("fixed_point", "bedouin", "fpmamba"),
     ),
     Kind("Not linear in the state: finite automata (1).", ("rnn", "gru", "lstm", "slstm"), solved=STATES),

@@ -158,6 +158,24 @@ static inline real rms_norm_row(real *restrict y, const real *restrict x, const 
     return rstd;
 }
 
+#define UNIT_RMS_EPS 1e-5
+
+/* y (D) = x / sqrt(mean x^2 + UNIT_RMS_EPS) */
+static inline void unit_rms_row(real *restrict y, const real *restrict x, int64_t D) {
+    const real rstd = row_rstd(x, 0, D, (real)UNIT_RMS_EPS);
+    for (int64_t d = 0; d < D; d++) y[d] = layer_norm_xhat(x[d], 0, rstd);
+}
+
+/* Its adjoint, in place. */
+static inline void unit_rms_row_adjoint(real *restrict dy, const real *restrict x, int64_t D) {
+    const real rstd = row_rstd(x, 0, D, (real)UNIT_RMS_EPS);
+    real along = 0;
+    for (int64_t d = 0; d < D; d++) along += dy[d] * layer_norm_xhat(x[d], 0, rstd);
+    along /= (real)D;
+    for (int64_t d = 0; d < D; d++)
+        dy[d] = layer_norm_step_adjoint(dy[d], layer_norm_xhat(x[d], 0, rstd), rstd, 0, along);
+}
+
 /* The adjoint of layer_norm_row: dx is overwritten, dscale and dbias (D) are added to. */
 static inline void layer_norm_row_adjoint(real *restrict dx, real *restrict dscale, real *restrict dbias,
                                           const real *restrict dy, const real *restrict x, const real *restrict scale,

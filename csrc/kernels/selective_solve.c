@@ -3,7 +3,8 @@
  *   x~_t = Q_t (x_t - y_t) + y_t,   h_t = a_t h_{t-1} + (delta_t x~_t) B_t^T,   y_t = h_t C_t,
  *
  * where Q, B and C depend on y_{t-1}, which is known when t is reached, and so may delta; a_t is that of the selective
- * scan. Then y_t is a linear system, that of direct.h: with k = B . C and c = (a_t h_{t-1}) C,
+ * scan. With `feedback_norm` they depend on y_{t-1} / rms(y_{t-1}). Then y_t is a linear system, that of direct.h: with
+ * k = B . C and c = (a_t h_{t-1}) C,
  *
  *   y = c + gain (y + Q (x - y)),   gain = k delta.
  *
@@ -23,6 +24,7 @@
 #include "kernels.h"
 #include "lagged.h"
 #include "members.h"
+#include "rows.h"
 #include "stop.h"
 #include "workspace.h"
 
@@ -157,18 +159,19 @@ static void pack_weights(real *packed, real *rates, const solve_in *in, bool dow
     transpose(rates, in->A, in->E, in->S);
 }
 
-/* y, mixed (B,T,E), hT (B,E,S), carries (B,tiles,S,E), the states before each tile; late (B,T,columns) = V y;
- * residual (B): the largest of a token (direct.h); out: the values of the maps delta (B,T,E) unless it is given, u and
- * alpha (B,T,..) of the mixer, B and C (B,T,S), one after the other, alpha before its sigmoid. All maps have base_t +
- * late_{t-1}, with first (B,columns) before the first step. delta passes through a sigmoid, u through SiLU if `u_silu`;
- * B and C have unit length if `unit`. The mixer's gains are largest * sigmoid(alpha), and change with eps and `steps`
- * (mixer_gains.h); MIXER_MATRIX has `matrix` (E,E) in place of both. x (B,T,E), v (columns,E), A (E,S), h0 (B,E,S). */
+/* y, mixed (B,T,E), hT (B,E,S), carries (B,tiles,S,E), the states before each tile; late (B,T,columns) = V y, or
+ * V (y / rms(y)); residual (B): the largest of a token (direct.h); out: the values of the maps delta (B,T,E) unless it
+ * is given, u and alpha (B,T,..) of the mixer, B and C (B,T,S), one after the other, alpha before its sigmoid. All maps
+ * have base_t + late_{t-1}, with first (B,columns) before the first step. delta passes through a sigmoid, u through
+ * SiLU if `u_silu`; B and C have unit length if `unit`. The mixer's gains are largest * sigmoid(alpha), and change with
+ * eps and `steps` (mixer_gains.h); MIXER_MATRIX has `matrix` (E,E) in place of both. x (B,T,E), v (columns,E),
+ * A (E,S), h0 (B,E,S). */
 KERNEL(selective_solve) {
     const int64_t B = in->B, T = in->T, E = in->E, S = in->S, columns = in->columns;
     real *const rates = WORKSPACE(real, S, E);
     const step p = step_of(in, rates);
     const int64_t groups = pieces_of(B, TOGETHER), tiles_all = pieces_of(T, TILE), own_room = token_room(&p);
-    const int64_t room = own_room + p.widest + TOGETHER * S * E, threads = least(groups, most_threads());
+    const int64_t room = own_room + p.widest + TOGETHER * (S * E + E), threads = least(groups, most_threads());
     real *const packed = WORKSPACE(real, packed_columns(columns), E), *const rooms = WORKSPACE(real, threads, room);
     rot_stop *const stop = stop_of_call();
     int status = ROT_NO_MEMORY;
@@ -180,7 +183,7 @@ KERNEL(selective_solve) {
     for (int64_t group = 0; group < groups; group++) {
         const int64_t first_b = group * TOGETHER, count = least(B - first_b, TOGETHER);
         real *const own = rooms + thread_number() * room, *const scratch = own + own_room;
-        real *const states = scratch + p.widest;
+        real *const states = scratch + p.widest, *const read = states + TOGETHER * S * E;
         for (int64_t i = 0; i < count; i++) {
             const int64_t b = first_b + i;
             transpose(states + i * S * E, h0 + b * E * S, E, S);
@@ -191,7 +194,11 @@ KERNEL(selective_solve) {
         for (int64_t t = 0; t < T && !stopped(stop); t++) {
             if (t) {
                 const int64_t before = first_b * T + t - 1;
-                const gemm_view last = {y + before * E, T * E, 1};
+                gemm_view last = {y + before * E, T * E, 1};
+                if (in->feedback_norm) {
+                    for (int64_t i = 0; i < count; i++) unit_rms_row(read + i * E, y + (before + i * T) * E, E);
+                    last = (gemm_view){read, E, 1};
+                }
                 product(late + before * columns, T * columns, NULL, 0, last, packed, count, E, columns, how);
             }
             for (int64_t i = 0; i < count && !stopped(stop); i++) {
@@ -396,6 +403,8 @@ KERNEL(selective_solve_adjoint) {
             if (!t) break;
             const gemm_view sums = {dsums, columns, 1};
             product(behind, E, NULL, 0, sums, packed, count, columns, E, how);
+            for (int64_t i = 0; i < count && in->feedback_norm; i++)
+                unit_rms_row_adjoint(behind + i * E, y + ((first_b + i) * T + t - 1) * E, E);
         }
     }
 end:

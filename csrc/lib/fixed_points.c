@@ -133,6 +133,7 @@ static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_par
     give_back(r, to->room);
     if (to->maps[0].values.width) give_back(r, to->maps[0].values);
     if (to->V) give_back(r, to->sums);
+    if (to->read.width) give_back(r, to->read);
     return o;
 }
 
@@ -205,6 +206,7 @@ void read_matrix_fixed_point(reader *r) {
     to->skip = stored(r->b, doubles(r, r->in[4]), E);
     to->scale = stored(r->b, doubles(r, r->in[6]), E), to->bias = stored(r->b, doubles(r, r->in[7]), E);
     to->eps = eps, to->negative = negative;
+    if (json_member(r->p.settings, "feedback_norm") && flag_of(r->b, &r->p, "feedback_norm")) to->read = rows_for(r, E);
     if (to->scale) to->how.floor = RESIDUAL_FLOOR;
     if (r->in[2]) to->gate = r->in[2]->rows;
     emit_iteration(r, OP_MATRIX_FIXED_POINT, to, &m, make(r, E), x->rows, (S + 1) * E);

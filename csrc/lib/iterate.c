@@ -101,8 +101,15 @@ static bool solve(const image *F, real *restrict y, real *restrict f) {
 /* Adds what comes from the previous outputs at `state` to the sums of step t, before `apply_maps`. */
 static void add_previous(const op *o, const frame *f, int64_t t, int64_t state) {
     const iterated *const how = o->iterated;
-    const int64_t N = o->y.width, sums = how->sums.width;
-    if (how->V) add_recurrence(f, how->sums, how->driven, sums - how->driven, t, how->V, state, N);
+    const int64_t N = o->y.width, columns = how->sums.width - how->driven;
+    if (!how->V) return;
+    if (!how->read.width) {
+        add_recurrence(f, how->sums, how->driven, columns, t, how->V, state, N);
+        return;
+    }
+    real *const read = rows_of(f, how->read) + t * N;
+    for (int64_t b = 0; b < f->B; b++) unit_rms_row(read + b * f->n * N, state_of(f, b, state), N);
+    add_product(f, how->sums, how->driven, columns, t, how->V, (gemm_view){read, f->n * N, 1}, N);
 }
 
 static real *values_of(const frame *f, const columns *c, int64_t row) {

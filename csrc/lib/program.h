@@ -134,6 +134,7 @@ typedef struct {
     rows sums;                    /* sums of the maps that depend on the previous output */
     int64_t driven;               /* from this column on, sums depend on it through V */
     const void *V;                /* packed; NULL if nothing depends on it */
+    rows read;                    /* the previous output, normalised, which V multiplies, unless its width is 0 */
     const void *A, *skip, *scale, *bias;
     double eps; /* of the norm: an RMS norm if there is no bias */
 } iterated;

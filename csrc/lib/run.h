@@ -26,13 +26,19 @@ static inline int64_t *steps_unsettled(const frame *f, int64_t b) { return state
 /* A loop with independent iterations, although the compiler cannot see whether arrays are separate or the same. */
 #define EACH(i, n) _Pragma("omp simd") for (int64_t i = 0; i < (n); i++)
 
-/* z += w h for step t of all sequences at once: `columns` of z (B n, width) from `at` on, with the states h (N) at
- * `state`. */
+/* z += w x for step t of all sequences at once: `columns` of z (B n, width) from `at` on, x (B, N). */
+static inline void add_product(const frame *f, rows z, int64_t at, int64_t columns, int64_t t, const void *w,
+                               gemm_view x, int64_t N) {
+    real *const to = rows_of(f, z) + t * z.width + at;
+    const int64_t row = f->n * z.width;
+    unrounded_product(to, row, to, row, x, w, f->B, N, columns);
+}
+
+/* The same, where x are the states h (N) at `state`. */
 static inline void add_recurrence(const frame *f, rows z, int64_t at, int64_t columns, int64_t t, const void *w,
                                   int64_t state, int64_t N) {
-    real *const to = rows_of(f, z) + t * z.width + at;
-    const int64_t row = f->n * z.width, states = f->state_bytes / (int64_t)sizeof(real);
-    unrounded_product(to, row, to, row, (gemm_view){state_of(f, 0, state), states, 1}, w, f->B, N, columns);
+    const int64_t states = f->state_bytes / (int64_t)sizeof(real);
+    add_product(f, z, at, columns, t, w, (gemm_view){state_of(f, 0, state), states, 1}, N);
 }
 
 #endif

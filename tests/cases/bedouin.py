@@ -47,7 +47,7 @@ def transition(decay: Any, negative: bool) -> Any:
 
 
 def token(layer: Bedouin, params: Arrays, x: Any, h: Any, before: Any) -> tuple[Any, Any]:
-    """(h, y) of a token: y = [I - k delta (I - Q)]^-1 (C (lam h) + k delta Q x) with k = B.C."""
+    """(h, y) of a token: y = [I - k delta (I - Q)]^-1 (C (lam h) + k delta Q x) with k = B.C; maps read `before`."""
 
     def mapped(name: str) -> Any:
         if layer.symmetric and name in layer._mixer.parts:
@@ -79,9 +79,10 @@ def bedouin_loop(layer: Bedouin, params: Arrays, inputs: Any, state: Any, length
             x, gate = np.split(params["W_in"] @ inputs[b, t], 2)
             if layer.d_conv:
                 x, tail[0][b] = shifted(params, x, tail[0][b])
+            read = before[b] / np.sqrt((before[b] ** 2).mean() + 1e-5) if layer.feedback_norm else before[b]
             if "V_gate" in params:
-                gate = gate + params["V_gate"] @ before[b]
-            h[b], before[b] = token(layer, params, x, h[b], before[b])
+                gate = gate + params["V_gate"] @ read
+            h[b], before[b] = token(layer, params, x, h[b], read)
             out[b, t] = params["W_out"] @ (gate * silu(before[b] + params["D"] * x))
     return out, (*tail, h, before)
 
@@ -208,6 +209,7 @@ def printed_row(name: str, B: int, T: int, lengths: Any = None, **settings: Any)
     )
 
 
+ALL = ("lambda", "mixer", "B", "C", "gate")
 GATED: dict[str, Any] = {"gate_in_loop": True, "feedback": ("mixer", "B", "C"), "norm_eps": 0.3}
 """A gate in the loop makes the norm's input small, which the norm would then magnify more than the iteration bears."""
 
@@ -217,8 +219,8 @@ BEDOUIN = [
     row("tiles", 3, 5, (5, 0, 3), rank=2, tile=2),
     row("tiles, nothing fed back", 2, 5, feedback=(), tile=3, d_conv=2),
     row("tokens kronecker", 2, 4, (4, 3), tile=1, damping="anderson", mixer="kronecker", expand=3, tol=ACCELERATED),
-    row("anderson", 2, 4, damping="anderson", feedback=("lambda", "mixer", "B", "C", "gate"), tol=ACCELERATED),
-    row("all fed back", 2, 5, feedback=("lambda", "mixer", "B", "C", "gate")),
+    row("anderson", 2, 4, damping="anderson", feedback=ALL, tol=ACCELERATED),
+    row("all fed back", 2, 5, feedback=ALL),
     row("nothing fed back", 2, 5, (2, 5), feedback=(), mixer="dplr", rank=2, d_state=8),
     row("orthogonal", 2, 5, mixer="orthogonal", damping="none"),
     row("low rank", 1, 5, mixer="low_rank", rank=2, feedback=["B", "C"]),
@@ -227,6 +229,8 @@ BEDOUIN = [
     row("symmetric", 2, 5, d_conv=1, symmetric=True, rank=2),
     row("symmetric kronecker", 1, 4, symmetric=True, mixer="kronecker", feedback=("mixer",), expand=3),
     row("silu", 2, 4, mixer_silu=True, rank=2),
+    row("feedback norm", 3, 5, (5, 0, 3), rank=2, feedback_norm=True),
+    row("feedback norm, tiles", 2, 5, tile=2, feedback_norm=True, symmetric=True, feedback=("mixer", "C")),
     row("negative", 2, 6, (6, 3), negative=True, feedback=("lambda", "mixer", "B")),
     row("epsilon", 2, 5, (5, 3), rank=2, unit_eps=1.5),
     row("spectral", 1, 4, mixer="kronecker", expand=3, spectral=True, unit_eps=1e-5),
@@ -265,9 +269,10 @@ ON_CPU = [
     row("direct low rank", 1, 5, mixer="low_rank", rank=2, feedback=(), solver="direct"),
     row("direct convolution", 2, 5, (5, 3), d_conv=4, symmetric=True, negative=True, solver="direct"),
     row("direct symmetric", 2, 5, symmetric=True, rank=2, solver="direct"),
-    row("direct, all fed back", 2, 5, (5, 3), solver="direct", feedback=("lambda", "mixer", "B", "C", "gate")),
+    row("direct, all fed back", 2, 5, (5, 3), solver="direct", feedback=ALL),
     row("direct epsilon, silu", 2, 5, (5, 3), solver="direct", rank=2, unit_eps=1.5, mixer_silu=True),
-    formed("kronecker", 2, 4, (4, 3), expand=3, feedback=("lambda", "mixer")),
+    row("direct feedback norm", 5, 5, (5, 0, 3, 4, 1), rank=2, solver="direct", feedback_norm=True, feedback=ALL),
+    formed("kronecker", 2, 4, (4, 3), expand=3, feedback=("lambda", "mixer"), feedback_norm=True),
     formed("kronecker", 1, 3, expand=3, spectral=True, unit_eps=1e-5),
     formed("orthogonal", 2, 5),
     formed("orthogonal", 5, 4, feedback=("lambda",)),

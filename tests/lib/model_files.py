@@ -67,6 +67,7 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
         for mixer in ("kronecker", "orthogonal", "mixture", "rotation")
     ),
     ("bedouin", {"d_state": 2, "mixer": "dense"}),
+    ("bedouin", {"d_state": 2, "feedback_norm": True}),
     ("bedouin", {"d_state": 2, "mixer": "low_rank", "solver": "direct"}),
     ("bedouin", {"d_state": 2, "mixer": "mixture", "rank": 2, "solver": "direct"}),
     ("fpmamba", {"d_state": 2, "mixer": "mixture", "rank": 3, "spectral": True}),

@@ -284,6 +284,8 @@ CASES = {
     ),
     "bedouin": Case("bedouin", {"d_state": 4, **TIGHT, "rank": 2}, {"block": "plain"}),
     "bedouin, epsilon": Case("bedouin", {"d_state": 3, **TIGHT, "unit_eps": 2.0}),
+    "bedouin, feedback norm": Case("bedouin", {"d_state": 3, **TIGHT, "feedback_norm": True, "rank": 2}),
+    "bedouin, direct feedback norm": Case("bedouin", {"d_state": 3, "solver": "direct", "feedback_norm": True}),
     "bedouin, monarch": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "monarch", "rank": 3, "symmetric": True}),
     "bedouin, dense": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "dense", "unit_eps": 1e-5, "expand": 1}),
     "bedouin, rotation": Case("bedouin", {"d_state": 3, **TIGHT, "mixer": "rotation", "rank": 2, "symmetric": True}),

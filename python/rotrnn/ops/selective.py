@@ -225,6 +225,7 @@ def selective_solve(
     silu: bool = False,
     unit: bool = True,
     negative: bool = False,
+    feedback_norm: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> SelectiveSolution:
     """The fixed point of Bedouin's step in depth ("Fixed-Point RNNs", eqs. 11-12), exactly and in one pass over time.
@@ -267,6 +268,8 @@ def selective_solve(
         Normalise B and C to unit length.
     negative : bool
         As in `selective_scan`.
+    feedback_norm : bool
+        V multiplies ``y_{t-1} / sqrt(mean(y_{t-1}^2) + 1e-5)``. `first` is as given.
     lengths : (B,) integers in [0, T], optional
         Number of valid steps of each sequence. Padding beyond is never read (it may be NaN) and is zero in y, x~ and
         the maps.
@@ -285,7 +288,7 @@ def selective_solve(
     """
     args = Boundary("selective_solve")
     args.take(SOLVE, x=x, delta=delta, A=A, h0=h0, base=base, v=v, first=first, matrix=matrix, lengths=lengths)
-    numbers, widths = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative)
+    numbers, widths = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative, feedback_norm)
     B, T = args.size["B"], args.size["T"]
     results = args.run("selective_solve", **numbers)
     out = results.pop("out").reshape(B * T * sum(widths))
@@ -317,6 +320,7 @@ def selective_solve_adjoint(
     silu: bool = False,
     unit: bool = True,
     negative: bool = False,
+    feedback_norm: bool = False,
     lengths: npt.ArrayLike | None = None,
 ) -> Array:
     """Adjoint of the fixed point of `selective_solve`, exactly and in one pass back over time.
@@ -333,7 +337,7 @@ def selective_solve_adjoint(
     y, mixed, carries, late
         As `selective_solve` returned them; late is not needed for T <= 1.
 
-    x, delta, base, v, first, A, matrix, form, rank, largest, steps, eps, silu, unit, negative, lengths
+    x, delta, base, v, first, A, matrix, form, rank, largest, steps, eps, silu, unit, negative, feedback_norm, lengths
         As of `selective_solve`.
 
     Returns
@@ -351,7 +355,7 @@ def selective_solve_adjoint(
         SOLVE, x=x, delta=delta, A=A, base=base, v=v, first=first, matrix=matrix, dy=dy, dhT=dhT, y=y, mixed=mixed,
         carries=carries, late=late, lengths=lengths,
     )  # fmt: skip
-    numbers, _ = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative)
+    numbers, _ = _solved(args, delta, matrix, form, rank, largest, steps, eps, silu, unit, negative, feedback_norm)
     if late is None and args.size["T"] > 1:
         raise ValueError(f"selective_solve_adjoint: late is None, expected an array with T={args.size['T']}")
     total: Array = args.run("selective_solve_adjoint", **numbers)["total"]
@@ -360,7 +364,7 @@ def selective_solve_adjoint(
 
 def _solved(
     args: Boundary, delta: Any, matrix: Any, form: int, rank: int, largest: float, steps: int, eps: float, silu: bool,
-    unit: bool, negative: bool,
+    unit: bool, negative: bool, feedback_norm: bool,
 ) -> tuple[dict[str, Any], tuple[int, ...]]:  # fmt: skip
     """Returns the numbers of a call, and the widths of the maps."""
     E, S, K = (args.size[letter] for letter in "ESK")
@@ -377,4 +381,5 @@ def _solved(
     numbers: dict[str, Any] = {"R": rank, "form": form, "steps": args.integer("steps", steps, least, most)}
     numbers |= {"largest": args.number("largest", largest, positive=True), "eps": args.number("eps", eps)}
     numbers |= {"u_silu": args.flag("silu", silu)}
-    return numbers | {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}, widths
+    numbers |= {"unit": args.flag("unit", unit), "negative": args.flag("negative", negative)}
+    return numbers | {"feedback_norm": args.flag("feedback_norm", feedback_norm)}, widths

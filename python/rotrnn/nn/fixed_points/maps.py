@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous
+from rotrnn.devices.device import contiguous, full
 from rotrnn.nn.fixed_points.iteration import Steps
 from rotrnn.nn.fixed_points.mixer import GAINS, VECTORS, Parts
 from rotrnn.nn.layer import Array
 from rotrnn.ops.dense import dense, dense_backward, dense_weight_grad
 from rotrnn.ops.lagged import Columns, LaggedMapsGrads, lagged_maps, lagged_maps_backward, lagged_products
+from rotrnn.ops.pointwise import rms_norm, rms_norm_backward
+
+READ_EPS = 1e-5
+"""Epsilon of the root mean square by which maps with `normed` divide the previous output."""
 
 
 class Map(NamedTuple):
@@ -42,7 +46,7 @@ class Lagged:
     """Maps ``f(base_t + V y_{t-1})`` with y_{-1} = y0, in adjacent columns of base (B, T, K) and rows of V (K, E).
 
     `first` is V y0. For maps that do not depend on y, V, y0 and `first` are None. `lagged` creates maps that do. `eps`
-    is the least length that unit vectors are divided by.
+    is the least length that unit vectors are divided by. With `normed`, V multiplies ``y / rms(y)`` in place of y.
     """
 
     maps: Maps
@@ -51,6 +55,7 @@ class Lagged:
     y0: Array | None = None
     first: Array | None = None
     eps: float = 0.0
+    normed: bool = False
 
     @property
     def columns(self) -> list[Columns]:
@@ -58,7 +63,22 @@ class Lagged:
 
     def late(self, y: Array) -> Array | None:
         """Returns V y, which is used one step later; None if there is no V or only one step."""
-        return None if self.V is None or y.shape[1] < 2 else dense(y, self.V)
+        return None if self.V is None or y.shape[1] < 2 else dense(self.read(y), self.V)
+
+    def read(self, y: Array) -> Array:
+        """Returns what V multiplies, for y (B, T, E)."""
+        return rms_norm(y, self._ones(y), eps=READ_EPS)[0] if self.normed else y
+
+    def read_backward(self, dread: Array, y: Array) -> Array:
+        """Returns the gradient of y (B, T, E) from that of `read`."""
+        if not self.normed:
+            return dread
+        scale = self._ones(y)
+        return rms_norm_backward(dread, y, scale, rms_norm(y, scale, eps=READ_EPS)[1]).dx
+
+    @staticmethod
+    def _ones(y: Array) -> Array:
+        return full(y.shape[-1:], 1, y.dtype, y)
 
     @property
     def _plain(self) -> bool:
@@ -75,7 +95,7 @@ class Lagged:
         """Returns the maps, with V y computed in the same pass, so that there is no `late` for an adjoint."""
         if self.V is None:
             return self(None, lengths)
-        outs = lagged_products(self.base, y, self.V, self.first, self.columns, eps=self.eps, lengths=lengths)
+        outs = lagged_products(self.base, self.read(y), self.V, self.first, self.columns, eps=self.eps, lengths=lengths)
         return self.named(outs)
 
     def named(self, outs: Sequence[Array]) -> Parts:
@@ -92,12 +112,18 @@ class Lagged:
         return lagged_maps_backward(douts, *inputs, eps=self.eps, lengths=lengths)
 
     def weights_backward(self, grads: LaggedMapsGrads, y: Array) -> tuple[Array, Array]:
-        """Returns the gradients of V and y0 from those that `backward` returned; that of y is ``dlate V``."""
+        """Returns the gradients of V and y0 from those that `backward` returned; y also from `late_backward`."""
         assert self.V is not None
         assert self.y0 is not None
         assert grads.dfirst is not None
-        start = dense_backward(grads.dfirst, self.y0, self.V)
-        return start.dw if grads.dlate is None else start.dw + dense_weight_grad(grads.dlate, y), start.dx
+        y0 = self.y0[:, None]
+        start = dense_backward(grads.dfirst[:, None], self.read(y0), self.V)
+        dy0 = self.read_backward(start.dx, y0)[:, 0]
+        return start.dw if grads.dlate is None else start.dw + dense_weight_grad(grads.dlate, self.read(y)), dy0
+
+    def late_backward(self, dlate: Array, y: Array, V_transposed: Array) -> Array:
+        """Returns the gradient of y (B, T, E) from that of `late`."""
+        return self.read_backward(dense(dlate, V_transposed), y)
 
 
 MACHINE = {"delta": ("delta",), "u": VECTORS, "alpha": GAINS, "B": ("B",), "C": ("C",)}
@@ -121,6 +147,9 @@ def flattened(parts: Parts, names: Iterable[str]) -> Array | None:
     return np.concatenate(found) if found else None
 
 
-def lagged(maps: Maps, base: Array, V: Array | None, y0: Array, eps: float = 0.0) -> Lagged:
+def lagged(maps: Maps, base: Array, V: Array | None, y0: Array, eps: float = 0.0, normed: bool = False) -> Lagged:
     """Returns maps that depend on the previous output through V; without V they do not."""
-    return Lagged(maps, base, eps=eps) if V is None else Lagged(maps, base, V, y0, dense(y0, V), eps)
+    if V is None:
+        return Lagged(maps, base, eps=eps)
+    made = Lagged(maps, base, V, y0, eps=eps, normed=normed)
+    return replace(made, first=dense(made.read(y0[:, None]), V)[:, 0])

@@ -23,7 +23,6 @@ from rotrnn.nn.fixed_points.mixer import Mixer, Operands, Parts, spectral_norms
 from rotrnn.nn.layer import Array, Context
 from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
-from rotrnn.ops.dense import dense
 from rotrnn.ops.lagged import LaggedMapsGrads
 from rotrnn.ops.pointwise import (
     layer_norm,
@@ -198,7 +197,8 @@ class MatrixDepth:
 
     def _part(self, at: slice, y0: Array, h0: Array) -> MatrixDepth:
         """Returns the step of some of the time steps, with the output and the state before them."""
-        driven = lagged(self.driven.maps, contiguous(self.driven.base[:, at]), self.driven.V, y0, self.driven.eps)
+        own = self.driven
+        driven = lagged(own.maps, contiguous(own.base[:, at]), own.V, y0, own.eps, own.normed)
         gate = None if self.gate is None else contiguous(self.gate[:, at])
         known = {name: contiguous(one[:, at]) for name, one in self.known.items()}
         return replace(self, x=contiguous(self.x[:, at]), known=known, driven=driven, h0=h0, gate=gate)
@@ -234,6 +234,7 @@ class MatrixDepth:
             "silu": any(one.function == "silu" for one in driven.maps.values()),
             "unit": driven.maps["B"].function == "unit",
             "negative": self.negative,
+            "feedback_norm": driven.normed,
         }
         matrix = None if self.constants is None else self.constants[0]
         return self.known.get("delta"), driven.base, driven.V, driven.first, self.A, matrix, how
@@ -279,7 +280,7 @@ class MatrixDepth:
             grads = self.backward(a, y, v, dhT, running)
             back = np.add(grads.dorigin, dy, out=grads.dorigin)
             if grads.driven.dlate is not None:
-                back += dense(grads.driven.dlate, V_transposed)
+                back += self.driven.late_backward(grads.driven.dlate, a.read, V_transposed)
             return back
 
         size = exponents(dy, dhT)

@@ -29,10 +29,10 @@ from rotrnn.nn.fixed_points.iteration import (
     lengths_of,
     solve,
 )
-from rotrnn.nn.fixed_points.maps import MACHINE, Lagged, Maps, lagged
+from rotrnn.nn.fixed_points.maps import MACHINE, READ_EPS, Lagged, Maps, lagged
 from rotrnn.nn.fixed_points.matrix_depth import Applied, MatrixDepth, Norm
 from rotrnn.nn.fixed_points.mixer import MIXERS, Mixer, Operands
-from rotrnn.nn.instructions import Concat, Conv, Dense, MatMul, Rows, SiLU, Sum
+from rotrnn.nn.instructions import Concat, Conv, Dense, MatMul, RMSNorm, Rows, SiLU, Sum
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, StateArray, mask_steps
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.packing import along
@@ -99,7 +99,7 @@ class FixedPoint(InDepth):
         depth = MatrixDepth(
             x,
             {} if known is None else Lagged(known_maps, known, eps=layer.unit_eps)(None, lengths),
-            lagged(driven_maps, none if driven is None else driven, V, y0, layer.unit_eps),
+            lagged(driven_maps, none if driven is None else driven, V, y0, layer.unit_eps, layer.feedback_norm),
             A,
             skip,
             None if scale is None else Norm(scale, bias, layer.norm_eps),
@@ -184,6 +184,7 @@ class FixedPoint(InDepth):
             softplus=layer.maps["delta"].function == "softplus",
             unit=layer.normalise,
             negative=layer.negative,
+            feedback_norm=layer.feedback_norm,
             direct=layer.direct,
             eps=layer.norm_eps,
         )
@@ -269,6 +270,11 @@ class MatrixFixedPoint(Iterating):
     @property
     def direct(self) -> bool:
         """Whether the fixed point is found directly, and not by iteration."""
+        return False
+
+    @property
+    def feedback_norm(self) -> bool:
+        """Whether maps and gate read the previous output divided by its root mean square."""
         return False
 
     @property
@@ -363,7 +369,8 @@ class MatrixFixedPoint(Iterating):
         if not late:
             return found, z
         y, before = found
-        return y, p(Sum(), z, p(Dense(), before, weights["V_gate"]))
+        read = p(RMSNorm(READ_EPS), before) if self.feedback_norm else before
+        return y, p(Sum(), z, p(Dense(), read, weights["V_gate"]))
 
     def inference_gap(self, params: Params, x: Array) -> float:
         """Returns the maximum difference between the outputs of parallel and of sequential inference, relative to the

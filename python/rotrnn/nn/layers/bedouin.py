@@ -63,6 +63,10 @@ class Bedouin(MatrixFixedPoint):
     negative : bool
         ``lam_t = 2 exp(-8 softplus(omega) delta_t) - 1``, from -1 to 1 (Grazzi et al. 2024). The system of a token,
         given its past, does not contain lam_t, so the iteration converges as well as before.
+    feedback_norm : bool
+        Maps and gate depend on ``y_{t-1} / sqrt(mean(y_{t-1}^2) + 1e-5)`` in place of y_{t-1}. Not in the paper: there,
+        outputs that grow along a sequence drown the part ``W x_t`` of each map, and words longer than those of training
+        are lost (docs/results.md).
     mixer_silu : bool
         The vectors u of the mixer pass through SiLU before they are normalised, as in the authors' code.
     unit_eps : float
@@ -111,6 +115,8 @@ class Bedouin(MatrixFixedPoint):
     feedbacks: ClassVar[tuple[str, ...]] = ("lambda", *FEEDBACK)
     lanes: ClassVar[str] = "expand d_model (d_state + 1)"
     solvers: ClassVar[tuple[str, ...]] = SOLVERS
+
+    feedback_norm: bool = False
 
     @property
     def direct(self) -> bool:
