@@ -27,6 +27,7 @@ RECIPES = {  # name -> settings that make it quicker
     "listops-ladder": ("task.max_length=20",),
     "pathfinder-ladder": (),
     "word-problem-depth": FEW,
+    "word-problem-bedouin": FEW,
     "word-problem-iterations": FEW,
     "word-problem-fixed_point": FEW,
     "word-problem-fpmamba": (*FEW, "layer.max_iterations=4"),
