@@ -111,6 +111,39 @@ def test_bounded_states_never_exceed_the_largest_input() -> None:
         assert norms.max() <= np.linalg.norm(x, axis=2).max()
 
 
+def test_bounded_states_in_float32_may_exceed_it_by_the_rounding_of_their_transitions() -> None:
+    """gamma rounds by 2^-25, cosine, sine and their products by 2^-24 each, relative: |a| by at most 1.5e-7."""
+    layer = RotRNN(2, 600, heads=300, normalise="bounded")
+    for leak in (1e-3, 1e-5, 1e-6):
+        params = layer.init(np.random.default_rng(0))
+        params["gamma_log"][:] = np.log(leak)
+        w_in, a, *_ = layer.fold(params).weights
+        largest = np.linalg.norm(w_in.astype(float).reshape(300, 2, 2), 2, (1, 2)) / (1 - np.abs(a.astype(complex)))
+        assert largest.max() <= 1 / (1 - 1.5e-7 / leak - 1e-6)
+        assert leak > 1e-4 or largest.max() > 1  # what docs/guarantees.md admits
+
+
+def test_sequences_shorter_than_the_memory_measure_too_little() -> None:
+    """As docs/layers/rotrnn.md has it, for a constant input: V = mean (2 s_t - 1) over T, beside (1 + g) / (1 - g)."""
+    layer = RotRNN(1, 2, normalise="spectrum", theta_max=0.0)
+    for steps, promised in ((20, 10.6), (50, 4.7), (100, 2.7), (1000, 1.1)):
+        params = astype(layer.init(np.random.default_rng(0)), np.float64) | {"gamma_log": np.log(-np.log([0.99]))}
+        layer.forward(params, np.ones((1, steps, 1)), TRAIN)
+        found = theory.squared_norms(layer, params, np.ones((1, 3000, 1)))[0, -1, 0]
+        assert found == pytest.approx(promised, rel=0.02)
+
+
+@pytest.mark.parametrize("planes", [1, 16])
+def test_the_estimate_errs_less_with_more_planes(planes: int) -> None:
+    """By sqrt((1 + g^2) / ((1 - g^2) B T n)) for white input: within a third, from 60 draws."""
+    rng, g, steps = np.random.default_rng(0), 0.9, 400
+    a = g * np.exp(1j * rng.uniform(0.5, 2.5, planes))
+    x = rng.standard_normal((60, steps, 2 * planes))
+    found = [measure(a, np.array([1 - g**2]), np.eye(2 * planes), one[None], None, 1).energy[0] for one in x]
+    expected = np.sqrt((1 + g**2) / ((1 - g**2) * steps * planes))
+    assert np.std(found) / np.mean(found) == pytest.approx(expected, rel=1 / 3)
+
+
 def test_the_running_spectrum_begins_with_the_first_batch_and_is_constant_in_evaluation() -> None:
     layer, params = made(normalise="spectrum")
     plain = RotRNN(3, 6, heads=2)
@@ -141,6 +174,23 @@ def test_a_batch_whose_squares_overflow_is_not_averaged() -> None:
     np.testing.assert_array_equal(params["running_spectrum"], before)
 
 
+def test_through_the_spectrum_a_batch_whose_squares_overflow_is_left_out() -> None:
+    """The running spectrum is used instead, as a constant: the gradients are those of evaluation, not NaN."""
+    layer, params = made(normalise="spectrum", through_spectrum=True)
+    params, x = astype(params, np.float32), np.random.default_rng(1).standard_normal((2, 9, 3), np.float32)
+    layer.forward(params, x, TRAIN)
+    x *= np.float32(1e25)
+    dy = np.full_like(x, 1e-25)
+    results = []
+    for ctx in (TRAIN, Context()):
+        y, saved = layer.forward(params, x, ctx)
+        dx, dparams, _ = layer.backward(params, saved, dy)
+        results.append({"y": y, "x": dx, **dparams})
+    for name, one in results[0].items():
+        np.testing.assert_array_equal(one, results[1][name], err_msg=name)
+        assert np.isfinite(one).all(), name
+
+
 def test_padding_is_not_measured() -> None:
     layer, params = made(normalise="spectrum", bidirectional=True)
     x = np.random.default_rng(1).standard_normal((2, 9, 3))
@@ -158,6 +208,11 @@ def test_padding_is_not_measured() -> None:
         {"normalise": "spectrum", "through_spectrum": True},
         {"normalise": "spectrum", "through_spectrum": True, "bidirectional": True},
         {"normalise": "spectrum", "through_spectrum": True, "window": 3},
+        {"normalise": "spectrum", "through_spectrum": True, "window": 3, "bidirectional": True},
+        {"normalise": "spectrum", "window": 3},
+        {"normalise": "input", "window": 2},
+        {"normalise": "alpha", "window": 4, "c": 2.0},
+        {"normalise": "bounded", "window": 2},
     ],
     ids=str,
 )
@@ -189,6 +244,34 @@ def test_gradients_in_training(settings: dict[str, Any]) -> None:
         ]
         expected = float(np.sum(grad * v))
         assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(expected, abs=1e-6 * max(1, abs(expected))), name
+
+
+@pytest.mark.parametrize("normalise", ["input", "alpha", "spectrum"])
+@pytest.mark.parametrize("window", [1, 4, 50])
+def test_a_window_keeps_the_norm_at_c(normalise: str, window: int) -> None:
+    """For white input E|x_t|^2 is the sum over the window's lags, ``|a|^2k |W|^2``: c, exactly."""
+    layer, params = made(normalise=normalise, window=window, c=2.0)
+    w_in, a, *_ = layer.fold(params).weights
+    squares = np.sum(w_in.reshape(len(a), -1) ** 2, 1) * np.sum(np.abs(a) ** (2 * np.arange(window)[:, None]), 0)
+    np.testing.assert_allclose(squares.reshape(2, -1).sum(1), 2, rtol=64 * window * EPS)
+
+
+def test_the_spectrum_is_measured_with_the_window() -> None:
+    """A batch has c as the mean of |x_t|^2, over the L - 1 steps after the end, too, in the mean of the two directions.
+    Lengths differ, and each direction reads zeros beyond an end. Before, white input had 1 - gamma^2L of it."""
+    lengths, L = np.array([9, 0, 4]), 4
+    x = np.random.default_rng(1).standard_normal((3, 9, 3)).cumsum(1)
+    for both in (False, True):
+        layer, params = made(normalise="spectrum", window=L, bidirectional=both)
+        layer.forward(params, x, Context(train=True, lengths=lengths))
+        w_in, a, *_ = layer.fold(params).weights
+        squares = np.zeros(2)
+        for u in (x[0], x[2, :4]):
+            for way in (u, u[::-1])[: 1 + both]:
+                v = np.pad(way @ w_in.T, ((L - 1, L - 1), (0, 0))).view(complex)
+                h = [sum(a**k * v[t - k] for k in range(L)) for t in range(L - 1, len(v))]
+                squares += np.sum(np.abs(h) ** 2, 0).reshape(2, -1).sum(1) / (1 + both)
+        np.testing.assert_allclose(squares / lengths.sum(), 1, rtol=1e3 * EPS)
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])

@@ -10,7 +10,9 @@ a spectrum. For any v, with s the scan of v from zero and xi = 1, and the period
 
     V = mean_t v_t . (2 s_t - v_t) = ((1 - gamma^2) sum_t |s_t|^2 + gamma^2 |s_T|^2) / T
 
-which lies between (1 - gamma) / (1 + gamma) and (1 + gamma) / (1 - gamma) times mean |v_t|^2.
+which lies between (1 - gamma) / (1 + gamma) and (1 + gamma) / (1 - gamma) times mean |v_t|^2. With a window of L
+inputs, V is (1 - gamma^2) / T times the sum of |s_t|^2, over the L - 1 steps after the end, too; for white input V =
+(1 - gamma^2L) tr(B^T B).
 """
 
 from __future__ import annotations
@@ -33,38 +35,44 @@ SQUARINGS = 12
 
 class Measured(NamedTuple):
     """V (H,) of a batch, and the arrays that its adjoint needs: the input and the map into the planes, v and its scans
-    for each direction, the number of steps, and lengths."""
+    for each direction, 1 - gamma^2 (H,), the number of steps, and lengths."""
 
     energy: Array
     x: Array
     w_in: Array
     v: Array
     scans: tuple[Array, ...]
+    leak: Array
     steps: int
     lengths: npt.NDArray[np.int64] | None
 
 
 def measure(
     a: Array, leak: Array, w_in: Array, x: Array, lengths: npt.NDArray[np.int64] | None, directions: int,
-    gather: Gather | None = None,
+    gather: Gather | None = None, window: int | None = None,
 ) -> Measured:  # fmt: skip
     """Returns V of each head for x (B, T, D), with the transitions a (planes,), ``leak = 1 - gamma^2`` (H,), and w_in
     (2 planes, D) without a gain. For two directions, it is the mean. Without a valid step, V is zero."""
     H = len(leak)
     v = mask_steps(dense(x, w_in), lengths).view(complex_of(w_in.dtype))
     scans, total = [], np.zeros(H, like=leak)
+    if window is not None:
+        v = np.pad(v, ((0, 0), (0, window - 1), (0, 0)))  # until the window is empty
     for k in range(directions):
-        s, last = diagonal_scan(a, v, reverse=bool(k), lengths=lengths, return_state=True)
+        if window is None:
+            s, last = diagonal_scan(a, v, reverse=bool(k), lengths=lengths, return_state=True)
+            after = (1 - leak) * _squares(last, H)
+        else:  # backwards, a plane reads the spectrum at the opposite angle: as forwards with conj(a)
+            s, after = diagonal_scan(a.conj() if k else a, v, window=window), np.zeros_like(leak)
         scans.append(s)
-        during, after = (_squares(one.reshape(-1, len(a)), H) for one in (s, last))
-        total = total + (leak * during + (1 - leak) * after) / directions
+        total = total + (leak * _squares(s.reshape(-1, len(a)), H) + after) / directions
     steps = count_steps(x.shape, lengths)
     if gather is not None:
         row = np.concatenate([total, total[:1] * 0 + steps])
         sums = np.concatenate(gather(row[None])).sum(0)
         total, steps = sums[:-1], sums[-1]
     energy = (total / np.maximum(steps, 1)).astype(w_in.dtype)
-    return Measured(energy, x, w_in, v, tuple(scans), steps, lengths)
+    return Measured(energy, x, w_in, v, tuple(scans), leak, steps, lengths)
 
 
 def _squares(z: Array, heads: int) -> Array:
@@ -73,15 +81,30 @@ def _squares(z: Array, heads: int) -> Array:
     return einsum("rn,rn->n", lanes, lanes).reshape(heads, -1).sum(1, dtype=np.float64)
 
 
-def measure_backward(denergy: Array, measured: Measured, a: Array) -> tuple[Array, Array, Array]:
+def measure_backward(
+    denergy: Array, measured: Measured, a: Array, window: int | None = None
+) -> tuple[Array, Array, Array]:
     """Adjoint of `measure`: returns (da, dw_in, dx)."""
-    _, x, w_in, v, scans, steps, lengths = measured
-    by_plane = np.repeat(denergy * (2 / np.maximum(steps, 1)), v.shape[2] // len(denergy)).astype(v.real.dtype)
-    dv, da, share = -by_plane * v, np.zeros_like(a), by_plane / len(scans)
-    for k, s in enumerate(scans):  # of v . (2 s - v)
-        grads = diagonal_scan_backward(share * v, a, s, x=v, reverse=bool(k), lengths=lengths)
-        dv += share * s + grads.dx
-        da += grads.da
+    energy, x, w_in, v, scans, leak, steps, lengths = measured
+    planes = v.shape[2] // len(denergy)
+    by_plane = np.repeat(denergy * (2 / np.maximum(steps, 1)), planes).astype(v.real.dtype)
+    share = by_plane / len(scans)
+    if window is None:  # of v . (2 s - v)
+        dv, da = -by_plane * v, np.zeros_like(a)
+    else:  # of (1 - gamma^2) |s|^2; the first factor is every plane's
+        dv, da = np.zeros_like(v), -2 * np.repeat(denergy * energy / (leak * planes), planes) * a
+        share = share * np.repeat(leak, planes)
+    for k, s in enumerate(scans):
+        if window is None:
+            grads = diagonal_scan_backward(share * v, a, s, x=v, reverse=bool(k), lengths=lengths)
+            dv += share * s + grads.dx
+            da += grads.da
+        else:
+            grads = diagonal_scan_backward(share * s, a.conj() if k else a, None, x=v, window=window)
+            dv += grads.dx
+            da += grads.da.conj() if k else grads.da
+    if window is not None:
+        dv = mask_steps(dv[:, : x.shape[1]], lengths)
     into = dense_backward(dv.view(w_in.dtype), x, w_in)
     return da, into.dw, into.dx
 

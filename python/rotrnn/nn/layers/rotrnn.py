@@ -26,8 +26,8 @@ MOMENTUM = 0.9
 
 class Folding(NamedTuple):
     """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), the
-    energy V, and the exponent e of B = 2^e B'. With "bounded" also the bound of |B'|. If gradients pass through the
-    spectrum of a batch, also the measurement."""
+    energy V, the exponent e of B = 2^e B', and with a window the share 1 - |a|^2L of the energy that is within it. With
+    "bounded" also the bound of |B'|. If gradients pass through the spectrum of a batch, also the measurement."""
 
     P: Array
     PtB: Array
@@ -37,6 +37,7 @@ class Folding(NamedTuple):
     trace: Array
     energy: Array
     exponent: npt.NDArray[np.int32]
+    share: Array | None = None
     bound: NormBound | None = None
     measured: Measured | None = None
 
@@ -45,24 +46,29 @@ class Folding(NamedTuple):
 class RotRNN(LinearRecurrence):
     """``x_t = gamma P R(theta) P^T x_{t-1} + xi B u_t`` per head, ``y_t = C x_t + D * u_t`` (eqs. 12 and 13).
 
-    ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` is in (0, 1), and
-    ``xi = sqrt(c (1 - gamma^2) / tr(B^T B))``, so that for white input E|x_t|^2 stays c per head. With `normalise`
-    "alpha" instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c / (c gamma^2 +
-    tr(B^T B)))`` (eq. 6); E|x_t|^2 also stays c, but the decay per step is alpha gamma (eq. 10). The paper prints alpha
-    with numerator 1 instead of c (Lemma 3), and therefore xi^2 with numerator ``1 - c gamma^2`` (eq. 11). Both formulas
-    preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper.
+    ``P = expm(M - M^T)`` is a rotation, ``gamma = exp(-exp(gamma_log))`` is in (0, 1), and ``xi = sqrt(c (1 - gamma^2)
+    / tr(B^T B))``, so that for white input (of mean zero, with unit covariance) E|x_t|^2 stays c per head. With
+    `normalise` "alpha" instead of "input", ``x_t = alpha (gamma P R(theta) P^T x_{t-1} + B u_t)``, ``alpha = sqrt(c /
+    (c gamma^2 + tr(B^T B)))`` (eq. 6); E|x_t|^2 also stays c, but the decay per step is alpha gamma (eq. 10). The paper
+    prints alpha with numerator 1 instead of c (Lemma 3), and therefore xi^2 with numerator ``1 - c gamma^2`` (eq. 11).
+    Both formulas preserve E|x_t|^2 only for c = 1, which is the default and the value used in the paper. With
+    ``window=L`` the gain of B is divided by ``sqrt(1 - |a|^2L)``, |a| = gamma or alpha gamma, so that E|x_t|^2 is c for
+    a full window.
 
     The input of a layer in a model is rarely white: then E|x_t|^2 is off by any factor up to (1 + gamma) / (1 - gamma).
     Two more choices of `normalise`, which the paper does not have, hold for real inputs:
 
     - "spectrum": ``xi = sqrt(c (1 - gamma^2) / V)``, where V is measured (`rotrnn.nn.spectrum`): E|x_t|^2 = c per head
-      for every stationary input with the measured spectrum, after 1 / (1 - gamma) steps. In training the ratio V /
-      tr(B^T B) is measured from each batch by one more scan, of v_t = P^T B u_t. The first batch sets
+      for every stationary input with the measured spectrum, after a few times 1 / (1 - gamma) steps, if training
+      sequences were several times as long as that. In training the ratio of V to its value for white input, tr(B^T B),
+      is measured from each batch by one more scan, of v_t = P^T B u_t. The first batch sets
       `running_spectrum`, later batches update it with a momentum of 0.9, and it is used in training and evaluation as a
       constant, without a gradient. With `through_spectrum`, training uses V of the batch itself, as batch norm does,
       with its exact gradient; a step then depends on later steps of its batch, and a distributed batch is refused.
-    - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: |x_t| is never above sqrt(c) times
-      the largest |u_s|, whatever the input. |B| is the Schatten norm of order 2^13, above it by at most 0.1 %.
+      A bidirectional layer has one V, the mean of both directions, so c is the mean of their E|x_t|^2.
+    - "bounded": ``xi = sqrt(c) (1 - gamma) / |B|``, |B| the largest singular value: from a zero state |x_t| is at most
+      sqrt(c) times the largest |u_s|, whatever the input, in float32 up to a relative 1.5e-7 / (1 - gamma). |B| is the
+      Schatten norm of order 2^13, above it by at most 0.1 %.
 
     P does not enter the recurrence: ``W_in = xi P^T B`` and ``W_out = C P`` are computed once per call, and the
     recurrence runs on ``s_t = P^T x_t``, which has the same norm as x_t.
@@ -73,7 +79,7 @@ class RotRNN(LinearRecurrence):
     Parameters (dict of float32), for H heads with P = W // 2 planes: theta (H, P), gamma_log (H,), M (H, W, W),
     B (H, W, D), C (D, N), D (D,). A bidirectional layer also has C_reverse (D, N); the directions share the other
     parameters (appendix B.2). With "spectrum" there is the buffer running_spectrum (H,), 0 before anything is measured,
-    when V is tr(B^T B).
+    when V is as for white input.
 
     Initial values (appendix C): theta ~ U[0, theta_max], gamma on the ring `gamma_init`, M ~ N(0, 1),
     B ~ N(0, 1/D), C ~ N(0, 1/N), D ~ N(0, 1).
@@ -179,33 +185,43 @@ class RotRNN(LinearRecurrence):
         units = self.units(params["theta"])
         PtB = matmul(P.swapaxes(1, 2), B)
         trace = energy = einsum("hwd,hwd->h", B, B)
-        bound = measured = None
+        share = bound = measured = None
         if self.normalise == "alpha":
             root = np.sqrt(B.dtype.type(self.c))
             alpha = root / np.hypot(root * gamma, times_power(np.sqrt(trace), exponent))
             xi, modulus = times_power(alpha, exponent), alpha * gamma
+            if self.window is not None:
+                share = -np.expm1(2 * self.window * np.log(modulus))
+                xi = xi / np.sqrt(share)
         elif self.normalise == "bounded":
             bound = norm_bound(B)
             xi = math.sqrt(self.c) * -np.expm1(-decay) / bound.bound
         else:
+            if self.window is not None:
+                share = -np.expm1(-2 * self.window * decay)
+                energy = trace * share
             if x is not None:
                 if self.through_spectrum and ctx.gather is not None:
                     raise ValueError("RotRNN: through_spectrum=True, expected False: the batch is distributed")
                 w_in = self._even(PtB).reshape(-1, self.d_model)
                 a = (gamma[:, None] * units).ravel()
                 leak = -np.expm1(-2 * decay)
-                measured = measure(a, leak, w_in, x, ctx.lengths, 1 + self.bidirectional, ctx.gather)
-                self._update(params, measured.energy / trace)
+                measured = measure(a, leak, w_in, x, ctx.lengths, 1 + self.bidirectional, ctx.gather, self.window)
+                self._update(params, measured.energy / energy)
+            if self.measures:
+                ratio = params["running_spectrum"]
+                energy = energy * np.where(ratio > 0, ratio, 1)
             if measured is not None and self.through_spectrum:
-                energy = np.where(measured.energy > 0, measured.energy, trace)
-            elif self.measures:
-                measured, ratio = None, params["running_spectrum"]
-                energy = trace * np.where(ratio > 0, ratio, 1)
+                counts = (measured.energy > 0) & np.isfinite(measured.energy)
+                measured = measured._replace(energy=np.where(counts, measured.energy, 0))
+                energy = np.where(counts, measured.energy, energy)
+            else:
+                measured = None
             xi = np.sqrt(self.c * -np.expm1(-2 * decay) / energy)
         a = modulus[:, None] * units
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params["C" + suffix], P) for suffix in self.directions])
-        kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured)
+        kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, share, bound, measured)
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
     def _update(self, params: Params, batch: Array) -> None:
@@ -230,22 +246,28 @@ class RotRNN(LinearRecurrence):
     def _fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> tuple[Params, Array | None]:
         """Returns the gradients of the parameters, and of the input whose spectrum was measured (None: zero)."""
         H, W = self.heads, self.width
-        P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured = folded.kept
+        P, PtB, xi, gamma, modulus, trace, energy, exponent, share, bound, measured = folded.kept
         B = times_power(params["B"], -exponent)
         decay = bounded_exp(params["gamma_log"])
         unit = self.units(params["theta"])
 
         dW, da = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W], dsystem.a.reshape(H, -1)  # of xi P^T B, and of a
         dxi, dPtB = einsum("hwd,hwd->h", dW, PtB), xi[:, None, None] * dW
-        dx = None
+        dx, constant = None, np.ones_like(xi)  # 1 where energy / (trace share) is a constant
         if measured is not None:
+            constant = (measured.energy == 0).astype(xi.dtype)
             a = (gamma[:, None] * unit).ravel()
-            da_measured, dw_in, dx = measure_backward(-dxi * xi / (2 * energy), measured, a)
+            denergy = (constant - 1) * dxi * xi / (2 * energy)
+            da_measured, dw_in, dx = measure_backward(denergy, measured, a, self.window)
             da = da + da_measured.reshape(H, -1)
             dPtB += dw_in.reshape(H, -1, self.d_model)[:, :W]
         dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
         dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
-        if self.normalise == "alpha":  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
+        if share is not None and self.window is not None:  # 1 / xi^2 is proportional to share = 1 - |a|^2L
+            dmodulus = dmodulus + constant * dxi * xi * self.window * modulus ** (2 * self.window - 1) / share
+        if self.normalise == "alpha":  # alpha = 2^-e xi sqrt(share), alpha^2 = c / (c gamma^2 + 4^e trace)
+            if share is not None:
+                xi, dxi = xi * np.sqrt(share), dxi / np.sqrt(share)
             alpha = times_power(xi, -exponent)
             dalpha = times_power(dxi, exponent) + dmodulus * gamma
             dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
@@ -253,9 +275,9 @@ class RotRNN(LinearRecurrence):
         elif bound is not None:  # xi = sqrt(c) (1 - gamma) / bound
             dgamma = dmodulus - dxi * math.sqrt(self.c) / bound.bound
             dB = -(dxi * xi / bound.bound)[:, None, None] * bound.gradient
-        else:  # xi^2 = c (1 - gamma^2) / energy, where energy / trace is constant, or measured from this batch
+        else:  # xi^2 = c (1 - gamma^2) / energy
             dgamma = dmodulus - dxi * self.c * gamma / (xi * energy)
-            dB = 0 if measured is not None else (-dxi * xi / trace)[:, None, None] * B
+            dB = -(constant * dxi * xi / trace)[:, None, None] * B
 
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}
