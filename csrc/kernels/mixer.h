@@ -402,8 +402,8 @@ ROT_ROW void adjoint_matrix(real *g, real *du, const real *v, const real *w, rea
 
 /* -------------------------------------------------------------------------------------------------------- rotation */
 
-/* Factors 0, 1, 2, .. have shifts 0, 1, 3, 7, .., repeated from ceil(log2 D) on. m factors in a row reach 2^m lanes
- * from each lane, for every even D. */
+/* Factors 0, 1, 2, .. have shifts 0, 1, 3, 7, .., repeated from ceil(log2 D) on. The first m factors reach 2^m
+ * lanes from each lane, for every even D. */
 ROT_INLINE int64_t plane_shift(int64_t k, int64_t D) {
     int64_t levels = 1;
     while (levels < 62 && (int64_t)1 << levels < D) levels++;

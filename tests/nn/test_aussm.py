@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rotrnn import AUSSM
+from rotrnn import AUSSM, Mamba3, SLinOSS
 from rotrnn.nn.instructions import UnitScan
 from rotrnn.nn.layer import astype
 from rotrnn.nn.program import Call
@@ -32,6 +32,26 @@ def test_float32_over_20000_steps_keeps_moduli_and_angles() -> None:
         h.append(unit_scan(v, theta, np.array(w, np.float32))[0, :, 0])
     expected = np.exp(1j * (c - c[0]))
     np.testing.assert_allclose(h[0] + 1j * h[1], expected, rtol=0, atol=8 * 2.0**-23)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [AUSSM(4, 3, d_conv=0), Mamba3(4, 8, d_head=4), SLinOSS(4, 3, d_head=4)],
+    ids=lambda one: type(one).__name__,
+)
+def test_equal_tokens_add_up_the_roundings_of_their_angles(layer: Any) -> None:
+    """What the pages of these layers admit: an angle of at most pi is rounded, and each number in it, so that after T
+    equal tokens c is off by some T roundings; c itself is kept in two numbers."""
+    T = 20_000
+    params = layer.init(np.random.default_rng(0))
+    x = np.ones((1, T, 4), np.float32)
+    place = [one.name for one in layer.state_form].index("c")
+    c = [
+        layer.forward(astype(params, dtype), x.astype(dtype))[1].state[place][0].astype(np.float64).sum(0)
+        for dtype in (np.float32, np.float64)
+    ]
+    off = np.abs((c[0] - c[1] + np.pi) % (2 * np.pi) - np.pi).max()
+    assert 1e-5 < off < 8e-3
 
 
 def test_noise_over_20000_steps_in_float32() -> None:

@@ -219,6 +219,18 @@ def test_pieces_of_a_history_add_up(T: int, M: int) -> None:
     np.testing.assert_allclose(m, expected, rtol=0, atol=64 * EPS * np.linalg.norm(h) * np.sqrt(M))
 
 
+@pytest.mark.parametrize("angle", [0.0, 0.1234567])
+def test_a_history_in_float32_errs_relative_to_its_largest_sum(angle: float) -> None:
+    """By up to 6e-7 of it as docs/guarantees.md has it. Beside the largest state, 1, that can be any factor more."""
+    M, T = 1000, 15_000
+    h = np.exp(2j * np.pi * angle * np.arange(T)).astype(np.complex64)
+    for weights in (np.ones(M, np.complex64), np.exp(1j * wrope_angle(np.arange(M), 100)).astype(np.complex64)):
+        expected = history_read(weights.astype(complex), h[None, :, None].astype(complex))[0, :, 0]
+        error = np.abs(history_read(weights, h[None, :, None])[0, :, 0] - expected).max()
+        assert error <= 6e-7 * np.abs(expected).max()
+        assert angle or error > 1e-5
+
+
 def test_what_is_not_finite_stays_near_its_window() -> None:
     h = np.ones((1, 4000, 1), np.complex64)
     h[0, 2000] = np.nan

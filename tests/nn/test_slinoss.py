@@ -30,6 +30,19 @@ def test_the_quadrature_is_exact_to_rounding() -> None:
             assert abs(found - expected) <= 55 * EPS * math.exp(abs(w)), (w, k)
 
 
+@pytest.mark.parametrize(
+    ("r_min", "theta_max", "promised"), [(0.8, 2.0, 1.3), (0.8, math.pi, 1.6), (0.1, 2.0, 5.2), (0.1, math.pi, 5.7)]
+)
+def test_the_share_that_is_subtracted_is_bounded(r_min: float, theta_max: float, promised: float) -> None:
+    """The largest |p / rho| over the smallest |q|, of any two tokens (docs/layers/slinoss.md, docs/guarantees.md)."""
+    r, theta = np.meshgrid(np.linspace(r_min, 1, 100), np.linspace(SLinOSS(4).theta_min, theta_max, 100))
+    places, weights = QUADRATURE
+    rho = np.exp(w := np.log(r) + 1j * theta)
+    powers = weights * np.exp(w[..., None] * places)
+    share, own = abs((powers * places).sum(-1) / rho), abs((powers * (1 - places)).sum(-1))
+    assert 0.95 * promised < share.max() / own.min() <= promised
+
+
 def test_float32_does_not_drift_over_20000_steps() -> None:
     """An error is below the roundings of a chunk, of N products, of the carries that have not decayed, and some thirty
     of angles and taps, times the sizes of all terms. Both lanes of a number have the sum of its parts' sizes, angles of

@@ -145,7 +145,7 @@ def test_bad_input(arguments: dict[str, object], error: type[Exception], message
 
 @pytest.mark.parametrize("D", [2, 6, 8, 10, 24, 66])
 def test_rotations_are_orthogonal_and_few_factors_connect_all_channels(D: int) -> None:
-    """m factors reach 2^m channels from each, up to all D. A factor rounds each number some 4 times."""
+    """The first m factors reach 2^m channels from each, up to all D. A factor rounds each number some 4 times."""
     rng, levels = np.random.default_rng(0), (D - 1).bit_length()
     for R in range(levels + 1):
         Q = rotation_mix(rng.uniform(-20, 20, (R, D // 2)), np.eye(D)[None])[0].T

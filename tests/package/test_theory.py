@@ -226,6 +226,7 @@ def test_theorem_4_1_memory_falls_with_omega_only_above_log_99_and_to_2() -> Non
         # Phi(z) = 1/2 + z / sqrt(2 pi) + ..., with z below 5e-4
         assert runs[-1] == pytest.approx(2, abs=1e-2)
         assert runs.min() >= 1
+    assert fp.expected_run(1e-3, 4.0) == 1  # for small omega it grows only where b > log 99
     np.testing.assert_allclose([fp.expected_run(one, fp.THRESHOLD) for one in omega], 2, rtol=8 * EPS)
 
 
@@ -280,6 +281,8 @@ def test_what_contracts_has_spectra_in_the_right_half_plane() -> None:
     x = rng.standard_normal((3, 20, 4))
     assert replace(free, contractive=True).eigenvalues(params, x).real.min() > 0
     assert free.eigenvalues(params, x).real.min() < 0
+    flips = replace(free, contractive=True, negative=True, lambda_init=(-0.9, -0.3))  # not from 0 to 1
+    assert flips.eigenvalues(astype(flips.init(rng), np.float64), x).real.min() < 0
 
 
 # ----------------------------------------------------------------------------------------- LRU, proposition E.1

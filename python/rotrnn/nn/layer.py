@@ -13,8 +13,8 @@ A recurrent layer (`Recurrent`) also takes and returns a state, which is differe
     y_t, state      = layer.step(params, state, x_t, prepared)
 
 Forward over a whole sequence, forward in chunks, and single steps give the same results up to rounding, for any split.
-Layers that iterate to a fixed point (FixedPointRNN, Bedouin) agree up to their `tol`. FPMamba, whose fixed point is not
-unique, need not agree at all.
+Layers that iterate to a fixed point (FixedPointRNN, Bedouin, FPMamba) need ``solver="auto"`` or "direct" for it: a
+tolerance for each token may add up along a sequence, and the fixed point of FPMamba is not unique.
 
 `dparams` has the same nesting and names as `params`, without buffers (`BUFFERS`). Gradients are new arrays; nothing is
 accumulated.

@@ -369,9 +369,9 @@ def rotation_mix(
 
         y_i = cos(u_ki) x_i - sin(u_ki) x_j,     y_j = sin(u_ki) x_i + cos(u_ki) x_j
 
-    The shifts s_k are 0, 1, 3, 7, ..., and from factor ``m = ceil(log2 D) + 1`` on again 0, 1, ...: m - 1 factors in a
-    row connect all channels, for any even D. Q is orthogonal for any angles. It turns by u from -1e16 to 1e16; an
-    angle beyond may be half a turn instead, in either dtype, since it is not reduced.
+    The shifts s_k are 0, 1, 3, 7, ..., and from factor ``m = ceil(log2 D) + 1`` on again 0, 1, ...: the first k
+    factors reach min(2^k, D) channels from each channel, for any even D. Q is orthogonal for any angles. It turns by u
+    from -1e16 to 1e16; an angle beyond may be half a turn instead, in either dtype, since it is not reduced.
 
     Parameters
     ----------

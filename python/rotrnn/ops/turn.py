@@ -52,7 +52,9 @@ def turn(
     R(theta_t) + x_t B_t^T``, wherever a pair has one decay (Mamba-3; Selective RoPE).
 
     Angles add up in double and modulo 2 pi, float32 included: after T steps of at most a >= 1 radians, c is off by less
-    than T a 2^-46, so float32 does not drift. Angles theta beyond 2^50 radians are not resolved.
+    than T a 2^-46 from the sum of the angles given, so float32 adds no drift of its own. (Angles that a layer computes
+    in float32 are rounded, and over equal tokens these roundings add up.) Angles theta beyond 2^50 radians are not
+    resolved.
 
     Parameters
     ----------

@@ -31,8 +31,9 @@ class Attention(Programmed):
     With `rope_base`, a number from 1, there is Selective RoPE in place of positions (2025, arXiv 2511.17388; `rotary`
     is False): q and k turn, in pairs of lanes i and i + P/2 of a head of width P, by angles that add up over time,
     ``c_t = c_{t-1} + theta_t``, ``theta_t = (conv(W_2 W_1 u) + e^b) rope_base^{-2i/P}`` with W_2 W_1 of rank
-    `rope_rank`, a convolution of 4 taps, e^b only with `rope_bias`, and u the input with each head's P channels at unit
-    length. A score depends on the sum of the angles of the tokens between both. `kv_heads` is then not set.
+    `rope_rank`, a convolution of 4 taps, e^b only with `rope_bias`, and u the input with each head's P channels
+    divided by sqrt(|u|^2 + 1e-6). A score depends on the sum of the angles of the tokens between both. `kv_heads` is
+    then not set.
 
     Parameters (dict of float32): w_q, w_out (D, D), w_k, w_v (K, D), each ~ N(0, 1/D); with `bias` b_q, b_out (D,),
     b_k, b_v (K,), zero; with `rope_base` rope_down (rank, D), rope_up (D/2, rank), rope_conv (D/2, 4), uniform on

@@ -57,7 +57,7 @@ class DeltaNet(ValueHeads):
     - ``rope_base=500_000, gate=True, output_gate=True``: Gated DeltaNet with Selective RoPE (2025, arXiv 2511.17388): q
       and all k_i of a head turn by angles that depend on the input and add up over time (`rotrnn.ops.turn`, pairs i and
       i + K/2), ``theta_i = base^{-2i/K} (conv(W_up W_down u) + exp(b))_i``. The conv has 4 taps, exp(b) is added with
-      `rope_bias`, and u is the input with each head's D / H channels at unit length. For tracking a state the paper has
+      `rope_bias`, and u is `unit` of the input, by each head's D / H channels. For tracking a state the paper has
       ``rope_base=1, rope_bias=True``.
     - ``steps=n, negative=True``: DeltaProduct (Siems, Carstensen, Zela, Hutter, Pontil and Grazzi 2025); with both
       gates Gated DeltaProduct, where a token decays once.
