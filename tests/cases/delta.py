@@ -181,7 +181,8 @@ def delta_net_loop(layer: DeltaNet, params: Arrays, x: Any, state: Any, lengths:
 
 
 def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tuple[Any, Any]:
-    """One token after the other, as published: KDA by the product of its matrices, Gated DeltaNet-2 by its error."""
+    """One token after the other, as published: KDA by the product of its matrices, Gated DeltaNet-2 by its error, with
+    decays and erase gates of the heads of keys."""
     tail, h = (np.array(one) for one in state)
     H, K, V = layer.heads, layer.d_state, layer.width
     y = np.zeros_like(x)
@@ -203,14 +204,15 @@ def kda_loop(layer: KDA, params: Arrays, x: Any, state: Any, lengths: Any) -> tu
             q, k = (one / np.sqrt((one**2).sum(-1, keepdims=True) + 1e-6) for one in (q, k))
             q, k = (np.stack([one[i * G // H] for i in range(H)]) for one in (q, k))
             v, o = v.reshape(H, V), np.zeros((H, V))
-            step = (params["decay_out"] @ (params["decay_in"] @ u) + params["dt_bias"]).reshape(H, K)
+            step = (params["decay_out"] @ (params["decay_in"] @ u) + params["dt_bias"]).reshape(-1, K)
             for i in range(H):
-                rate = np.exp(params["A_log"][i])
+                of = i * len(step) // H
+                rate = np.exp(params["A_log"][of])
                 bound = layer.lower_bound
-                log_d = -rate * np.log1p(np.exp(step[i])) if bound is None else bound * s(rate * step[i])
+                log_d = -rate * np.log1p(np.exp(step[of])) if bound is None else bound * s(rate * step[of])
                 S = np.diag(np.exp(log_d)) @ h[b, i]
                 if isinstance(layer, GatedDeltaNet2):
-                    erase = (1 + layer.negative) * s(params["erase_proj"] @ u).reshape(H, K)[i]
+                    erase = (1 + layer.negative) * s(params["erase_proj"] @ u).reshape(G, K)[of]
                     write = s(params["write_proj"] @ u).reshape(H, V)[i]
                     S = S + np.outer(k[i], write * v[i] - S.T @ (erase * k[i]))
                 else:

@@ -166,6 +166,7 @@ CASES = {
     "kda": Case("kda", {"d_state": 5, "heads": 2, "negative": True}),
     "kda, fewer keys": Case("kda", {"d_state": 3, "heads": 4, "key_heads": 2, "lower_bound": -5.0}),
     "gated_delta_net_2": Case("gated_delta_net_2", {"d_state": 4, "heads": 3, "expand": 2}),
+    "gated_delta_net_2, fewer keys": Case("gated_delta_net_2", {"d_state": 3, "heads": 4, "key_heads": 2}),
     "delta_net, gated": Case("delta_net", {"d_state": 5, "heads": 2, "gate": True, "output_gate": True}),
     "delta_net, steps": Case(
         "delta_net", {"d_state": 3, "heads": 3, "expand": 2, "steps": 2, "negative": True, "gate": True, "d_conv": 1}

@@ -41,6 +41,7 @@ LAYERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kda": ({**N, "heads": 2, "negative": True}, {}),
     "kda, fewer keys": ({**N, "heads": 4, "key_heads": 2, "lower_bound": -5.0}, {}),
     "gated_delta_net_2": ({**N, "heads": 2}, {"norm": "rms"}),
+    "gated_delta_net_2, fewer keys": ({**N, "heads": 4, "key_heads": 2, "lower_bound": -5.0}, {}),
     "comba": ({**N, "heads": 2}, {}),
     "rwkv7": ({"heads": 2, "rank": 3, "gate_rank": 2}, {"norm": "layer"}),
     "delta_net": ({**N, "heads": 2, "steps": 2, "gate": True, "negative": True, "output_gate": True}, {}),

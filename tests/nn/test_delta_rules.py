@@ -345,6 +345,22 @@ def test_a_lower_bound_of_decays_begins_without_rates() -> None:
     assert np.exp(-0.5) * (1 - 1e-6) <= decay["decay"].min() < 0.7
 
 
+@pytest.mark.parametrize("bound", [None, -5.0])
+def test_decays_and_erase_gates_of_gated_delta_net_2_belong_to_heads_of_keys(bound: float | None) -> None:
+    """The shapes and initial values of the released layer, with four heads of values for two of queries and keys."""
+    layer = GatedDeltaNet2(8, heads=4, d_state=3, key_heads=2, lower_bound=bound)
+    params = layer.init(np.random.default_rng(0))
+    wanted = {"A_log": (2,), "dt_bias": (6,), "decay_in": (2, 8), "decay_out": (6, 2), "erase_proj": (6, 8)}
+    assert {name: params[name].shape for name in wanted} == wanted
+    assert params["write_proj"].shape == (8, 8)
+    rates = np.exp(GatedDeltaNet2(200, heads=200, lower_bound=bound).init(np.random.default_rng(0))["A_log"])
+    assert 1 - 1e-6 <= rates.min() < 2 < 15 < rates.max() <= 16 * (1 + 1e-6)
+    found = layer.registers(params, np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32))
+    for name, heads in (("b", found["b"][:, :, 0]), ("decay", found["decay"])):
+        assert heads.shape == (2, 5, 4, 3), name
+        np.testing.assert_array_equal(heads[:, :, ::2], heads[:, :, 1::2])
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [(Comba, {"correction": np.nan}, "correction=nan, expected a finite number")]

@@ -105,13 +105,18 @@ class KDA(DeltaHeads):
         return params if self.lower_bound is None else params | {"A_log": np.zeros_like(params["A_log"])}
 
     @property
+    def decaying(self) -> int:
+        """The number of heads that have decays of their own."""
+        return self.heads
+
+    @property
     def gates(self) -> dict[str, int]:
         """The projections to the gates of a step, and their numbers of rows."""
         return {"beta_proj": self.heads}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        D, H, V, keys, inner = self.d_model, self.heads, self.width, self.heads * self.d_state, self.inner
+        D, H, V, keys, inner = self.d_model, self.decaying, self.width, self.decaying * self.d_state, self.inner
         shapes = self.inputs_shapes | {name: (rows, D) for name, rows in self.gates.items()}
         shapes |= {"decay_in": (V, D), "decay_out": (keys, V), "dt_bias": (keys,), "A_log": (H,), "norm": (V,)}
         return {**shapes, "gate_in": (V, D), "gate_out": (inner, V), "gate_bias": (inner,), "out_proj": (D, inner)}
@@ -122,10 +127,11 @@ class KDA(DeltaHeads):
         H, K, V = self.heads, self.d_state, self.width
         step, rates = p(Dense(), p(Dense(), p.x, "decay_in"), "decay_out", "dt_bias"), p(Rates(), "A_log")
         if self.lower_bound is None:
-            decay = p(Decay(), p(Reshape((H, K)), p(Softplus(), step)), rates)
+            decay = p(Decay(), p(Reshape((self.decaying, K)), p(Softplus(), step)), rates)
         else:
             share = p(Sigmoid(), p(Skip(), step, p(Repeat(K), p(Affine(-1), rates))))
-            decay = p(Decay(self.lower_bound), p(Reshape((H, K)), share))
+            decay = p(Decay(self.lower_bound), p(Reshape((self.decaying, K)), share))
+        decay = self.spread(p, decay)
         q, k, value = self.inputs(p)
         q, k = (self.spread(p, self.unit(p, one)) for one in (q, k))
         v, beta, read, shown = self.step_of(p, k, value, decay)
@@ -135,11 +141,12 @@ class KDA(DeltaHeads):
         return p.returns(p(Dense(), y, "out_proj"), q=q, k=k, decay=decay, **shown)
 
     def spread(self, p: Builder, x: Register) -> Register:
-        """Writes queries or keys (1, G, K) as (1, H, K)."""
-        if self.groups == self.heads:
+        """Writes numbers of fewer heads, (..., G, K), as those of each head, (..., H, K)."""
+        *more, G, K = x.shape
+        if self.heads == G:
             return x
-        each: Register = p(OfHeads(self.heads), p(Reshape((self.groups, self.d_state)), x))
-        return p(Reshape((1, *each.shape)), each)
+        each: Register = p(OfHeads(self.heads), p(Reshape((G, K)), x))
+        return p(Reshape((*more, *each.shape)), each)
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Appends lines for the written value, its beta, and the key that is read; returns these, and the shown
@@ -162,24 +169,33 @@ class GatedDeltaNet2(KDA):
     ``w = s(W_w x)``. At b = w = beta it is `rotrnn.KDA`; see there for equations, settings and initial values.
 
     The matrix ``I - k (b * k)^T`` has the eigenvalues 1 and ``1 - sum b k^2``, in (0, 1] (in (-1, 1] if `negative`).
-    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1. With `key_heads`, each head of values has
-    its own b and d, as in KDA.
+    It is not symmetric: its norm is at most sqrt(4/3), and may be above 1.
 
-    Parameters (dict of float32): as in KDA, with erase_proj (H K, D) and write_proj (H V, D) in place of beta_proj.
+    As in the released code (flash-linear-attention), b and d belong to the G = `key_heads` heads of queries and keys,
+    in KDA to those of values; and A_log begins at random with `lower_bound`, too.
+
+    Parameters (dict of float32): as in KDA, with decay_out (G K, V), dt_bias (G K,), A_log (G,), and erase_proj (G K,
+    D) and write_proj (H V, D) in place of beta_proj.
     """
 
     about: ClassVar[str] = "Gated DeltaNet-2: KDA with an erase gate and a write gate"
     paper: ClassVar[str] = 'NVIDIA, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"'
 
+    def init(self, rng: np.random.Generator) -> Params:
+        return DeltaHeads.init(self, rng)
+
+    @property
+    def decaying(self) -> int:
+        return self.groups
+
     @property
     def gates(self) -> dict[str, int]:
-        return {"erase_proj": self.heads * self.d_state, "write_proj": self.inner}
+        return {"erase_proj": self.groups * self.d_state, "write_proj": self.inner}
 
     def step_of(self, p: Builder, k: Register, v: Register, decay: Register) -> tuple[Any, Any, Any, dict[str, Any]]:
-        shape = 1, self.heads, self.d_state
-        b = p(Reshape(shape), p(Sigmoid(), p(Dense(), p.x, "erase_proj")))
-        b = p(Affine(2), b) if self.negative else b
-        read = p(Product(), p(Product(), p(Reshape(shape), decay), b), k)
+        b = p(Reshape((1, self.groups, self.d_state)), p(Sigmoid(), p(Dense(), p.x, "erase_proj")))
+        b = self.spread(p, p(Affine(2), b) if self.negative else b)
+        read = p(Product(), p(Product(), p(Reshape(k.shape), decay), b), k)
         return p(GLU(), v, p(Dense(), p.x, "write_proj")), None, read, {"b": b}
 
     def transition(self, found: dict[str, Array], identity: Array, k: Array) -> Array:
