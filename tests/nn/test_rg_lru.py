@@ -21,7 +21,8 @@ def made(layer: RGLRU, shape: tuple[int, int]) -> tuple[Any, Any]:
 
 
 def test_a_sequence_begins_with_its_gated_input() -> None:
-    """Without a state and with one of no steps; not with zeros after some steps, where the factor is that of a."""
+    """Without a state and with one of no steps, to which its h is added; not with zeros after some steps, where the
+    factor is that of a."""
     layer = RGLRU(4, heads=2)
     params, x = made(layer, (3, 5))
     i = np.einsum("hoi,bhi->bho", params["input_gate_w"], x[:, 0].reshape(3, 2, 2)).reshape(3, 4)
@@ -33,6 +34,8 @@ def test_a_sequence_begins_with_its_gated_input() -> None:
         y, saved = layer.forward(params, x, state=state)
         np.testing.assert_allclose(y[:, 0], gain * first, rtol=0, atol=32 * EPS)  # some ten operations on numbers of 1
         assert saved.state[0].tolist() == ([5, 5, 5] if state is None else [5, 12, 5])
+    y, _ = layer.forward(params, x, state=(np.zeros(3, np.int64), np.full((3, 4), 0.7)))
+    np.testing.assert_allclose(y[:, 0], 0.7 * a + first, rtol=0, atol=32 * EPS)
 
 
 def test_an_empty_sequence_has_not_begun() -> None:

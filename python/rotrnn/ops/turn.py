@@ -112,6 +112,10 @@ def turn_backward(
     with `dcT` after the last step; ``dc0 = dtheta_0`` for both of its numbers. If a sequence has no steps, ``dc0 =
     dcT``.
 
+    The sum is in double, but its terms gc come from y and dy, which are rounded, and terms far from a step cancel. In
+    float32 the gradient of a bias of angles, a sum of T dtheta, is therefore off by more than other gradients: by 1e-5
+    to 4e-3 of itself after 20,000 steps of SLinOSS, DeltaNet, Mamba2 and Mamba3.
+
     Parameters
     ----------
     dy : (B, T, L, H, N)

@@ -23,11 +23,11 @@ class RGLRU(Programmed):
     `heads` blocks, as in the authors' code (De et al. 2024, "Griffin", section 2.4; google-deepmind/
     recurrentgemma). * is the product of channels.
 
-    At the first step of a sequence the factor ``sqrt(1 - a_t^2)`` is 1: ``h_1 = i_1 * u_1``. A sequence begins where no
-    state is given, or a state whose number of steps is 0; chunks and streams therefore equal one forward. The factor is
-    computed from log a_t, so it is exact for a_t near 1 in float32. In backward its square root has the slope ``1 /
-    sqrt(max(4 v, 1e-6))`` of ``v = 1 - a_t^2``, at most 1000, as in that code: beyond, for 1 - a_t < 1.25e-7, gradients
-    are smaller than the derivative.
+    At the first step of a sequence the factor ``sqrt(1 - a_t^2)`` is 1: ``h_1 = a_1 * h_0 + i_1 * u_1``; h_0 is zero
+    unless given. A sequence begins where no state is given, or a state whose number of steps is 0, whatever its h:
+    chunks and streams therefore equal one forward. The factor is computed from log a_t, so it is exact for a_t near 1
+    in float32. In backward its square root has the slope ``1 / sqrt(max(4 v, 1e-6))`` of ``v = 1 - a_t^2``, at most
+    1000, as in that code: beyond, for 1 - a_t < 1.25e-7, gradients are smaller than the derivative.
 
     Parameters
     ----------
