@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.fixed_points import layer_of, table
 from benchmarks.measure import RESULTS, arguments, origin
+from rotrnn.training.optimiser import RECURRENT
 from rotrnn.training.run import Run
 
 WORDS = 64
@@ -34,7 +35,9 @@ def row(run: Run) -> dict[str, Any]:
     right = dict(zip(curve["length"], curve["sequence_accuracy"], strict=True))
     return {
         "gradient": recipe.layer.gradient,
+        "feedback norm": recipe.layer.feedback_norm,
         "weight decay": recipe.optimiser.weight_decay,
+        "of maps, too": RECURRENT not in recipe.optimiser.no_decay,
         "steps": recipe.training.steps,
         "seed": recipe.training.seed,
         **{f"length of y_{t}": f"{sizes[t - 1]:.3g}" for t in PRODUCTS},
