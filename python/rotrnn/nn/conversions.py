@@ -237,7 +237,8 @@ def to_rotrnn(layer: Recurrent, params: Params, heads: int | None = None) -> Con
     trace = np.einsum("hwd,hwd->h", B, B)
     unused = trace == 0  # B must not be zero: a head without input gets B = 1 and C = 0
     B, trace = np.where(unused[:, None, None], 1.0, B), np.where(unused, B[0].size, trace)
-    xi = np.sqrt(-np.expm1(-2 * decay) / trace)
+    energy = trace if window is None else -trace * np.expm1(-2 * window * decay)
+    xi = np.sqrt(-np.expm1(-2 * decay) / energy)
     scale = np.repeat(np.where(unused, 0, 1 / xi), 2 * planes // heads)
     rotrnn = RotRNN(layer.d_model, 2 * planes, bidirectional=bidirectional, window=window, heads=heads)
     width = rotrnn.width
