@@ -203,7 +203,10 @@ def streamcheck(
     to = Listing(dict(flatten(params)))
     y, ends = layer.emit(to, params, 0), (to.array(np.eye(D)), to.array(np.zeros(D)))
     listing = ModelListing(False, ends, to.lines, y, None, ends, to.arrays)  # its encoder and its head change nothing
-    stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, len(given), False)
+    try:
+        stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, len(given), False)
+    except NotImplementedError as error:
+        raise NotImplementedError(f"streamcheck: {name}: {error}") from error
     got = np.empty_like(given)
     for piece in (slice(BEFORE), slice(BEFORE, None)):
         read, written = np.ascontiguousarray(given[:, piece]), np.empty_like(given[:, piece], order="C")

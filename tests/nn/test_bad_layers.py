@@ -19,10 +19,12 @@ from rotrnn.nn import (
     LSTM,
     RNN,
     S5,
+    SLSTM,
     Activation,
     Attention,
     BatchNorm,
     Bidirectional,
+    DeltaNet,
     Dense,
     Dropout,
     Embedding,
@@ -31,13 +33,15 @@ from rotrnn.nn import (
     Griffin,
     LastPool,
     LayerNorm,
+    LinOSS,
+    Mamba3,
     MeanPool,
     ResidualBlock,
     ResidualStack,
     RMSNorm,
     StoredHistory,
 )
-from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, unflatten
+from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, form_leaves, unflatten
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 from rotrnn.ops.boundary import Boundary, CheckedLengths
@@ -283,6 +287,47 @@ def test_a_state_is_what_its_form_says(row: Any) -> None:
         assert row.layer.state_lanes == lanes
     else:
         assert any(None in one.shape for one in forms)
+
+
+@pytest.mark.parametrize("row", LAYER_ROWS, ids=lambda row: row.title)
+def test_arrays_of_a_state_have_different_names(row: Any) -> None:
+    names = [one.name for one in form_leaves(row.layer.state_form)]
+    assert len({*names}) == len(names)
+
+
+def test_names_of_states() -> None:
+    """Errors name the part."""
+    layer = LinOSS(D, 3)
+    params, x = made(layer)
+    _, saved = layer.forward(params, x)
+    message = raised(lambda: layer.step(params, (saved.state[0], 3), x[:, 0]), TypeError)
+    assert message == "LinOSS.step: state.h_im is an int, expected an array"
+    names = [one.name for one in form_leaves(DeltaNet(D, rope_base=1.0).state_form)]
+    assert names == ["inputs_1", "inputs_2", "c", "h"]
+
+
+def test_a_normaliser_below_zero_is_refused() -> None:
+    layer = SLSTM(D, 4)
+    params, x = made(layer)
+    h, c, n, m = layer.forward(params, x)[1].state
+    for call, method in (
+        (lambda state: layer.forward(params, x, state=state), "forward"),
+        (lambda state: layer.step(params, state, x[:, 0]), "step"),
+    ):
+        message = raised(lambda call=call: call((h, c, -n, m)), ValueError)
+        assert re.fullmatch(rf"SLSTM\.{method}: state\.n has the number -\S+, expected numbers of at least 0", message)
+    y, saved = layer.forward(params, x)
+    layer.backward(params, saved, y, (h, c, -n, m))  # gradients may be negative
+
+
+def test_swapped_and_wrong_arguments_of_a_step() -> None:
+    layer = Mamba3(8)
+    params, x = made(layer)
+    state = layer.forward(params, x)[1].state
+    assert raised(lambda: layer.step(params, x[:, 0], state)) == "Mamba3.step: x_t is a tuple, expected an array"
+    for wrong, got in ((3, "an int"), (params, "a dict"), (state, "a tuple")):
+        message = raised(lambda wrong=wrong: layer.step(params, state, x[:, 0], wrong), TypeError)
+        assert message == f"Mamba3.step: prepared is {got}, expected the result of prepare(params)"
 
 
 @pytest.mark.parametrize("name", LAYERS)

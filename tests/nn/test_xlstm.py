@@ -282,6 +282,11 @@ def test_a_long_float32_sequence_of_the_scalar_memory() -> None:
         (lambda w, x: slstm(w[:1], x), ValueError, "w has shape .*, expected .*H=2"),
         (lambda w, x: slstm(w, x, np.ones((B, H))), ValueError, "h0 has shape"),
         (lambda w, x: slstm(w, x, None, None, np.ones((1, H, P))), ValueError, "n0 has shape .*B=2"),
+        (
+            lambda w, x: slstm(w, x, n0=np.array([0, -0.5]).repeat(H * P).reshape(B, H, P)),
+            ValueError,
+            r"^slstm: n0 has the number -0\.5, expected numbers of at least 0",
+        ),
         (lambda w, x: slstm(w, x.astype(int)), TypeError, "x has dtype int64"),
         (lambda w, x: slstm(w, x, forget="tanh"), ValueError, "forget is 'tanh', expected one of sigmoid, exp"),
         (lambda w, x: slstm(w, x, lengths=[1, 31]), ValueError, r"lengths\[1\] is 31, expected .* to T=30"),

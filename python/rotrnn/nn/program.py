@@ -27,7 +27,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate, zip_longest
 from typing import Any, ClassVar, NamedTuple
@@ -381,8 +381,14 @@ class Program:
 
     @cached_property
     def states(self) -> tuple[StateArray, ...]:
-        """The arrays of the state."""
-        return tuple(one for line in self.lines for one in line.states)
+        """The arrays of the state; a name that several have is numbered."""
+        states = [one for line in self.lines for one in line.states]
+        names = [one.name for one in states]
+        numbers = [names[:i].count(name) + 1 for i, name in enumerate(names)]
+        return tuple(
+            replace(one, name=f"{one.name}_{number}") if names.count(one.name) > 1 else one
+            for one, number in zip(states, numbers, strict=True)
+        )
 
     @cached_property
     def fixed_outputs(self) -> tuple[int, ...]:
@@ -738,6 +744,9 @@ class Programmed(Recurrent):
 
     def step(self, params: Params, state: State, x_t: Array, prepared: Prepared | None = None) -> tuple[Array, State]:
         ready = trusted(self.prepare)(params) if prepared is None else prepared
+        if not isinstance(ready, Prepared):
+            kind, got = type(self).__name__, an(type(ready).__name__)
+            raise TypeError(f"{kind}.step: prepared is {got}, expected the result of prepare(params)")
         program, values = self._program, [*ready.registers]
         values[0] = x_t[:, None]
         after: list[Any] = []

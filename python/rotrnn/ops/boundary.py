@@ -89,6 +89,8 @@ def on_host(op: str, name: str, value: npt.ArrayLike) -> Array:
         if fields := getattr(value, "_fields", None):  # what another call returned
             what = f"expected an array, one of its parts {', '.join(fields)}"
             raise kind(f"{op}: {name} is {an(type(value).__name__)}, {what}") from error
+        if isinstance(value, tuple):  # a state, whose arrays differ in shape
+            raise kind(f"{op}: {name} is a tuple, expected an array") from error
         raise kind(f"{op}: {name} is {an(type(value).__name__)} that is no array: {error}") from error
     if found.dtype.kind == "O":
         way = {"collect_schema": "a DataFrame, by .collect()", "tocoo": "an array, by .toarray()"}

@@ -82,8 +82,8 @@ def diagonal_scan(
         common dtype by NumPy's rules.
     h0 : (B, N), optional
         Initial state. With a window, (B, L-1, N): the last L-1 inputs before the first step, oldest first, each
-        multiplied by the transitions up to the step before the first. If time runs backward, the inputs after the last
-        step.
+        multiplied by the transitions up to the step before the first. With ``reverse``, before, first and oldest are
+        meant in scan order: the inputs after the last step, the latest in time first.
     window : int, optional
         Number of steps in the sum, at least 1; None for all.
     reverse : bool

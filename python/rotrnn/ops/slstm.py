@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
-from rotrnn.devices.device import contiguous, empty_like
+from rotrnn.devices.device import HOST, contiguous, empty_like
 from rotrnn.ops.boundary import Array, Boundary
 from rotrnn.ops.declared import Declared
 from rotrnn.ops.rnn import recurrent_weight_grad
@@ -90,12 +90,21 @@ def slstm(
     TypeError
         An array has another dtype (integers, float16 and complex numbers are not supported).
     ValueError
-        Shapes disagree, `forget` is unknown, a length is out of range, or a size product overflows.
+        Shapes disagree, `forget` is unknown, a length is out of range, n0 has a negative number (checked on the CPU
+        alone), or a size product overflows.
     """
     args = Boundary("slstm")
-    args.take(SLSTM, x=x, w=w, h0=h0, c0=c0, n0=n0, m0=m0, lengths=lengths)
+    given = args.take(SLSTM, x=x, w=w, h0=h0, c0=c0, n0=n0, m0=m0, lengths=lengths)
+    check_normaliser(args, "n0", given["n0"])
     exponential = args.choice("forget", forget, FORGET_GATES) == "exp"
     return SlstmResult(**args.run("slstm_forward", exponential=exponential))
+
+
+def check_normaliser(args: Boundary, name: str, n: Array | None) -> None:
+    """Checks a normaliser before the first step, of which the output is a quotient. Elsewhere than on the CPU this
+    would wait for the device."""
+    if n is not None and args.device is HOST and (n < 0).any():
+        raise ValueError(f"{args.op}: {name} has the number {n.min()}, expected numbers of at least 0")
 
 
 def slstm_backward(

@@ -7,9 +7,10 @@ from typing import Any
 
 from rotrnn.nn.instructions.recurrence import Recurrence
 from rotrnn.nn.layer import StateArray
+from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.mlstm import mlstm, mlstm_backward
 from rotrnn.ops.rnn import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
-from rotrnn.ops.slstm import slstm, slstm_backward
+from rotrnn.ops.slstm import check_normaliser, slstm, slstm_backward
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class ScalarMemory(Recurrence):
     whole = "result"
     reads = ("y",)
     parameters = ("w",)
+
+    def check_state(self, args: Boundary, name: str, state: Any) -> None:
+        if not name.startswith("d"):
+            check_normaliser(args, f"{name}.n", state[2])
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from rotrnn.nn.instructions import Affine, Dense, Oscillators, OscillatorScan, Reshape, Skip, Split, Sum
-from rotrnn.nn.layer import Array, Params, astype, spectrum
+from rotrnn.nn.layer import Array, Params, StateForm, astype, spectrum
 from rotrnn.nn.layers.continuous import check_scale
 from rotrnn.nn.program import Builder, Program, Programmed
 from rotrnn.ops.boundary import Boundary
@@ -32,9 +32,10 @@ class LinOSS(Programmed):
     are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2 (1 - 8 eps)``: the published limits, but for 8 eps of the
     dtype, without which rounding can make the upper one unstable. With `step_scale` 2 a trained model can be applied to
     data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t of "im" has ``s_t = s
-    dt_t`` in place of s: ``z^2 + a x^2`` never grows without input (in
-    float32, s_t up to 1e18, whose square is finite). The other methods raise NotImplementedError: a
-    product of their steps of different lengths can grow exponentially, though each step alone is stable.
+    dt_t`` in place of s: ``z^2 + a x^2`` never grows without input (in float32, s_t up to 1e18, whose square is
+    finite; that is forward's bound: the gradient of dt, which falls as 1 / dt_t^2, is off by 1e-6 at dt_t = 1e5, where
+    it has no digits left, and by 20 at 1e17). The other methods raise NotImplementedError: a product of their steps of
+    different lengths can grow exponentially, though each step alone is stable.
 
     The real recurrence is computed directly, never diagonalised (`rotrnn.ops.oscillator_scan`): at the ends of that
     range, and at a = 0, M has only one eigenvector. With "imex" and ``s^2 a > 4``, which nothing prevents, states grow
@@ -50,7 +51,7 @@ class LinOSS(Programmed):
         Factor of all steps.
 
     Parameters (dict of float32): A, dt (N,), with "damped" G (N,), B_re, B_im (N, D), C_re, C_im (D, N), D (D,). Its
-    state is two arrays (B, 2, N), the real and the imaginary parts of (z, x).
+    state is (h_re, h_im), each (B, 2, N), the real and the imaginary parts of (z, x).
 
     Initial values, as in that code: A, dt ~ U[0, 1], B ~ U(-1, 1) / sqrt(D), C ~ U(-1, 1) / sqrt(N), both parts, D ~
     N(0, 1). With "damped", dt ~ N(0, 1/4), and A and G are such that eigenvalues are uniform in area on the ring from
@@ -98,6 +99,11 @@ class LinOSS(Programmed):
             _, x = p(Split((N, N)), p(Reshape((2 * N,)), h))
             y = p(Sum(), y, p(Dense(), x, C))
         return p.returns(y)
+
+    @property
+    def state_form(self) -> StateForm:
+        re, im = self._program.states
+        return replace(re, name="h_re"), replace(im, name="h_im")
 
     def check_dt(self, args: Boundary) -> None:
         if self.method != "im":

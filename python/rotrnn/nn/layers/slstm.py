@@ -38,7 +38,7 @@ class SLSTM(Programmed):
 
     Parameters (dict of float32): in_proj (4N, D) and bias (4N,), with rows for i, f, z, o, each by heads; recurrent
     (H, 4P, P), the blocks of R, with rows in the same order; norm (N,); out_proj (D, N). The state is (h, c, n, m),
-    each (B, H, P), where c and n are scaled by e^{-m}, and n is 0 before the first step.
+    each (B, H, P), where c and n are scaled by e^{-m}, and n >= 0 is 0 before the first step.
 
     Initial values, as in the released code: in_proj N(0, 2 / (5 D)), recurrent zero, and biases zero, except of the
     forget gate: 5 - 12 x^0.3 with x evenly from 0 to 1 over the channels of a head (their log-sigmoid with
