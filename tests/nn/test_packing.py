@@ -40,14 +40,14 @@ def rows() -> list[LayerRow]:
     return [one for of_kind in found.values() for one in of_kind[:: -(-len(of_kind) // MOST)]]
 
 
-def drawn(rng: np.random.Generator, state: Any) -> Any:
-    """A state like this one with other numbers, but for integers."""
+def drawn(rng: np.random.Generator, state: Any, size: float = 1) -> Any:
+    """A state like this one with noise of this size, but for integers."""
 
     def like(leaf: Any) -> Any:
         noise = rng.standard_normal(leaf.shape) + (
             1j * rng.standard_normal(leaf.shape) if leaf.dtype.kind == "c" else 0
         )
-        return leaf if leaf.dtype.kind in "iu" else (leaf + noise).astype(leaf.dtype)
+        return leaf if leaf.dtype.kind in "iu" else (leaf + size * noise).astype(leaf.dtype)
 
     return each(like, state)
 
@@ -105,7 +105,7 @@ def test_packed_sequences_equal_the_same_apart(row: LayerRow) -> None:
     dy = rng.standard_normal(x.shape)
     state = None
     if not row.bidirectional:
-        state = drawn(rng, layer.forward(params, rng.standard_normal((S, 3, layer.d_model)))[1].state)
+        state = drawn(rng, layer.forward(params, rng.standard_normal((S, 3, layer.d_model)))[1].state, row.noise)
     y, saved = layer.forward(params, x, Context(cu_seqlens=BOUNDS), state)
     dstate = None if row.bidirectional else drawn(rng, each(lambda leaf: 0.0 * leaf, saved.state))
     dx, dparams, dbefore = layer.backward(params, saved, dy, dstate)
