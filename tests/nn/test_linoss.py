@@ -81,8 +81,7 @@ def test_the_ends_of_the_range(method: str, own: dict[str, float]) -> None:
 @pytest.mark.parametrize("own", [{"dt": -1e4}, {"dt": -100.0}, {"dt": -40.0}, {"G": 1e20}, {"G": 1e38}, {"A": 1e38}])
 def test_limits_of_damped_that_float32_does_not_hold(own: dict[str, float]) -> None:
     """s rounds to 0, or squares of 1 / s and of g overflow: nothing is divided by zero, and the numbers, at most 1, are
-    those of float64 but for some sixteen roundings. At the upper limit a is sixteen roundings lower than in float64,
-    which change the state by up to t times as many in step t, and a sum of 5 steps by up to 5^2."""
+    those of float64 but for some sixteen roundings."""
     found = []
     for dtype in (np.float32, np.float64):
         layer, params = made("damped", **own)
@@ -93,27 +92,7 @@ def test_limits_of_damped_that_float32_does_not_hold(own: dict[str, float]) -> N
         assert all(np.isfinite(one).all() for one in grads.values())
         found.append((y, [grads[name] for name in ("A", "dt", "G")]))
     for narrow, wide in zip(*found, strict=True):
-        np.testing.assert_allclose(narrow, wide, rtol=0, atol=16 * 2**-24 * (5**2 if "A" in own else 1))
-
-
-@pytest.mark.parametrize("A", [0.0, 1e30], ids=["lower", "upper"])
-def test_rounding_does_not_make_damped_unstable_at_its_limits(A: float) -> None:
-    """A double eigenvalue parts by sqrt(eps) = 3e-4 where rounding moves the entries of M by eps. 16 steps s, and s g
-    from 0 to 100, in float32: no modulus is above 1 but for some roundings, and the answer to an impulse nowhere
-    exceeds its largest number in float64, where s g is 0 or damps it within the 10,000 steps."""
-    damping = np.append(0, np.geomspace(1e-9, 100, 24))
-    s, damping = (x.ravel() for x in np.meshgrid(np.linspace(0.02, 0.98, 16), damping))
-    given = np.full(s.size, A), np.log(s / (1 - s)), damping / s
-    peaks = []
-    for dtype in (np.float32, np.float64):
-        m, f = Oscillators("damped").matrices(*(one.astype(dtype) for one in given))
-        half, product = (m[0, 0].astype(float) + m[1, 1]) / 2, m[0, 1].astype(float) * m[1, 0]
-        root = np.sqrt((m[0, 0].astype(float) - m[1, 1]) ** 2 / 4 + product + 0j)
-        assert max(np.abs(half + root).max(), np.abs(half - root).max()) <= 1 + 1e-6
-        u = np.zeros((1, 10_000, s.size), dtype)
-        u[:, 0] = 1
-        peaks.append(np.abs(oscillator_scan(m, f, u)[0]).max((0, 1)))
-    assert (peaks[0] <= 1.01 * peaks[1]).all()
+        np.testing.assert_allclose(narrow, wide, rtol=0, atol=16 * 2**-24)
 
 
 def test_implicit_steps_of_any_lengths_lose_energy() -> None:

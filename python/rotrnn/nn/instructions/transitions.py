@@ -257,8 +257,7 @@ class Oscillators(Instruction):
 
     def _physical(self, A: Array, dt: Array, G: Array | None, at: Array | None) -> tuple[Array, Array, Array, Array]:
         """Returns s, a, g and S = 1 + s g, where s, a and S may be those of each step. With r = sqrt(S) + 1, the limits
-        of a are (g / r)^2 and, but for 8 eps, (r / s)^2: there M has a double eigenvalue, which roundings of size eps
-        part by sqrt(eps), beyond 1 if s g is small."""
+        of a are (g / r)^2 and (r / s)^2."""
         s = self.step_scale * sigmoid(contiguous(dt))
         s = s if at is None else s * at.astype(s.dtype, copy=False)[..., None]
         if G is None:
@@ -267,9 +266,8 @@ class Oscillators(Instruction):
         S = 1 + s * g
         r = np.sqrt(S) + 1
         a = np.maximum(A, (g / r) ** 2)
-        most = r * (1 - 4 * np.finfo(s.dtype).eps)
-        high = s * np.sqrt(a) > most  # then s is not 0, which a small dt rounds to
-        return s, np.minimum(a, np.where(high, (most / np.where(high, s, 1)) ** 2, a)), g, S
+        high = s * np.sqrt(a) > r  # then s is not 0, which a small dt rounds to
+        return s, np.minimum(a, np.where(high, (r / np.where(high, s, 1)) ** 2, a)), g, S
 
     def backward(self, call: Call, dy: tuple[Array, Array], A: Array, dt: Array, G: Array | None = None) -> Any:
         """First by a, s and S, of f = s M_1 and of M; then through a, which is A, 0, or a limit that depends on g and s

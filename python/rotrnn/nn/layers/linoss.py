@@ -29,8 +29,7 @@ class LinOSS(Programmed):
     - "damped" (D-LinOSS): ``[[1, -s a], [s, S - s^2 a]] / S``, ``S = 1 + s g``; modulus ``1 / sqrt(S)``.
 
     ``s = step_scale sigmoid(dt)``, ``a = max(A, 0)``, ``g = max(G, 0)``. "damped" also limits a to where eigenvalues
-    are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2 (1 - 8 eps)``: the published limits, but for 8 eps of the
-    dtype, without which rounding can make the upper one unstable. With `step_scale` 2 a trained model can be applied to
+    are complex, ``(sqrt(S) - 1)^2 <= s^2 a <= (sqrt(S) + 1)^2``. With `step_scale` 2 a trained model can be applied to
     data sampled at half the rate. With `rotrnn.Context.dt`, for samples at uneven times, step t of "im" has ``s_t = s
     dt_t`` in place of s: ``z^2 + a x^2`` never grows without input (in float32, s_t up to 1e18, whose square is
     finite; that is forward's bound: the gradient of dt, which falls as 1 / dt_t^2, is off by 1e-6 at dt_t = 1e5, where
