@@ -16,7 +16,7 @@ from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.models.build import BLOCKS, HEADS, ModelSettings, build_model
 from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
-from rotrnn.nn.layer import Params, astype, flatten
+from rotrnn.nn.layer import Params, astype, flatten, unflatten
 from rotrnn.nn.layers.min_gru import MinGRU
 from rotrnn.nn.registry import LAYERS
 from small_models import classifier
@@ -69,6 +69,31 @@ def test_settings(settings: dict[str, Any], tmp_path: Path) -> None:
     model = model_of(**settings)
     written(tmp_path / "m", model)
     assert rotrnn.load(tmp_path / "m").model == model
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_files_do_not_depend_on_the_byte_order(engine: str, tmp_path: Path) -> None:
+    """Arrays of HDF5, netCDF and FITS may be big-endian."""
+    model = model_of(norm="batch")
+    params = model.init(RNG)
+    big = unflatten({name: one.astype(one.dtype.newbyteorder(">")) for name, one in flatten(params)})
+    for folder, given in (("native", params), ("big", big)):
+        model.save_pretrained(tmp_path / folder, given)
+        model.save(tmp_path / folder / "model", given)
+        stream = model.stream(given, 2, engine)
+        stream.push(np.array([[1, 2, 3], [4, 0, 1]]))
+        stream.save(tmp_path / folder / "stream")
+        (tmp_path / folder / "sequence").write_bytes(stream.get_sequence(1))
+        stream.load(tmp_path / folder / "stream")
+        stream.set_sequence(0, stream.get_sequence(1))
+    for file in (tmp_path / "native").iterdir():
+        assert (tmp_path / "big" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert equal(rotrnn.load(tmp_path / "big" / "model").params, params)
+
+
+def equal(one: Params, two: Params) -> bool:
+    pairs = zip(sorted(flatten(one)), sorted(flatten(two)), strict=True)
+    return all(name == other and np.array_equal(x, y) for (name, x), (other, y) in pairs)
 
 
 def test_bidirectional(tmp_path: Path) -> None:

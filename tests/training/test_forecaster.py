@@ -473,6 +473,15 @@ def test_forecasts_of_what_was_saved_are_the_same_bits(tmp_path: Path, several: 
         assert again.score(later, covariates=more) == one.score(later, covariates=more)
 
 
+def test_a_file_does_not_depend_on_the_byte_order(tmp_path: Path) -> None:
+    y, x = sold(60, seed=1)
+    for name, order in (("native", "="), ("big", ">")):
+        given = (one.astype(one.dtype.newbyteorder(order)) for one in (y, x))
+        Forecaster(**QUICK, horizon=3).fit(*given).save(tmp_path / name)
+    assert (tmp_path / "big").read_bytes() == (tmp_path / "native").read_bytes()
+    Forecaster.load(tmp_path / "big")
+
+
 def test_a_table_with_covariates_of_several_series(tmp_path: Path) -> None:
     """Rows of a series in their order, whatever lies between them; as the file of arrays that it writes."""
     rng = np.random.default_rng(0)

@@ -55,7 +55,8 @@ def packed(name: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Fac
     for key, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name}: not written, because {key} has values that are not finite")
-    ordered = {key: np.asarray(arrays[key], order="C") for key in sorted(arrays)}
+    little = {key: arrays[key].dtype.newbyteorder("<") for key in sorted(arrays)}  # as the file is read
+    ordered = {key: np.asarray(arrays[key], dtype, order="C") for key, dtype in little.items()}
     text = to_json({**facts, "format": FORMAT}, sort_keys=True)
     return save(ordered, {KEY: f"{_digest(ordered, text)} {text}"})
 

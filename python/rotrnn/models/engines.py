@@ -18,7 +18,7 @@ from rotrnn.models.listing import listed
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import TRUSTED, Array, Context, Params, State, flatten, trusted, unflatten_state
 from rotrnn.nn.listing import Unlisted
-from rotrnn.nn.module import check_form
+from rotrnn.nn.module import check_form, in_order
 from rotrnn.nn.packing import each
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.ops.pointwise import check_indices
@@ -92,7 +92,8 @@ class CEngine(Engine):
         self.outputs = len(listing.arrays[listing.head[0]])
         self.iterating = sum(line.op.endswith("FixedPoint") for line in listing.lines)
         try:
-            self.stream = _cpu.Stream(to_json({"program": listing.described()}), listing.arrays, batch, half)
+            plain = {name: in_order(one) for name, one in listing.arrays.items()}  # buffers, too
+            self.stream = _cpu.Stream(to_json({"program": listing.described()}), plain, batch, half)
         except (TypeError, ValueError) as error:
             raise NotImplementedError(str(error)) from error
         self.unsettled = 0
