@@ -590,7 +590,7 @@ def tiny_mamba(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(save(arrays))
 
 
-def _tiny_mamba2(folder: Path) -> None:
+def tiny_mamba2(folder: Path) -> None:
     sizes = {"vocab_size": 5, "hidden_size": 4, "num_hidden_layers": 1, "state_size": 3, "num_heads": 2, "head_dim": 4}
     sizes |= {"n_groups": 1, "conv_kernel": 2, "tie_word_embeddings": True}
     (folder / "config.json").write_text(
@@ -635,7 +635,7 @@ def _register_folder(name: str, make: Callable[[Path], None], file: str, words: 
 
 _register_folder("config", _own_folder, "config.json", CONFIGS)
 _register_folder("mamba-config", tiny_mamba, "config.json", CONFIGS)
-_register_folder("mamba2-config", _tiny_mamba2, "config.json", CONFIGS)
+_register_folder("mamba2-config", tiny_mamba2, "config.json", CONFIGS)
 _register_folder("mamba-weights", tiny_mamba, WEIGHTS, (*SAFE, b'"F16"', b'"F8_E4M3"'))
 _register_folder("mamba-index", _indexed, INDEX, (*WORDS, b'"../part.safetensors"', b'"config.json"', b'"."'))
 

@@ -51,7 +51,7 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
     "falcon_mamba": (FalconMambaForCausalLM, FalconMambaConfig(**SMALL, tie_word_embeddings=False)),
     "falcon_mamba, other forms": (
         FalconMambaForCausalLM,
-        FalconMambaConfig(**SMALL, mixer_rms_eps=1e-2, use_bias=True),
+        FalconMambaConfig(**SMALL, mixer_rms_eps=1e-2, use_bias=True, expand=16, intermediate_size=72),
     ),
     "recurrent_gemma": (
         RecurrentGemmaForCausalLM,
@@ -257,7 +257,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "more": ({"num_hidden_layers": 4}, "model.safetensors: lacks backbone.layers.3.norm.weight"),
     "act": ({"hidden_act": "gelu"}, "config.json: hidden_act is 'gelu', expected 'silu'"),
     "untied": ({"tie_word_embeddings": False}, "model.safetensors: lacks lm_head.weight"),
-    "inner": ({"intermediate_size": 7}, "config.json: intermediate_size is 7, expected 48"),
+    "inner": ({"intermediate_size": 7}, "config.json: intermediate_size is 7, expected a multiple of hidden_size = 24"),
     "value": ({"layer_norm_epsilon": -1.0}, "config.json: .*norm_eps"),
     "kind": (
         {"model_type": "mamba3"},

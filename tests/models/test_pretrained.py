@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rotrnn
-from fuzz.formats import tiny_mamba
+from fuzz.formats import tiny_mamba, tiny_mamba2
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.io.huggingface import CONVERT
 from rotrnn.nn.layer import flatten
@@ -169,6 +169,96 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"huggingface_hub, which is not installed; pip install 'rotrnn\[hub\]'"):
         rotrnn.from_pretrained("someone/small")
+
+
+BOTH_MAMBAS: dict[str, Any] = {
+    "bos_token_id": 0, "conv_kernel": 4, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 4,
+    "initializer_range": 0.1, "intermediate_size": 8, "layer_norm_epsilon": 1e-5, "num_hidden_layers": 2,
+    "pad_token_id": 0, "rescale_prenorm_residual": False, "residual_in_fp32": True, "state_size": 3,
+    "time_step_floor": 1e-4, "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001,
+    "time_step_rank": 2, "time_step_scale": 1.0, "torch_dtype": "bfloat16", "transformers_version": "4.39.0.dev0",
+    "use_bias": False, "use_cache": True, "use_conv_bias": True, "vocab_size": 5,
+}  # fmt: skip
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "state-spaces/mamba-130m-hf": {
+        **BOTH_MAMBAS, "architectures": ["MambaForCausalLM"], "d_inner": 8, "d_model": 4, "expand": 2,
+        "fused_add_norm": True, "model_type": "mamba", "n_layer": 2, "pad_vocab_size_multiple": 8, "rms_norm": True,
+        "ssm_cfg": {}, "torch_dtype": "float32",
+    },
+    "tiiuae/falcon-mamba-7b": {
+        **BOTH_MAMBAS, "architectures": ["FalconMambaForCausalLM"], "expand": 16, "model_type": "falcon_mamba",
+        "tie_word_embeddings": False,
+    },
+    "mistralai/Mamba-Codestral-7B-v0.1": {
+        **BOTH_MAMBAS, "architectures": ["Mamba2ForCausalLM"], "chunk_size": 256, "conv_kernel": 2, "expand": 2,
+        "head_dim": 4, "model_type": "mamba2", "n_groups": 1, "norm_before_gate": True, "num_heads": 2,
+        "num_hidden_layers": 1, "rms_norm": True, "tie_word_embeddings": False,
+        "time_step_limit": [0.0, float("inf")], "time_step_rank": 256,
+    },
+    "google/recurrentgemma-2b": {
+        "architectures": ["RecurrentGemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "attention_window_size": 4, "block_types": ["recurrent", "recurrent", "attention"], "bos_token_id": 2,
+        "conv1d_width": 4, "embeddings_scale_by_sqrt_dim": True, "eos_token_id": 1,
+        "final_w_init_variance_scale": 0.08, "head_dim": 4, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 8, "intermediate_size": 48, "logits_soft_cap": 30.0, "lru_width": 8,
+        "model_type": "recurrent_gemma", "num_attention_heads": 2, "num_hidden_layers": 3, "num_key_value_heads": 1,
+        "pad_token_id": 0, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16", "transformers_version": "4.40.0.dev0", "use_cache": True, "vocab_size": 5,
+        "w_init_variance_scale": 0.01,
+    },
+}  # fmt: skip
+"""The files config.json of these repositories, with smaller sizes."""
+
+
+def tiny_gemma(folder: Path) -> None:
+    """The arrays of RecurrentGemmaForCausalLM, in these sizes."""
+    D, H, dense = 8, 2, {"weight": (8, 8), "bias": (8,)}
+    shapes: dict[str, Any] = {"embed_tokens.weight": (5, D), "final_norm.weight": (D,)}
+    for i in range(3):
+        here = f"layers.{i}.temporal_block."
+        shapes |= {f"layers.{i}.{name}_pre_norm.weight": (D,) for name in ("temporal", "channel")}
+        for name, size in (("gate", (3 * D, D)), ("up", (3 * D, D)), ("down", (D, 3 * D))):
+            part = f"layers.{i}.mlp_block.{name}_proj."
+            shapes |= {f"{part}weight": size, f"{part}bias": size[:1]}
+        if i == 2:
+            shapes |= {f"{here}{n}_proj.weight": (D if n in "qo" else D // H, D) for n in "qkvo"}
+            shapes |= {f"{here}o_proj.bias": (D,)}
+            continue
+        shapes |= {f"{here}linear_{n}.{part}": size for n in ("x", "y", "out") for part, size in dense.items()}
+        shapes |= {f"{here}conv_1d.weight": (D, 1, 4), f"{here}conv_1d.bias": (D,)}
+        shapes |= {f"{here}rg_lru.recurrent_param": (D,)}
+        for gate in ("input", "recurrent"):
+            part = f"{here}rg_lru.{gate}_gate_"
+            shapes |= {f"{part}weight": (H, D // H, D // H), f"{part}bias": (H, D // H)}
+    arrays = {f"model.{name}": np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    save_file(arrays, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_settings(name: str, tmp_path: Path) -> None:
+    """The first has the names of mamba_ssm beside its own; the second has another `expand` than its arrays."""
+    settings = PUBLISHED[name]
+    kind, path = settings["model_type"], tmp_path / "model.safetensors"
+    {"mamba2": tiny_mamba2, "recurrent_gemma": tiny_gemma}.get(kind, tiny_mamba)(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if settings.get("tie_word_embeddings") is False:
+        arrays = load_file(path)
+        save_file(arrays | {HEAD: arrays[TABLE] + 1}, path)
+    model, params = rotrnn.from_pretrained(tmp_path)
+    assert (model.stack.d_model, len(model.stack.blocks)) == (settings["hidden_size"], settings["num_hidden_layers"])
+    assert np.isfinite(model.forward(params, np.array([[1, 2, 3]]))[0]).all()
+
+
+@pytest.mark.parametrize("name", ["state-spaces/mamba-130m-hf", "tiiuae/falcon-mamba-7b"])
+def test_channels_are_a_multiple_of_the_width(name: str, tmp_path: Path) -> None:
+    tiny_mamba(tmp_path)
+    for change in ({"intermediate_size": 9}, {"intermediate_size": 0}, {"hidden_size": 0}):
+        settings = PUBLISHED[name] | change
+        (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+        with pytest.raises(
+            ValueError, match=r"config.json: intermediate_size is \d, expected a multiple of hidden_size"
+        ):
+            rotrnn.from_pretrained(tmp_path)
 
 
 HEAD, TABLE, FIRST = "lm_head.weight", "backbone.embeddings.weight", "backbone.embedding.weight"

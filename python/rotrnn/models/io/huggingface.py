@@ -64,6 +64,7 @@ class MambaFamily:
     tie_word_embeddings: bool
     layer_norm_epsilon: float = 1e-5
     expand: int = 2
+    intermediate_size: int | None = None
     conv_kernel: int = 4
     use_bias: bool = False
     use_conv_bias: bool = True
@@ -83,9 +84,6 @@ class MambaFamily:
         """Raises ValueError if a setting has a value that no model here has."""
         if self.hidden_act != "silu":
             raise ValueError(f"hidden_act is {self.hidden_act!r:.80}, expected 'silu'")
-        inner = self.expand * self.hidden_size
-        if settings.get("intermediate_size", inner) != inner:
-            raise ValueError(f"intermediate_size is {settings['intermediate_size']!r:.80}, expected {inner}")
 
     def model(self) -> ModelSettings:
         return ModelSettings(
@@ -146,14 +144,23 @@ class MambaConfig(MambaFamily):
     }
     """The layer's parameters, and their names in a checkpoint."""
 
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises ValueError if a setting has a value that no model here has."""
+        super().check(settings)
+        D, inner = self.hidden_size, self.intermediate_size
+        if inner is not None and (min(D, inner) < 1 or inner % D):
+            raise ValueError(f"intermediate_size is {inner}, expected a multiple of hidden_size = {D}")
+
     def layer(self) -> Recurrent:
+        inner = self.intermediate_size  # transformers reads it and not `expand`, which may differ in published files
+        sizes = self.shared if inner is None else {**self.shared, "expand": inner // self.hidden_size}
         return Mamba(
             self.hidden_size,
             dt_rank=self.time_step_rank,
             dt_init=self.time_step_init_scheme,
             dt_scale=self.time_step_scale,
             norm_eps=self.mixer_rms_eps,
-            **self.shared,
+            **sizes,
         )
 
 
@@ -178,6 +185,8 @@ class Mamba2Config(MambaFamily):
         if self.num_heads * self.head_dim != inner:
             got = f"num_heads is {self.num_heads} and head_dim {self.head_dim}"
             raise ValueError(f"{got}, expected expand * hidden_size = {inner} as their product")
+        if self.intermediate_size not in (None, inner):
+            raise ValueError(f"intermediate_size is {self.intermediate_size}, expected {inner}")
 
     def layer(self) -> Recurrent:
         norm_eps = self.layer_norm_epsilon

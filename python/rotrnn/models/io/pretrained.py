@@ -71,7 +71,8 @@ def read_folder(folder: Path) -> Loaded:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: is {an(type(settings).__name__)}, expected an object of settings")
     kind = settings.get("model_type")
-    if {"d_model", "n_layer"} <= settings.keys() and kind in (None, "mamba", "mamba2"):
+    theirs = {"d_model", "n_layer"} <= settings.keys() and "hidden_size" not in settings  # both: of transformers
+    if theirs and kind in (None, "mamba", "mamba2"):
         return read_mamba_ssm(folder, settings)
     if not isinstance(kind, str) or kind not in READERS:
         raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
