@@ -186,6 +186,14 @@ def test_missing_and_wrong_paths(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_arrays_of_jax_are_told_how_numpy_takes_them(tmp_path: Path) -> None:
+    model = model_of()
+    params = model.init(RNG)
+    array = type("ArrayImpl", (), {"__module__": "jaxlib._jax"})()
+    with pytest.raises(TypeError, match=r"parameter bias of head has type ArrayImpl, .*jax\.tree\.map\(np\.asarray, p"):
+        model.save(tmp_path / "m", {**params, "head": {**params["head"], "bias": array}})
+
+
 def test_described_is_json() -> None:
     for layer in LAYERS:
         table = described(classifier(layer, 1))

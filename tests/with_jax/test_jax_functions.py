@@ -738,3 +738,17 @@ def test_rows_with_resets_have_the_results_of_forward(name: str) -> None:
         f(params, x, reset=reset, lengths=np.array([6, 6]))
     with pytest.raises(ValueError, match=r"state has an array of shape \(2, .*\), expected \(B=1, \.\.\.\)"):
         f(params, x[:1], state, reset=reset[:1])
+
+
+def test_arrays_of_jax_are_told_how_numpy_takes_them() -> None:
+    model = build_model(ModelSettings("lru", D, 1), {"d_state": 2}, head="tagger", n_features=3, n_classes=2)
+    params = model.init(np.random.default_rng(0))
+    own, x = jax.tree.map(jnp.asarray, params), np.ones((B, T, 3), np.float32)
+    message = r"type ArrayImpl, expected an array of float32 or float64 of NumPy: jax\.tree\.map\(np\.asarray, params\)"
+    for call in (lambda: model.forward(own, x), lambda: model.stream(own), lambda: model.save("m", own)):
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(TypeError, match=r"or rotrnn\.jax\.function for programs of JAX"):
+        jax.jit(lambda params: model.forward(params, x)[0])(params)
+    again = jax.tree.map(np.asarray, own)
+    np.testing.assert_array_equal(model.stream(again, B).push(x), model.stream(params, B).push(x))

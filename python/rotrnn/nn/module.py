@@ -380,7 +380,9 @@ class Module(Summarised):
         value = params[name]
         if not is_array(value) or value.dtype.newbyteorder("=") not in REAL:
             got = f"dtype {value.dtype}" if is_array(value) else f"type {type(value).__name__}"
-            raise TypeError(f"{title} has {got}, expected an array of float32 or float64")
+            ways = " of NumPy: jax.tree.map(np.asarray, params), or rotrnn.jax.function for programs of JAX"
+            more = ways if type(value).__module__.startswith("jax") else ""
+            raise TypeError(f"{title} has {got}, expected an array of float32 or float64{more}")
         if value.shape != shape:
             raise ValueError(f"{title} has shape {value.shape}, expected {shape}")
 
