@@ -142,6 +142,23 @@ def test_errors_of_an_update_name_it() -> None:
         SGD(lr=1e-100, floor=0.0).update(params, {"w": np.ones(3)}, moments, group_of, 1, 2)
 
 
+def test_moments_of_another_optimiser_are_refused() -> None:
+    params, grads = {"w": np.ones(3), "frozen": np.ones(2)}, {"w": np.ones(3)}
+    adam, plain = AdamW(), SGD()
+    group_of = plain.grouping(lambda name: False)
+    expected = r"SGD\.update: moments has v\.w, expected m\.<name>, as from SGD\.init"
+    with pytest.raises(ValueError, match=expected):
+        plain.update(params, grads, adam.init(params), group_of, 0, 2)
+    with pytest.raises(ValueError, match=r"AdamW\.update: grads has w, expected only names that moments has too"):
+        adam.update(params, grads, plain.init(params), group_of, 0, 2)
+    assert (params["w"] == 1).all()
+    for optimiser in (adam, plain):  # moments of frozen parts stay as they are
+        moments = optimiser.init(params)
+        optimiser.update(params, grads, moments, group_of, 0, 2)
+        assert not moments["m.frozen"].any()
+        assert moments["m.w"].all()
+
+
 def recipe(folder: Path, **changes: Any) -> Recipe:
     """A small run on arrays of two classes."""
     rng = np.random.default_rng(0)

@@ -139,13 +139,15 @@ class Optimiser:
     ) -> float:
         """Updates `params` and `moments` in place. Returns the norm of all gradients before clipping.
 
-        Parameters without a gradient stay as they are.
+        Parameters without a gradient, such as frozen parts, stay as they are, and so do their moments. `params` and
+        `moments` may therefore have more names than `grads`.
 
         Raises
         ------
         ValueError
-            `grads` has a name that `params` or `moments` do not have, or not in this shape, `group_of` returns a name
-            other than the four groups, or `step` is not in [0, `steps`). Nothing is updated.
+            `grads` has a name that `params` or `moments` do not have, or not in this shape, `moments` has a kind of
+            another optimiser, `group_of` returns a name other than the four groups, or `step` is not in [0, `steps`).
+            Nothing is updated.
         TypeError
             An array has another dtype, or not its parameter's. Nothing is updated.
         NonFinite
@@ -197,6 +199,9 @@ class Optimiser:
             if name not in arrays or any(f"{kind}.{name}" not in moments for kind in self.kept):
                 where = "moments" if name in arrays else "params"
                 raise ValueError(f"{call}: grads has {name}, expected only names that {where} has too")
+        if others := [name for name in moments if str(name).partition(".")[0] not in [*self.kept]]:
+            kinds = " and ".join(f"{kind}.<name>" for kind in self.kept)
+            raise ValueError(f"{call}: moments has {others[0]}, expected {kinds}, as from {type(self).__name__}.init")
         own = {name: [moments[f"{kind}.{name}"] for kind in self.kept] for name in gradients}
         _check_arrays(
             call, "moments", {f"{kind}.{name}": moments[f"{kind}.{name}"] for name in own for kind in self.kept}
