@@ -30,6 +30,7 @@ from librotrnn import Array, LibraryError, Model, its_instructions
 from rotrnn import ModelSettings, NotConverged, build_model
 from rotrnn._cpu import SIMD_AVAILABLE
 from rotrnn._support.text import an
+from rotrnn.models.build import HEADS
 from rotrnn.models.files import contents
 from rotrnn.nn.layer import astype, flatten, unflatten
 from rotrnn.nn.registry import LAYERS
@@ -1210,7 +1211,7 @@ def test_states_move_between_capacities_that_mean_nothing(tmp_path: Path) -> Non
 
 
 def test_a_state_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the example of docs/c.md; and what Python's `save` wrote is no model."""
+    """By the example of docs/c.md, not back; and what Python's `save` wrote is no model."""
     monkeypatch.chdir(tmp_path)
     page = (librotrnn.ROOT / "docs" / "c.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
@@ -1218,12 +1219,26 @@ def test_a_state_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     exec(example, names)
     stream = Model((tmp_path / "model.safetensors").read_bytes()).stream(names["stream"].batch)
     stream.load((tmp_path / "state").read_bytes())
+    for read in (lambda: names["stream"].load("state"), lambda: names["stream"].set_sequence(0, stream.save(0))):
+        with pytest.raises(ValueError, match="is not a safetensors file"):
+            read()
     x = np.ones((stream.batch, 5, stream.model.facts.inputs), np.float32)
     assert np.array_equal(stream.push(x), names["stream"].push(x))
     names["stream"].save(tmp_path / "stream.safetensors")
     status, text = opened(tmp_path / "stream.safetensors")
     assert status == librotrnn.DAMAGED
     assert text.endswith("not a model: expected a file that a model's save wrote")
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_page_says_which_heads_run(head: str, tmp_path: Path) -> None:
+    page = (librotrnn.ROOT / "docs" / "c.md").read_text(encoding="utf-8")
+    run, refused = (re.search(rf"\| {row} \|(.*)", page)[1] for row in ("heads", "refused at load"))  # type: ignore[index]
+    model = build_model(ModelSettings("lru", 8, 1), LINEAR, head=head, n_classes=3, vocab=3)
+    model.save(tmp_path / "m", model.init(np.random.default_rng(0)))
+    status, _ = opened(tmp_path / "m")
+    runs, is_refused = (bool(re.search(rf"\b{head}\b", text)) for text in (run, refused))
+    assert (runs, is_refused) == (status == librotrnn.OK, status == librotrnn.UNSUPPORTED)
 
 
 @pytest.mark.parametrize(

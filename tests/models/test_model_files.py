@@ -91,6 +91,19 @@ def test_files_do_not_depend_on_the_byte_order(engine: str, tmp_path: Path) -> N
     assert equal(rotrnn.load(tmp_path / "big" / "model").params, params)
 
 
+def test_two_dtypes_are_warned_of_for_the_c_library(tmp_path: Path) -> None:
+    model = model_of()
+    params = model.init(RNG)
+    params["head"]["bias"] = params["head"]["bias"].astype(np.float64)
+    message = (
+        r"SequenceClassifier\.save: .* is float32 and head\.bias is float64, which the C library refuses, expected"
+    )
+    for write in (model.save, model.save_pretrained):
+        with pytest.warns(UserWarning, match=message):
+            write(tmp_path / write.__name__, params)
+    assert equal(rotrnn.load(tmp_path / "save").params, params)
+
+
 def equal(one: Params, two: Params) -> bool:
     pairs = zip(sorted(flatten(one)), sorted(flatten(two)), strict=True)
     return all(name == other and np.array_equal(x, y) for (name, x), (other, y) in pairs)

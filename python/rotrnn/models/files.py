@@ -22,6 +22,7 @@ from rotrnn._support.files import check_file, check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.settings import current
 from rotrnn._support.text import alike, an, nearest
+from rotrnn._support.warn import warn
 from rotrnn.models.listing import TIMED, listed
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
@@ -129,6 +130,10 @@ def save_model(
     model.check_params(params)
     arrays, facts = contents(model, params)
     write_checkpoint(path, arrays, {**(further or {}), **facts})
+    kinds = {one.dtype.name: name for name, one in reversed([*flatten(params)])}
+    if len(kinds) > 1 and not isinstance(facts[PROGRAM], str):
+        got = " and ".join(f"{name} is {kind}" for kind, name in sorted(kinds.items()))
+        warn(f"{args.op}: {got}, which the C library refuses, expected one dtype: rotrnn.astype(params, np.float32)")
 
 
 def save_folder(

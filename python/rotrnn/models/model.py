@@ -287,6 +287,7 @@ class SequenceModel(Module, ABC):
         It is a safetensors file: the arrays have the names of the flattened parameters, and the metadata the settings
         of every part (`rotrnn.models.files`). For the C library it also has the model as lines, and a few further
         arrays, whose names begin with "program.". It is written atomically, and verified by a checksum when it is read.
+        Warns of parameters of float32 and float64 together, which the C library refuses.
 
         Parameters
         ----------
