@@ -103,7 +103,7 @@ def test_wrong_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.chdir(tmp_path)  # a long path would be cut
         with pytest.raises(ValueError, match=r"from_pretrained: name is 'file', a file, .* rotrnn.load"):
             rotrnn.from_pretrained("file")
-    for name in (tmp_path / "a", str(tmp_path / "a"), "./a/b", "a/b/c", "none", ""):
+    for name in (tmp_path / "a", str(tmp_path / "a"), "./a/b", "a/b/c", "none"):
         with pytest.raises(FileNotFoundError):
             rotrnn.from_pretrained(name)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
@@ -111,6 +111,10 @@ def test_wrong_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="from_pretrained: name is an int, expected a folder or a repository's name"):
         rotrnn.from_pretrained(3)  # type: ignore[arg-type]
     MODEL.save_pretrained(tmp_path / "m", PARAMS)
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "m")
+        with pytest.raises(ValueError, match=r"from_pretrained: name is '', expected a folder"):
+            rotrnn.from_pretrained("")
     with pytest.raises(ValueError, match="revision is 'main', expected None with the folder"):
         rotrnn.from_pretrained(tmp_path / "m", revision="main")
     with pytest.raises(ValueError, match=r"save_pretrained: folder .*file: is a file, expected a folder"):

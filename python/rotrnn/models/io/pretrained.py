@@ -107,6 +107,10 @@ def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Pa
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"from_pretrained: name is {an(type(name).__name__)}, expected a folder or a repository's name")
     path, text = Path(name), os.fspath(name)
+    if not text:  # which pathlib takes for the current folder
+        raise ValueError(
+            "from_pretrained: name is '', expected a folder ('.' is the current one) or a repository's name"
+        )
     if path.is_file():
         raise ValueError(f"from_pretrained: name is {text!r:.80}, a file, expected a folder, or rotrnn.load for a file")
     if path.is_dir():
