@@ -77,7 +77,7 @@ def function(
     -------
     callable
         It is compiled (`jax.jit`) for each combination of shapes and dtypes, and computes in the precision set where
-        `function` is called (`rotrnn.precision`).
+        `function` is called (`rotrnn.precision`). It cannot be pickled: pickle the module, and call `function` there.
 
     Raises
     ------

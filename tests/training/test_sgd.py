@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from rotrnn import SGD, AdamW, _cpu
+from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.nn.layer import flatten
 from rotrnn.ops.optim import norm, sgd
 from rotrnn.tasks import save_arrays
 from rotrnn.training.loop import Interrupted, train
@@ -140,6 +143,15 @@ def test_errors_of_an_update_name_it() -> None:
     moments["m.w"][:] = 1e200  # whose squares float64 does not hold
     with pytest.raises(NonFinite, match="the optimiser's momentum of w"):
         SGD(lr=1e-100, floor=0.0).update(params, {"w": np.ones(3)}, moments, group_of, 1, 2)
+
+
+def test_a_grouping_is_pickled() -> None:
+    model = build_model(ModelSettings("lru", 4, 1), {"d_state": 2}, n_features=2, n_classes=2)
+    group_of = AdamW(no_decay=("bias", "recurrent")).grouping(model.is_recurrent)
+    again = pickle.loads(pickle.dumps(group_of))
+    names = [name for name, _ in flatten(model.init(np.random.default_rng(0)))]
+    assert [again(name) for name in names] == [group_of(name) for name in names]
+    assert {group_of(name) for name in names} == {"global", "global, no decay", "recurrent"}
 
 
 def test_moments_of_another_optimiser_are_refused() -> None:

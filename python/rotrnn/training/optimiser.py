@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ GROUPS = {
     "recurrent, decay": (True, True),
 }
 """Group -> (whether it has the recurrent learning rate, whether it has weight decay)."""
+NAMES = {kind: group for group, kind in GROUPS.items()}
 
 RECURRENT = "recurrent"
 """An entry of `no_decay` that stands for every parameter with the recurrent learning rate."""
@@ -125,14 +127,13 @@ class Optimiser:
             got = type(is_recurrent).__name__
             call = f"{type(self).__name__}.grouping"
             raise TypeError(f"{call}: is_recurrent is {an(got)}, expected a function of a name: model.is_recurrent")
-        names = {kind: group for group, kind in GROUPS.items()}
+        return partial(self._group_of, is_recurrent)  # which pickle takes, unlike an inner function
 
-        def group_of(name: str) -> str:
-            recurrent = is_recurrent(name) if self.recurrent is None else _matches(name, self.recurrent)
-            exempt = _matches(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
-            return names[recurrent, not exempt]
-
-        return group_of
+    def _group_of(self, is_recurrent: Callable[[str], bool], name: str) -> str:
+        """Returns the group of a parameter; see `grouping`."""
+        recurrent = is_recurrent(name) if self.recurrent is None else _matches(name, self.recurrent)
+        exempt = _matches(name, self.no_decay) or (recurrent and RECURRENT in self.no_decay)
+        return NAMES[recurrent, not exempt]
 
     def update(
         self, params: Params, grads: Params, moments: Moments, group_of: GroupOf, step: int, steps: int
