@@ -174,6 +174,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 24000 --seeds 0..1",
         "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 24000 --seeds 0..1",
     ),
+    "A5-12000-controls": (
+        "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 12000 --seeds 0..4",
+        "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 12000 --seeds 0..4",
+    ),
     "S5-carry-bedouin": (f"{BEDOUIN} --set task.group=S5 {SHORTER}",),
     "S5": (f"word-problem-small --grid task.group=S5 {SHORTER}",),
     "S5-more": (f"word-problem-small --grid task.group=S5 {SHORTER} {MORE}",),
