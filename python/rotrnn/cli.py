@@ -175,7 +175,10 @@ def _train(args: argparse.Namespace) -> None:
         if _can_draw() and not args.no_plots:
             from rotrnn.plots import plot
 
-            say(f"plots: {plot(run.folder)[0].parent}")
+            try:
+                say(f"plots: {plot(run.folder)[0].parent}")
+            except Exception as error:  # the run has ended and is whole, whatever a picture of it needs
+                warn(f"no pictures: {_words(error)}; try again with rotrnn plot {run.folder}")
 
 
 def _check_out(folder: Path | None) -> None:

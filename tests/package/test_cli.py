@@ -57,6 +57,19 @@ def test_train_prints_its_groups_evaluations_and_results(tmp_path, recipe, capsy
     assert {path.name for path in (tmp_path / "run" / "plots").iterdir()} == {f"{name}.png" for name in names}
 
 
+def test_a_picture_that_cannot_be_drawn_is_a_warning_after_training(tmp_path, recipe, capsys, monkeypatch):
+    """The run has ended and is whole: a script that looks at the exit code need not do it again."""
+
+    def damaged(*_):
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("rotrnn.plots.plot", damaged)
+    assert main(["train", recipe, "--out", str(tmp_path / "run")]) == 0
+    expected = f"rotrnn: warning: no pictures: no font; try again with rotrnn plot {tmp_path / 'run'}\n"
+    assert capsys.readouterr().err == expected
+    assert (tmp_path / "run" / "result.json").exists()
+
+
 def test_train_draws_nothing_where_it_is_not_to_or_cannot(tmp_path, recipe, capsys, monkeypatch):
     assert main(["train", recipe, "--out", str(tmp_path / "plain"), "--steps", "2", "--no-plots"]) == 0
     monkeypatch.setattr("rotrnn.cli._can_draw", lambda: False)

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
+from matplotlib.text import Text
 
 import toy
 from rotrnn import plots
 from rotrnn.cli import main
 from rotrnn.nn.layer import Context
 from rotrnn.plots.accuracy import merged
-from rotrnn.plots.confusion import FEW, MOST, most_confused
+from rotrnn.plots.confusion import FEW, LONGEST, MOST, most_confused
 from rotrnn.plots.runs import (
     GRIDS,
     evaluated,
@@ -370,6 +371,45 @@ def test_of_many_classes_the_most_confused_come_first() -> None:
 def test_a_confusion_matrix_that_is_none(counts: np.ndarray, labels: list[str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plots.confusion_matrix(counts, labels)
+
+
+# ---- names from elsewhere ----
+
+
+@pytest.mark.parametrize("name", ["a $^$ b", "$x$", r"\$", "_under", "__MACOSX", "_nolegend_", "$"])
+def test_a_name_is_written_letter_by_letter(name: str) -> None:
+    """Dollars would be a formula, here one that is none, and a legend leaves out what begins with an underscore."""
+    groups = {name: [ONE, ONE], "b": [ONE]}
+    figures = (
+        plots.compare_learning(groups, groups, groups),
+        plots.scores({name: [0.5]}, {name: [0.4]}, name="accuracy"),
+        plots.confusion_matrix(np.eye(2), [name, "b"]),
+        plots.compare_norms({name: [(ONE[0], np.ones((len(ONE[0]), 3)))] * 2}),
+        plots.inference_gap({name: np.ones(3)}),
+    )
+    for figure in figures:
+        figure.draw_without_rendering()
+        seen = [text for text in figure.findobj(Text) if text.get_visible()]
+        written = [text._preprocess_math(text.get_text()) for text in seen if text.get_text()]
+        assert name in [one.strip().removesuffix(" (2 runs)") for one, is_math in written if not is_math]
+
+
+def test_long_names_of_classes_keep_their_room() -> None:
+    names = [f"a name that is the longer the later it comes {'.' * 5 * i}{i}" for i in range(20)]
+    axes, _ = (figure := plots.confusion_matrix(np.eye(20, dtype=int), names)).axes
+    figure.draw_without_rendering()
+    assert axes.get_position().width * figure.get_figwidth() > 0.17 * 20  # as with numbers
+    assert max(len(text.get_text()) for text in axes.get_yticklabels()) == LONGEST + 3
+    assert len({text.get_text() for text in axes.get_yticklabels()}) == 20
+
+
+def test_the_legend_of_scores_is_in_the_picture() -> None:
+    figure = plots.scores({"a": [0.5]}, {"a": [0.4]}, name="accuracy")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
 
 
 # ---- Pathfinder ----

@@ -88,6 +88,7 @@ def test_labels_of_every_kind(tmp_path: Path) -> None:
     bits = [[0, 1], [1, 1], [0, -1], [1, 0]]
     for kind, y, shape, labels in (
         ("classification", np.array(["b", "a", "b", "c"]), (3, "classifier"), [1, 0, 1, 2]),
+        ("classification", np.char.encode(["b", "\u00e9", "b", "c"], "utf-8"), (3, "classifier"), [0, 2, 0, 1]),
         ("classification", np.array([7, -1, 7, 9]), (3, "classifier"), [1, 0, 1, 2]),
         ("multilabel", np.array(bits), (2, "multilabel"), bits),
         ("regression", np.array([0.5, np.nan, 2, 1]), (1, "regressor"), [[0.5], [np.nan], [2], [1]]),
@@ -252,6 +253,15 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
         ("label\nx\n", {}, "bad.csv: has no named column besides label, expected one"),
         ("a,label\n", {}, "bad.csv: has no sequence"),
         ('a,label\n"1"2,x\n', {}, "bad.csv, line 2: is not CSV"),
+        ('"a";"label"\n1;x\n', {}, "line 1: is not CSV (',' expected after '\"'), expected cells separated by ',', or"),
+        ('a,label\n1,x\n\n"2,x\n3,y\n', {}, "bad.csv, line 4: is not CSV (unexpected end of data)"),
+        (
+            'a,label\n1,x\n"2' + 9 * 2**14 * "\n",
+            {},
+            "line 3: is not CSV (field larger than field limit (131072): is a quote",
+        ),
+        ('a,label\n1,"x\ny"\ninf,z\n', {}, "bad.csv, line 4, column 'a': got 'inf'"),
+        ('a,label\nz,"x\ny"\n1,z\n', {}, "bad.csv, line 2, column 'a': got 'z'"),
         ("a,label\n1,2\n", {"kind": "multilabel"}, "bad.csv: column 'label' has 2.0, expected 0 and 1"),
         ("a,label\n1,x\n2,y\n", {"test_fraction": 0.6, "val_fraction": 0.3}, "has 2 sequences, expected more than 1"),
     ],
@@ -286,10 +296,15 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(b"a,label\n1,\xe9\n")
     with pytest.raises(ValueError, match=r"latin.csv: is not text in UTF-8 .*: save it as UTF-8"):
         Table(str(tmp_path / "latin.csv")).load()
-    (tmp_path / "sheet.xlsx").write_bytes(b"PK")
-    for path, what in ((tmp_path, "is a folder"), (tmp_path / "sheet.xlsx", r"is a sheet \(.xlsx\)")):
-        with pytest.raises(ValueError, match=f"{what}, expected a file .csv, .tsv or .parquet: save it as CSV"):
-            Table(str(path)).load()
+    for name, what, do in (
+        (".", "is a folder", "name the file"),
+        ("sheet.xlsx", "is a sheet (.xlsx)", "save it as CSV"),
+        ("a.csv.GZ", "is packed (.gz)", "unpack it"),
+    ):
+        if name != ".":
+            (tmp_path / name).write_bytes(b"PK")
+        with pytest.raises(ValueError, match=re.escape(f"{what}, expected a file .csv, .tsv or .parquet: {do}")):
+            Table(str(tmp_path / name)).load()
     for arrays, message in (
         ({"y": np.array(3)}, "y has shape (), expected 3, one for each sequence"),
         ({"y": np.arange(3), "lengths": np.array(["a"])}, "lengths of shape (1,) with dtype <U1, expected (steps, F)"),
@@ -395,7 +410,10 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     for i, (name, width) in enumerate((("low/a.wav", 1), ("low/b.WAV", 2), ("high/c.wav", 3), ("high/d.wav", 4))):
         write_wav(tmp_path / "sounds" / name, sounds[i], width)
     (tmp_path / "sounds" / "low" / "notes.txt").write_text("not a recording", encoding="utf-8")
-    task = Folder(str(tmp_path / "sounds"), **ALL).load()
+    (tmp_path / "sounds" / "low" / "._a.wav").write_bytes(b"as macOS leaves it")
+    with pytest.warns(UserWarning, match=r"leaves out low/notes.txt, expected .wav files or images"):
+        task = Folder(str(tmp_path / "sounds"), **ALL).load()
+    (tmp_path / "sounds" / "low" / "notes.txt").unlink()
     assert task.labels == ("high", "low")
     for (x, y), sound, label in zip(examples(task), [*sounds[2:], *sounds[:2]], [0, 0, 1, 1], strict=True):
         np.testing.assert_array_equal(x, sound)
@@ -411,6 +429,28 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"low/e.wav: is truncated"):
         Folder(str(tmp_path / "sounds")).load()
     assert read_recording(tmp_path / "sounds" / "high" / "d.wav", 2).samples.shape == (2, 2)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_an_extensible_recording_is_read_by_its_own_format(tmp_path: Path, width: int) -> None:
+    """As ffmpeg and Audacity write 24 bits, and more than two channels."""
+    samples = np.random.default_rng(0).integers(-128, 128, (5, 3)) / 128
+    write_wav(tmp_path / "plain.wav", samples, width)
+    whole = (tmp_path / "plain.wav").read_bytes()
+    more = struct.pack("<HHIH", 22, 8 * width, 7, 1) + bytes.fromhex("000000001000800000aa00389b71")
+    chunk = b"fmt " + struct.pack("<IH", 40, 65534) + whole[22:36] + more
+    odd = b"LIST" + struct.pack("<I", 3) + b"abc\0"  # chunks of odd sizes are padded
+    content = b"WAVE" + odd + chunk + whole[36:]
+    wide = tmp_path / "wide.wav"
+    wide.write_bytes(b"RIFF" + struct.pack("<I", len(content)) + content)
+    assert read_recording(wide) == read_recording(tmp_path / "plain.wav")
+    np.testing.assert_array_equal(read_recording(wide).samples, samples)
+    wide.write_bytes(wide.read_bytes().replace(more, more[:8] + b"\3" + more[9:]))
+    with pytest.raises(ValueError, match=r"wide.wav: has samples in the format 3 \(floating-point numbers\)"):
+        read_recording(wide)
+    wide.write_bytes(wide.read_bytes().replace(more[10:], more[10:][::-1]))
+    with pytest.raises(ValueError, match=r"wide.wav: has samples in the format 65534 \(extensible\)"):
+        read_recording(wide)
 
 
 @pytest.mark.parametrize(("number", "name"), [(3, "floating-point numbers"), (7, "mu-law"), (6, "A-law"), (49, "")])
@@ -440,12 +480,29 @@ def test_a_recording_takes_no_memory_that_its_header_alone_asks_for(tmp_path: Pa
         tracemalloc.stop()
 
 
+def test_a_folder_that_is_no_class(tmp_path: Path) -> None:
+    """It would be a class without an example."""
+    with pytest.raises(ValueError, match=r"has no folder, expected a folder with a folder of .wav files or images"):
+        Folder(str(tmp_path)).load()
+    write_wav(tmp_path / "low" / "a.wav", np.zeros((4, 1)), 2)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match=r"none: has nothing, expected files of one class; move what is no class else"):
+        Folder(str(tmp_path)).load()
+    (tmp_path / "none" / "deeper").mkdir()
+    for i in range(4):
+        (tmp_path / "none" / f"{i}.mp3").touch()
+    with pytest.raises(
+        ValueError, match=r"none: has 0.mp3, 1.mp3, 2.mp3 and 2 more but no .wav file or image, expected"
+    ):
+        Folder(str(tmp_path)).load()
+
+
 def test_a_folder_of_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (3, 4 + i, 3), np.uint8) for i in range(3)]
-    for name, picture in zip(("cat/1.png", "cat/2.png", "dog/1.png"), pictures, strict=True):
+    for name, picture in zip(("cat/1.png", "cat/2.webp", "dog/1.png"), pictures, strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(picture).save(tmp_path / name)
+        Image.fromarray(picture).save(tmp_path / name, lossless=True)
     task = Folder(str(tmp_path), **ALL).load()
     for (x, y), picture, label in zip(examples(task), pictures, [0, 0, 1], strict=True):
         np.testing.assert_allclose(x, picture.reshape(-1, 3) / 255, rtol=1e-7)  # float32

@@ -9,7 +9,7 @@ import numpy as np
 
 from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array
-from rotrnn.plots.style import Given, Sheet, styled
+from rotrnn.plots.style import Given, Sheet, as_text, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +18,8 @@ FEW = 12
 """Up to this many classes, every cell shows its number."""
 MOST = 40
 """Maximum number of classes in a figure."""
+LONGEST = 48
+"""Maximum number of characters of a class's name in a figure; the middle of a longer name is left out."""
 
 
 def most_confused(counts: Array) -> Array:
@@ -29,6 +31,12 @@ def most_confused(counts: Array) -> Array:
     n = counts.sum(1)[there]
     right = np.where(n, counts.diagonal()[there] / np.maximum(n, 1), 2)  # classes that occur only as answers come last
     return there[np.argsort(right, kind="stable")][:MOST]
+
+
+def _shortened(name: str) -> str:
+    """Returns a name without its middle if it is longer than `LONGEST`."""
+    half = LONGEST // 2
+    return name if len(name) <= LONGEST else f"{name[:half]}...{name[-half:]}"
 
 
 @styled
@@ -65,15 +73,17 @@ def confusion_matrix(
     shares = shares[:, order]
     few = len(order) <= FEW
     cell = 0.34 if few else 0.18
-    width = max(cell * len(order) + 1.9, 3.7)
-    sheet = Sheet(ax, width, cell * len(order) + 1.4)
+    size = 8 if few else 6
+    chosen = [_shortened(names[i]) for i in order]
+    longest = max(map(len, chosen), default=0)
+    room = 0.0085 * size * longest  # inches, of which the margins below have a few letters
+    width = max(cell * len(order) + 1.5 + room, 3.7)
+    sheet = Sheet(ax, width, cell * len(order) + 1.0 + room)
     (axes,) = sheet.panels
     image = axes.imshow(
         shares, cmap="Blues", norm=PowerNorm(1.0 if few else 0.5, 0, 100)
     )  # makes rare confusions visible
-    size = 8 if few else 6
-    chosen = [names[i] for i in order]
-    upright = max(map(len, chosen), default=0) <= 2
+    chosen, upright = [as_text(one) for one in chosen], longest <= 2
     axes.set_xticks(range(len(order)), chosen, rotation=0 if upright else 90, fontsize=size)
     axes.set_yticks(range(len(order)), chosen, fontsize=size)
     axes.tick_params(length=0)

@@ -14,6 +14,7 @@ from rotrnn.plots.style import (
     Groups,
     Series,
     Sheet,
+    as_text,
     by_depth,
     counted,
     draw_groups,
@@ -101,7 +102,7 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None, ax: Gi
     sheet = Sheet(ax, 4.6, 2.9)
     (axes,) = sheet.panels
     for (label, gap), look in zip(gaps.items(), looks(len(gaps)), strict=True):
-        axes.plot(np.arange(1, len(gap) + 1), gap, label=label, **look)
+        axes.plot(np.arange(1, len(gap) + 1), gap, label=as_text(label), **look)
     if tol is not None:
         axes.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")
     axes.set(title="Parallel against sequential inference", xlabel="time step $t$", ylabel="difference of outputs")

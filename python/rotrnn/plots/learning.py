@@ -16,6 +16,7 @@ from rotrnn.plots.style import (
     Groups,
     Series,
     Sheet,
+    as_text,
     counted,
     draw_groups,
     height_for,
@@ -130,7 +131,7 @@ def scores(
     """
     labels = list(best)
     longest = max(map(len, labels), default=0)
-    sheet = Sheet(ax, 4.6 + 0.06 * longest, 1.0 + 0.27 * len(labels))
+    sheet = Sheet(ax, max(5.4, 4.6 + 0.06 * longest), 1.0 + 0.27 * len(labels))  # the legend takes five inches
     (axes,) = sheet.panels
     rows = np.arange(len(labels))
     for row, (label, look) in enumerate(zip(labels, looks(len(labels)), strict=True)):
@@ -142,7 +143,7 @@ def scores(
         if best[label]:
             axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color="black", linewidth=1.4)
     axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(max(len(labels), 1) - 0.5, -0.5))
-    axes.set_yticks(rows, labels)
+    axes.set_yticks(rows, map(as_text, labels))
     axes.grid(axis="y", visible=False)
     low, high = axes.get_xlim()
     if high - low < 1:  # a point of accuracy at least, so that runs that are all alike do not look apart

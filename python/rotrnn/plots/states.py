@@ -15,6 +15,7 @@ from rotrnn.plots.style import (
     Given,
     Series,
     Sheet,
+    as_text,
     by_depth,
     counted,
     draw_groups,
@@ -126,7 +127,7 @@ def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -
             for layer in range(runs[0][1].shape[1]):
                 one = [(at, norms[:, layer]) for at, norms in runs]
                 draw_runs(axes, one, f"layer {layer + 1}", marker=marker(one[0][0]), color=colours[layer])
-            axes.set_title(fill(label.replace(",", ", "), PANEL), fontsize=8)
+            axes.set_title(as_text(fill(label.replace(",", ", "), PANEL)), fontsize=8)
         if sheet.own:
             sheet.figure.supxlabel("training step", fontsize=9)
             sheet.figure.supylabel(NORM, fontsize=9)

@@ -165,6 +165,12 @@ def marker(points: Array) -> str | None:
     return "o" if len(points) <= 40 else None
 
 
+def as_text(name: str) -> str:
+    """Returns the name of a class or a configuration as matplotlib writes it letter by letter: dollars begin no
+    formula, and a name that begins with an underscore is in legends too."""
+    return f"{' ' * name.startswith('_')}{name}".replace("$", r"\$")
+
+
 def draw_runs(axes: Axes, runs: Sequence[Series], label: str, *, factor: float = 1.0, **look: Any) -> None:
     """Draws a line for each run, thinner if there are several; the first has the label.
 
@@ -173,7 +179,7 @@ def draw_runs(axes: Axes, runs: Sequence[Series], label: str, *, factor: float =
     """
     width: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.85} if len(runs) > 1 else {}
     for i, (at, value) in enumerate(runs):
-        axes.plot(at, factor * value, label=label if i == 0 else "_", markersize=2.5, **width, **look)
+        axes.plot(at, factor * value, label=as_text(label) if i == 0 else "_", markersize=2.5, **width, **look)
 
 
 def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +13,12 @@ import numpy as np
 
 from rotrnn._support.extras import needed
 from rotrnn._support.files import read_file
+from rotrnn._support.warn import warn
 from rotrnn.tasks.audio import read_recording
 from rotrnn.tasks.columns import Numbers
 from rotrnn.tasks.own import OwnData, Sequences
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 """Formats of images, whatever a file's name ends in: Pillow reads others by programs, PostScript by Ghostscript."""
 AUDIO = (".wav",)
@@ -34,7 +35,8 @@ class Folder(OwnData):
     Recordings (.wav, of 8, 16, 24 or 32 bits) are sequences of samples from -1 to 1, one feature per channel. Images
     (.png, .jpg and others, read by Pillow) are sequences of pixels in raster order from 0 to 1, one feature per channel
     (grey of up to 16 bits, or three of 8); others are refused, because Pillow would clip or round them. All files are
-    read into memory; they may have different lengths.
+    read into memory; they may have different lengths. Each folder is a class and must have such a file; files of other
+    kinds are left out with a warning. Names that begin with a dot are not read.
 
     Parameters
     ----------
@@ -62,11 +64,23 @@ class Folder(OwnData):
         root = Path(self.path)
         if not root.is_dir():
             raise ValueError(f"Folder: path is {root}, a file, expected {self.files}")
-        classes = sorted(one.name for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
-        paths = [(path, label) for label, name in enumerate(classes) for path in sorted((root / name).iterdir())]
-        paths = [(path, label) for path, label in paths if path.suffix.lower() in (*AUDIO, *IMAGES)]
-        if not paths:
-            raise ValueError(f"{root}: has no folder with .wav files or images, expected one for each class")
+        classes = sorted(one.name for one in _seen(root) if one.is_dir())
+        if not classes:
+            raise ValueError(f"{root}: has no folder, expected {self.files}")
+        paths: list[tuple[Path, int]] = []
+        left: list[Path] = []
+        for label, name in enumerate(classes):
+            there = sorted(_seen(root / name))
+            own = [one for one in there if one.suffix.lower() in (*AUDIO, *IMAGES) and not one.is_dir()]
+            if not own:
+                got = f"{_some(there, root / name)} but no .wav file or image" if there else "nothing"
+                raise ValueError(
+                    f"{root / name}: has {got}, expected files of one class; move what is no class elsewhere"
+                )
+            paths += [(one, label) for one in own]
+            left += [one for one in there if one not in own]
+        if left:
+            warn(f"{root}: leaves out {_some(left, root)}, expected .wav files or images")
         audio = paths[0][0].suffix.lower() in AUDIO
         if other := [path for path, _ in paths if (path.suffix.lower() in AUDIO) != audio]:
             raise ValueError(f"{other[0]}: expected {'a recording' if audio else 'an image'} as {paths[0][0]}")
@@ -121,6 +135,17 @@ class Folder(OwnData):
             raise ValueError(f"{path}: has {width} x {height} pixels, expected at most {MOST_PIXELS:,}, each a step")
 
         return read
+
+
+def _seen(folder: Path) -> list[Path]:
+    """Returns what is in a folder, but for names that begin with a dot."""
+    return [one for one in folder.iterdir() if not one.name.startswith(".")]
+
+
+def _some(paths: Sequence[Path], root: Path) -> str:
+    """Returns the first names, and how many more there are, in words."""
+    names = ", ".join(str(one.relative_to(root)) for one in paths[:3])
+    return f"{names} and {len(paths) - 3:,} more" if len(paths) > 3 else names
 
 
 def _form(image: Any) -> str:

@@ -450,7 +450,12 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
     or kind.
     """
     if kind == "classification":
-        if labels.dtype.kind not in "biufUS":
+        if labels.dtype.kind == "S":
+            try:
+                labels = np.char.decode(labels, "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where} has bytes that are not text in UTF-8 ({error})") from None
+        if labels.dtype.kind not in "biufU":
             raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers or texts (y.astype(str))")
         if labels.ndim != 1:
             raise ValueError(f"{where} has labels of shape {labels.shape[1:]}, expected one class for each")

@@ -31,6 +31,8 @@ CELL = 32
 """Number of bytes of a number in a list."""
 SHEETS = (".xls", ".xlsx", ".ods")
 """Types of cells that are not text but would be read as text."""
+PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst", ".7z")
+"""Types of files that hold a file in fewer bytes."""
 
 
 @dataclass(frozen=True)
@@ -305,32 +307,41 @@ def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:
         It is a file .parquet, and pyarrow is not installed.
     """
     path = os.fspath(path)
-    if (kind := Path(path).suffix.lower()) in SHEETS or Path(path).is_dir():
-        what = "is a folder" if Path(path).is_dir() else f"is a sheet ({kind})"
-        raise ValueError(f"{path}: {what}, expected {Table.files}: save it as CSV")
-    return _read_parquet(path) if Path(path).suffix == ".parquet" else _read_csv(path, delimiter)
+    if (kind := Path(path).suffix.lower()) in (*SHEETS, *PACKED) or Path(path).is_dir():
+        what, do = (
+            (f"is a sheet ({kind})", "save it as CSV") if kind in SHEETS else (f"is packed ({kind})", "unpack it")
+        )
+        if Path(path).is_dir():
+            what, do = "is a folder", "name the file"
+        raise ValueError(f"{path}: {what}, expected {Table.files}: {do}")
+    return _read_parquet(path) if kind == ".parquet" else _read_csv(path, delimiter)
 
 
 def _read_csv(path: str, delimiter: str) -> Columns:
-    by = delimiter or ("\t" if Path(path).suffix == ".tsv" else ",")
+    by = delimiter or ("\t" if Path(path).suffix.lower() == ".tsv" else ",")
     rows: list[list[str]] = []
     lines: list[int] = []
+    line = 1  # where the row begins
     try:
         with open(path, newline="", encoding="utf-8-sig", opener=regular) as file, naming(path):
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
+            line = reader.line_num + 1
             for row in reader:
                 if not rows and (other := _delimiter(head, by.join(row), by)):
                     got = f"is one column {head[0]!r:.80}, separated by {by!r}"
                     raise ValueError(f"{path}: {got}, expected several, as with delimiter = {other!r}")
                 if row:
                     rows.append(row)
-                    lines.append(reader.line_num)
+                    lines.append(line)
                 if row and len(row) != len(head):
                     expected = f"{len(head)} as the header, separated by {by!r}"
-                    raise ValueError(f"{path}, line {reader.line_num}: has {len(row)} cells, expected {expected}")
+                    raise ValueError(f"{path}, line {line}: has {len(row)} cells, expected {expected}")
+                line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {len(lines) + 2}: is not CSV ({error})") from error
+        why = f"{error}: is a quote not closed?" if "limit" in str(error) else str(error)
+        expected = f"expected cells separated by {by!r}, or the setting delimiter"
+        raise ValueError(f"{path}, line {line}: is not CSV ({why}), {expected}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not text in UTF-8 ({error}): save it as UTF-8") from error
     if not any(head):
