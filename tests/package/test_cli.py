@@ -277,6 +277,7 @@ READERS = ("train", "sweep", "estimate", "groups")
     [
         (["train"], "expected a RECIPE, or --resume DIR"),
         (["train", "digits-rotnn"], "did you mean digits-rotrnn?"),
+        (["info", "LRU"], "did you mean lru?"),
         (["train", "absent.toml"], "error: absent.toml: No such file"),
         (["train", "digits-rotrnn", "--set", "training.stepz=3"], "did you mean steps?"),
         (["train", "digits-rotrnn", "--set", "training.batch=100000"], "training.batch is 100000, expected at most"),
@@ -394,6 +395,10 @@ def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     Path("mine").write_text(toy.RECIPE, encoding="utf-8")
     with pytest.raises(ValueError, match="recipe is 'mine', which is neither a recipe of the package nor"):
         load_recipe("mine")
+    Path("mine").rename("own.toml")
+    with pytest.raises(ValueError, match=r"recipe is 'own', which is neither .* file; did you mean own.toml\?$"):
+        load_recipe("own")
+    Path("own.toml").rename("mine")
     assert load_recipe("./mine").training.steps == 40
 
 

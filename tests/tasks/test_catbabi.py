@@ -37,6 +37,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_words_of_stories(folder: Path) -> None:
     assert read_stories(folder / "qa1_train.txt") == WORDS
+    (folder / "marked.txt").write_bytes(b"\xef\xbb\xbf" + STORIES.replace("\n", "\r\n").encode() + b"\r\n \n")
+    assert read_stories(folder / "marked.txt") == WORDS
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_sequences_are_read_as_they_are(tmp_path: Path) -> None:
-    text = "1,2.5,-3:4, 5e-1 ,6:right\n\n# between\n7,8,9:0,0,1:left\n"
+    text = "1,2.5,-3:4, 5e-1 ,6:right\n\n# between\n% as in older files\n7,8,9:0,0,1:left\n"
     found = read_ts(write(tmp_path / "toy.ts", HEAD + text))
     assert [one.tolist() for one in found.values] == [[[1, 4], [2.5, 0.5], [-3, 6]], [[7, 0], [8, 0], [9, 1]]]
     assert found.labels == ["right", "left"]

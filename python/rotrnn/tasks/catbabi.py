@@ -30,7 +30,8 @@ FILES = "a folder with qa1_train.txt, qa1_valid.txt, qa1_test.txt and so on, as 
 
 def read_stories(path: str | Path) -> list[list[str]]:
     """Returns the words of each story of a file of bAbI: lines ``number statement.`` and
-    ``number question?<TAB>answer<TAB>support``, where the number 1 begins a story.
+    ``number question?<TAB>answer<TAB>support``, where the number 1 begins a story. Empty lines are
+    left out.
 
     Words are in lower case; "." and "?" are words, and an answer is one, commas included. Supporting facts are left
     out, and so is the last story, as in the released code of catbAbI.
@@ -44,11 +45,13 @@ def read_stories(path: str | Path) -> list[list[str]]:
     """
     stories: list[list[str]] = []
     try:
-        with open(path, encoding="utf-8", opener=regular) as file, naming(path):
+        with open(path, encoding="utf-8-sig", opener=regular) as file, naming(path):
             for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), ""), 1):
                 where = f"{path}, line {number}"
                 if len(line) > MOST_LINE:
                     raise ValueError(f"{where}: has more than {MOST_LINE} characters, expected a line of a story")
+                if not line.strip():
+                    continue
                 count, _, text = line.lower().strip().partition(" ")
                 if not (count.isascii() and count.isdigit()) or (count != "1" and not stories):
                     raise ValueError(f"{where}: begins with {count!r:.40}, expected the number of a line of a story")

@@ -50,7 +50,7 @@ class Cases:
 
 def read_ts(path: str | Path) -> Cases:
     """Reads a file .ts: lines ``@name value``, then after ``@data`` a line for each sequence, with its dimensions and
-    at last its label between colons, and the steps of a dimension between commas. ``#`` begins a comment.
+    at last its label between colons, and the steps of a dimension between commas. ``#`` or ``%`` begins a comment.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def _lines(path: str | Path, file: Any) -> Iterator[tuple[int, str]]:
         number += 1
         if len(line) > MOST_LINE:
             raise ValueError(f"{path}, line {number}: has more than {MOST_LINE} characters, expected a sequence")
-        if (line := line.strip()) and not line.startswith("#"):
+        if (line := line.strip()) and not line.startswith(("#", "%")):
             yield number, line
 
 

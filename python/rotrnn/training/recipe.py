@@ -573,6 +573,8 @@ def _find(name: str | os.PathLike[str]) -> tuple[str, Path | None]:
         known = shipped()
         if str(name) not in known:
             neither = "which is neither a recipe of the package nor the path of a .toml file"
+            if Path(f"{name}.toml").is_file():
+                raise ValueError(f"recipe is {str(name)!r}, {neither}; did you mean {name}.toml?")
             plain = str(name).removesuffix(SMALL)
             close = [plain] if plain in known else recipe_names()
             every = f"; expected one of {', '.join(known)}, or one of those with a small variant and {SMALL} behind it"
