@@ -32,11 +32,14 @@ def an(name: str) -> str:
 
 
 def alike(name: str, known: Iterable[str]) -> str:
-    """Returns a question for the known name that is nearest to a mistyped one, capitals apart; empty if there is
-    none."""
-    by_letters = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), by_letters, 1, 0.6)
-    return f"; did you mean {by_letters[found[0]]}?" if found else ""
+    """Returns a question for the known name that is nearest to a mistyped one, with its capitals or without; empty if
+    there is none."""
+    known = list(known)
+    found = difflib.get_close_matches(name, known, 1, 0.6)
+    if not found:
+        by_letters = {one.lower(): one for one in known}
+        found = [by_letters[one] for one in difflib.get_close_matches(name.lower(), by_letters, 1, 0.6)]
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
