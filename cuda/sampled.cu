@@ -1,8 +1,9 @@
 /* Diagonal systems in continuous time at uneven times, and their adjoints, on a GPU (csrc/kernels/sampled.c has the
- * equations). A thread walks through the time of a lane of a sequence, or of one state after the other of a channel of
- * a bank; sums of sequences and of lanes are added in order. */
-#include "device.h"
+ * equations). A thread walks through the time of a lane of a sequence. A warp walks through the time of a channel of a
+ * bank: a lane has a state, 32 states at a time, and a step ends with a sum over lanes. A tile has a step for each
+ * lane, which holds that step's numbers. Sums of sequences and of lanes are added in one order. */
 #include "sampled.h"
+#include "warps.h"
 
 namespace {
 
@@ -99,31 +100,69 @@ KERNEL(sampled_scan_backward) {
 
 /* ---- the bank ---- */
 
+namespace {
+
+enum { TILE = SAMPLED_TILE, LANES = 32 };
+static_assert(TILE == LANES, "a step for each lane");
+
+/* Up to LANES states of a channel d of a sequence, one for each lane: the lane's state, if it has one. */
+struct member {
+    int64_t n;
+    bool there;
+    sampled_lane k;
+    cplx readout;
+};
+
+ROT_DEVICE_ONLY member member_of(int64_t n, int64_t d, int64_t N, const real *lam, const real *step, const real *c) {
+    const cplx zero = {0, 0};
+    member m = {n, n < N, sampled_lane_of(zero, step[d]), zero};
+    if (m.there) m.k = sampled_lane_of(read_pair(lam, d * N + n), step[d]), m.readout = read_pair(c, d * N + n);
+    return m;
+}
+
+/* The lane's step of the tile that begins with step `first` of sequence b: whether the sequence has it, and where it is
+ * in (B,T) and, for channel d, in (B,T,D). */
+struct moment {
+    int64_t steps, row, at;
+    bool there;
+};
+
+ROT_DEVICE_ONLY moment moment_of(int64_t b, int64_t first, int lane, int64_t all, int64_t T, int64_t D, int64_t d) {
+    const int64_t row = b * T + first + lane;
+    const moment m = {least(all - first, SAMPLED_TILE), row, row * D + d, first + lane < all};
+    return m;
+}
+
+} // namespace
+
 KERNEL(sampled_bank_forward) {
     const int which = (int)method;
     const int64_t tiles = pieces_of(T, SAMPLED_TILE);
-    each(B * D, [=] __device__(int64_t i) {
+    each_warp(B * D, [=] __device__(int64_t i, int lane) {
         const int64_t b = i / D, d = i % D, all = steps_of(lengths, b, T);
-        for (int64_t t = 0; t < T; t++) {
-            const int64_t at = (b * T + t) * D + d;
-            y[at] = t < all ? skip[d] * u[at] : 0;
-        }
-        for (int64_t n = 0; n < N; n++) {
-            const sampled_lane k = sampled_lane_of(read_pair(lam, d * N + n), step[d]);
-            const cplx readout = read_pair(c, d * N + n);
-            cplx now = pair_or_zero(h0, i * N + n);
-            for (int64_t t = 0; t < all; t++) {
-                if (t % SAMPLED_TILE == 0) {
-                    real *const carry = carries + ((b * tiles + t / SAMPLED_TILE) * N + n) * 2 * D + d;
+        const cplx zero = {0, 0};
+        for (int64_t from = 0; from == 0 || from < N; from += LANES) {
+            const member m = member_of(from + lane, d, N, lam, step, c);
+            cplx now = m.there ? pair_or_zero(h0, i * N + m.n) : zero;
+            for (int64_t first = 0; first < all; first += SAMPLED_TILE) {
+                if (m.there) {
+                    real *const carry = carries + ((b * tiles + first / SAMPLED_TILE) * N + m.n) * 2 * D + d;
                     carry[0] = now.re, carry[D] = now.im;
                 }
-                const int64_t at = (b * T + t) * D + d;
-                const sampled_terms by = sampled_terms_of(which, k, dt[b * T + t]);
-                now = plane_step(by.a, now, cplx_scaled(u[at], by.gain));
-                y[at] += bank_output(readout, now);
+                const moment p = moment_of(b, first, lane, all, T, D, d);
+                const real in = p.there ? u[p.at] : 0, interval = p.there ? dt[p.row] : 0;
+                real out = !p.there ? 0 : from ? y[p.at] : skip[d] * in;
+                for (int s = 0; s < p.steps; s++) {
+                    const sampled_terms by = sampled_terms_of(which, m.k, __shfl_sync(~0u, interval, s));
+                    now = plane_step(by.a, now, cplx_scaled(__shfl_sync(~0u, in, s), by.gain));
+                    const real sum = warp_sum(m.there ? bank_output(m.readout, now) : 0);
+                    if (lane == s) out += sum;
+                }
+                if (p.there) y[p.at] = out;
             }
-            write_pair(hT, i * N + n, now);
+            if (m.there) write_pair(hT, i * N + m.n, now);
         }
+        for (int64_t t = all + lane; t < T; t += LANES) y[(b * T + t) * D + d] = 0;
     });
     return runtime_status();
 }
@@ -133,47 +172,54 @@ KERNEL(sampled_bank_backward) {
     const int which = (int)method;
     const int64_t tiles = pieces_of(T, SAMPLED_TILE);
     double *const sums = workspace_of<double>(B, D, N, (int64_t)ROWS), *const skips = workspace_of<double>(B, D);
-    each(B * D, [=] __device__(int64_t i) {
+    each_warp(B * D, [=] __device__(int64_t i, int lane) {
         const int64_t b = i / D, d = i % D, all = steps_of(lengths, b, T);
+        const cplx zero = {0, 0};
         double dot = 0;
-        for (int64_t t = 0; t < T; t++) {
-            const int64_t at = (b * T + t) * D + d;
-            du[at] = t < all ? skip[d] * dy[at] : 0;
-            if (t < all) dot += (double)dy[at] * (double)u[at];
-        }
-        skips[i] = dot;
-        for (int64_t n = 0; n < N; n++) {
-            const sampled_lane k = sampled_lane_of(read_pair(lam, d * N + n), step[d]);
-            const cplx readout = read_pair(c, d * N + n);
-            cplx q = pair_or_zero(dhT, i * N + n);
+        for (int64_t from = 0; from == 0 || from < N; from += LANES) {
+            const member m = member_of(from + lane, d, N, lam, step, c);
+            cplx q = m.there ? pair_or_zero(dhT, i * N + m.n) : zero;
             double total[ROWS] = {0};
             for (int64_t tile = pieces_of(all, SAMPLED_TILE) - 1; tile >= 0; tile--) {
-                const real *const carry = carries + ((b * tiles + tile) * N + n) * 2 * D + d;
-                const int64_t first = tile * SAMPLED_TILE, steps = least(all - first, SAMPLED_TILE);
-                cplx past[SAMPLED_TILE + 1];
-                past[0].re = carry[0], past[0].im = carry[D];
-                for (int64_t s = 0; s < steps; s++) {
-                    const sampled_terms by = sampled_terms_of(which, k, dt[b * T + first + s]);
-                    past[s + 1] = plane_step(by.a, past[s], cplx_scaled(u[(b * T + first + s) * D + d], by.gain));
+                const moment p = moment_of(b, tile * SAMPLED_TILE, lane, all, T, D, d);
+                const real in = p.there ? u[p.at] : 0, dout = p.there ? dy[p.at] : 0;
+                const real interval = p.there ? dt[p.row] : 0;
+                real din = !p.there ? 0 : from ? du[p.at] : skip[d] * dout;
+                if (from == 0) dot += (double)dout * (double)in;
+                cplx past[SAMPLED_TILE + 1] = {zero};
+                if (m.there) {
+                    const real *const carry = carries + ((b * tiles + tile) * N + m.n) * 2 * D + d;
+                    past[0].re = carry[0], past[0].im = carry[D];
                 }
-                for (int64_t s = steps - 1; s >= 0; s--) {
-                    const int64_t at = (b * T + first + s) * D + d;
-                    const real interval = dt[b * T + first + s];
-                    const sampled_terms by = sampled_terms_of(which, k, interval);
-                    const cplx g = bank_state_adjoint(readout, q, dy[at]), zero = {0, 0};
-                    const cplx dc = bank_output_adjoint(dy[at], past[s + 1], zero);
-                    const cplx da = cplx_conj_product(past[s], g), dgain = cplx_scaled(u[at], g);
-                    const sampled_adjoints of = sampled_adjoint(which, k, interval, by, da, dgain);
+                for (int s = 0; s < p.steps; s++) {
+                    const sampled_terms by = sampled_terms_of(which, m.k, __shfl_sync(~0u, interval, s));
+                    past[s + 1] = plane_step(by.a, past[s], cplx_scaled(__shfl_sync(~0u, in, s), by.gain));
+                }
+                for (int s = (int)p.steps - 1; s >= 0; s--) {
+                    const real dt_s = __shfl_sync(~0u, interval, s), u_s = __shfl_sync(~0u, in, s);
+                    const real dy_s = __shfl_sync(~0u, dout, s);
+                    const sampled_terms by = sampled_terms_of(which, m.k, dt_s);
+                    const cplx g = bank_state_adjoint(m.readout, q, dy_s);
+                    const cplx dc_s = bank_output_adjoint(dy_s, past[s + 1], zero);
+                    const cplx da = cplx_conj_product(past[s], g), dgain = cplx_scaled(u_s, g);
+                    const sampled_adjoints of = sampled_adjoint(which, m.k, dt_s, by, da, dgain);
                     total[0] += (double)of.dlam.re, total[1] += (double)of.dlam.im;
-                    total[2] += (double)dc.re, total[3] += (double)dc.im;
-                    total[4] += (double)of.dsigma * (double)interval;
-                    du[at] += cplx_conj_product(by.gain, g).re;
+                    total[2] += (double)dc_s.re, total[3] += (double)dc_s.im;
+                    total[4] += (double)of.dsigma * (double)dt_s;
+                    const real sum = warp_sum(m.there ? cplx_conj_product(by.gain, g).re : 0);
+                    if (lane == s) din += sum;
                     q = bank_past_adjoint(by.a, g);
                 }
+                if (p.there) du[p.at] = din;
             }
-            write_pair(dh0, i * N + n, q);
-            for (int row = 0; row < ROWS; row++) sums[(i * N + n) * ROWS + row] = total[row];
+            if (m.there) {
+                write_pair(dh0, i * N + m.n, q);
+                for (int row = 0; row < ROWS; row++) sums[(i * N + m.n) * ROWS + row] = total[row];
+            }
         }
+        dot = warp_sum(dot);
+        if (lane == 0) skips[i] = dot;
+        for (int64_t t = all + lane; t < T; t += LANES) du[(b * T + t) * D + d] = 0;
     });
     each(D, [=] __device__(int64_t d) {
         double of_step = 0, of_skip = 0;

@@ -47,6 +47,15 @@ ROT_DEVICE_ONLY real *room_of(crew c) {
     return c.memory ? c.memory + warp_of() * c.room : &shared_memory<real>() + threadIdx.x / 32 * c.room;
 }
 
+template <class F> GLOBAL(BLOCK) each_warp_kernel(int64_t rows, F f) {
+    for (int64_t row = warp_of(); row < rows; row += (int64_t)gridDim.x * WARPS) f(row, (int)(threadIdx.x % 32));
+}
+
+/* f(row, lane) for rows 0..rows-1 by the lanes of one warp each, without a room; as `each`. */
+template <class F> static void each_warp(int64_t rows, F f) {
+    launch(each_warp_kernel<F>, pieces_of(least(rows, MOST_WARPS), WARPS), BLOCK, 0, rows, f);
+}
+
 /* A token, step t of sequence b, of row b T + t. A warp takes every count-th token. The quotient and the remainder of
  * count by T give the next token, because a division in a loop is slow. */
 struct token {

@@ -214,6 +214,7 @@ OPS = [
     *(sampled_bank_case(*shape) for shape in ((1, 1, 1, 1), (2, 0, 3, 2), (0, 4, 3, 2), (2, 4, 0, 2), (2, 4, 3, 0))),
     sampled_bank_case(3, 33, 35, 2, "zoh", (33, 0, 32)),  # more than one tile and one strip of channels
     sampled_bank_case(3, 9, 18, 2, "bilinear", (9, 0, 4)),
+    sampled_bank_case(2, 35, 2, 33, "zoh", (35, 9)),  # more states than a warp has lanes
     *(case_at(row) for row in ROWS),
 ]
 OPS_LARGE = [
