@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <mutex>
+
 #include "real.h"
 
 namespace {
@@ -40,9 +42,9 @@ void check(cudaError_t error, const char *what) {
 
 /* ---- cuBLAS: only these functions are needed. It is loaded at the first product, from CuPy's copy ---- */
 
-enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                       /* cudaDataType_t */
+enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                                          /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_BF16 = 75, COMPUTE_32F_TF32 = 77, COMPUTE_64F = 70 }; /* cublasComputeType_t */
-enum { KEEP = 0, TURN = 1, DEFAULT_ALGORITHM = -1, WORKSPACE_BYTES = 32 << 20, MOST_DEVICES = 64 };
+enum { KEEP = 0, TURN = 1, DEFAULT_ALGORITHM = -1, WORKSPACE_BYTES = 32 << 20, MOST_DEVICES = 64, MOST_SPARE = 64 };
 enum { SUMS_IN_COMPUTE_TYPE = 16 }; /* cublasMath_t: parts of a sum are not rounded to the result's type */
 typedef void *handle;
 
@@ -57,7 +59,22 @@ struct library {
 char blas_path[4096] = "libcublas.so.13";
 library blas;
 bool blas_loaded = false;
-thread_local handle handles[MOST_DEVICES];
+
+/* Handles of threads that ended, for other threads: cublasDestroy would wait for the device. */
+std::mutex shelf; /* guards the library and what follows */
+handle spare[MOST_DEVICES][MOST_SPARE];
+int spares[MOST_DEVICES];
+
+/* This thread's handles, one for each device */
+struct thread_handles {
+    handle of[MOST_DEVICES] = {};
+    ~thread_handles() {
+        const std::lock_guard<std::mutex> lock(shelf);
+        for (int device = 0; device < MOST_DEVICES; device++)
+            if (of[device] && spares[device] < MOST_SPARE) spare[device][spares[device]++] = of[device];
+    }
+};
+thread_local thread_handles handles;
 
 template <class F> bool load(void *from, F &function, const char *name) {
     function = (F)dlsym(from, name);
@@ -79,17 +96,25 @@ bool load_blas() {
     return blas_loaded;
 }
 
+/* Gives this thread a handle on a device, if it has none. */
+bool take_handle(int device) {
+    const std::lock_guard<std::mutex> lock(shelf);
+    handle &mine = handles.of[device];
+    if (mine) return true;
+    if (!load_blas()) return false;
+    if (spares[device])
+        mine = spare[device][--spares[device]];
+    else if (const int status = blas.create(&mine))
+        fail_with_status("cublasCreate", status), mine = nullptr;
+    return mine != nullptr;
+}
+
 /* This thread's handle on the current device, with the call's stream and workspace: results repeat bit for bit, and
  * products can be captured. */
 handle blas_handle() {
     const int device = runtime_device();
-    if (device < 0 || device >= MOST_DEVICES || !load_blas()) return nullptr;
-    handle &mine = handles[device];
-    const int created = mine ? 0 : blas.create(&mine);
-    if (created) {
-        fail_with_status("cublasCreate", created);
-        return nullptr;
-    }
+    if (device < 0 || device >= MOST_DEVICES || !take_handle(device)) return nullptr;
+    handle const mine = handles.of[device];
     if (now.workspace) return mine;
     now.workspace = runtime_memory(WORKSPACE_BYTES);
     if (!now.workspace) return nullptr;
@@ -101,11 +126,12 @@ handle blas_handle() {
     return mine;
 }
 
-}
+} // namespace
 
 void runtime_begin(void *stream, int precision, runtime_allocate allocate, void *context) {
     now.stream = (cudaStream_t)stream;
-    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context, now.workspace = nullptr;
+    now.precision = precision, now.status = ROT_OK, now.allocate = allocate, now.context = context,
+    now.workspace = nullptr;
     now.error[0] = 0;
 }
 
@@ -163,9 +189,9 @@ void runtime_multiply(const runtime_product *p) {
     const void *const one = p->wide ? (const void *)&WIDE_ONE : &ONE;
     const void *const keep = p->keep ? one : p->wide ? (const void *)&WIDE_ZERO : &ZERO;
     /* cuBLAS is column-major: c' = b' a' */
-    const int status =
-        blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns, (int)p->rows,
-                      (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a, operands, (int)p->lda, p->a_apart,
-                      keep, p->c, result, (int)p->ldc, p->c_apart, (int)p->count, compute, DEFAULT_ALGORITHM);
+    const int status = blas.multiply(mine, p->b_turned ? TURN : KEEP, p->a_turned ? TURN : KEEP, (int)p->columns,
+                                     (int)p->rows, (int)p->inner, one, p->b, operands, (int)p->ldb, p->b_apart, p->a,
+                                     operands, (int)p->lda, p->a_apart, keep, p->c, result, (int)p->ldc, p->c_apart,
+                                     (int)p->count, compute, DEFAULT_ALGORITHM);
     if (status) fail_with_status("cublasGemmStridedBatchedEx", status);
 }

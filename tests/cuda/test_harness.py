@@ -241,3 +241,16 @@ def test_launches_have_the_threads_that_their_kernel_declares() -> None:
             assert {known[one] for one in kernels} == {threads}, f"{name}: launch({kernel}, ...)"
             count += 1
     assert count > 70
+
+
+def test_a_thread_that_ends_leaves_its_handle_to_others(tmp_path: Path) -> None:
+    """cuda/runtime.cu itself: the harness has another file in its place. Each handle holds memory of the GPU."""
+    program = tmp_path / "handles"
+    folders = [
+        f"-I{ROOT / one}" for one in ("tests/cuda/stand_in", "cuda", "csrc/include", "csrc/runtime", "csrc/kernels")
+    ]
+    options = ["-std=c++20", "-O1", "-pthread", "-rdynamic", "-DROT_CUDA=1", "-DROT_DTYPE=f32", "-DROT_ISA=cuda"]
+    compiler = os.environ.get("CXX", "g++").split()
+    subprocess.run([*compiler, *options, *folders, ROOT / "tests/cuda/handles.cpp", "-o", program, "-ldl"], check=True)
+    ran = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "one after the other: 1\nfour at once: 4\n", ran.stderr

@@ -1,0 +1,49 @@
+/* How many handles of cuBLAS the products of many threads create: cuda/runtime.cu, which the harness replaces, with
+ * stand-ins for CUDA (stand_in) and for cuBLAS (below; the program is its own library).
+ */
+#include <stdio.h>
+
+#include <atomic>
+#include <barrier>
+#include <thread>
+#include <vector>
+
+#include "runtime.cu"
+
+static std::atomic<int> made{0};
+
+extern "C" {
+int cublasCreate_v2(void **handle) {
+    static char handles[1000];
+    *handle = handles + made++;
+    return 0;
+}
+int cublasSetStream_v2(void *, void *) { return 0; }
+int cublasSetWorkspace_v2(void *, void *, size_t) { return 0; }
+int cublasSetMathMode(void *, int) { return 0; }
+int cublasGemmStridedBatchedEx() { return 0; }
+}
+
+static void product() {
+    static char memory[1];
+    runtime_product p = {};
+    p.rows = p.columns = p.inner = p.count = 1;
+    runtime_begin(nullptr, 0, [](void *, size_t) -> void * { return memory; }, nullptr);
+    runtime_multiply(&p);
+    runtime_multiply(&p);
+    if (runtime_status() != ROT_OK) fprintf(stderr, "%s\n", runtime_error());
+}
+
+int main() {
+    runtime_use_blas(""); /* this program */
+    for (int i = 0; i < 100; i++) std::thread(product).join();
+    printf("one after the other: %d\n", made.load());
+    for (int round = 0; round < 3; round++) {
+        std::barrier all(4);
+        std::vector<std::thread> four;
+        for (int i = 0; i < 4; i++) four.emplace_back([&] { product(), all.arrive_and_wait(); });
+        for (std::thread &one : four) one.join();
+    }
+    printf("four at once: %d\n", made.load());
+    return 0;
+}
