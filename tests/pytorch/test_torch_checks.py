@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +17,11 @@ from cores import CORES, SMALL, B, D, T, differentiable, input_of, lengths_of, m
 from torch.func import functional_call
 
 import rotrnn
+from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.call import Call, Inputs, describe, filled, form_of, leaves_of, parse
 from rotrnn.nn.layer import flatten
 from rotrnn.nn.saved import Shape
+from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.torch import ops
 from rotrnn.torch.ops import DTYPES
 
@@ -175,6 +182,62 @@ def test_the_sizes_of_outputs_follow_from_open_numbers(name: str, free: tuple[bo
             assert form.dtype == fixed.dtype
             shape = fixed.shape if sizes is None else tuple(size.at(batch, steps) for size in sizes)
             assert form.shape == shape
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_plan_says_which_outputs_stay_on_the_host(name: str) -> None:
+    """On a GPU, where the shapes alone (FakeTensor) are to have the devices of the outputs."""
+    core = CORES[name]
+    net, x = moved(core, torch.float32), input_of(core, torch.float32)
+    call, (lengths,) = parse(net._text), (lengths_of(core),)
+    params = tuple(one.detach().numpy() for one in net.state_dict(keep_vars=True).values())
+    outputs, plan = call.forward(Inputs(x.numpy(), params, (), np.asarray(lengths), None, None, False, "cpu"))
+    assert list(plan.host) == [i for i, one in enumerate(outputs) if isinstance(one, CheckedLengths)]
+    assert set(plan.host) <= set(plan.kept)
+
+
+def test_on_a_gpu_memory_is_of_the_pool_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for CuPy and for torch.cuda: the calls that both are to see. No GPU is here."""
+    calls: list[Any] = []
+
+    @contextlib.contextmanager
+    def within(*what: Any) -> Iterator[None]:
+        calls.append(what)
+        yield
+
+    class PythonFunctionAllocator:
+        def __init__(self, take: Any, give: Any) -> None:
+            self.malloc = take, give
+
+    stream = SimpleNamespace(device_index=1, cuda_stream=77)
+    cupy = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        Device=functools.partial(within, "device"),
+        ExternalStream=functools.partial(within, "stream"),
+        using_allocator=functools.partial(within, "allocator"),
+        PythonFunctionAllocator=PythonFunctionAllocator,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(ops.cuda, "device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: stream)
+    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda *what: calls.append(what) or 4096)
+    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", lambda *what: calls.append(what))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with ops._on_gpu(torch.zeros(1)):
+        (device, order, (name, (take, give))) = calls
+        assert (device, order, name) == (("device", 1), ("stream", 77), "allocator")
+        assert take(512, 1) == 4096
+        give(4096, 1)
+        assert calls[3:] == [(512, 1, stream), (4096,)]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(DeviceError, match="PyTorch records a CUDA graph"), ops._on_gpu(torch.zeros(1)):
+        pass
+
+
+def test_no_graph_of_the_compiler_holds_the_ops() -> None:
+    """Inductor's CUDA graphs leave out what has the tag."""
+    tag = getattr(torch.Tag, "cudagraph_unsafe", None)
+    assert all(tag is None or tag in one.tags for one in (ops.forward, ops.backward))
 
 
 @pytest.mark.parametrize("name", ["lru", "delta_net", "attention", "bedouin", "block", "classifier of tokens"])

@@ -86,6 +86,8 @@ class Plan(NamedTuple):
     """Which of them are lengths, and the sizes that these fit (`CheckedLengths`)."""
     kept: tuple[int, ...]
     """Indices of the outputs that backward needs."""
+    host: tuple[int, ...]
+    """Indices of the outputs that are on the host on every device: lengths."""
     forms: tuple[Form, ...]
     """Forms of the outputs: y, the saved arrays, the leaves of the state after x, and the buffers in training."""
 
@@ -171,7 +173,9 @@ class Call:
             outputs.add(params[name])
         if plan is None or plan.places != places:
             checked = {i: one.fits for i, one in enumerate(arrays) if isinstance(one, CheckedLengths) and one.fits}
-            plan = Plan(structure, places, checked, outputs.kept(places), tuple(map(_form, outputs.arrays)))
+            lengths = [place for place, one in zip(places, arrays, strict=True) if isinstance(one, CheckedLengths)]
+            kept, host = outputs.kept(places), outputs.kept(lengths)
+            plan = Plan(structure, places, checked, kept, host, tuple(map(_form, outputs.arrays)))
             self._plans[forms] = plan
             if len(self._plans) > MOST_PLANS:
                 del self._plans[next(iter(self._plans))]

@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
 from rotrnn.devices import cuda
+from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import Array
 from rotrnn.models.call import PROBES, Inputs, Plan, parse
 from rotrnn.nn.saved import Shape
@@ -43,8 +44,9 @@ _GIVEN = "Tensor x, Tensor[] params, Tensor[] state, Tensor? lengths, Tensor? dt
 
 _library: Any = None  # if the module is loaded again, its old ops are removed first
 _library = torch.library.Library("rotrnn", "DEF")
-_library.define(f"forward({_GIVEN}, bool keep, str text) -> Tensor[]")
-_library.define(f"backward(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]")
+_TAGS = tuple(one for one in (getattr(torch.Tag, "cudagraph_unsafe", None),) if one is not None)
+_library.define(f"forward({_GIVEN}, bool keep, str text) -> Tensor[]", tags=_TAGS)
+_library.define(f"backward(Tensor dy, Tensor?[] dstate, {_GIVEN}, Tensor[] kept, str text) -> Tensor[]", tags=_TAGS)
 forward, backward = torch.ops.rotrnn.forward.default, torch.ops.rotrnn.backward.default
 
 
@@ -65,12 +67,15 @@ def _(
     key: Tensor | None, after: bool, keep: bool, text: str,
 ) -> list[Tensor]:  # fmt: skip
     given = x, params, state, lengths, dt, key, after
-    _, forms = _plan(given, text)
-    outputs = []
-    for shape, strides, dtype in forms if keep else _given_out(forms, given, text):
-        like = x.new_empty(0, dtype=TORCH[dtype])
-        outputs.append(like.new_empty(shape) if strides is None else like.new_empty_strided(shape, strides))
-    return outputs
+    plan, forms = _plan(given, text)
+    likes = [x.new_empty(0, dtype=TORCH[dtype]) for _, _, dtype in forms]
+    for i in plan.host if x.is_cuda else ():
+        likes[i] = likes[i].cpu()
+    outputs = [
+        like.new_empty(shape) if strides is None else like.new_empty_strided(shape, strides)
+        for like, (shape, strides, _) in zip(likes, forms, strict=True)
+    ]
+    return outputs if keep else _given_out(outputs, given, text)
 
 
 @torch.library.impl(_library, "backward", "CompositeExplicitAutograd")
@@ -307,11 +312,27 @@ def _on_device(x: Tensor) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _on_gpu(x: Tensor) -> Iterator[None]:
-    """Within the block, CuPy works on the GPU of x and on PyTorch's current stream there, which orders its kernels
-    with PyTorch's own."""
+    """Within the block, CuPy works on the GPU of x, on PyTorch's current stream there, which orders its kernels with
+    PyTorch's own, and in memory that it takes from PyTorch: two pools on one GPU would keep memory from each other."""
     cuda.device()
     import cupy
 
     stream = torch.cuda.current_stream(x.device)
-    with cupy.cuda.Device(stream.device_index), cupy.cuda.ExternalStream(stream.cuda_stream):
+    if torch.cuda.is_current_stream_capturing():
+        raise DeviceError("PyTorch records a CUDA graph, which rotrnn's operations cannot be in: leave them out of it")
+    with (
+        cupy.cuda.Device(stream.device_index),
+        cupy.cuda.ExternalStream(stream.cuda_stream),
+        cupy.cuda.using_allocator(cupy.cuda.PythonFunctionAllocator(_take, _give).malloc),
+    ):
         yield
+
+
+def _take(size: int, device: int) -> int:
+    """Returns the address of memory of a GPU from PyTorch's pool, in the order of the current stream."""
+    return int(torch.cuda.caching_allocator_alloc(size, device, torch.cuda.current_stream(device)))
+
+
+def _give(address: int, device: int) -> None:
+    """Gives memory back to PyTorch's pool."""
+    torch.cuda.caching_allocator_delete(address)
