@@ -257,6 +257,27 @@ def test_each_series_is_forecast_in_its_own_scale() -> None:
             np.testing.assert_array_equal(mine, (64 if key == "s1" else 1) * theirs)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"linear": False}, {"period": 7}, {"period": 0}, {"objective": "quantile", "quantiles": (0.1, 0.5)}],
+)
+def test_a_constant_series_among_others_stays_constant(settings: dict[str, Any]) -> None:
+    """To the bit, in every call; after another level it stays there, but with period 0 about its mean. The effects of
+    covariates, which are of other units, do not move it either."""
+    rng, x = np.random.default_rng(0), known(120)
+    wave = 50 + rng.standard_normal(120).cumsum()
+    y = {"a": np.stack([wave, wave[::-1]], 1), "c": np.stack([np.full(120, 1e-6), wave], 1)}
+    one = Forecaster(horizon=3, **settings, **QUICK).fit(y, {"a": x, "c": x})
+    later = {"c": np.array([[1e-6, 50.0]] * 4)}
+    np.testing.assert_array_equal(one.predict(5, covariates={"a": x[:5], "c": x[:5]})["c"][:, 0], 1e-6)
+    np.testing.assert_array_equal(one.backtest(later, covariates={"c": x[:4]})[0]["c"][..., 0], 1e-6)
+    ends = one.predict(covariates={"a": x[:3], "c": x[:3]}, interval=0.5)
+    np.testing.assert_array_equal(ends["c"][:, 0], 1e-6)
+    assert (ends["c"][:, 1, 0] < ends["c"][:, 1, 1]).all()
+    moved = one.predict(5, after={"c": np.full((20, 2), 5.0)}, covariates={"c": x[:25]})["c"][:, 0]
+    np.testing.assert_array_equal(moved, 1e-6 if one.period == 0 else (5 - 1e-6) + 1e-6)
+
+
 def test_a_linear_forecast_of_many_short_series() -> None:
     """None of them is long enough alone; the fit is that of all of them, without a step from one to the next."""
     rng, n = np.random.default_rng(0), 30

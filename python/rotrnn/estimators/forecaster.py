@@ -97,8 +97,9 @@ class Forecaster(Estimator):
     reads covariates of later steps than its own.
 
     Of several series, each is shifted and scaled to mean 0 and deviation 1 over its training part, and one linear
-    forecast, one model and one b serve all. The order of the series has no effect. A single series in a dict is not
-    scaled: its forecasts equal the forecasts of the series alone, to the bit.
+    forecast, one model and one b serve all; a variable that is constant there is forecast by its last `period` steps,
+    or with period 0 by its mean. The order of the series has no effect. A single series in a dict is not scaled: its
+    forecasts equal the forecasts of the series alone, to the bit.
 
     Parameters
     ----------
@@ -256,6 +257,8 @@ class Forecaster(Estimator):
                 errors[i][train[i] - 1 : -1] = self.share_ * correction - target
         found = self._refit(line, np.concatenate(errors))
         for (key, one), each in zip(self._pasts.items(), np.split(found, _ends(pasts)), strict=True):
+            naive = -replace(self.form_, line=None).targets(one.scale(one.y)).reshape(each.shape)
+            each = np.where((one.scale.std > 0) | np.isnan(each), each, naive)  # as `_whole` forecasts
             self._pasts[key] = one._replace(errors=each * one.scale.divisor)
         self._publish()
 
@@ -314,9 +317,13 @@ class Forecaster(Estimator):
         return np.asarray(said.reshape(len(origins), self._fitted.horizon, rest.shape[1], -1))
 
     def _whole(self, found: Numbers, one: Past, origins: Index) -> Numbers:
-        """Returns forecasts (origins, horizon, V, Q) of a series, of forecasts of its rest."""
+        """Returns forecasts (origins, horizon, V, Q) of a series, of forecasts of its rest. A variable that was
+        constant in training has no unit for corrections, effects and the line, which all series share: its forecast is
+        naive."""
         scale = one.scale
-        return rearranged(self.form_.expected(found, one.x, origins) * scale.divisor[:, None] + scale.mean[:, None])
+        naive = self.form_.naive(one.scale(one.y), origins, self._fitted.horizon)[..., None]
+        found = np.where(scale.std[:, None] > 0, self.form_.expected(found, one.x, origins), naive)
+        return rearranged(found * scale.divisor[:, None] + scale.mean[:, None])
 
     def _at(self, one: Past, origins: Index) -> Numbers:
         """Returns the forecasts at origins of a series, (origins, horizon, V, Q)."""
