@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import polars
 import pytest
 
 from rotrnn.estimators import Forecaster
-from rotrnn.tasks.frames import following, like, numbers_of
+from rotrnn.tasks.frames import following, gap, like, numbers_of
 
 QUICK: dict[str, Any] = {"width": 4, "depth": 1, "epochs": 1, "horizon": 3}
 Y = np.sin(np.arange(60) / 3)
@@ -51,6 +52,95 @@ def test_other_indexes_of_pandas_go_on(index: Any, later: list[Any]) -> None:
     found = like(y, np.zeros((3, 2)))
     assert found.index.tolist() == later
     assert found.columns.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Paris"])
+def test_dates_on_a_day_of_each_month_go_on(zone: str | None) -> None:
+    """Which pandas has no frequency for; none of a day that a month does not have."""
+    whole = pandas.DatetimeIndex([datetime(2020 + i // 12, 1 + i % 12, 15) for i in range(63)], tz=zone, name="due")
+    found = like(pandas.Series(Y, index=whole[:60]), np.arange(3.0))
+    pandas.testing.assert_index_equal(found.index, whole[60:])
+    assert like(pandas.Series([0.0], index=whole[61:62]), np.zeros(1), pandas.Series(Y, index=whole[:60])).index == [
+        whole[62]
+    ]
+    late = pandas.DatetimeIndex([datetime(2023, month, 30) for month in range(3, 13)])
+    assert isinstance(like(pandas.Series(Y[:10], index=late), np.zeros(2)), np.ndarray)
+
+
+def both(dates: Any) -> list[Any]:
+    """Frames of pandas, without a frequency, and of polars with these dates."""
+    dates, own = pandas.DatetimeIndex(list(dates)), dates.tz_convert("UTC") if dates.tz else dates
+    column = polars.Series("at", own.to_pydatetime().tolist())
+    column = column.dt.convert_time_zone(str(dates.tz)) if dates.tz else column
+    y = np.arange(float(len(dates)))
+    return [pandas.Series(y, index=dates), polars.DataFrame({"at": column, "y": y})]
+
+
+@pytest.mark.parametrize("count", [12, 90])
+@pytest.mark.parametrize(
+    "freq",
+    ["D", "B", "W-WED", "MS", "ME", "QE", "YS", "3MS", "10D", "h", "15min", "5h"]
+    + [f"{freq}/Europe/Paris" for freq in ("D", "h", "MS")],
+)
+def test_a_row_that_is_missing_among_dates_is_found(freq: str, count: int) -> None:
+    """By both packages, also on a change of the clock; nothing is where all are there. March 2024 has both."""
+    freq, _, zone = freq.partition("/")
+    whole = pandas.date_range("2024-03-06", periods=count, freq=freq, tz=zone or None)
+    for one in both(whole):
+        assert gap(one) is None
+    for row in (5, count - 3):
+        for one in both(whole.delete(row)):
+            assert gap(one) == (whole[row - 1], whole[row + 1])
+
+
+def test_pauses_that_recur_are_no_gaps() -> None:
+    """A shop that is closed on Sundays, and hours of trading, in New York over a change of the clock."""
+    days = pandas.date_range("2024-01-01", periods=90)
+    hours = pandas.date_range("2024-02-19", periods=24 * 40, freq="h", tz="America/New_York")
+    shop = days[days.day_of_week < 6]
+    trade = hours[(hours.hour >= 9) & (hours.hour < 16) & (hours.day_of_week < 5)]
+    for dates in (shop, trade, trade[:30]):
+        assert [gap(one) for one in both(dates)] == [None, None]
+        assert [gap(one) for one in both(dates.delete(17))] == [(dates[16], dates[18])] * 2
+
+
+def test_dates_without_a_rule_have_no_gaps() -> None:
+    rng = np.random.default_rng(0)
+    uneven = pandas.DatetimeIndex(np.datetime64("2024-01-01", "s") + rng.integers(1, 10**6, 60).cumsum())
+    for dates in (uneven, pandas.date_range("2024-01-01", periods=60, freq="BME"), uneven[:1]):
+        assert [gap(one) for one in both(dates)] == [None, None]
+    assert gap(pandas.Series(Y, index=[*range(30), *range(31, 61)])) is None
+    months = pandas.period_range("2020-01", periods=61, freq="M")
+    assert gap(pandas.Series(Y, index=months[:60])) is None
+    assert gap(pandas.Series(Y, index=months.delete(3))) == (months[2], months[4])
+    passed = pandas.to_timedelta(np.arange(61), unit="h")
+    assert gap(pandas.Series(Y, index=passed.delete(3))) == (passed[2], passed[4])
+
+
+def test_a_forecaster_warns_of_missing_rows_once_a_call() -> None:
+    days = pandas.date_range("2024-01-01", periods=64)
+    whole, holed = both(days), both(days.delete([30, 40]))
+    for every, some in zip(whole, holed, strict=True):
+        how = "asfreq" if every is whole[0] else "upsample"
+        calls: list[Any] = [
+            ("fit", "y", lambda one, some=some: Forecaster(**QUICK).fit({"a": some, "b": some})),
+            ("predict", "after", lambda one, some=some: one.predict(after={"a": some, "b": some})),
+            ("backtest", "y", lambda one, some=some: one.backtest({"a": some})),
+            ("score", "y", lambda one, some=some: one.score({"a": some})),
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fitted = Forecaster(**QUICK).fit({"a": every, "b": every})
+            fitted.predict(after={"a": every}), fitted.score({"a": every})
+        for name, argument, call in calls:
+            with pytest.warns(UserWarning, match="no row between") as told:
+                call(fitted)
+            assert [str(one.message) for one in told] == [
+                f"Forecaster.{name}: {argument}['a'] has no row between 2024-01-30 00:00:00 and 2024-02-01 00:00:00; "
+                "rows are taken as equal steps, and a season is out of phase after the gap: "
+                f"insert rows ({how}) and fill them"
+            ]
+            assert told[0].filename == __file__
 
 
 def test_without_equal_steps_forecasts_are_an_array() -> None:
@@ -296,6 +386,7 @@ def test_dates_of_two_packages_are_not_taken_by_position() -> None:
     Forecaster(**QUICK).fit(sold[1], undated)  # by position, as arrays are
 
 
+@pytest.mark.filterwarnings("ignore:.*no row between 2024-01-09")
 def test_steps_that_are_not_equal_take_the_next_rows() -> None:
     """Of a series without weekends in an index without a frequency, what follows is what the calendar has."""
     days = pandas.DatetimeIndex([day for day in pandas.date_range("2024-01-01", periods=98) if day.day % 10])

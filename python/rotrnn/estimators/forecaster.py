@@ -12,6 +12,7 @@ import numpy as np
 from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkpoint
 from rotrnn._support.files import check_file
 from rotrnn._support.text import an
+from rotrnn._support.warn import warn
 from rotrnn.estimators.base import Estimator, Numbers, check_regression, middle, number, rearranged, scaled, targets_of
 from rotrnn.models.files import described, made
 from rotrnn.models.regressor import StepRegressor
@@ -172,7 +173,8 @@ class Forecaster(Estimator):
         dict, or a frame with dates for all.
 
         ValueError if a series is too short, not of finite numbers, its dates do not increase, or covariates do not fit;
-        the error names the series.
+        the error names the series. A warning names the first dates between which rows are missing
+        (`rotrnn.tasks.frames.gap`); all calls warn so.
         """
         where = f"{type(self).__name__}.fit"
         self._check(Boundary(where))
@@ -195,6 +197,7 @@ class Forecaster(Estimator):
             flats.append(flat)
             known = self._covariates("fit", key, covariates, given, len(series), 0)
             own[key] = series, known, frames.kept(frames.ordered(where, _named("y", key), given, like))
+        self._warn_of_gap("fit", "y", {key: one[2] for key, one in own.items()})
         self._flat = all(flats)
         arrays, knowns, _ = zip(*own.values(), strict=True)
         names = tuple(str(key) for key in own) if self._several else None
@@ -369,6 +372,16 @@ class Forecaster(Estimator):
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
         return array.reshape(len(array), -1), array.ndim == 1
 
+    def _warn_of_gap(self, call: str, name: str, series: dict[Any, Any]) -> None:
+        """Warns of the first of some series, as they were given, that lacks rows between its dates."""
+        for key, given in series.items():
+            if (found := frames.gap(given) if frames.is_frame(given) else None) is not None:
+                where, (first, then) = f"{type(self).__name__}.{call}: {_named(name, key)}", found
+                what = "rows are taken as equal steps, and a season is out of phase after the gap"
+                how = "asfreq" if hasattr(given, "iloc") else "upsample"
+                warn(f"{where} has no row between {first} and {then}; {what}: insert rows ({how}) and fill them")
+                return
+
     def _covariates(self, call: str, key: Any, given: Any, y: Any, steps: int, ahead: int) -> Numbers | None:
         """Returns the covariates of the series `key`, (steps + ahead, C), checked: for the steps of y, a series as it
         was given (none of them with steps = 0), and for those that follow."""
@@ -507,6 +520,8 @@ class Forecaster(Estimator):
                 ordered = frames.ordered("Forecaster.predict", "after", whole, self._like())
                 shaped = frames.like(ordered, shaped, past.given)
             found[key] = shaped
+        if after is not None:
+            self._warn_of_gap("predict", "after", later)
         return self._returned(found)
 
     def _forecast(self, one: Past, steps: int) -> Numbers:
@@ -750,13 +765,14 @@ class Forecaster(Estimator):
 
     def _continued(self, call: str, y: Any, covariates: Any) -> dict[Any, Past]:
         """Returns the fitted series with what follows them."""
-        found = {}
-        for key, given in self._each(call, "y", y).items():
+        found, each = {}, self._each(call, "y", y)
+        for key, given in each.items():
             past = self._pasts[key]
             later, _ = self._series(call, _named("y", key), given, self._like())
             x = self._covariates(call, key, covariates, given, len(later), 0)
             known = None if x is None or past.x is None else np.concatenate([past.x, x])
             found[key] = past._replace(y=np.concatenate([past.y, later]), x=known)
+        self._warn_of_gap(call, "y", each)
         return found
 
     def _backtest(self, past: Past, one: Past) -> tuple[Numbers, Numbers]:

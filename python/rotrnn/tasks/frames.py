@@ -311,21 +311,93 @@ def following(dates: Numbers, steps: int, last: Any = None) -> Numbers | None:
     last = dates[-1] if last is None else last
     apart = np.diff(dates)
     ahead = np.arange(1, steps + 1)
+    if (found := _months(dates)) is not None and (found[0] == found[0][0]).all():
+        months, within, shift = found
+        month = (last + shift).astype("M8[M]")
+        if last + shift - month.astype(dates.dtype) != within:
+            return None
+        later = month + months[0] * ahead
+        times = later.astype(dates.dtype) + within - shift
+        return np.asarray(times) if ((times + shift).astype("M8[M]") == later).all() else None
+    return np.asarray(last + apart[0] * ahead) if (apart == apart[0]).all() else None
+
+
+def _months(dates: Numbers) -> tuple[Numbers, Any, Any] | None:
+    """Returns the steps of dates in calendar months, and the time within its month that each has after a shift, which
+    is returned, too; None unless the dates are of different months, all on the same day or all on the last."""
     day = np.timedelta64(1, "D")
-    for shift in (
-        (day, 0 * day) if dates.dtype.kind == "M" else ()
-    ):  # the last day of a month is the day before the first of the next
+    for shift in (day, 0 * day) if dates.dtype.kind == "M" else ():  # after the last day of a month comes a first
         moved = dates + shift
         months = moved.astype("M8[M]")
-        within, between = moved - months.astype(moved.dtype), np.diff(months)
-        if between[0].astype(int) > 0 and (within == within[0]).all() and (between == between[0]).all():
-            month = (last + shift).astype("M8[M]")
-            if last + shift - month.astype(moved.dtype) != within[0]:
-                return None
-            later = month + between[0] * ahead
-            found = later.astype(dates.dtype) + within[0] - shift
-            return np.asarray(found) if ((found + shift).astype("M8[M]") == later).all() else None
-    return np.asarray(last + apart[0] * ahead) if (apart == apart[0]).all() else None
+        within, steps = moved - months.astype(moved.dtype), np.diff(months)
+        if (within == within[0]).all() and (steps.astype(int) > 0).all():
+            return steps, within[0], shift
+    return None
+
+
+def gap(y: Any) -> tuple[Any, Any] | None:
+    """Returns the first two dates of a frame between which rows are missing; None if there are none, or no rule is
+    known.
+
+    Rows are missing where most steps from date to date are equal, of calendar months, of days without Saturdays and
+    Sundays if no date is on these, or of time, and the others are whole multiples. No row is missing where the next
+    date is at the next time of the day or of the week that any date has: after a night, or a closed Monday.
+    """
+    if _of_polars(y) and (dated := _dated("", "", y)):
+        dates = y[dated]
+        zone = getattr(dates.dtype, "time_zone", None)
+        views = [one.to_numpy() for one in ([dates, dates.dt.replace_time_zone(None)] if zone else [dates])]
+    elif _of_pandas(y) and hasattr(dates := _index(y), "asi8"):
+        times = dates.to_timestamp() if hasattr(dates, "asfreq") else dates
+        if _frequency(times):
+            return None
+        zone = getattr(times, "tz", None)
+        views = [one.to_numpy() for one in ([times.tz_convert(None), times.tz_localize(None)] if zone else [times])]
+    else:
+        return None
+    found = [one for one in map(_gaps, views) if one is not None]  # hours and days of a zone each have a rule
+    at = np.flatnonzero(np.all(found, 0)).tolist() if found else []
+    return (dates[at[0]], dates[at[0] + 1]) if at else None
+
+
+def _gaps(dates: Numbers) -> Numbers | None:
+    """Returns after which dates (n,) rows are missing, booleans (n - 1,), as `gap` says; None without a rule."""
+    if len(dates) < 4:
+        return None
+    if (months := _months(dates)) is not None:
+        return _multiples(months[0].astype(np.int64))
+    calendar = dates.dtype.kind == "M"
+    since = dates - np.datetime64("1970-01-05").astype(dates.dtype) if calendar else dates  # a Monday
+    times, day = since.astype(np.int64), int(np.timedelta64(1, "D").astype(since.dtype).astype(np.int64))
+    week = 7 * day
+    if calendar and (times % week < 5 * day).all():
+        times, week = times - 2 * day * (times // week), 5 * day
+    steps = np.diff(times)
+    if (missing := _multiples(steps)) is None:
+        return None
+    for cycle in (day, week) if calendar else ():
+        if times[-1] - times[0] >= 2 * cycle:  # else a time without a date says nothing
+            phases = times[:-1] % cycle
+            known = np.unique(times % cycle)
+            later = known[(np.searchsorted(known, phases) + 1) % len(known)]
+            missing &= steps != (later - phases - 1) % cycle + 1
+    return missing
+
+
+def _multiples(steps: Numbers) -> Numbers | None:
+    """Returns which steps are multiples, larger than 1, of the step that most are; None if there is no such step."""
+    values, counts = np.unique(steps, return_counts=True)
+    step = values[counts.argmax()]
+    if 2 * counts.max() <= len(steps) or step <= 0 or (steps % step).any():
+        return None
+    return np.asarray(steps != step)
+
+
+def _frequency(index: Any) -> Any:
+    """Returns the frequency of dates of pandas, as they have it or as pandas infers it; None if there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas says that it will be an offset instead of its name; both will do
+        return index.freq or (index.inferred_freq if len(index) > 2 else None)
 
 
 def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
@@ -336,13 +408,10 @@ def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
         if _of_polars(fitted) and hasattr(index, "tz") and (name := _dated("", "", fitted)):
             zone = getattr(fitted[name].dtype, "time_zone", None)
             before = type(index)((fitted[name].dt.replace_time_zone(None) if zone else fitted[name]).to_numpy())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pandas says that it will be an offset instead of its name; both will do
-            own = [one for one in (index, before) if hasattr(one, "asi8")][: 1 if len(index) > 2 else 2]
-            found = (one.freq or (one.inferred_freq if len(one) > 2 else None) for one in own)
-            freq = next((one for one in found if one), None)
+        own = [one for one in (index, before) if hasattr(one, "asi8")][: 1 if len(index) > 2 else 2]
+        freq = next((one for one in map(_frequency, own) if one), None)
         if freq is None:
-            return None
+            return _following_times(index, own[-1], steps)
         periods = hasattr(index, "asfreq")
         if periods and (np.diff(index.asi8) != freq.n).any():
             return None
@@ -355,6 +424,21 @@ def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
         index = index.astype(np.int64)
         later = [index[-1:] + int(apart[0]) * i for i in range(1, steps + 1)]
     return later[0].append(later[1:])
+
+
+def _following_times(index: Any, known: Any, steps: int) -> Any:
+    """Returns the index of pandas that follows one of dates, in the steps that `known` dates have in local time; None
+    if these are not equal, or a day does not have the time."""
+    if not (hasattr(index, "tz") and hasattr(known, "tz") and str(index.tz) == str(known.tz)):
+        return None
+    dates, last = known.tz_localize(None).to_numpy(), index.tz_localize(None).to_numpy()[-1:]
+    found = following(dates, steps, last[0])
+    if found is None:
+        return None
+    later = type(index)(found.astype(last.dtype), name=index.name)
+    if index.tz:
+        later = later.tz_localize(index.tz, ambiguous=np.ones(steps, bool), nonexistent="NaT")
+    return None if later.isna().any() else later
 
 
 OF_OBJECTS = {
