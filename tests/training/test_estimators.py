@@ -582,6 +582,11 @@ def test_series_that_cannot_be_forecast() -> None:
         (SequenceClassifier, {"class_weight": {0: -1}}, "class_weight[0] is -1, expected a nonnegative number"),
         (SequenceRegressor, {"objective": "x"}, "objective is 'x', expected one of mse, mae, quantile"),
         (SequenceRegressor, {"quantiles": (0.1,)}, "quantiles is (0.1,) with objective 'mse', expected none"),
+        (
+            SequenceRegressor,
+            {"objective": "quantile"},
+            "quantiles is None with objective 'quantile', expected increasing numbers between 0 and 1, such as (0.1,",
+        ),
         (SequenceRegressor, {"quantiles": 0.5}, "quantiles is 0.5, expected increasing numbers between 0 and 1, or"),
         (
             Forecaster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import joblib
 import numpy as np
 import pandas
 import polars
+import pyarrow
 import pytest
 
 from rotrnn.estimators import Forecaster
@@ -211,9 +213,27 @@ def test_dates_without_a_package_go_on(freq: str, unit: str) -> None:
             )
             for b, dtype in (([1, None], "Int64"), ([True, None], "boolean"), ([1, None], "int64[pyarrow]"))
         ],
+        (pandas.DataFrame({"a": [1, 2], "b": [1, pandas.NA]}), "Input y contains NaN: row 1, column 'b'$"),
         (
-            pandas.DataFrame({"a": [1, 2], "b": [1, pandas.NA]}),
-            "y has column 'b' of dtype object, without a value in row 1, expected numbers$",
+            pandas.DataFrame({"b": [pandas.NaT, "x"]}, index=pandas.DatetimeIndex(["2024-05-06", "2024-05-07"])),
+            r"y has column 'b' of dtype object, without a value in row 0 \(2024-05-06 00:00:00\), expected numbers$",
+        ),
+        (
+            pandas.Series([1, 2, None], index=pandas.date_range("2024-05-06", periods=3)),
+            r"Input y contains NaN: row 2 \(2024-05-08 00:00:00\)$",
+        ),
+        (
+            polars.DataFrame({"d": [datetime(2024, 5, day) for day in (6, 7)], "y": [1, None]}),
+            r"Input y contains NaN: row 1 \(2024-05-07 00:00:00\), column 'y'$",
+        ),
+        (
+            pandas.DataFrame({"ds": ["2024-05-06", "2024-05-07"], "y": [1, 2]}),
+            r"y has column 'ds' of dtype \w+, expected numbers \(dates: pandas.to_datetime, then set_index\)$",
+        ),
+        (pandas.DataFrame({"y": ["1.5", "2.5"]}), r"y has column 'y' of dtype \w+, expected numbers$"),
+        (
+            polars.DataFrame({"ds": [None, "6/5/2024"], "y": [1, 2]}),
+            r"y has column 'ds' of dtype String, expected numbers \(dates: str.to_datetime\)$",
         ),
     ],
 )
@@ -225,6 +245,16 @@ def test_frames_that_are_refused(y: Any, message: str) -> None:
 def test_extension_columns_are_numbers() -> None:
     y = pandas.DataFrame({"a": pandas.array([1, 2, 3], dtype="Int64"), "b": pandas.array([1.5, 2, 3], dtype="Float64")})
     np.testing.assert_array_equal(numbers_of("f", "y", y), [[1, 1.5], [2, 2], [3, 3]])
+
+
+def test_columns_of_objects_that_are_numbers() -> None:
+    """Such as a database gives, as the array of them is read; texts of numbers are none."""
+    cells = [Decimal("1.5"), 2, np.float32(3)]
+    np.testing.assert_array_equal(numbers_of("f", "y", pandas.Series(cells, dtype=object)), [1.5, 2, 3])
+    decimals = pandas.Series([Decimal("1.5"), None], dtype=pandas.ArrowDtype(pyarrow.decimal128(5, 2)))
+    np.testing.assert_array_equal(numbers_of("f", "y", decimals), [1.5, np.nan])
+    with pytest.raises(ValueError, match=r"^f: y has column 'a' of dtype object, expected numbers$"):
+        numbers_of("f", "y", pandas.Series([1, "2"], dtype=object, name="a"))
 
 
 def test_columns_are_those_of_the_fit_by_name() -> None:
@@ -352,6 +382,26 @@ def test_covariates_are_found_by_name_and_date() -> None:
         found = one.predict(3, after=after, covariates=other)
         theirs = plain.predict(3, after=y[:55], covariates=KNOWN[:58])
         np.testing.assert_array_equal(np.asarray(found if own is sold[0] else found["sold"]), theirs)
+
+
+def test_rows_of_a_calendar_that_are_not_read_may_have_gaps() -> None:
+    """In a row that is read a gap is an error, which has its date."""
+    days = pandas.date_range("2024-01-01", periods=70)
+    sold = [pandas.Series(Y[:40], index=days[10:50]), polars.DataFrame({"day": list(days[10:50].date), "sold": Y[:40]})]
+    plain = Forecaster(**QUICK).fit(Y[:40], KNOWN[10:50])
+    for own, frame in zip(sold, calendars(days), strict=True):
+        for row in (9, 55, 51):
+            price = [None if i == row else one for i, one in enumerate(KNOWN[:, 0])]
+            holed = frame.assign(price=price) if own is sold[0] else frame.with_columns(polars.Series("price", price))
+            one = Forecaster(**QUICK).fit(own, holed)
+            if row == 51:
+                with pytest.raises(ValueError, match=r"predict: Input covariates contains NaN: row 51 \(2024-02-21"):
+                    one.predict(covariates=holed)
+                continue
+            found = one.predict(covariates=holed)
+            np.testing.assert_array_equal(
+                np.asarray(found if own is sold[0] else found["sold"]), plain.predict(covariates=KNOWN[50:53])
+            )
 
 
 def test_covariates_without_a_date_or_a_column_are_refused() -> None:

@@ -82,7 +82,8 @@ class Estimator:
     dropout : float
         Chance that a number within a block is set to zero in training.
     epochs : int
-        Number of times that training sees each sequence (or window), at most.
+        Number of times that training sees each sequence (or window), at most. An epoch is as many updates as there are
+        whole batches, and a single one where there are fewer sequences than a batch.
     batch_size : int
         Sequences per update; fewer if there are fewer.
     learning_rate, weight_decay : float
@@ -495,6 +496,9 @@ def number(value: Any) -> float:
 def check_regression(args: Boundary, objective: str, quantiles: tuple[float, ...] | None) -> None:
     """Checks the two settings of a regression."""
     args.choice("objective", objective, LOSSES)
+    if objective == "quantile" and quantiles is None:
+        expected = "increasing numbers between 0 and 1, such as (0.1, 0.5, 0.9)"
+        raise ValueError(f"{args.op}: quantiles is None with objective 'quantile', expected {expected}")
     try:
         check_objective(args.op, objective, fit(quantiles, tuple[float, ...] | None) or ())
     except Unfit:
@@ -603,10 +607,18 @@ def _converts(array: Numbers) -> bool:
     return True
 
 
-def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y", columns: Sequence[Any] | None = None) -> Numbers:
+def targets_of(
+    call: str,
+    y: Any,
+    *,
+    numbers: bool,
+    name: str = "y",
+    columns: Sequence[Any] | None = None,
+    row: Callable[[int], Any] = int,
+) -> Numbers:
     """Returns y, the argument `name`, as an array (n,) or (n, K), in float64 if it has to be of `numbers`. TypeError or
     ValueError if it is None, complex, empty, not finite, or of another form; a place has the name of one of its
-    `columns`, by default those of a frame y."""
+    `columns`, by default those of a frame y, and of a `row`, by default its number."""
     if y is None and name != "y":
         raise ValueError(f"{call}: {name} is None, expected numbers (n,) or (n, K)")
     if y is None:
@@ -616,7 +628,7 @@ def targets_of(call: str, y: Any, *, numbers: bool, name: str = "y", columns: Se
 
     def place(at: Sequence[int]) -> str:
         column = f", column {at[1] if known is None else known[at[1]]!r}" if len(at) == 2 else ""
-        return f": row {at[0]}{column}" if len(at) else ""
+        return f": row {row(at[0])}{column}" if len(at) else ""
 
     if numbers or array.dtype.kind == "c":
         array = _numbers(call, name, array, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -366,7 +367,8 @@ class Forecaster(Estimator):
         if frames.is_frame(y):
             y = frames.ordered(where, name, y, like, of)
         given = frames.numbers_of(where, name, y) if frames.is_frame(y) else y
-        array = targets_of(where, given, numbers=True, name=name, columns=frames.names(y))
+        row = partial(frames.row_name, y)
+        array = targets_of(where, given, numbers=True, name=name, columns=frames.names(y), row=row)
         if like is not None and array.reshape(len(array), -1).shape[1] != self._variables:
             expected = f"(n, {self._variables}) as of {of}"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
@@ -407,9 +409,14 @@ class Forecaster(Estimator):
         framed, of = frames.is_frame(given), "the fit" if call != "fit" else "other series"
         if framed:
             given = frames.ordered(where, name, given, self._columns, of)
-        numbers, names = frames.numbers_of(where, name, given) if framed else given, frames.names(given)
-        array = targets_of(where, numbers, numbers=True, name=name, columns=names)
-        array = array.reshape(len(array), -1)
+        array, names = frames.numbers_of(where, name, given) if framed else given, frames.names(given)
+        fitted = self._pasts[key].given if key in self._pasts else None
+        rows = frames.rows(where, name, given, y, steps > 0, ahead, fitted) if framed else None
+        if rows is not None and len(rows):  # what is in other rows does not matter
+            array = array[rows]
+        row = partial(frames.row_name, given, rows=rows)
+        array = targets_of(where, array, numbers=True, name=name, columns=names, row=row)
+        array, count = array.reshape(len(array), -1), len(array if rows is None else rows)
         if self._columns is None:
             self._known = array.shape[1]
         if self._columns is None or (call == "fit" and names and not frames.names(self._columns)):
@@ -417,13 +424,10 @@ class Forecaster(Estimator):
         if array.shape[1] != self._known:
             expected = f"(n, {self._known}) as of {of}"
             raise ValueError(f"{where}: {name} has shape {array.shape}, expected {expected}")
-        fitted = self._pasts[key].given if key in self._pasts else None
-        rows = frames.rows(where, name, given, y, steps > 0, ahead, fitted) if framed else None
-        array = array if rows is None else array[rows]
-        if len(array) != steps + ahead:
+        if count != steps + ahead:
             parts = [f"{n} {what}" for n, what in ((steps, "of the series"), (ahead, "that are forecast")) if n]
             expected = f"{steps + ahead}, one for each step: {' and '.join(parts)}"
-            raise ValueError(f"{where}: {name} has {len(array)} rows, expected {expected}")
+            raise ValueError(f"{where}: {name} has {count} rows, expected {expected}")
         return array
 
     def _like(self) -> Any:

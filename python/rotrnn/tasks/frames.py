@@ -5,10 +5,13 @@ Neither package is imported: what is there is found by the methods that its obje
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -51,12 +54,11 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
         first, then = dates[wrong[0]], dates[wrong[0] + 1]
         raise ValueError(f"{call}: {name} has the date {then} after {first}, expected dates that increase")
     for one in columns:
-        if not _numeric(one.dtype):
-            hint = " (dates: set_index)" if _of_pandas(y) and str(one.dtype).startswith(("datetime", "period")) else ""
+        if not (_numeric(one.dtype) or (_of_pandas(y) and _holds_numbers(one))):
             gaps = one.isna().to_numpy() if _of_pandas(y) else np.zeros(0, bool)
-            gap = f", without a value in row {int(gaps.argmax())}" if gaps.any() else ""
+            gap = f", without a value in row {row_name(y, int(gaps.argmax()))}" if gaps.any() else ""
             got = f"column {one.name!r} of dtype {one.dtype}{gap}"
-            raise ValueError(f"{call}: {name} has {got}, expected numbers{hint}")
+            raise ValueError(f"{call}: {name} has {got}, expected numbers{_hint(one)}")
     if not columns:
         raise ValueError(f"{call}: {name} has no column with numbers, expected one")
     if _of_pandas(y):
@@ -64,6 +66,37 @@ def numbers_of(call: str, name: str, y: Any) -> Numbers:
     else:
         arrays = [np.asarray(on_host(call, name, one), np.float64) for one in columns]
     return np.stack(arrays, 1) if hasattr(y, "columns") else arrays[0]
+
+
+def _holds_numbers(column: Any) -> bool:
+    """Returns whether a column of pandas, of objects or decimals, holds real numbers, and nothing else but gaps."""
+    if not str(column.dtype).startswith(("object", "decimal")):
+        return False
+    return all(isinstance(cell, Real | Decimal) or cell is None or is_missing(cell) for cell in column)
+
+
+def _hint(column: Any) -> str:
+    """Returns what to do with a column of dates, or of texts that look like dates; empty for other columns."""
+    if not _of_pandas(column):
+        known = column.drop_nulls().head(1).to_list()
+        return " (dates: str.to_datetime)" if known and _like_a_date(known[0]) else ""
+    if str(column.dtype).startswith(("datetime", "period")):
+        return " (dates: set_index)"
+    return " (dates: pandas.to_datetime, then set_index)" if _like_a_date(*column.dropna().head(1)) else ""
+
+
+def _like_a_date(text: Any = None) -> bool:
+    return isinstance(text, str) and bool(re.match(r"\d{4}[-/]\d{1,2}\b|\d{1,2}([-/.])\d{1,2}\1\d{2,4}\b", text))
+
+
+def row_name(y: Any, row: int, rows: Index | None = None) -> str:
+    """Returns a row, or the row that is in this place of some `rows`, as errors name it: its number, and of a frame
+    with dates its date."""
+    row = row if rows is None else int(rows[row])
+    if not (is_frame(y) and _has_dates(y)):
+        return str(row)
+    dates = _index(y) if _of_pandas(y) else y[_dated("", "", y)]
+    return f"{row} ({dates[row]})"
 
 
 def array_of(call: str, name: str, y: Any) -> Numbers:
