@@ -478,30 +478,39 @@ GLOBAL(SORT_THREADS) count_digits(sort_pass pass, int64_t *counts, const entry *
 
 namespace {
 struct scan_scratch {
-    int64_t before[2][THREADS];
+    int64_t totals[WARPS];
 };
 }
 
-/* counts (n) <- the sums of all counts before each; by one block */
+/* counts (n) <- the sums of all counts before each; by one block, of which a warp has a share, 32 counts at a time */
 GLOBAL(THREADS) sum_before(int64_t *counts, int64_t n) {
+    enum { AHEAD = 4 };
     scan_scratch &s = shared_memory<scan_scratch>();
-    const int me = (int)threadIdx.x;
-    const int64_t share = pieces_of(n, THREADS), from = least(me * share, n), to = least(from + share, n);
-    int64_t total = 0;
-    for (int64_t i = from; i < to; i++) total += counts[i];
-    s.before[0][me] = total;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int64_t share = pieces_of(n, WARPS), from = least(warp * share, n), to = least(from + share, n);
+    int64_t sum = 0;
+    for (int64_t i = from + lane; i < to; i += 32) sum += counts[i];
+    sum = warp_sum(sum);
+    if (lane == 0) s.totals[warp] = sum;
     __syncthreads();
-    int now = 0;
-    for (int d = 1; d < THREADS; d *= 2, now = !now) {
-        s.before[!now][me] = s.before[now][me] + (me >= d ? s.before[now][me - d] : 0);
-        __syncthreads();
-    }
-    int64_t sum = s.before[now][me] - total;
-    for (int64_t i = from; i < to; i++) {
-        const int64_t count = counts[i];
-        counts[i] = sum;
-        sum += count;
-    }
+    sum = 0;
+    for (int w = 0; w < warp; w++) sum += s.totals[w];
+    pipelined<AHEAD>(
+        pieces_of(to - from, 32),
+        [&](int64_t t) {
+            const int64_t i = from + t * 32 + lane;
+            return i < to ? counts[i] : 0;
+        },
+        [&](int64_t t, int64_t count) {
+            const int64_t i = from + t * 32 + lane;
+            int64_t through = count;
+            for (int d = 1; d < 32; d *= 2) {
+                const int64_t before = __shfl_up_sync(~0u, through, (unsigned)d);
+                if (lane >= d) through += before;
+            }
+            if (i < to) counts[i] = sum + through - count;
+            sum += __shfl_sync(~0u, through, 31);
+        });
 }
 
 GLOBAL(SORT_THREADS) move_entries(sort_pass pass, entry *to, const int64_t *counts, const entry *from) {
