@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,21 @@ def test_what_is_recurrent_and_what_it_can_say() -> None:
     params = model.init(np.random.default_rng(0))
     recurrent = [name for name, _ in flatten(params) if model.is_recurrent(name)]
     assert recurrent == [f"blocks.{i}.layer.{name}" for i in (0, 1) for name in ("theta", "gamma_log", "M", "B")]
+    assert {name for name, _ in flatten(params["blocks"]) if model.stack.is_recurrent(name)} == {
+        name.removeprefix("blocks.") for name in recurrent
+    }
+    for part, name, message in (
+        (model, "_orig_mod.blocks.0.layer.theta", "; did you mean blocks.0.layer.theta?"),
+        (model, "blocks.2.layer.theta", "; did you mean blocks.1.layer.theta?"),
+        (model, "blocks.0.layer", "; did you mean"),
+        (model.stack, "0.layer.thetta", "; did you mean 0.layer.theta?"),
+        (model.stack.blocks[0].layer, "thetta", "; did you mean theta?"),
+        (model.stack.blocks[0].layer, 3, ""),
+    ):
+        kind = type(part).__name__
+        expected = f"{kind}.is_recurrent: name is {name!r}, expected the name of a parameter, as of rotrnn.flatten"
+        with pytest.raises(ValueError, match=f"^{re.escape(expected + message)}"):
+            part.is_recurrent(name)
     assert all(value.dtype == np.float32 for _, value in flatten(params))
     inputs, _ = data(TOKENS)
     norms = model.state_norms(params, inputs, Context(lengths=LENGTHS))

@@ -67,6 +67,22 @@ def test_numbers_that_decide_what_runs_are_not_mapped() -> None:
         vmap(lambda x, reset: net(x[None], reset=reset[None]))(x, cuts)
 
 
+def test_vmap_in_training_mode() -> None:
+    """Without dropout as in evaluation; the statistics of batch norm belong to the whole."""
+    net, x = moved(CORES["lru"]).train(), input_of(CORES["lru"])
+    assert torch.equal(vmap(net)(x[None])[0], net(x))
+    normed, every = moved(CORES["stack"]).train(), torch.stack([x, 2 * x])
+    with pytest.raises(
+        RuntimeError, match=r"^ResidualStack\.forward: got batch norm in training mode within vmap, .*net"
+    ):
+        vmap(normed)(every)
+    buffers = {name: torch.stack([one, one]) for name, one in normed.named_buffers()}
+    found = vmap(lambda buffers, x: functional_call(normed, buffers, (x,)))(buffers, every)
+    assert torch.equal(found[1], normed(every[1]))
+    for name, one in normed.named_buffers():
+        assert torch.equal(buffers[name][1], one)
+
+
 def test_a_mapped_module_has_gradients() -> None:
     net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])
     every = torch.stack([x, 2 * x]).requires_grad_()

@@ -8,6 +8,7 @@ import gc
 import io
 import subprocess
 import sys
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
 from cores import CORES, B, D, T, input_of, model, moved
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 import rotrnn
 import rotrnn.torch
 from rotrnn.models.call import Call, form_of, leaves_of
 from rotrnn.models.model import NEEDS_DT
+from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import flatten
+
+DRAWING = {
+    *("dropout", "activation", "gate", "feed-forward", "gated feed-forward", "block", "plain block", "transformer"),
+    *(name for name in CORES if name.endswith(" of tokens")),
+}
+"""Cores with dropout."""
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -235,6 +246,108 @@ def test_dropout_is_drawn_by_torch_and_kept_for_backward() -> None:
     assert torch.equal(net.eval()(x), x)
 
 
+@pytest.mark.parametrize(
+    ("core", "draws"),
+    [
+        *((one, name in DRAWING) for name, one in CORES.items()),
+        (rotrnn.FixedPointRNN(D, 4), False),
+        (rotrnn.FixedPointRNN(D, 4, train_iterations=2), False),
+        (rotrnn.FixedPointRNN(D, 4, train_iterations="gamma"), True),
+        (rotrnn.Bidirectional(D, rotrnn.Bedouin(D, 4, train_iterations="gamma")), True),
+        (rotrnn.Dropout(0.0), False),
+        (model("tagger", features=True), False),
+    ],
+    ids=str,
+)
+def test_only_what_needs_random_numbers_draws_them(core: Any, draws: bool) -> None:
+    """In training, and nothing does in evaluation."""
+    net, x = moved(core), input_of(core)
+    for train in (True, False):
+        before = torch.get_rng_state()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConverged)
+            net.train(train)(x)
+        assert torch.equal(before, torch.get_rng_state()) != (draws and train)
+
+
+def test_a_layer_of_the_users_own_may_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noisy(rotrnn.LRU):
+        pass
+
+    monkeypatch.setitem(rotrnn.LAYERS, "noisy", Noisy)
+    assert Noisy(D, d_state=3).draws
+    assert rotrnn.ResidualBlock(rotrnn.LayerNorm(D), Noisy(D, d_state=3), rotrnn.Dropout(0.0)).draws
+
+
+# ---- groups of parameters, and parametrizations ----
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    def right_inverse(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+
+def test_groups_of_parameters_need_no_names() -> None:
+    """Within another network, compiled, and with parametrizations or masks."""
+    core = model("tagger", features=True)
+    net = rotrnn.torch.Module(core)
+    expected = [one for name, one in net.named_parameters() if core.is_recurrent(name)]
+    rest = [one for name, one in net.named_parameters() if not core.is_recurrent(name)]
+    assert len(expected) > 1 < len(rest)
+    linear = torch.nn.Linear(3, 3)
+    whole = torch.nn.Sequential(linear, torch.compile(net))
+    slow, others = rotrnn.torch.parameter_groups(whole, lr=0.1, weight_decay=0.0)
+    assert list(map(id, slow.pop("params"))) == list(map(id, expected))
+    assert slow == {"lr": 0.1, "weight_decay": 0.0}
+    assert list(map(id, others.pop("params"))) == list(map(id, [*linear.parameters(), *rest]))
+    assert not others
+
+    part = net.blocks[0].layer if hasattr(net.blocks, "__getitem__") else getattr(net.blocks, "0").layer
+    weight_norm(part, "B_re")
+    register_parametrization(part, "C_re", Twice())
+    layer = rotrnn.torch.LRU(D, d_state=3)
+    torch.nn.utils.prune.random_unstructured(layer, "B_im", 0.5)
+    slow, others = rotrnn.torch.parameter_groups(torch.nn.ModuleList([net, layer]), lr=0.1)
+    in_slow = set(map(id, slow["params"]))
+    held = part.parametrizations
+    assert {id(held.B_re.original0), id(held.B_re.original1), id(layer.B_im_orig)} < in_slow
+    assert id(held.C_re.original) in set(map(id, others["params"]))
+    assert len(in_slow) == len(expected) + 1 + len(rotrnn.LRU.recurrent & {*layer.core.shapes})
+    torch.optim.AdamW([slow, others])
+
+
+def test_mistakes_in_groups_of_parameters() -> None:
+    with pytest.raises(TypeError, match=r"^parameter_groups: net is an LRU, expected a torch\.nn\.Module$"):
+        rotrnn.torch.parameter_groups(rotrnn.LRU(D, 3), lr=0.1)  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"^parameter_groups: net is a Linear without modules of rotrnn, expected some"
+    ):
+        rotrnn.torch.parameter_groups(torch.nn.Linear(2, 2), lr=0.1)
+    layer = rotrnn.torch.LRU(D, d_state=3)
+    layer.register_parameter("B_ree", torch.nn.Parameter(torch.ones(2)))
+    with pytest.raises(
+        ValueError, match=r"LRU\.is_recurrent: name is 'B_ree', expected the name .*; did you mean B_re\?$"
+    ):
+        rotrnn.torch.parameter_groups(layer, lr=0.1)
+
+
+def test_parametrized_parameters_are_drawn_anew() -> None:
+    layer = rotrnn.torch.LRU(D, d_state=3).double()
+    weight_norm(layer, "B_re")
+    register_parametrization(layer, "C_re", Twice())
+    torch.manual_seed(3)
+    expected = rotrnn.torch.LRU(D, d_state=3)
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    for name, one in expected.named_parameters():
+        torch.testing.assert_close(getattr(layer, name), one.double())
+    assert {one.dtype for one in layer.parameters()} == {torch.float64}
+    assert torch.equal(layer.parametrizations.C_re.original, expected.C_re.double() / 2)
+
+
 @pytest.mark.parametrize("changed", ["x", "a parameter", "a state"])
 def test_a_change_in_place_before_backward_is_found(changed: str) -> None:
     net, x = rotrnn.torch.LRU(D, d_state=3), torch.randn(B, T, D)
@@ -396,11 +509,36 @@ def test_a_layer_within_autocast() -> None:
         (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),
         (lambda net, x: net(x, state=x), TypeError, r"LRU\.forward: state has dtype float32, expected complex64 or"),
         (lambda net, x: net(x.long()), TypeError, r"LRU\.forward: x has dtype int64, expected float32 or float64"),
+        (
+            lambda net, x: net(x.to(torch.complex32)),
+            TypeError,
+            r"LRU\.forward: x has dtype torch\.complex32, expected torch\.float32, float64, bfloat16 or float16",
+        ),
+        (
+            lambda net, x: net(x, dt=x[..., 0].to(torch.complex32)),
+            TypeError,
+            r"LRU\.forward: dt has dtype torch\.complex32, expected a floating-point or integer dtype",
+        ),
     ],
 )
 def test_mistakes_in_a_call(call: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         call(rotrnn.torch.LRU(D, d_state=3), torch.zeros(B, T, D))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_dtypes_of_token_ids(device: str) -> None:
+    net, ids = rotrnn.torch.Module(model("language")).to(device), torch.ones(B, T, dtype=torch.int64)
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"):
+        y = net(ids.to(getattr(torch, name)).to(device))
+        assert y.is_meta if device == "meta" else torch.equal(y, net(ids))
+    for name in ("uint64", "bool", "complex64"):
+        with pytest.raises(TypeError, match=rf"^LanguageModel\.forward: inputs has dtype {name}, expected int64 or"):
+            net(ids.to(getattr(torch, name)).to(device))
+    with pytest.raises(
+        TypeError, match=r"^LanguageModel\.forward: x has dtype torch\.complex32, expected .* token ids$"
+    ):
+        net(torch.zeros(B, T, dtype=torch.complex32, device=device))
 
 
 def test_mistakes_in_a_module() -> None:

@@ -27,7 +27,8 @@ from rotrnn.models.files import described, made
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
 from rotrnn.nn.fixed_points.iteration import NotConverged
-from rotrnn.nn.layer import Array, Context, Module, State, flatten, is_parameter, unflatten
+from rotrnn.nn.layer import Array, Context, State, flatten, is_parameter, unflatten
+from rotrnn.nn.module import names_of
 from rotrnn.nn.saved import Shape, Structure, arrays_of, flatten_saved, rebuilt
 from rotrnn.ops.boundary import CheckedLengths
 
@@ -302,14 +303,6 @@ class Outputs:
     def kept(self, places: list[int]) -> tuple[int, ...]:
         """Returns the indices of the outputs at these places."""
         return tuple(sorted({place - self._n for place in places if place >= self._n}))
-
-
-def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:
-    """Returns the names of the parameters as in `flatten`: its own, then the names of each inner module."""
-    names = [prefix + name for name in core.shapes]
-    for name, module in core.modules.items():
-        names += names_of(module, f"{prefix}{name}.")
-    return tuple(names)
 
 
 # ---- states: forms are nested like the states ----

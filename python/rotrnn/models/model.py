@@ -352,14 +352,6 @@ class SequenceModel(Module, ABC):
         """
         save_onnx(path, self, params, lengths=lengths, state=state)
 
-    def is_recurrent(self, name: str) -> bool:
-        """Returns whether a flattened parameter name belongs to a recurrence. Such parameters have their own
-        learning-rate factor and no weight decay."""
-        path = name.split(".")
-        if path[0] != "blocks" or path[2] != "layer":
-            return False
-        return self.stack.blocks[int(path[1])].layer.is_recurrent(path[3])
-
     def report(self, saved: ModelSaved) -> dict[str, float]:
         """Returns the layers' reports of a forward pass (`Recurrent.report`), with the keys "block.name"."""
         return {

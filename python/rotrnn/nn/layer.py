@@ -83,7 +83,6 @@ class Recurrent(Module, ABC):
 
     about: ClassVar[str]
     paper: ClassVar[str]
-    recurrent: ClassVar[frozenset[str]] = frozenset()
     lanes: ClassVar[str] = ""
     """`state_lanes` as a formula of the settings, for a layer without a window and with default values for the settings
     that are not named; t is the number of steps so far."""
@@ -142,10 +141,6 @@ class Recurrent(Module, ABC):
     def report(self, saved: Any) -> dict[str, float]:
         """Returns numbers of a forward for the training log."""
         return {}
-
-    def is_recurrent(self, name: str) -> bool:
-        """Returns whether a parameter belongs to the recurrence, as `SequenceModel.is_recurrent`."""
-        return name in self.recurrent
 
     def together(self, ctx: Context) -> bool:
         """Whether a sequence's results depend on others of the batch: a packed row then runs as one batch."""

@@ -251,6 +251,9 @@ class Module(Summarised):
     def condition_message(self, value: Array) -> str:
         return ""
 
+    recurrent: ClassVar[frozenset[str]] = frozenset()
+    """Names of its own parameters that belong to a recurrence."""
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns names and shapes of its own parameters, without inner modules'."""
@@ -265,6 +268,29 @@ class Module(Summarised):
     def state_form(self) -> StateForm | None:
         """Returns the arrays of its state; None if it has no state, or does not declare it."""
         return None
+
+    def is_recurrent(self, name: str) -> bool:
+        """Returns whether a parameter, by its name in `rotrnn.flatten`, belongs to a recurrence. Published recipes
+        train such parameters with a factor on the learning rate and without weight decay.
+
+        ValueError if there is no parameter of this name.
+        """
+        owner, own = self, str(name)
+        while (inner := owner.modules.get(own.partition(".")[0])) is not None and "." in own:
+            owner, own = inner, own.partition(".")[2]
+            if not isinstance(owner, Module):
+                return False
+        shapes = owner.shapes
+        if own not in shapes and (shapes or owner.modules):  # a module that declares nothing may have any
+            expected = f"the name of a parameter, as of rotrnn.flatten{alike(str(name), names_of(self))}"
+            raise ValueError(f"{type(self).__name__}.is_recurrent: name is {name!r:.80}, expected {expected}")
+        return own in owner.recurrent
+
+    @property
+    def draws(self) -> bool:
+        """Whether forward draws random numbers in training, by `Context.seed`. A class outside the package may."""
+        own = type(self).__module__.partition(".")[0] == "rotrnn"
+        return not own or any(getattr(one, "draws", True) for one in self.modules.values())
 
     # ---- checks ----
 
@@ -510,6 +536,15 @@ def _check_leaf(args: Boundary, name: str, leaf: Any, form: StateArray) -> None:
         rest = ["any" if size is None else str(size) for size in form.shape]
         expected = ", ".join([first, *rest]) + ("," if not rest else "")
         raise ValueError(f"{args.op}: {name} has shape {leaf.shape}, expected ({expected})")
+
+
+def names_of(core: Module, prefix: str = "") -> tuple[str, ...]:
+    """Returns the names of the parameters as in `flatten`: its own, then the names of each inner module."""
+    names = [prefix + name for name in core.shapes]
+    for name, module in core.modules.items():
+        if isinstance(module, Module):
+            names += names_of(module, f"{prefix}{name}.")
+    return tuple(names)
 
 
 # ---- settings as text ----

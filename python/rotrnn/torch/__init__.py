@@ -12,7 +12,7 @@ here of the same name and arguments, which returns the `Module` of a layer with 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise ImportError("rotrnn.torch needs PyTorch, which is not installed; pip install 'rotrnn[torch]'") from error
 
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from rotrnn._support.text import an
@@ -35,7 +36,7 @@ from rotrnn.nn.packing import as_batch, check_rows, stepwise
 from rotrnn.ops.boundary import rename
 from rotrnn.torch import ops
 
-__all__ = ["Module", "load"]
+__all__ = ["Module", "load", "parameter_groups"]
 
 
 HALF = (torch.bfloat16, torch.float16)
@@ -118,8 +119,8 @@ class Module(_Tree):
     the dtype of x: float32, float64, bfloat16 or float16. Half precision is converted: x, parameters and states are
     read in float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded
     to half precision at the end, and states are returned in float32. Within autocast, x may be of half precision beside
-    float32 parameters, and y has the dtype of x. In training mode, a new key of dropout is drawn in every call from
-    PyTorch's global generator.
+    float32 parameters, and y has the dtype of x. In training mode, a core with dropout, or with a random number of
+    iterations, draws a new key in every call from PyTorch's global generator; others draw nothing.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
@@ -150,7 +151,7 @@ class Module(_Tree):
         self._core, self._timed = core, getattr(core, "timed", False)
         self._text, self._paths = text, [name.split(".") for name in call.names]
         self._buffered = [i for i, name in enumerate(call.names) if name not in call.trained]
-        self._form, self._leaves = call.form, len(call.leaves)
+        self._form, self._leaves, self._draws = call.form, len(call.leaves), core.draws
 
     def forward(
         self,
@@ -212,7 +213,13 @@ class Module(_Tree):
         elif self._timed:
             raise ValueError(f"{self._name}.forward: {NEEDS_DT}")
         before = [] if state is None else self._flat(state)
-        key = torch.randint(2**32, (2,), device="cpu") if self.training else None
+        key = None
+        if self.training:
+            key = (
+                torch.randint(2**32, (2,), device="cpu")
+                if self._draws
+                else torch.zeros(2, dtype=torch.int64, device="cpu")
+            )
         given = list(params)
         for i in self._buffered:
             given[i] = params[i].clone()  # autograd would see their next update as a change of saved tensors
@@ -221,7 +228,14 @@ class Module(_Tree):
         last = len(outputs) - len(self._buffered) * self.training
         if self.training:
             for i, new in zip(self._buffered, outputs[last:], strict=True):
-                params[i].copy_(new.detach())
+                try:
+                    params[i].copy_(new.detach())
+                except RuntimeError as error:
+                    if "vmap" not in str(error):
+                        raise
+                    got = "batch norm in training mode within vmap, whose statistics would differ along its axis"
+                    expected = "net.eval(), or buffers with that axis by functional_call"
+                    raise RuntimeError(f"{self._name}.forward: got {got}, expected {expected}") from error
         y = outputs[0].to(returned or (params[0].dtype if params else outputs[0].dtype))
         if not return_state:
             return y
@@ -313,11 +327,30 @@ class Module(_Tree):
         return unflatten({".".join(path): _widened(self._at(path).detach()).numpy() for path in self._paths})
 
     def reset_parameters(self) -> None:
-        """Draws parameters and buffers anew, as in the beginning: after `to_empty` of a module of the device meta."""
+        """Draws parameters and buffers anew, as in the beginning: after `to_empty` of a module of the device meta.
+
+        Parameters with parametrizations (`torch.nn.utils.parametrize`) are set by their `right_inverse`.
+        """
         drawn = dict(flatten(_drawn(self.core)))
         with torch.no_grad():
             for path in self._paths:
-                self._at(path).copy_(torch.tensor(drawn[".".join(path)], device="cpu"))
+                *outer, name = path
+                part, value = self.get_submodule(".".join(outer)), torch.tensor(drawn[".".join(path)], device="cpu")
+                if is_parametrized(part, name):
+                    setattr(part, name, value.to(self._at(path)))  # by right_inverse of the parametrizations
+                else:
+                    self._at(path).copy_(value)
+
+    def _recurrent(self) -> Iterator[torch.nn.Parameter]:
+        """Yields the parameters that belong to recurrences, also below parametrizations and masks of prune."""
+        for name, one in self.named_parameters():
+            path = name.split(".")
+            if "parametrizations" in path:  # path of the part, "parametrizations", name, "original0", ...
+                at = path.index("parametrizations")
+                path = [*path[:at], path[at + 1]]
+            path[-1] = path[-1].removesuffix("_orig")
+            if self.core.is_recurrent(".".join(path)):
+                yield one
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`.
@@ -352,6 +385,9 @@ class Module(_Tree):
         if x.layout is not torch.strided or x.is_quantized:
             got = "is quantized" if x.is_quantized else f"has layout {x.layout}"
             raise TypeError(f"{self._name}.forward: x {got}, expected a dense tensor")
+        if x.dtype not in ops.DTYPES and not x.is_floating_point():
+            expected = "torch.float32, float64, bfloat16 or float16, or an integer dtype for token ids"
+            raise TypeError(f"{self._name}.forward: x has dtype {x.dtype}, expected {expected}")
         device, dtype = x.device, x.dtype if x.is_floating_point() else None
         for path, one in zip(self._paths, params, strict=True):
             if one.device != device:
@@ -403,7 +439,12 @@ class Module(_Tree):
         if dt.device != x.device:
             raise TypeError(f"{self._name}.forward: x is on {x.device} and dt on {dt.device}, expected one")
         whole = not (dt.is_floating_point() or dt.is_complex() or dt.dtype is torch.bool)
-        return dt.double() if whole else _widened(dt)
+        dt = dt.double() if whole else _widened(dt)
+        if dt.dtype not in ops.DTYPES:
+            raise TypeError(
+                f"{self._name}.forward: dt has dtype {dt.dtype}, expected a floating-point or integer dtype"
+            )
+        return dt
 
     def _flat(self, state: Any) -> list[torch.Tensor]:
         """Returns the leaves of a state."""
@@ -420,6 +461,32 @@ class Module(_Tree):
 def load(path: str | os.PathLike[str]) -> Module:
     """Reads a model that `Module.save` or `SequenceModel.save` wrote. Errors as in `rotrnn.load`."""
     return Module(*files.load(path))
+
+
+def parameter_groups(net: torch.nn.Module, **settings: Any) -> list[dict[str, Any]]:
+    """Returns the parameters of a network as two groups for an optimiser of PyTorch: the parameters of recurrences with
+    these settings, and all others.
+
+    ``torch.optim.AdamW(parameter_groups(net, lr=3e-4, weight_decay=0.0), lr=3e-3)`` trains as published recipes do.
+    The network is a `Module`, or has some in it, also compiled, in DistributedDataParallel, or with parametrizations.
+
+    Raises
+    ------
+    TypeError
+        `net` is not a `torch.nn.Module`.
+    ValueError
+        It has no `Module` in it, or a `Module` has a parameter that does not belong to its core.
+    """
+    if not isinstance(net, torch.nn.Module):
+        raise TypeError(f"parameter_groups: net is {an(type(net).__name__)}, expected a torch.nn.Module")
+    inner = [one for one in net.modules() if isinstance(one, Module)]
+    if not inner:
+        raise ValueError(f"parameter_groups: net is {an(type(net).__name__)} without modules of rotrnn, expected some")
+    recurrent = {id(one) for module in inner for one in module._recurrent()}
+    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+    for one in net.parameters():
+        groups[id(one) in recurrent].append(one)
+    return [{"params": groups[True], **settings}, {"params": groups[False]}]
 
 
 def _kinds() -> dict[str, Any]:

@@ -33,7 +33,12 @@ DTYPES: dict[Any, np.dtype[Any]] = {
     torch.float64: np.dtype(np.float64),
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
-    **{getattr(torch, name): np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "bool")},
+    **{
+        getattr(torch, f"{sign}int{bits}"): np.dtype(f"{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    torch.bool: np.dtype(bool),
 }
 TORCH = {there: here for here, there in DTYPES.items()}
 

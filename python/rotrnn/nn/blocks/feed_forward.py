@@ -50,6 +50,10 @@ class FeedForward(Module):
         up, _, down, _ = self._parts
         return {"up": up, "down": down, **({"value": up} if self.gated else {})}
 
+    @property
+    def draws(self) -> bool:
+        return self.dropout > 0
+
     @functools.cached_property
     def _parts(self) -> tuple[Dense, GELU, Dense, Dropout]:
         D, E = self.d_model, self.expand * self.d_model

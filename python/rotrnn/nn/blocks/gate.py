@@ -81,6 +81,10 @@ class Dropout(Module):
         _check_rate(self, "rate")
         self.check_sizes("site", least=0)
 
+    @property
+    def draws(self) -> bool:
+        return self.rate > 0
+
     def init(self, rng: np.random.Generator) -> Params:
         return {}
 
@@ -131,6 +135,10 @@ class Activation(Module):
     """GELU, then dropout: the end of a block without a gate (S5's "gelu"). No params."""
 
     dropout: Dropout
+
+    @property
+    def draws(self) -> bool:
+        return self.dropout.draws
 
     def init(self, rng: np.random.Generator) -> Params:
         return {}
@@ -190,6 +198,10 @@ class Gate(Module):
     @property
     def modules(self) -> dict[str, Dense]:
         return dict.fromkeys(("value", "gate") if self.form == "full" else ("gate",), self._linear)
+
+    @property
+    def draws(self) -> bool:
+        return self.dropout > 0
 
     @property
     def _linear(self) -> Dense:

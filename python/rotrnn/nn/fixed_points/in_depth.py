@@ -126,6 +126,10 @@ class Iterating(Programmed):
     def _iteration(self) -> Iteration:
         """The settings of the iteration."""
 
+    @property
+    def draws(self) -> bool:
+        return isinstance(self._iteration.train_iterations, str)
+
     def together(self, ctx: Context) -> bool:
         return self._iteration.ends_together
 

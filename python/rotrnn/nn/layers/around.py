@@ -33,6 +33,10 @@ class Around(Programmed):
         return self.layer.recurrent
 
     @property
+    def draws(self) -> bool:
+        return self.layer.draws
+
+    @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
         return self.layer.estimated
 

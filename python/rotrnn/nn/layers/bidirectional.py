@@ -50,6 +50,10 @@ class Bidirectional(Recurrent):
         return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
 
     @property
+    def draws(self) -> bool:
+        return self.layer.draws
+
+    @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
         """The arguments of the layer whose gradients are estimates, for both directions."""
         of_layer = self.layer.estimated
