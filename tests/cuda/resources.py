@@ -83,6 +83,7 @@ EXPLAINED: dict[tuple[str, str], tuple[int, str]] = {
     ("dplr_bank.cu", "each_kernel<body_dplr_bank_backward>"): (112, "a table of pointers that is indexed, once a call"),
     ("fixed_point.cu", "solve_rows"): (436, FOUR_BLOCKS),
     ("mixer.cu", "gain_rows_backward"): (820, FOUR_BLOCKS),
+    ("sampled.cu", "each_warp_kernel<body_sampled_bank_backward>"): (528, "the states of a tile, in backward"),
     ("selective.cu", "run_forward"): (16, f"{CALLS}; in float64 alone"),
     ("ssd.cu", "run_forward"): (84, CALLS),
     ("ssd.cu", "run_backward"): (340, f"{CALLS}; in float64 alone"),
