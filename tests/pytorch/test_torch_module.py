@@ -246,6 +246,18 @@ def test_dropout_is_drawn_by_torch_and_kept_for_backward() -> None:
     assert torch.equal(net.eval()(x), x)
 
 
+@pytest.mark.parametrize("name", CORES)
+def test_what_another_key_changes_draws(name: str) -> None:
+    """Otherwise every call would have the same key."""
+    net, x = moved(CORES[name], torch.float32).train(), input_of(CORES[name], torch.float32)
+    draws, net._draws = net._draws, True
+    outputs = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        outputs.append(net(x).detach())
+    assert draws or all(torch.equal(one, outputs[0]) for one in outputs)
+
+
 @pytest.mark.parametrize(
     ("core", "draws"),
     [
