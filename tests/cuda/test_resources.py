@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,15 @@ def test_a_walk_without_loads_in_flight_is_a_fault(resources: Any) -> None:
     assert list(resources.faults_of(resources.NO_LOOP, 1, 5)) == [
         "its inner loop has 0 loads, expected at least 8, which are in flight at once"
     ]
+
+
+def test_the_table_has_every_kernel_and_every_reason(resources: Any) -> None:
+    """Compiling takes minutes, so `make resources` is not run with every change: new files and kernels need it."""
+    table = (resources.ROOT / resources.TABLE).read_text(encoding="utf-8")
+    rows = {tuple(row.split(" | ")[:2]) for row in re.findall(r"(?m)^\| (\w+\.cu \| .*) \|$", table)}
+    sources = {path.name: path.read_text(encoding="utf-8") for path in (resources.ROOT / "cuda").glob("*.cu")}
+    files = {name for name, text in sources.items() if re.search(r"(?m)^KERNEL\(", text)}
+    names = {(file, name) for file in files for name in re.findall(r"GLOBAL2?\([^()]*\)\s+(\w+)\(", sources[file])}
+    assert sorted(files - {file for file, _ in rows}) == [], "files without a row: run make resources"
+    assert sorted(names - {(file, kernel.partition("<")[0]) for file, kernel in rows}) == [], "kernels without a row"
+    assert set(resources.EXPLAINED) <= rows, "reasons of kernels that are gone"
