@@ -306,11 +306,11 @@ template <class S> struct gate_walk {
     }
 };
 
-/* The gradient of the gate's product, in its place; in a half form, `dvalue` is the gradient of the value. Sums: of
- * both. */
+/* The gradient of the gate's product; in a half form, `dvalue` is the gradient of the value. Sums: of both. */
 template <class S> struct gate_adjoint_walk {
     enum { SUMS = 2 };
-    S *product, *dvalue;
+    const S *product;
+    S *dproduct, *dvalue; /* dproduct may be product */
     arrival dy;
     gating<S> gate;
     dropping mask;
@@ -329,10 +329,10 @@ template <class S> struct gate_adjoint_walk {
             }
         }
         if (gate.form == GATE_FULL)
-            write<V>(product + value_at(gate, p), value);
+            write<V>(dproduct + value_at(gate, p), value);
         else
             write<V>(dvalue + p.at, value);
-        write<V>(product + gate_at(gate, p), slope);
+        write<V>(dproduct + gate_at(gate, p), slope);
     }
 };
 
@@ -457,7 +457,7 @@ fold_norm(real *folded, real *constant, const real *w, const real *center, const
     if (threadIdx.x % 32 == 0) constant[l] = (real)sum;
 }
 
-/* xn (rows,D), mean, rstd (rows) of the row norm; padding is zero. */
+/* xn (rows,D), or NULL, and mean, rstd (rows) of the row norm; padding is zero. */
 template <class S>
 GLOBAL(ROW_THREADS)
 norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const real *bias, const int64_t *lengths,
@@ -470,7 +470,7 @@ norm_rows(S *xn, real *mean, real *rstd, const real *x, const real *scale, const
     const real middle = valid ? row_mean(sum, x + row * D, D) : 0;
     for (int64_t d = lane; valid && d < D; d += 32) squares += (x[row * D + d] - middle) * (x[row * D + d] - middle);
     const real by = valid ? row_rstd(squares, x + row * D, middle, D, eps) : 0;
-    for (int64_t d = lane; d < D; d += 32) {
+    for (int64_t d = lane; xn && d < D; d += 32) {
         pack<1> here = {};
         if (valid) here.of[0] = layer_norm_step(layer_norm_xhat(x[row * D + d], middle, by), scale[d], bias[d]);
         write<1>(xn + row * D + d, here);
@@ -690,34 +690,59 @@ static entrance entrance_of(const block_in *b) {
     return e;
 }
 
-/* The layer's input as an array, zero in the padding; and the row norm's mean and rstd. */
-template <class S> static const S *entering_rows(const block_in *b, rows_cut rows, entrance e) {
-    const int64_t M = b->B * b->T, D = b->D;
-    S *const xn = workspace_of<S>(M, D);
+/* The row norm's mean and rstd, and its result in xn, or NULL */
+template <class S> static void norm_all_rows(const block_in *b, entrance e, S *xn) {
+    const int64_t M = b->B * b->T;
+    launch(norm_rows<S>, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, e.mean, e.rstd, b->x, b->gain, b->offset,
+           b->lengths, M, b->T, b->D, (real)b->eps);
+}
+
+/* The layer's input in xn, zero in the padding; and the row norm's mean and rstd. */
+template <class S> static const S *enter_rows(const block_in *b, rows_cut rows, entrance e, S *xn) {
     const outputs none = {};
     if (b->norm == NORM_ROW)
-        launch(norm_rows<S>, pieces_of(M, ROW_THREADS / 32), ROW_THREADS, 0, xn, e.mean, e.rstd, b->x, b->gain,
-               b->offset, b->lengths, M, b->T, D, (real)b->eps);
+        norm_all_rows(b, e, xn);
     else
         walk_through(rows, entrance_walk<S>{xn, e}, none);
     return xn;
 }
+template <class S> static const S *entering_rows(const block_in *b, rows_cut rows, entrance e) {
+    return enter_rows(b, rows, e, workspace_of<S>(b->B * b->T, b->D));
+}
 
-/* `later`: rows may be NULL, for a walk to write. */
-template <class S> static input<S> input_of(const block_in *b, rows_cut rows, bool later) {
+/* The input of products that are not rounded, or are in TF32 */
+static input<real> input_of(const block_in *b, rows_cut rows) {
     const int64_t L = b->L, D = b->D;
     const entrance e = entrance_of(b);
+    const bool folds = b->norm == NORM_CHANNEL && precision_of_products() == PRECISION_FLOAT32;
+    if (b->norm == NORM_NONE) return {b->x, b->w_in, NULL, e};
+    if (!folds) return {entering_rows<real>(b, rows, e), b->w_in, NULL, e};
+    real *const folded = workspace_of<real>(L, D), *const constant = workspace_of<real>(L);
+    launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, folded, constant, b->w_in, b->center, b->gain,
+           b->offset, L, D);
+    return {b->x, folded, constant, e};
+}
+
+/* Forward's, whose rows go to `normed` if it is there */
+template <class S> static input<S> input_of(const block_in *b, rows_cut rows, S *normed) {
     if constexpr (is_rounded<S>) {
-        const S *const xn = later && b->norm != NORM_ROW ? NULL : entering_rows<S>(b, rows, e);
-        return {xn, stored_as<S>(b->w_in, L * D), NULL, e};
+        const entrance e = entrance_of(b);
+        S *const xn = normed ? normed : workspace_of<S>(b->B * b->T, b->D);
+        return {enter_rows(b, rows, e, xn), stored_as<S>(b->w_in, b->L * b->D), NULL, e};
     } else {
-        const bool folds = b->norm == NORM_CHANNEL && precision_of_products() == PRECISION_FLOAT32;
-        if (b->norm == NORM_NONE) return {b->x, b->w_in, NULL, e};
-        if (!folds) return {entering_rows<S>(b, rows, e), b->w_in, NULL, e};
-        real *const folded = workspace_of<real>(L, D), *const constant = workspace_of<real>(L);
-        launch(fold_norm, pieces_of(L, ROW_THREADS / 32), ROW_THREADS, 0, folded, constant, b->w_in, b->center, b->gain,
-               b->offset, L, D);
-        return {b->x, folded, constant, e};
+        return input_of(b, rows);
+    }
+}
+
+/* Backward's, of forward's rows if they are there. Rows may be NULL, for a walk to write. */
+template <class S> static input<S> input_again(const block_in *b, rows_cut rows, const S *normed) {
+    if constexpr (is_rounded<S>) {
+        const entrance e = entrance_of(b);
+        if (normed && b->norm == NORM_ROW) norm_all_rows<S>(b, e, NULL);
+        const S *const xn = normed || b->norm != NORM_ROW ? normed : entering_rows<S>(b, rows, e);
+        return {xn, stored_as<S>(b->w_in, b->L * b->D), NULL, e};
+    } else {
+        return input_of(b, rows);
     }
 }
 
@@ -801,34 +826,38 @@ static void scan_all(const block_in *b, all_states<S> h, real *hT, const S *v, c
     }
 }
 
-/* `kept` has the states, `kept_layer` the layer's output, or is NULL. */
-template <class S> static int forward(const block_in *b, const block_out *out, S *kept, S *kept_layer) {
+/* What forward saves for backward: the states, and, or NULL, the layer's output; the gate's input and then its product;
+ * and the layer's input. */
+template <class S> struct saved { S *states, *layer, *gated, *normed; };
+template <class S> static S *product_in(const block_in *b, S *gated) { return gated ? gated + b->B * b->T * b->D : NULL; }
+
+template <class S> static int forward(const block_in *b, const block_out *out, saved<S> kept) {
     const int64_t M = b->B * b->T, L = b->L, D = b->D, wide = gate_width(b), size = kept_numbers<S>(b);
-    const bool fours =
-        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y, kept_layer});
+    const bool fours = by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, out->y,
+                                   kept.layer, kept.gated, kept.normed});
     const rows_cut rows = cut_rows(b->B, b->T, D, b->lengths, fours);
     const outputs none = {};
-    const input<S> in = input_of<S>(b, rows, false);
+    const input<S> in = input_of<S>(b, rows, kept.normed);
 
-    layer_walk<S> layer = {NULL, kept_layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
-    S *const states = has_planes(kept) ? kept : workspace_of<S>(size);
+    layer_walk<S> layer = {NULL, kept.layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
+    S *const states = has_planes(kept.states) ? kept.states : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
     const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
     S *const v = workspace_of<S>(M, L);
     project<S>(v, in.rows, in.w, M, D, L);
     scan_all(b, h, out->hT, v, in.constant);
     output_products<S>(b, layer.out, states_in<const S>(b, states, (const S *)out->hT), w_out);
-    if (states != kept) runtime_copy(kept, states, size * (int64_t)sizeof(S));
+    if (states != kept.states) runtime_copy(kept.states, states, size * (int64_t)sizeof(S));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
         walk_through(rows, layer, none);
         return runtime_status();
     }
     if (b->gate == GATE_HALF2 && !layer.layer) layer.layer = workspace_of<S>(M, D);
-    layer.z = workspace_of<S>(M, D);
+    layer.z = kept.gated ? kept.gated : workspace_of<S>(M, D);
     walk_through(rows, layer, none);
 
-    S *const product = workspace_of<S>(M, wide);
+    S *const product = kept.gated ? product_in(b, kept.gated) : workspace_of<S>(M, wide);
     project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
@@ -839,11 +868,13 @@ template <class S> static int forward(const block_in *b, const block_out *out, S
 KERNEL(block_forward) {
     if (b->tile != 1 || out->states || out->states_bf16 || out->products) return ROT_NO_KERNEL;
     if (out->carries && out->layer_bf16) return ROT_NO_KERNEL;
-    if (out->carries) return forward<real>(b, out, out->carries, out->layer);
+    if (out->carries) return forward<real>(b, out, {out->carries, out->layer, out->gated, NULL});
 #if ROT_DOUBLE
     return ROT_NO_KERNEL;
 #else
-    return forward<bf16>(b, out, (bf16 *)out->every_bf16, (bf16 *)out->layer_bf16);
+    return forward<bf16>(b, out,
+                         {(bf16 *)out->every_bf16, (bf16 *)out->layer_bf16, (bf16 *)out->gated_bf16,
+                          (bf16 *)out->normed_bf16});
 #endif
 }
 
@@ -873,17 +904,18 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
     return v;
 }
 
-/* The gate's adjoint: from dy to dz; the gradient of the value in a half form goes to `dvalue`. */
+/* The gate's adjoint: from dy to dz; the gradient of the value in a half form goes to `dvalue`. `kept`: the gate's
+ * product, or NULL. */
 template <class S>
 static S *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
-                       const S *z, S *dvalue) {
+                       const S *z, const S *kept, S *dvalue) {
     const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), bytes = D * D * (int64_t)sizeof(real);
     const S *const w = gate_weights<S>(b, wide);
     S *const product = workspace_of<S>(M, wide), *const dz = workspace_of<S>(M, D);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
-    const gate_adjoint_walk<S> adjoint = {product, dvalue, dy, gate, dropping_of(b, 1)};
+    const gate_adjoint_walk<S> adjoint = {kept ? kept : product, product, dvalue, dy, gate, dropping_of(b, 1)};
     const outputs biases = {b->gate == GATE_FULL ? out->db_value : NULL, out->db_gate};
-    project<S>(product, z, w, M, D, wide);
+    if (!kept) project<S>(product, z, w, M, D, wide);
     walk_through(rows, adjoint, biases);
     project_adjoint<S>(dz, product, w, M, D, wide);
     if (b->gate == GATE_FULL) {
@@ -949,40 +981,39 @@ static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, con
     return g;
 }
 
-/* `kept` has the states, `kept_layer` the layer's output, or is NULL. */
 template <class S>
-static int backward(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out, const S *kept,
-                    const S *kept_layer) {
+static int backward(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out, saved<const S> kept) {
     const int64_t M = b->B * b->T, B = b->B, T = b->T, L = b->L, D = b->D, K = b->directions;
     const bool fours =
-        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, kept_layer,
-                    in->later_y, in->later_center, in->later_slope, in->later_shift, out->dx});
+        by_four(D, {b->x, b->skip, b->center, b->gain, b->offset, b->b_value, b->b_gate, in->dy, kept.layer, kept.gated,
+                    kept.normed, in->later_y, in->later_center, in->later_slope, in->later_shift, out->dx});
     const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
     const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
     const outputs none = {};
-    input<S> from = input_of<S>(b, rows, true);
-    if (!has_planes(kept)) {
+    input<S> from = input_again<S>(b, rows, kept.normed);
+    if (!has_planes(kept.states)) {
         S *const copy = workspace_of<S>(kept_numbers<S>(b));
-        runtime_copy(copy, kept, kept_numbers<S>(b) * (int64_t)sizeof(S));
-        kept = copy;
+        runtime_copy(copy, kept.states, kept_numbers<S>(b) * (int64_t)sizeof(S));
+        kept.states = copy;
     }
     const S *last = NULL;
-    if constexpr (!is_rounded<S>) last = final_states(b, from, kept);
-    const all_states<const S> h = states_in(b, kept, last);
+    if constexpr (!is_rounded<S>) last = final_states(b, from, kept.states);
+    const all_states<const S> h = states_in(b, kept.states, last);
 
     /* to the gradient of the layer's output */
     layer_adjoint_walk<S> adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
     if (b->gate != GATE_NONE) {
-        layer_walk<S> again = {NULL, NULL, NULL, kept_layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
-        again.z = workspace_of<S>(M, D);
-        if (!kept_layer) {
+        layer_walk<S> again = {NULL, NULL, NULL, kept.layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
+        const S *z = kept.gated;
+        if (!z) z = again.z = workspace_of<S>(M, D);
+        if (!kept.layer) {
             again.layer = workspace_of<S>(M, D);
             output_products<S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
         }
-        walk_through(rows, again, none);
+        if (again.z || again.layer) walk_through(rows, again, none);
         S *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<S>(M, D);
-        adjoint.layer = kept_layer ? kept_layer : again.layer, adjoint.dvalue = dvalue;
-        adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, again.z, dvalue);
+        adjoint.layer = kept.layer ? kept.layer : again.layer, adjoint.dvalue = dvalue;
+        adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, z, product_in(b, kept.gated), dvalue);
     }
     for (int64_t k = 0; k < K; k++) {
         adjoint.out[k] = new_rows<S>(b, D);
@@ -1012,10 +1043,12 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
 
 KERNEL(block_backward) {
     if (b->tile != 1) return ROT_NO_KERNEL;
-    if (in->carries) return backward<real>(b, in, out, in->carries, in->layer);
+    if (in->carries) return backward<real>(b, in, out, {in->carries, in->layer, in->gated, NULL});
 #if ROT_DOUBLE
     return ROT_NO_KERNEL;
 #else
-    return backward<bf16>(b, in, out, (const bf16 *)in->every_bf16, (const bf16 *)in->layer_bf16);
+    return backward<bf16>(b, in, out,
+                          {(const bf16 *)in->every_bf16, (const bf16 *)in->layer_bf16, (const bf16 *)in->gated_bf16,
+                           (const bf16 *)in->normed_bf16});
 #endif
 }

@@ -3,6 +3,8 @@
  * random order, and finds races, wrong barriers and reads of uninitialised memory.
  *
  *   GLOBAL(threads) name(...) { ... }     a kernel for blocks of at most `threads` threads, a power of two
+ *   GLOBAL2(threads, least)               the same, with registers for `least` such blocks on a processor; with 1 the
+ *                                         compiler does not spill registers to make room for more blocks
  *   shared_memory<type>()                 its dynamic shared memory, one struct; uninitialised
  *   launch(name, grid, threads, bytes of shared memory, arguments...)   (runtime.h)
  *   copy_async, copy_commit, copy_wait<n> copies from global to shared memory

@@ -166,7 +166,7 @@ KERNEL(depth_pass) {
 
 /* ---- depth_solve: a warp solves a sequence, from step to step ---- */
 
-GLOBAL2(BLOCK, BLOCKS)
+GLOBAL2(BLOCK, 1)
 solve_rows(crew c, sequences all, depth_rules rules, int64_t tile, bool direct, real *y, real *h, const real *h0,
            real *memories, int64_t each, int64_t *iterations, int64_t *applied, real *residual) {
     if (warp_of() >= c.count) return;

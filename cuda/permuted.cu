@@ -52,7 +52,7 @@ scatter(real *h, real *hT, const int64_t *p, const real *lost, const real *d, co
     for (int64_t i = threadIdx.x; i < 2 * N; i += THREADS) hT[b * 2 * N + i] = last ? last[i] : 0;
 }
 
-GLOBAL(THREADS)
+GLOBAL2(THREADS, 1)
 gather(real *dd, real *dx, real *dh0, const real *dh, const real *dhT, const real *d, const real *h, const int64_t *p,
        const real *h0, const int64_t *lengths, int64_t T, int64_t N) {
     const int64_t b = blockIdx.x, all = steps_of(lengths, b, T);

@@ -61,11 +61,11 @@ ROT_DEVICE_ONLY real angle_adjoint(plan p, piece own, int64_t lane, const real *
 
 /* Lanes that do not turn, and padding. */
 static void copy_others(plan p, rows r) {
-    const int64_t width = r.count * p.H * p.N, T = p.time.T;
+    const int64_t width = r.count * p.H * p.N, T = p.time.T, half = p.N / 2;
     each(p.time.B * T * width, [=] __device__(int64_t i) {
-        const int64_t lane = i % p.N, pair = p.halves ? lane % most(p.N / 2, 1) : lane / 2;
-        const bool turns = pair < p.A && lane < p.N / 2 * 2,
-                   valid = i / width % T < steps_of(p.time.lengths, i / width / T, T);
+        const int64_t lane = i % p.N, row = i / width, b = row / T;
+        const int64_t pair = !p.halves ? lane / 2 : lane < half ? lane : lane - half;
+        const bool turns = pair < p.A && lane < 2 * half, valid = row - b * T < steps_of(p.time.lengths, b, T);
         if (!valid)
             r.y[i] = 0;
         else if (!turns)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 import rotrnn
+from rotrnn.devices import cuda
 from rotrnn.devices.device import HOST, Device, register
 from rotrnn.devices.recording import RecordedLengths
 from rotrnn.ops.boundary import CheckedLengths
@@ -283,6 +284,7 @@ STRICT = Device(
     lambda array: StrictArray(np.array(array)),  # type: ignore[return-value,arg-type]
     lambda array: array.on_host(),  # type: ignore[attr-defined]
     tile=1,  # as a GPU's
+    keepable=lambda: cuda.KEEPABLE[:1] if KERNELS.precision is None else cuda.KEEPABLE,  # the CPU's, or CUDA's kernels
     rounds=lambda: KERNELS.precision is not None and KERNELS.precision() == "bf16",
 )
 register(STRICT)

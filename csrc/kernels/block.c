@@ -703,7 +703,7 @@ static void moments_of_output(const call *c, const block_out *out, const real *p
 
 /* With out->mean, at least one step of the batch must be valid. */
 KERNEL(block_forward) {
-    if (!out->carries) return ROT_NO_KERNEL; /* only a GPU saves every state in bf16 */
+    if (!out->carries || out->gated) return ROT_NO_KERNEL; /* what only a GPU saves */
     call c;
     if (!open_call(&c, b, false)) return ROT_NO_MEMORY;
     const int64_t parts = b->B * c.tiles;
@@ -745,7 +745,7 @@ static void merge_double(const call *c, real *restrict out, const double *restri
 }
 
 KERNEL(block_backward) {
-    if (!in->carries) return ROT_NO_KERNEL;
+    if (!in->carries || in->gated) return ROT_NO_KERNEL;
     call c;
     if (!open_call(&c, b, true)) return ROT_NO_MEMORY;
     const int64_t tasks = c.few ? 1 : c.slots, D = b->D, L = b->L;

@@ -79,14 +79,19 @@ the dtypes that are trained in. In the others a loop may not diverge either."""
 
 FOUR_BLOCKS = "bound to 128 registers (GLOBAL2), so that a processor has four blocks"
 CALLS = "saved across calls of functions that the compiler does not inline, such as divisions"
+ROOM = "the compiler's choice: a few bytes make room for more blocks on a processor"
 EXPLAINED: dict[tuple[str, str], tuple[int, str]] = {
+    ("delta.cu", "each_kernel<body_delta_backward::{lambda#2}>"): (120, f"{ROOM}; in float64 alone"),
     ("dplr_bank.cu", "each_kernel<body_dplr_bank_backward>"): (112, "a table of pointers that is indexed, once a call"),
-    ("fixed_point.cu", "solve_rows"): (436, FOUR_BLOCKS),
+    ("fixed_point.cu", "solve_rows"): (64, "the weights of the iterates, an array that is indexed"),
     ("mixer.cu", "gain_rows_backward"): (820, FOUR_BLOCKS),
+    ("mixer.cu", "mix_rows_backward"): (104, f"{FOUR_BLOCKS}; in float64 alone"),
+    ("rnn.cu", "step_backward"): (16, f"{ROOM}; in float32 alone"),
     ("sampled.cu", "each_warp_kernel<body_sampled_bank_backward>"): (528, "the states of a tile, in backward"),
     ("selective.cu", "run_forward"): (16, f"{CALLS}; in float64 alone"),
-    ("ssd.cu", "run_forward"): (84, CALLS),
+    ("ssd.cu", "run_forward"): (156, CALLS),
     ("ssd.cu", "run_backward"): (340, f"{CALLS}; in float64 alone"),
+    ("turn.cu", "each_kernel<copy_others>"): (64, ROOM),
 }
 """Bytes of local memory and spills together that a kernel may have, and why."""
 

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from cuda_harness import on_harness
-from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
+from rotrnn.ops.block import (
+    ChannelNorm,
+    Gating,
+    Later,
+    RowNorm,
+    keepable,
+    residual_block,
+    residual_block_backward,
+)
 from rotrnn.ops.linear_layer import System, linear_layer, linear_layer_backward
 from strict import StrictArray, kernels_of, to_device, to_host
 
@@ -80,7 +88,7 @@ def block(
     weights = n["gate"] if form == "full" else n["gate"][:2]
     places = 3 * np.arange(shape.B)[::-1]
     gating = Gating(form, *weights, rate=rate, over_time=over_time, seed=3, step=5, site=2, places=places)
-    how = {"lengths": shape.lengths, "moments": moments, "keep": ("layer",) * keep}
+    how = {"lengths": shape.lengths, "moments": moments, "keep": keepable(n["x"]) * keep}
     r = residual_block(n["x"], part, n["system"], gating, n["h0"], **how)
     after = Later(*n["later"]) if later else None
     grads = residual_block_backward(n["dy"], part, n["system"], gating, r.saved, n["dhT"], after)

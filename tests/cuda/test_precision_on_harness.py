@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from test_block_on_harness import SEEDS, Changed, Shape, block, cast, layer, numbers, over
+from test_block_on_harness import SEEDS, Changed, Shape, block, cast, flat, layer, numbers, over
 
 import rotrnn
 import rounded
 from cuda_harness import on_harness
 from rotrnn._cpu import CELL
 from rotrnn.devices.device import is_array
-from rotrnn.ops.block import ChannelNorm, Gating, Later, RowNorm, residual_block, residual_block_backward
+from rotrnn.ops.block import (
+    BlockSaved,
+    ChannelNorm,
+    Gating,
+    Later,
+    RowNorm,
+    keepable,
+    residual_block,
+    residual_block_backward,
+)
 from rotrnn.ops.dense import dense, dense_backward
 from rotrnn.ops.linear_layer import linear_layer, linear_layer_backward
 from rotrnn.ops.pointwise import dropout
@@ -48,9 +58,8 @@ def run(n: dict[str, Any], shape: Shape, norm: str, form: str, *, keep: bool = F
         part = ChannelNorm(*n["norm"]) if norm == "channel" else RowNorm(*n["norm"][1:])
         weights = n["gate"] if form == "full" else n["gate"][:2]
         gating = Gating(form, *weights, site=2, **DROPOUT)
-        r = residual_block(
-            n["x"], part, n["system"], gating, n["h0"], lengths=shape.lengths, moments=True, keep=("layer",) * keep
-        )
+        how = {"lengths": shape.lengths, "moments": True, "keep": keepable(n["x"]) * keep}
+        r = residual_block(n["x"], part, n["system"], gating, n["h0"], **how)
         assert r.moments is not None
         y, hT, saved = r.y, r.hT, r.saved
         g = residual_block_backward(n["dy"], part, n["system"], gating, saved, n["dhT"], Later(*n["later"]))
@@ -145,6 +154,36 @@ def test_a_missing_rounding_is_seen(missing: str) -> None:
             continue  # the gradient of a value that is a product is among "gates"
         whole, less = (expected(n, SHAPE, norm, form, rounded.Rounding("bf16", one, True)) for one in ("", missing))
         assert rounded.apart(less, whole) > 20 * rounded.SUMS
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize(("norm", "form"), KINDS[:-1])
+def test_kept_arrays_are_read_and_change_nothing(norm: str, form: str, precision: str) -> None:
+    n = over(cast(numbers(SHAPE), np.float32), to_device)
+    part = ChannelNorm(*n["norm"]) if norm == "channel" else RowNorm(*n["norm"][1:])
+    gating = Gating(form, *(n["gate"] if form == "full" else n["gate"][:2]), site=2, **DROPOUT)
+
+    def gradients(saved: BlockSaved) -> list[Any]:
+        grads = residual_block_backward(n["dy"], part, n["system"], gating, saved, n["dhT"])
+        return flat([grads.dx, grads.system, list(grads.gating), grads.dh0, grads[4:]])
+
+    with in_precision(precision):
+        names = keepable(n["x"])
+        assert names == ("layer", "gated", "normed")[: 2 + (precision == "bf16")]
+        args = n["x"], part, n["system"], gating, n["h0"]
+        bare = residual_block(*args, lengths=SHAPE.lengths)
+        want = gradients(bare.saved)
+        for keep in itertools.chain.from_iterable(itertools.combinations(names, k) for k in range(1, 4)):
+            r = residual_block(*args, lengths=SHAPE.lengths, keep=keep)
+            np.testing.assert_array_equal(to_host(r.y), to_host(bare.y))
+            for one, other in zip(gradients(r.saved), want, strict=True):
+                np.testing.assert_array_equal(one, other)
+            for name in keep:
+                wrong = to_host(getattr(r.saved, name)) * 0
+                assert any(
+                    (one != other).any()
+                    for one, other in zip(gradients(r.saved._replace(**{name: to_device(wrong)})), want, strict=True)
+                )
 
 
 def test_states_and_layer_are_kept_in_half_the_memory() -> None:

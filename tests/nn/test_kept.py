@@ -18,15 +18,17 @@ from rotrnn.nn.layer import Context, flatten
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.saved import flatten_saved
 from rotrnn.ops.block import (
-    KEEPABLE,
     ChannelNorm,
     Gating,
     Later,
     RowNorm,
+    keepable,
     residual_block,
     residual_block_backward,
 )
 from rotrnn.ops.linear_layer import System
+
+KEEPABLE = keepable(np.zeros(0))
 
 CHOICES = [tuple(subset) for n in range(4) for subset in itertools.combinations(KEEPABLE, n)]
 """Everything that a block can be asked to keep."""

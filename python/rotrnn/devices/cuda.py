@@ -21,6 +21,9 @@ from rotrnn.devices.recording import Drive, NotRecordable, Recording, recorded, 
 LEAST_GPU = (8, 0)
 """Compute capability of the oldest GPU that the kernels are built for (setup.py)."""
 
+KEEPABLE = ("layer", "gated", "normed")
+"""Arrays that a residual block can keep on a GPU (`rotrnn.ops.block.KEEPABLE`)."""
+
 GPU_ARRAYS = (2, 13)
 """DLPack's kinds of device whose memory is a CUDA GPU's: kDLCUDA and kDLCUDAManaged."""
 
@@ -79,6 +82,7 @@ def _load() -> Device:
         view=functools.partial(_view, cupy),
         here=lambda: (cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr),
         tile=1,
+        keepable=lambda: KEEPABLE,
         rounds=lambda: _cuda.precision() == "bf16",
         held=lambda: cupy.get_default_memory_pool().total_bytes(),
     )

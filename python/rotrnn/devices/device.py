@@ -48,6 +48,8 @@ class Device:
     tile : int
         Number of steps between two states that the fused layers save for backward (csrc/kernels/block.c). The CPU's are
         a multiple of the matrix kernel's rows, and small enough for the L2 cache; 1 saves every state.
+    keepable : callable
+        Returns the names of the arrays that a residual block can keep for backward here (`rotrnn.ops.block.KEEPABLE`).
     rounds : callable
         Whether float32 calls of this thread save states and outputs of layers in bfloat16: in the precision "bf16".
     held : callable
@@ -63,6 +65,7 @@ class Device:
     view: Callable[[Any], Array] = lambda value: value
     here: Callable[[], Any] = lambda: None
     tile: int = 96
+    keepable: Callable[[], tuple[str, ...]] = lambda: ("layer", "states", "products")
     rounds: Callable[[], bool] = lambda: False
     held: Callable[[], int] = lambda: 0
 

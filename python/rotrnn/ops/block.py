@@ -80,10 +80,11 @@ class Gating(NamedTuple):
     places: Array | None = None
 
 
-KEEPABLE = ("layer", "states", "products")
+KEEPABLE = ("layer", "states", "products", "gated", "normed")
 """Arrays that a block can keep for backward instead of recomputing them: the layer's output (B, T, D), its states (K,
 B, T, 2N) and the gate's products before the sigmoid, W_g z + b_g and in the full form W_v z + b_v, (1 or 2, B, T,
-D)."""
+D). On a GPU, which saves every state: the layer's output; z with the gate's products before their biases, (2 or 3, B,
+T, D); and in the precision "bf16" the layer's input (B, T, D)."""
 
 
 class BlockSaved(NamedTuple):
@@ -99,6 +100,8 @@ class BlockSaved(NamedTuple):
     layer: Array | None = None
     states: Array | None = None
     products: Array | None = None
+    gated: Array | None = None
+    normed: Array | None = None
 
 
 class BlockResult(NamedTuple):
@@ -169,8 +172,7 @@ def residual_block(
     moments : bool
         Also compute the mean and variance of the output, for a batch norm that follows. Needs at least one valid step.
     keep : collection of str
-        Further arrays to keep for backward, from `KEEPABLE`; results are the same. On a GPU, which saves every state,
-        only "layer".
+        Further arrays to keep for backward, from `keepable`; results are the same.
     exact : (N,), complex128, optional
         As in `linear_layer`.
 
@@ -209,14 +211,19 @@ def residual_block(
 
 def keepable(x: Array) -> tuple[str, ...]:
     """Returns the names in `KEEPABLE` that the device of x can keep."""
-    return KEEPABLE if device_of(x).tile > 1 else KEEPABLE[:1]
+    names = device_of(x).keepable()
+    return names if rounds(x) else tuple(name for name in names if name != "normed")
 
 
 def kept_shapes(shape: tuple[int, ...], system: System, form: str) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all arrays that a block can keep, for an x of shape (B, T, D)."""
     B, T, _ = shape
     K, _, L = system.w_out.shape
-    return {"layer": shape, "states": (K, B, T, L), "products": (2 if form == "full" else 1, *shape)}
+    gates = 2 if form == "full" else 1
+    return {
+        **{"layer": shape, "states": (K, B, T, L), "products": (gates, *shape)},
+        **{"gated": (1 + gates, *shape), "normed": shape},
+    }
 
 
 def kept_dtype(x: Array, name: str) -> np.dtype[Any]:

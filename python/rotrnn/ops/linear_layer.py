@@ -204,16 +204,22 @@ def rounds(x: Array) -> bool:
 
 
 def kept(
-    carries: Array, layer: Array | None = None, states: Array | None = None, products: Array | None = None
+    carries: Array,
+    layer: Array | None = None,
+    states: Array | None = None,
+    products: Array | None = None,
+    gated: Array | None = None,
+    normed: Array | None = None,
 ) -> dict[str, Any]:
     """Returns the saved arrays as arguments of the fused kernels by name: the states before each tile, and further kept
     arrays (`rotrnn.ops.residual_block`)."""
-    given = {"layer": layer, "states": states}
+    given = {"layer": layer, "states": states, "gated": gated}
     exact = {name: None if one is None or one.dtype == BF16 else one for name, one in given.items()}
     rounded = {f"{name}_bf16": one if exact[name] is None else None for name, one in given.items()}
+    others = {"products": products, "normed_bf16": normed}
     if carries.dtype == BF16:
-        return {"carries": None, "every_bf16": carries, "products": products, **exact, **rounded}
-    return {"carries": pairs(carries), "every_bf16": None, "products": products, **exact, **rounded}
+        return {"carries": None, "every_bf16": carries, **others, **exact, **rounded}
+    return {"carries": pairs(carries), "every_bf16": None, **others, **exact, **rounded}
 
 
 def check_carries(args: Boundary, carries: Array) -> Array:

@@ -103,8 +103,8 @@ def choices(block: int, parts: Parts, x: Array) -> list[Choice]:
     K, L = 1 + parts.layer.bidirectional, 2 * parts.layer.planes
     gates = 1 + (parts.gate.form == "full")
     half = 0.5 if kept_dtype(x, "layer") != x.dtype else 1.0
-    numbers = {"layer": D, "states": K * L, "products": gates * D}
-    saved = {"layer": K * L * D, "states": D * L, "products": gates * D * D}
+    numbers = {"layer": D, "states": K * L, "products": gates * D, "gated": (1 + gates) * D, "normed": D}
+    saved = {"layer": K * L * D, "states": D * L, "products": gates * D * D, "gated": gates * D * D, "normed": 0}
     sizes = {name: B * T * numbers[name] * kept_dtype(x, name).itemsize for name in keepable(x)}
     return [Choice(block, name, size, half * B * T * saved[name] / max(size, 1)) for name, size in sizes.items()]
 
@@ -114,7 +114,7 @@ def kept_by(blocks: Sequence[Parts | None], x: Array, ctx: Context) -> list[tupl
     Arrays that save most per byte come first, up to `Context.memory`; among equals the last blocks, whose memory is
     free again first.
 
-    Where a device saves every state anyway, layers' outputs are kept unless a limit is set, as they are smaller.
+    Where a device saves every state anyway, everything is kept unless a limit is set, as the states are larger.
     """
     kept: list[tuple[str, ...]] = [() for _ in blocks]
     if ctx.memory is None and not ctx.train:
