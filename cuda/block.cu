@@ -11,7 +11,7 @@
  *   value, gate = W_v z, W_g z         one product
  *   y = x + mask value s(gate)         with the moments of y
  *
- * and in backward z and the second product again, then
+ * and in backward, where they were not kept, z and the second product again, then
  *
  *   dvalue, dgate                      from dy and the terms of `later`, with the sums of the biases' gradients
  *   dz = W_v^T dvalue + W_g^T dgate    and the gradient of both weights, a product each
