@@ -111,25 +111,6 @@ template <class S> static void round_numbers(S *to, const real *from, int64_t co
     each(count, [=] __device__(int64_t i) { write<1>(to + i, read<1>(from + i)); });
 }
 
-/* to <- from, stored as S */
-template <class S> static void store(S *to, const real *from, int64_t count) {
-    if constexpr (is_rounded<S>)
-        round_numbers(to, from, count);
-    else
-        runtime_copy(to, from, count * (int64_t)sizeof(real));
-}
-
-/* Numbers stored as S, in an array of the call unless they are already. */
-template <class S> static const S *stored_as(const real *from, int64_t count) {
-    if constexpr (is_rounded<S>) {
-        S *const to = workspace_of<S>(count);
-        store(to, from, count);
-        return to;
-    } else {
-        return from;
-    }
-}
-
 /* -------------------------------------------------------------------------------------------------------- a call */
 
 /* The layer's input at a place: x; its channel norm if there is a center; or its row norm if there are a mean and rstd
@@ -723,24 +704,24 @@ static input<real> input_of(const block_in *b, rows_cut rows) {
     return {b->x, folded, constant, e};
 }
 
-/* Forward's, whose rows go to `normed` if it is there */
-template <class S> static input<S> input_of(const block_in *b, rows_cut rows, S *normed) {
+/* Forward's, with weights that are stored as S, and whose rows go to `normed` if it is there */
+template <class S> static input<S> input_of(const block_in *b, rows_cut rows, const S *w_in, S *normed) {
     if constexpr (is_rounded<S>) {
         const entrance e = entrance_of(b);
         S *const xn = normed ? normed : workspace_of<S>(b->B * b->T, b->D);
-        return {enter_rows(b, rows, e, xn), stored_as<S>(b->w_in, b->L * b->D), NULL, e};
+        return {enter_rows(b, rows, e, xn), w_in, NULL, e};
     } else {
         return input_of(b, rows);
     }
 }
 
 /* Backward's, of forward's rows if they are there. Rows may be NULL, for a walk to write. */
-template <class S> static input<S> input_again(const block_in *b, rows_cut rows, const S *normed) {
+template <class S> static input<S> input_again(const block_in *b, rows_cut rows, const S *w_in, const S *normed) {
     if constexpr (is_rounded<S>) {
         const entrance e = entrance_of(b);
         if (normed && b->norm == NORM_ROW) norm_all_rows<S>(b, e, NULL);
         const S *const xn = normed || b->norm != NORM_ROW ? normed : entering_rows<S>(b, rows, e);
-        return {xn, stored_as<S>(b->w_in, b->L * b->D), NULL, e};
+        return {xn, w_in, NULL, e};
     } else {
         return input_of(b, rows);
     }
@@ -752,17 +733,34 @@ static dropping dropping_of(const block_in *b, int64_t which) {
     return d;
 }
 
-/* Weights (wide,D) of the gate's product: W_value above W_gate, or W_gate */
-template <class S> static const S *gate_weights(const block_in *b, int64_t wide) {
-    const int64_t size = b->D * b->D;
-    if (b->gate != GATE_FULL) return stored_as<S>(b->w_gate, size);
-    S *const w = workspace_of<S>(wide, b->D);
-    store(w, b->w_value, size);
-    store(w + size, b->w_gate, size);
-    return w;
-}
-
 static int64_t gate_width(const block_in *b) { return b->gate == GATE_FULL ? 2 * b->D : b->D; }
+
+/* Weights of products, stored as S. The gate's (wide,D) are W_value above W_gate, or W_gate. */
+template <class S> struct weights { const S *in, *out, *gate; };
+template <class S> static weights<S> weights_of(const block_in *b) {
+    const int64_t size = b->D * b->D, in = b->L * b->D, out = b->directions * in, both = in + out;
+    const int64_t gate = b->gate == GATE_NONE ? 0 : gate_width(b) * b->D, first = gate - size; /* of W_gate */
+    if constexpr (is_rounded<S>) {
+        S *const w_in = workspace_of<S>(in), *const w_out = workspace_of<S>(out), *const w = workspace_of<S>(gate);
+        const real *const from_in = b->w_in, *const from_out = b->w_out, *const value = b->w_value;
+        const real *const w_gate = b->w_gate;
+        each(both + gate, [=] __device__(int64_t i) {
+            if (i < in)
+                write<1>(w_in + i, read<1>(from_in + i));
+            else if (i < both)
+                write<1>(w_out + i - in, read<1>(from_out + i - in));
+            else
+                write<1>(w + i - both, read<1>(i - both < first ? value + i - both : w_gate + i - both - first));
+        });
+        return {w_in, w_out, w};
+    } else {
+        if (b->gate != GATE_FULL) return {b->w_in, b->w_out, b->w_gate};
+        real *const w = workspace_of<real>(gate);
+        runtime_copy(w, b->w_value, size * (int64_t)sizeof(real));
+        runtime_copy(w + first, b->w_gate, size * (int64_t)sizeof(real));
+        return {b->w_in, b->w_out, w};
+    }
+}
 
 template <class S> static rows_of_states<S> new_rows(const block_in *b, int64_t n) {
     return {workspace_of<S>(b->B, b->T, n), workspace_of<S>(b->B, n)};
@@ -822,14 +820,16 @@ static void scan_all(const block_in *b, all_states<S> h, real *hT, const S *v, c
             scan(scan_cut(b, k == 1), states.before, last, (const exact *)b->exact, v, constant, first);
         else
             scan(scan_cut(b, k == 1), states.before, last, (const cplx *)b->a, v, constant, first);
-        if constexpr (is_rounded<S>) store(states.last, last, size);
+        if constexpr (is_rounded<S>) round_numbers(states.last, last, size);
     }
 }
 
 /* What forward saves for backward: the states, and, or NULL, the layer's output; the gate's input and then its product;
  * and the layer's input. */
 template <class S> struct saved { S *states, *layer, *gated, *normed; };
-template <class S> static S *product_in(const block_in *b, S *gated) { return gated ? gated + b->B * b->T * b->D : NULL; }
+template <class S> static S *product_in(const block_in *b, S *gated) {
+    return gated ? gated + b->B * b->T * b->D : NULL;
+}
 
 template <class S> static int forward(const block_in *b, const block_out *out, saved<S> kept) {
     const int64_t M = b->B * b->T, L = b->L, D = b->D, wide = gate_width(b), size = kept_numbers<S>(b);
@@ -837,16 +837,16 @@ template <class S> static int forward(const block_in *b, const block_out *out, s
                                    kept.layer, kept.gated, kept.normed});
     const rows_cut rows = cut_rows(b->B, b->T, D, b->lengths, fours);
     const outputs none = {};
-    const input<S> in = input_of<S>(b, rows, kept.normed);
+    const weights<S> w = weights_of<S>(b);
+    const input<S> in = input_of<S>(b, rows, w.in, kept.normed);
 
     layer_walk<S> layer = {NULL, kept.layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
     S *const states = has_planes(kept.states) ? kept.states : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
-    const S *const w_out = stored_as<S>(b->w_out, b->directions * D * L);
     S *const v = workspace_of<S>(M, L);
     project<S>(v, in.rows, in.w, M, D, L);
     scan_all(b, h, out->hT, v, in.constant);
-    output_products<S>(b, layer.out, states_in<const S>(b, states, (const S *)out->hT), w_out);
+    output_products<S>(b, layer.out, states_in<const S>(b, states, (const S *)out->hT), w.out);
     if (states != kept.states) runtime_copy(kept.states, states, size * (int64_t)sizeof(S));
     if (b->gate == GATE_NONE) {
         layer.y = out->y;
@@ -858,7 +858,7 @@ template <class S> static int forward(const block_in *b, const block_out *out, s
     walk_through(rows, layer, none);
 
     S *const product = kept.gated ? product_in(b, kept.gated) : workspace_of<S>(M, wide);
-    project<S>(product, layer.z, gate_weights<S>(b, wide), M, D, wide);
+    project<S>(product, layer.z, w.gate, M, D, wide);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? layer.z : layer.layer};
     const gate_walk<S> last = {out->y, b->x, product, gate, dropping_of(b, 1)};
     walk_with_moments(rows, last, out->mean, out->var);
@@ -872,9 +872,8 @@ KERNEL(block_forward) {
 #if ROT_DOUBLE
     return ROT_NO_KERNEL;
 #else
-    return forward<bf16>(b, out,
-                         {(bf16 *)out->every_bf16, (bf16 *)out->layer_bf16, (bf16 *)out->gated_bf16,
-                          (bf16 *)out->normed_bf16});
+    return forward<bf16>(
+        b, out, {(bf16 *)out->every_bf16, (bf16 *)out->layer_bf16, (bf16 *)out->gated_bf16, (bf16 *)out->normed_bf16});
 #endif
 }
 
@@ -908,9 +907,8 @@ static real *final_states(const block_in *b, input<real> in, const real *carries
  * product, or NULL. */
 template <class S>
 static S *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut rows, arrival dy, const S *layer,
-                       const S *z, const S *kept, S *dvalue) {
-    const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), bytes = D * D * (int64_t)sizeof(real);
-    const S *const w = gate_weights<S>(b, wide);
+                       const S *w, const S *z, const S *kept, S *dvalue) {
+    const int64_t M = b->B * b->T, D = b->D, wide = gate_width(b), size = D * D;
     S *const product = workspace_of<S>(M, wide), *const dz = workspace_of<S>(M, D);
     const gating<S> gate = {b->gate, D, wide, b->b_value, b->b_gate, b->gate == GATE_HALF1 ? z : layer};
     const gate_adjoint_walk<S> adjoint = {kept ? kept : product, product, dvalue, dy, gate, dropping_of(b, 1)};
@@ -919,10 +917,11 @@ static S *gate_adjoint(const block_in *b, const block_adjoint_out *out, rows_cut
     walk_through(rows, adjoint, biases);
     project_adjoint<S>(dz, product, w, M, D, wide);
     if (b->gate == GATE_FULL) {
-        real *const dw = workspace_of<real>(wide, D);
+        const bool adjacent = out->dw_value && out->dw_gate == out->dw_value + size;
+        real *const dw = adjacent ? out->dw_value : workspace_of<real>(wide, D);
         weight_gradient<S>(dw, product, z, M, D, wide);
-        if (out->dw_value) runtime_copy(out->dw_value, dw, bytes);
-        if (out->dw_gate) runtime_copy(out->dw_gate, dw + D * D, bytes);
+        if (out->dw_value && !adjacent) runtime_copy(out->dw_value, dw, size * (int64_t)sizeof(real));
+        if (out->dw_gate && !adjacent) runtime_copy(out->dw_gate, dw + size, size * (int64_t)sizeof(real));
     } else if (out->dw_gate) {
         weight_gradient<S>(out->dw_gate, product, z, M, D, D);
     }
@@ -950,34 +949,33 @@ static void input_weight_gradient(const block_in *b, input<S> in, rows_cut rows,
     if (in.constant) unfold_gradient(b, dw, sum);
 }
 
-/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L), r = W_in^T g, and
- * the gradients of a, W_out and h0. */
+/* Through the scans and their products: from the rows of dlayer to g (M,L), its sums over rows (L) or NULL, r = W_in^T
+ * g, and the gradients of a, W_out and h0. */
 template <class S>
 static const S *scans_adjoint(const block_in *b, const block_adjoint_in *in, const block_adjoint_out *out,
-                              all_states<const S> h, const rows_of_states<S> *dlayer, const S *w_in, real *sum, S *r) {
+                              all_states<const S> h, const rows_of_states<S> *dlayer, weights<S> w, real *sum, S *r) {
     const int64_t M = b->B * b->T, B = b->B, L = b->L, D = b->D, K = b->directions;
     const int64_t pieces = B * scan_cut(b, false).segments;
-    const S *const w_out = stored_as<S>(b->w_out, K * D * L);
     const rows_of_states<S> dh = new_rows<S>(b, L);
     S *const g = workspace_of<S>(M, L);
     real *const da = workspace_of<real>(K, pieces, L), *const sums = workspace_of<real>(K, pieces, L);
     for (int64_t k = 0; k < K; k++) {
         const rows_of_states<S> d = dlayer[k];
         const rows_of_states<const S> states = states_of(h, k);
-        const S *const w = w_out + k * D * L;
+        const S *const w_out = w.out + k * D * L;
         const real *const dhT = in->dhT ? in->dhT + k * B * L : NULL;
         real *const dh0 = out->dh0 + k * B * L, *const dw = out->dw_out + k * D * L;
         real *const da_k = da + k * pieces * L, *const sums_k = sums + k * pieces * L;
         weight_gradient<S>(dw, d.before, states.before, M, L, D);
         add_weight_gradient<S>(dw, d.last, states.last, B, L, D);
-        project_adjoint<S>(dh.before, d.before, w, M, L, D);
-        project_adjoint<S>(dh.last, d.last, w, B, L, D);
+        project_adjoint<S>(dh.before, d.before, w_out, M, L, D);
+        project_adjoint<S>(dh.last, d.last, w_out, B, L, D);
         scan_adjoint(scan_cut(b, k == 0), g, k == 1, dh0, da_k, sums_k, b->a, dh, states.before, dhT);
     }
     const outputs da_out = {out->da, NULL}, sum_out = {sum, NULL};
     sum_parts(da_out, da, K * pieces, 1, L);
-    sum_parts(sum_out, sums, K * pieces, 1, L);
-    project_adjoint<S>(r, g, w_in, M, D, L);
+    if (sum) sum_parts(sum_out, sums, K * pieces, 1, L);
+    project_adjoint<S>(r, g, w.in, M, D, L);
     return g;
 }
 
@@ -990,7 +988,8 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     const rows_cut rows = cut_rows(B, T, D, b->lengths, fours);
     const arrival dy = {in->dy, in->later_y, in->later_center, in->later_slope, in->later_shift}, nowhere = {};
     const outputs none = {};
-    input<S> from = input_again<S>(b, rows, kept.normed);
+    const weights<S> w = weights_of<S>(b);
+    input<S> from = input_again<S>(b, rows, w.in, kept.normed);
     if (!has_planes(kept.states)) {
         S *const copy = workspace_of<S>(kept_numbers<S>(b));
         runtime_copy(copy, kept.states, kept_numbers<S>(b) * (int64_t)sizeof(S));
@@ -1008,12 +1007,12 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
         if (!z) z = again.z = workspace_of<S>(M, D);
         if (!kept.layer) {
             again.layer = workspace_of<S>(M, D);
-            output_products<S>(b, again.out, h, stored_as<S>(b->w_out, K * D * L));
+            output_products<S>(b, again.out, h, w.out);
         }
         if (again.z || again.layer) walk_through(rows, again, none);
         S *const dvalue = b->gate == GATE_FULL ? NULL : workspace_of<S>(M, D);
         adjoint.layer = kept.layer ? kept.layer : again.layer, adjoint.dvalue = dvalue;
-        adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, z, product_in(b, kept.gated), dvalue);
+        adjoint.dz = gate_adjoint<S>(b, out, rows, dy, adjoint.layer, w.gate, z, product_in(b, kept.gated), dvalue);
     }
     for (int64_t k = 0; k < K; k++) {
         adjoint.out[k] = new_rows<S>(b, D);
@@ -1024,10 +1023,9 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     walk_through(rows, adjoint, dskip);
 
     /* through the scans, to the input */
-    real *const sum = workspace_of<real>(L);
+    real *const sum = from.constant ? workspace_of<real>(L) : NULL;
     S *const r = workspace_of<S>(M, D);
-    const S *const w_in = is_rounded<S> ? from.w : (const S *)b->w_in; /* not folded */
-    const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, w_in, sum, r);
+    const S *const g = scans_adjoint<S>(b, in, out, h, adjoint.out, w, sum, r);
     input_weight_gradient<S>(b, from, rows, out->dw_in, g, sum);
     const int64_t norm = b->gate == GATE_NONE ? (int64_t)NORM_NONE : b->norm;
     const arrival direct = b->gate == GATE_NONE ? nowhere : dy;

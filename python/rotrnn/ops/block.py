@@ -293,6 +293,8 @@ def residual_block_backward(
     gate = _gate(args, gating, dtype)
     dsystem, dx = System(*map(empty_like, ready)), empty_like(x)
     dweights: dict[str, Any] = {name: None if gate[name] is None else empty_like(gate[name]) for name in WEIGHTS}
+    if gating.form == "full":  # side by side, a GPU computes them as one product
+        dweights["w_value"], dweights["w_gate"] = args.empty((2, *gating.w_gate.shape), dtype)
     norm_sum, norm_product = args.empty(x.shape[2:], dtype), args.empty(x.shape[2:], dtype)
     dh0, _ = new_states(ready, x)
     args.kernels.block_backward(
