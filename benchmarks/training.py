@@ -178,6 +178,10 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 12000 --seeds 0..4",
         "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 12000 --seeds 0..4",
     ),
+    "A5-12000-lstm": (
+        "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 12000 --seeds 0..4"
+        " --set optimiser.lr=1e-2 --set layer.d_state=64",
+    ),
     "A5-12000-fpmamba": (
         "word-problem-carry-small --variant plain --steps 12000 --set task.test=500 --set layer.tile=32 --seeds 0..2",
     ),
