@@ -30,8 +30,8 @@
  *
  * Arrays between kernels (operands and results of products, dvalue, g of one direction) and arrays saved for backward
  * are stored as S: real, or bf16 if `every_bf16` takes the states. Numbers stored rounded are rounded for every other
- * use, too; but sums (of biases, da, and the norm's) and skip xn use the numbers before rounding. x, y, their
- * gradients, the state within a scan and the gradients of parameters are real, and so is every sum before it is stored.
+ * use, too; but sums (of biases, da, and the norm's) use the numbers before rounding. x, y, their gradients, the state
+ * within a scan and the gradients of parameters are real, and so is every sum before it is stored.
  */
 #include "carries.h"
 #include "masks.h"
@@ -136,6 +136,12 @@ template <int V> ROT_DEVICE_ONLY pack<V> entering(entrance e, place p) {
     return x;
 }
 
+/* The same as stored as S, from its array if that is there */
+template <int V, class S> ROT_DEVICE_ONLY pack<V> entered(entrance e, const S *rows, place p) {
+    if constexpr (is_rounded<S>) return rows ? read<V>(rows + p.at) : as_stored<S>(entering<V>(e, p));
+    return entering<V>(e, p);
+}
+
 /* The gradient of the block's output at a place: dy, with the terms of `later`. */
 struct arrival {
     const real *dy, *y, *center, *slope, *shift;
@@ -225,6 +231,7 @@ template <class S> struct layer_walk {
     S *layer, *z; /* or NULL */
     const S *kept;
     entrance in;
+    const S *rows; /* of the layer's input, or NULL */
     const real *skip;
     rows_of_states<S> out[2];
     int64_t directions, T, D;
@@ -232,7 +239,7 @@ template <class S> struct layer_walk {
 
     template <int V> __device__ pack<V> output(place p) const {
         if (kept) return read<V>(kept + p.at);
-        const pack<V> xn = entering<V>(in, p), factor = read<V>(skip + p.column);
+        const pack<V> xn = entered<V, S>(in, rows, p), factor = read<V>(skip + p.column);
         pack<V> sum;
 #pragma unroll
         for (int i = 0; i < V; i++) sum.of[i] = factor.of[i] * xn.of[i];
@@ -328,6 +335,7 @@ template <class S> struct layer_adjoint_walk {
     const S *dz, *dvalue, *layer;
     S *xn; /* or NULL */
     entrance in;
+    const S *rows; /* of the layer's input, or NULL */
     dropping mask;
 
     template <int V> __device__ pack<V> gradient(place p) const {
@@ -351,7 +359,7 @@ template <class S> struct layer_adjoint_walk {
         const pack<V> zero = {};
         pack<V> d = zero, x = zero;
         if (p.valid) {
-            x = entering<V>(in, p), d = as_stored<S>(gradient<V>(p));
+            x = entered<V, S>(in, rows, p), d = as_stored<S>(gradient<V>(p));
 #pragma unroll
             for (int i = 0; i < V; i++) sums[0].of[i] += d.of[i] * x.of[i];
         }
@@ -840,7 +848,8 @@ template <class S> static int forward(const block_in *b, const block_out *out, s
     const weights<S> w = weights_of<S>(b);
     const input<S> in = input_of<S>(b, rows, w.in, kept.normed);
 
-    layer_walk<S> layer = {NULL, kept.layer, NULL, NULL, in.at, b->skip, {}, b->directions, b->T, D, dropping_of(b, 0)};
+    layer_walk<S> layer = {NULL,    kept.layer, NULL,          NULL, in.at, in.rows,
+                           b->skip, {},         b->directions, b->T, D,     dropping_of(b, 0)};
     S *const states = has_planes(kept.states) ? kept.states : workspace_of<S>(size);
     const all_states<S> h = states_in(b, states, (S *)out->hT);
     S *const v = workspace_of<S>(M, L);
@@ -1000,9 +1009,11 @@ static int backward(const block_in *b, const block_adjoint_in *in, const block_a
     const all_states<const S> h = states_in(b, kept.states, last);
 
     /* to the gradient of the layer's output */
-    layer_adjoint_walk<S> adjoint = {{}, K, T, D, b->gate, dy, NULL, NULL, NULL, NULL, from.at, dropping_of(b, 0)};
+    layer_adjoint_walk<S> adjoint = {{},   K,    T,       D,         b->gate,          dy, NULL, NULL,
+                                     NULL, NULL, from.at, from.rows, dropping_of(b, 0)};
     if (b->gate != GATE_NONE) {
-        layer_walk<S> again = {NULL, NULL, NULL, kept.layer, from.at, b->skip, {}, K, T, D, dropping_of(b, 0)};
+        layer_walk<S> again = {NULL,    NULL, NULL, kept.layer, from.at, from.rows,
+                               b->skip, {},   K,    T,          D,       dropping_of(b, 0)};
         const S *z = kept.gated;
         if (!z) z = again.z = workspace_of<S>(M, D);
         if (!kept.layer) {

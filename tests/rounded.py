@@ -37,7 +37,7 @@ UNIT = {"bf16": 2.0**-8, "tf32": 2.0**-11}
 
 class Rounding(NamedTuple):
     """The roundings of a precision. `without`: the one that is left out. `results`: whether products of a block leave
-    their results rounded in bf16, as on a GPU."""
+    their results rounded in bf16, and `skip` reads the rounded input of the layer, as on a GPU."""
 
     precision: str = "float32"
     without: str = ""
@@ -62,7 +62,7 @@ class Rounding(NamedTuple):
 
 
 BLOCK_ROUNDINGS = ("xn", "h", "layer", "z", "gates", "dlayer", "g", "w_in", "w_out", "w_gates")
-RESULT_ROUNDINGS = ("v", "out", "product", "dz", "dvalue", "dh", "first", "r")
+RESULT_ROUNDINGS = ("v", "out", "skip", "product", "dz", "dvalue", "dh", "first", "r")
 
 
 def sigmoid(x: Floats) -> Floats:
@@ -153,7 +153,7 @@ def block_forward(b: Block, r: Rounding) -> Kept:
                 before[k, n, t] = hT[k, n]
                 hT[k, n] = after[k, n, t] = a * hT[k, n] + v[n, t]
     out = sum(r.result("out", r.operand("h", pairs(after[k])) @ r.operand("w_out", w_out[k]).T) for k in range(K))
-    whole = np.where(valid, out + skip * xn, 0)
+    whole = np.where(valid, out + skip * r.result("skip", xn), 0)
     layer = r.stored("layer", whole)
     if b.form == "none":
         nothing = np.zeros_like(whole)
@@ -201,7 +201,7 @@ def block_backward(b: Block, r: Rounding, f: Kept, dy: Floats, dhT: Floats, late
         if b.form == "half2":
             dl = dl + dvalue
     dlayer = r.stored("dlayer", dl)
-    grads["skip"] = sum_rows(dlayer * f.xn)
+    grads["skip"] = sum_rows(dlayer * r.result("skip", f.xn))
     q, grads["a"] = np.array(dhT), np.zeros(len(a), np.complex128)
     g = np.zeros((*dy.shape[:2], len(a)), np.complex128)
     grads["w_out"] = np.zeros(w_out.shape)
