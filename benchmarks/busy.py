@@ -106,7 +106,7 @@ def main() -> None:
     for one in found:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['over']:.2f} of rotrnn's time")
     if not args.quick:
-        run = {**origin(), "command": "python -m benchmarks.busy", "threads": _cpu.threads(), "results": found}
+        run = {**origin(), "threads": _cpu.threads(), "results": found}
         record(RESULTS / "busy.json", run)
 
 

@@ -122,7 +122,7 @@ def main() -> None:
     found = list(rows(size, window))
     show(found, args.json)
     if not args.quick:
-        results = {"rows": found, **came_from, "command": "python -m benchmarks.chunks"}
+        results = {"rows": found, **came_from}
         refresh(ROOT / "docs" / "layers" / "delta_net.md", table(record(RESULTS / "chunks.json", results)))
 
 

@@ -228,7 +228,7 @@ def main() -> None:
             found.append(one)
             show([one], args.json)
     if not args.quick:
-        results = {"rows": found, **came_from, "command": "python -m benchmarks.generate"}
+        results = {"rows": found, **came_from}
         refresh(ROOT / "docs" / "models.md", table(record(RESULTS / "generate.json", results)))
 
 

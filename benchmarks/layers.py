@@ -155,7 +155,8 @@ def main() -> None:
             record(RESULTS / "layers_uneven.json", {"rows": found, "clock": "processor time", **origin()})
         return None
     if args.beside is not None:
-        came_from = {**origin(), "beside": commit(args.beside)}
+        command = "python -m benchmarks.layers --beside CHECKOUT"  # folders say nothing elsewhere
+        came_from = {**origin(), "command": command, "beside": commit(args.beside)}
         found = list(rows_beside(args.beside.resolve(), names, size, window))
         show(found, args.json)
         if not (args.only or args.quick):

@@ -98,7 +98,7 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     args = arguments(__doc__).parse_args()
-    came_from = {**origin(), "command": "python -m benchmarks.loading"}
+    came_from = origin()
     found = []
     for one in rows(args.quick):
         show([one], args.json)

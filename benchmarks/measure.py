@@ -172,7 +172,7 @@ def rows_of_child(module: str, *args: str, **environment: str) -> Iterator[dict[
 def origin() -> dict[str, Any]:
     """Command, commit, machine and versions."""
     return {
-        "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", module(), *sys.argv[1:]]),
         "commit": commit(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "simd": _cpu.simd()},
         "versions": {
@@ -181,6 +181,12 @@ def origin() -> dict[str, Any]:
             **{name: version(name) for name in ("numpy", "scipy", "jax", "torch", "torchlpc")},
         },
     }
+
+
+def module() -> str:
+    """The name that ``python -m`` was given."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec else "benchmarks"
 
 
 def version(package: str) -> str | None:

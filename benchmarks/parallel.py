@@ -69,7 +69,7 @@ def main() -> None:
     for one in found:
         print(json.dumps(one) if args.json else f"{line(one)}  {one['speed']:.2f} times as fast")
     if not args.quick:
-        run = {**origin(), "command": "python -m benchmarks.parallel", "load": os.getloadavg(), "results": found}
+        run = {**origin(), "load": os.getloadavg(), "results": found}
         record(RESULTS / "parallel.json", run)
 
 

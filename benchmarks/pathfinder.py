@@ -69,7 +69,7 @@ def main() -> None:
         for resolution in SHEETS:
             picture(sheet(resolution), Path(SHEETS[resolution]))
         return
-    came_from = {**origin(), "command": "python -m benchmarks.pathfinder"}
+    came_from = origin()
     threads = _cpu.threads()
     _cpu.use_threads(1)
     found = rows(dict.fromkeys(IMAGES, 4), 1) if args.quick else rows(IMAGES, 5)

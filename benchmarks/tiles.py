@@ -129,7 +129,7 @@ def draw(results: list[dict[str, Any]]) -> Figure:
 
 
 def write(results: list[dict[str, Any]]) -> None:
-    run = record(RESULTS / "tiles.json", {**origin(), "command": "python -m benchmarks.tiles", "results": results})
+    run = record(RESULTS / "tiles.json", {**origin(), "results": results})
     results = run["results"]
     where = f"{run['machine']['cpu']}, {_cpu.threads()} threads, {_cpu.simd()}, commit {run['commit']}"
     about = f"FixedPointRNN, N {N}, rank {RANK}, B {B}, on A5's tokens; float32, tol 1e-3, 100 iterations at most"

@@ -177,7 +177,7 @@ def main() -> None:
         found.append(one)
         show([one], args.json)
     if not args.quick and not args.only:
-        results = {"rows": found, **came_from, "command": "python -m benchmarks.torch"}
+        results = {"rows": found, **came_from}
         refresh(ROOT / "docs" / "pytorch.md", table(record(RESULTS / "torch.json", results)))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections import Counter
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.loading import SIZES
-from benchmarks.measure import seconds_in_turn
+from benchmarks.measure import origin, seconds_in_turn
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.problem import ROUNDINGS, Size, error_bound
 from benchmarks.record import record, text_of
@@ -173,6 +175,22 @@ def test_the_commands_of_a_record_plan_its_runs() -> None:
         assert sum(row["done"] + row["failed"] + row["unfinished"] for row in rows) == len(planned), path.stem
         steps = [row["steps"] for row in rows for _ in range(row["done"])]
         assert Counter(steps) <= Counter(recipe.training.steps for recipe in planned), path.stem
+
+
+def test_a_recorded_command_names_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m benchmarks --record` was recorded of benchmarks.jax, and is no command."""
+    monkeypatch.setattr(sys, "argv", ["jax.py", "--record"])
+    for name, said in (("benchmarks.jax", "benchmarks.jax"), ("benchmarks.__main__", "benchmarks")):
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(name, None))
+        assert origin()["command"] == f"python -m {said} --record"
+    for path in (ROOT / "benchmarks" / "results").rglob("*.json"):
+        for words in map(shlex.split, re.findall(r'"command":"(.*?)"', path.read_text(encoding="utf-8"))):
+            if "-m" in words:
+                module = words[words.index("-m") + 1]
+                spec = find_spec(f"{module}.__main__" if module == "benchmarks" else module)
+                assert spec is not None and spec.origin is not None, path
+                source = Path(spec.origin).read_text(encoding="utf-8")
+                assert all(f'"{word}"' in source for word in words if word.startswith("--")), (path, words)
 
 
 def test_every_record_has_the_form_that_record_writes() -> None:
