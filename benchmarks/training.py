@@ -218,7 +218,7 @@ def sweep(arguments: str, folder: Path, jobs: int) -> Path:
     return folder
 
 
-def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: int, drawn: Path) -> str:
+def report(name: str, commands: Sequence[str], folders: Sequence[Path], drawn: Path) -> str:
     """The page of a training. Writes its numbers and pictures; all of these into the folder `drawn`."""
     runs = find_runs(folders)
     rows = [one.row() for one in collect(runs)]
@@ -226,7 +226,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], jobs: in
     from_record = {f"{one}.png": draw for one, draw in curves.PICTURES.items() if one.rpartition("-")[0] == name}
     recorded = {
         "commands": commands,
-        "circumstances": _circumstances(runs, rows, jobs),
+        "circumstances": _circumstances(runs, rows),
         "majority": _majority(runs),
         "remarks": [],
         "pictures": [*from_record, *(path.name for path in _pictures(name, folders, drawn))],
@@ -274,7 +274,7 @@ def _validation(run: Run) -> dict[str, list[Any]]:
     return {name: [one[name] for one in records] for name in names}
 
 
-def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
+def _circumstances(runs: Sequence[Run], rows: Sequence[Row]) -> str:
     begun = [path for run in runs if (path := run.folder / "sessions.json").exists()]
     sessions = [one for path in begun for one in json.loads(path.read_text(encoding="utf-8"))]
     done = sum(row["done"] for row in rows)
@@ -282,7 +282,7 @@ def _circumstances(runs: Sequence[Run], rows: Sequence[Row], jobs: int) -> str:
     told = {key: " or ".join(sorted({str(one[key]) for one in sessions})) for key in KEYS}
     seconds = sum(row["seconds"]["mean"] * row["done"] for row in rows if row["seconds"])
     return (
-        f"{count}, {jobs} at a time, {duration(seconds)} of training in all, on {told['processor']} "
+        f"{count}, {duration(seconds)} of training in all, on {told['processor']} "
         f"({told['simd']}), threads: {told['threads']}, commit {told['commit']}."
     )
 
@@ -322,7 +322,7 @@ def main() -> None:
     for name in args.names or TRAININGS:
         folders = [sweep(one, args.sweeps / name / one.split()[0], args.jobs) for one in TRAININGS[name]]
         commands = [f"rotrnn sweep {one}" for one in TRAININGS[name]]
-        text = report(name, commands, list(dict.fromkeys(folders)), args.jobs, args.sweeps / name / "pictures")
+        text = report(name, commands, list(dict.fromkeys(folders)), args.sweeps / name / "pictures")
         (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
 
 

@@ -81,8 +81,8 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     arguments = "digits-lru --seeds 0..1 --set training.steps=1 --set model.n_layers=1"
     folder = training.sweep(arguments, tmp_path / "sweep", 2)
     name, drawn = "digits-normalise", tmp_path / "pictures"
-    text = training.report(name, [f"rotrnn sweep {arguments}"], [folder], 2, drawn)
-    assert text.startswith(f"# {name}\n\n    rotrnn sweep {arguments}\n\n2 runs, 2 at a time, ")
+    text = training.report(name, [f"rotrnn sweep {arguments}"], [folder], drawn)
+    assert text.startswith(f"# {name}\n\n    rotrnn sweep {arguments}\n\n2 runs, ")
     assert "| digits-lru    | 2 " in text
     recorded = json.loads((tmp_path / "results" / f"{name}.json").read_text(encoding="utf-8"))
     (row,) = recorded["rows"]
@@ -94,7 +94,7 @@ def test_a_training_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"learning.png", "scores.png"} <= {path.name for path in drawn.iterdir()}
     assert [path.name for path in (tmp_path / "results").glob("*.png")] == [f"{name}-norms_over_training.png"]
     assert f"]({name}-norms_over_training.png)" in text
-    assert training.report("digits", [], [folder], 2, drawn).count("![") == 0  # nobody shows a picture of these
+    assert training.report("digits", [], [folder], drawn).count("![") == 0  # nobody shows a picture of these
 
 
 @pytest.mark.filterwarnings("ignore::rotrnn.NotConverged")
@@ -154,6 +154,7 @@ def test_every_recorded_page_is_made_of_the_recorded_numbers() -> None:
         recorded = json.loads(path.read_text(encoding="utf-8"))
         assert path.with_suffix(".md").read_text(encoding="utf-8") == training.page(path.stem, recorded), path
         assert all((path.parent / picture).exists() for picture in recorded["pictures"])
+        assert recorded["majority"] == "" or recorded["majority"].startswith("Labels that are"), path
 
 
 @pytest.mark.filterwarnings("ignore:.*another model.layer drops")
