@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 Panels = Mapping[str, Mapping[str, tuple[str, str]]]
 """Title of a panel -> label of a line -> the training, and the configuration in its record."""
-TRAINED = {"plain": "trained to 16", "length-32": "trained to 32", "carried": "trained to 16, carried on"}
+TRAINED = {
+    "plain": "trained to 16",
+    "length-32": "trained to 32",
+    "carried": "trained to 16, carried on",
+    "length-80": "trained to 80",
+}
 DEPTHS = (1, 2, 4, 6, 8)
 
 
@@ -88,7 +93,7 @@ def by_depth() -> Figure:
 
 
 @styled
-def by_step(groups: Mapping[str, str]) -> Figure:
+def by_step(groups: Mapping[str, str], guess: float) -> Figure:
     """Draws validation accuracies over training; `groups`: label -> training."""
     sheet = Sheet(None, 5.2, 2.9)
     (axes,) = sheet.panels
@@ -97,6 +102,7 @@ def by_step(groups: Mapping[str, str]) -> Figure:
         runs = recorded(name)["validation"].values()
         series[label] = [(np.array(one["step"]), np.array(one["val_accuracy"])) for one in runs]
     draw_groups(axes, counted(series), factor=100.0)
+    axes.axhline(100 * guess, color=GREY, linewidth=0.9, label=f"most frequent label ({100 * guess:.1f} %)")
     axes.set(title="Accuracy on validation", xlabel="training step", ylabel="%", ylim=(0, None))
     axes.set_xlim(left=0)
     sheet.side_legend()
@@ -106,16 +112,22 @@ def by_step(groups: Mapping[str, str]) -> Figure:
 def of_delta(name: str, end: str) -> Panels:
     """A panel for each layer of the trainings with a state that is carried on."""
     layers = {"DeltaProduct, r = 4": "delta-4", "DeltaProduct, r = 2": "delta-2", "LSTM": "lstm"}
-    return {
-        title: {label: (name, f"{layer}-{way}{end}") for way, label in TRAINED.items()}
-        for title, layer in layers.items()
-    }
+    return {title: of_layer(name, layer, end) for title, layer in layers.items()}
+
+
+def of_layer(name: str, layer: str, end: str) -> dict[str, tuple[str, str]]:
+    """The lines of a panel."""
+    return {label: (name, f"{layer}-{way}{end}") for way, label in TRAINED.items()}
 
 
 LIMITS = {**{f"{n}": f"{n} iterations at most" for n in (2, 4, 8, 16)}, "rounded_gamma": "drawn, 4 in the mean"}
 PICTURES = {
     "A5-carry-delta-length": lambda: by_length(
-        of_delta("A5-carry-delta", ",group=A5"), {"length 16": 16, "length 32": 32, "carried on, in the mean (80)": 80}
+        {
+            **of_delta("A5-carry-delta", ",group=A5"),
+            "r = 4, the control": of_layer("A5-carry-control", "delta-4", ",group=A5"),
+        },
+        {"length 16": 16, "length 32": 32, "carried on, in the mean (80)": 80},
     ),
     "S5-carry-delta-length": lambda: by_length(
         of_delta("S5-carry-delta", ""), {"length 16": 16, "length 32": 32, "carried on, in the mean (45)": 45}
@@ -147,6 +159,7 @@ PICTURES = {
             "LRU, 20,000 steps": "listops-2048-lru",
             "RotRNN, 52,000 steps, on a GPU": "listops-2048-gpu",
         },
+        0.168,
     ),
 }
 """Name -> what draws it, written to training/NAME.png."""

@@ -52,9 +52,9 @@ LOOKS = {
 
 
 def by_age(rows: Sequence[Row]) -> dict[str, Array]:
-    """Returns the accuracy at each age (ages,) of each variant with a finished run, the mean over its runs."""
+    """Returns the accuracies (runs, ages) of each variant with a finished run."""
     done = {row["configuration"]: row["best"]["curve"]["accuracy"] for row in rows if row["done"]}
-    return {name: np.array([np.mean(each) for each in done[name]]) for name in LOOKS if name in done}
+    return {name: np.array(done[name]).T for name in LOOKS if name in done}
 
 
 def rope_at_best(task: Recall, L: int) -> Array:
@@ -84,11 +84,11 @@ def most_frequent(n: int, values: int) -> float:
 
 
 def curves(rows: Sequence[Row], recipe: Recipe) -> dict[str, Array]:
-    """Returns the accuracies of all configurations, and if age alone is asked for, what RoPE can reach."""
+    """Returns `by_age`, and if age alone is asked for, what RoPE can reach (1, ages)."""
     task = recipe.task
     assert isinstance(task, Recall)
     found = by_age(rows)
-    return found if task.keys > 1 else found | {BOUND: rope_at_best(task, length_of(recipe))}
+    return found if task.keys > 1 else found | {BOUND: rope_at_best(task, length_of(recipe))[None]}
 
 
 def length_of(recipe: Recipe) -> int:
@@ -97,29 +97,30 @@ def length_of(recipe: Recipe) -> int:
 
 
 def table(rows: Sequence[Row], recipe: Recipe) -> str:
-    """Mean accuracies within L and beyond as Markdown."""
+    """Mean accuracies within L and beyond of each run as Markdown."""
     L = length_of(recipe)
     seconds = {row["configuration"]: row["seconds"]["mean"] for row in rows if row["seconds"]}
     lines = []
     for name, accuracy in curves(rows, recipe).items():
-        within, beyond = (f"{100 * part.mean():.1f}" for part in (accuracy[:L], accuracy[L:]))
-        line = {"memory": name, f"ages 0 to {L - 1}, %": within, f"{L} to {len(accuracy) - 1}, %": beyond}
+        parts = (100 * part.mean(1) for part in (accuracy[:, :L], accuracy[:, L:]))
+        within, beyond = (", ".join(f"{one:.1f}" for one in part) for part in parts)
+        line = {"memory": name, f"ages 0 to {L - 1}, %": within, f"{L} to {accuracy.shape[1] - 1}, %": beyond}
         lines.append(line | {"time of a run": duration(seconds[name]) if name in seconds else ""})
     return markdown(lines)
 
 
 @styled
 def draw(found: Mapping[str, Sequence[Row]], recipes: Mapping[str, Recipe]) -> Figure:
-    """Draws the accuracy against the age, a panel for each recipe."""
+    """Draws the accuracy against the age, a panel for each recipe and a line for each run."""
     sheet = Sheet(None, 9.5, 3.6, len(found), sharey=True)
     for axes, (name, rows) in zip(sheet.panels, found.items(), strict=True):
         L, task = length_of(recipes[name]), recipes[name].task
         assert isinstance(task, Recall)
         for label, accuracy in curves(rows, recipes[name]).items():
             colour, dashes = LOOKS[label]
-            width = 0.9 if label == BOUND else 1.6
-            ages = np.arange(len(accuracy)) / L
-            axes.plot(ages, 100 * accuracy, color=colour, linestyle=dashes, linewidth=width, label=label)
+            ages = np.arange(accuracy.shape[1]) / L
+            lines = axes.plot(ages, 100 * accuracy.T, color=colour, linestyle=dashes, linewidth=0.9)
+            lines[0].set_label(label)
         axes.axvline(1, color=GREY, linestyle=":", linewidth=1.2, label="age L")
         axes.axhline(100 / task.values, color=GREY, linewidth=0.9, label="guessing")
         axes.set(title=TITLES[name], xlabel="age / L", ylim=(0, 102))
@@ -138,7 +139,7 @@ def write_up(recorded: dict[str, Any], folder: Path) -> None:
     said.append(
         f"`python -m benchmarks.recall`: {sum(row['done'] for row in every)} runs, {duration(seconds)} of training in "
         f"all, commit {came_from['commit']}, {came_from['machine']['cpu']}. Test accuracies of the parameters that "
-        "were best on validation, means over seeds and ages.\n"
+        "were best on validation, means over ages, seed by seed.\n"
     )
     for name, rows in recorded["rows"].items():
         said.append(f"## {TITLES[name]}\n\n{table(rows, recipes[name])}")

@@ -98,7 +98,8 @@ def headline(results: dict[str, Any]) -> str:
         for other, lines in (("lower limit", limits), ("fastest other library", fastest))
         if lines
     ]
-    return "\n\n".join([*tables, f"({where(results)}, float32.)"])
+    later = "".join(f", peers {commit}" for subject, commit in results.get("later", {}).items() if subject == "peers")
+    return "\n\n".join([*tables, f"({where(results)}, float32; commit {results['commit']}{later}.)"])
 
 
 def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
@@ -269,7 +270,8 @@ def chart(rows: Sequence[Row]) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.tick_params(labelsize=7)
         for place, (_, ratio) in zip(places, bars, strict=True):
-            axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=7)
+            beyond = max(ratio, 1.0 if ratio > 0.8 else 0.0)  # not across the line at 1
+            axes.text(beyond, place, f" {ratio:.3g}", va="center", fontsize=7)
         axes.margins(x=0.12, y=0.01)
     return sheet.figure
 

@@ -189,7 +189,8 @@ def test_a_recorded_command_names_its_module(monkeypatch: pytest.MonkeyPatch) ->
             if "-m" in words:
                 module = words[words.index("-m") + 1]
                 spec = find_spec(f"{module}.__main__" if module == "benchmarks" else module)
-                assert spec is not None and spec.origin is not None, path
+                assert spec is not None, path
+                assert spec.origin is not None
                 source = Path(spec.origin).read_text(encoding="utf-8")
                 assert all(f'"{word}"' in source for word in words if word.startswith("--")), (path, words)
 
@@ -238,6 +239,15 @@ def test_recall_is_written_up_from_what_is_recorded(tmp_path: Path) -> None:
         variants = {one.source.configuration for one in plan(f"{name}-small").values()}
         assert variants == {row["configuration"] for row in rows} <= set(recall.LOOKS)
         assert all(f"| {variant} " in page for variant in variants)
+        assert {len(runs) for runs in recall.by_age(rows).values()} == {3}  # seeds that are far apart have no mean
+    figure = recall.draw(recorded["rows"], {name: load_recipe(name) for name in recorded["rows"]})
+    assert [len(axes.lines) for axes in figure.axes] == [3 * 12 + 3, 3 * 10 + 2]  # age L, guessing, RoPE at best
+
+
+def test_no_label_of_a_bar_lies_on_the_line_at_one() -> None:
+    recorded = json.loads((ROOT / "benchmarks" / "results" / "bench.json").read_text(encoding="utf-8"))
+    for axes in report.chart(recorded["rows"]).axes:
+        assert not [text.get_text() for text in axes.texts if 0.8 < text.get_position()[0] < 1]
 
 
 def test_forecasts_are_written_up_from_what_is_recorded(tmp_path: Path) -> None:
