@@ -21,7 +21,7 @@ from rotrnn.nn.listing import Unlisted
 from rotrnn.nn.module import check_form, in_order
 from rotrnn.nn.packing import each
 from rotrnn.ops.boundary import Boundary, rename
-from rotrnn.ops.pointwise import check_indices
+from rotrnn.ops.pointwise import check_indices, last_step
 
 if TYPE_CHECKING:
     from rotrnn.models.model import SequenceModel
@@ -207,10 +207,11 @@ class PythonEngine(Engine):
         except (TypeError, ValueError) as error:
             rename(error, "embedding: ids", f"{args.op}: inputs")
             raise
-        self.tokens = self.tokens + (y.shape[1] if steps is None else steps)
+        pushed = np.full(len(y), y.shape[1]) if steps is None else steps
+        self.tokens = self.tokens + pushed
         last = last and self.model.stepwise
         if last and not one:
-            y, steps = last_steps(y, steps)
+            y, steps = last_step(y, steps)[:, None], np.minimum(pushed, 1)
         logits, head = self.model.read(self.params, head, y, steps)
         self.state = stack, head
         return logits[:, 0] if (one or last) and logits.ndim == 3 else logits
@@ -292,15 +293,6 @@ def _put(into: State, one: State, sequence: int, batch: int) -> State:
         raise ValueError(f"has an array of shape {one.shape}, expected {(1, *own.shape[1:])}: {why}")
     own[sequence : sequence + 1] = one
     return own
-
-
-def last_steps(y: Array, lengths: Int64 | None) -> tuple[Array, Int64]:
-    """Returns the last step (B, 1, D) of each sequence of y (B, T, D), zero if it has no steps, and the lengths."""
-    B, T, D = y.shape
-    count = np.full(B, T) if lengths is None else lengths
-    if not T:
-        return full((B, 1, D), 0, y.dtype, like=y), count
-    return y[np.arange(B), np.maximum(count, 1) - 1][:, None], np.minimum(count, 1)
 
 
 def _plain(name: str, leaf: Array, dtype: Any) -> Array:

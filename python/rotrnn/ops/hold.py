@@ -10,9 +10,9 @@ import numpy.typing as npt
 from rotrnn.devices.device import contiguous, full
 from rotrnn.ops.boundary import Array, Boundary, rename
 from rotrnn.ops.declared import complex_of, pairs, planes
-from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.pointwise import last_index, last_step, last_step_backward, mask_padding
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
-from rotrnn.ops.trapezoid import check_tap, last_step, last_step_adjoint, masked, or_before
+from rotrnn.ops.trapezoid import check_tap, masked
 from rotrnn.ops.turn import Turned, turn, turn_backward
 
 __all__ = ["HoldScan", "HoldScanGrads", "hold_scan", "hold_scan_backward"]
@@ -124,8 +124,10 @@ def hold_scan(
     inputs, how = _pass(own, parts)
     y, hT, carries = ssd_scan(*inputs, **how, return_state=True, return_carries=True)
     y -= _early(parts)[..., None] * parts.x
-    end = _conjugate(last_step(args, units))[..., None] * _complex(last_step(args, own["B"]))
-    BT, xT = or_before(args, pairs(end), own["B0"]), or_before(args, last_step(args, own["x"]), own["x0"])
+    lengths, B0 = own["lengths"], own["B0"]
+    BT = pairs(_conjugate(last_step(units, lengths))[..., None] * _complex(last_step(own["B"], lengths)))
+    BT = BT if B0 is None else np.where(last_index(own["B"], lengths)[2], BT, B0)
+    xT = last_step(own["x"], lengths, own["x0"])
     return HoldScan(y, turned.cT.reshape(size, 2, H), hT, BT, xT, units, carries)
 
 
@@ -201,7 +203,7 @@ def hold_scan_backward(
     dC = np.conj(e)[..., None] * dC_turned + np.conj(dS)[..., None] * B_in
     dn, de = np.conj(e) * dz, np.conj(n) * dz + (np.conj(C_in) * dC_turned).sum(-1)
     dlast = args.zeros(own["B"].shape, own["B"].dtype)
-    dB0, dx0 = last_step_adjoint(args, own["dBT"], dlast), last_step_adjoint(args, own["dxT"], dx)
+    dB0, dx0 = last_step_backward(own["dBT"], dlast, lengths), last_step_backward(own["dxT"], dx, lengths)
     if own["dBT"] is not None:
         dB += np.conj(e)[..., None] * _complex(dlast)
         de += (np.conj(B_in) * _complex(dlast)).sum(-1)

@@ -858,24 +858,42 @@ def mean_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     return args.run("mean_pool_backward")["dx"]
 
 
-def _last_steps(args: Boundary, lengths: npt.ArrayLike | None) -> tuple[Array, Array, Array]:
-    """Returns the sequences, the index of their last step (of the first if there is none), and (B, 1) whether there is
-    one."""
-    B, T = args.size["B"], args.size["T"]
-    steps = args.lengths(lengths)
-    there = CheckedLengths.of(np.full(B, T), B, T) if steps is None else steps
-    on: Array = there.on(args.device)  # type: ignore[attr-defined]
-    return args.device.asarray(np.arange(B)), np.maximum(on - 1, 0), (on > 0)[:, None]
+def last_index(y: Array, lengths: Any) -> tuple[Array, Array, Array]:
+    """Returns the sequences of y (B, T, ...), the index of their last step (of the first if there is none), and
+    (B, 1, ...) whether there is one. `lengths` are checked (`Boundary.lengths`)."""
+    B, T = y.shape[:2]
+    steps: Any = CheckedLengths.of(np.full(B, T), B, T) if lengths is None else lengths
+    on = steps.on(device_of(y))
+    return beside(np.arange(B), y), np.maximum(on - 1, 0), (on > 0).reshape(B, *[1] * (y.ndim - 2))
+
+
+def last_step(y: Array, lengths: Any, before: Array | None = None) -> Array:
+    """Returns the last valid step of each sequence of y (B, T, ...); `before` (B, ...), or zero, for a sequence without
+    steps."""
+    if before is None:
+        before = full((len(y), *y.shape[2:]), 0, y.dtype, like=y)
+    if not y.shape[1]:
+        return before.copy()
+    b, t, there = last_index(y, lengths)
+    return np.where(there, y[b, t], before)
+
+
+def last_step_backward(dlast: Array | None, dy: Array, lengths: Any) -> Array:
+    """Adjoint of `last_step`: adds `dlast` to dy (B, T, ...), and returns the gradient of `before`."""
+    none = full((len(dy), *dy.shape[2:]), 0, dy.dtype, like=dy)
+    if dlast is None:
+        return none
+    b, t, there = last_index(dy, lengths)
+    if dy.shape[1]:
+        dy[b, t] += np.where(there, dlast, none)
+    return np.where(there, none, dlast)
 
 
 def last_pool(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:
     """The last valid step of x (B, T, D), as (B, D); zero for a sequence without steps."""
     args = Boundary("last_pool")
     (ax,) = args.common(args.array("x", x, "B T D"))
-    b, t, there = _last_steps(args, lengths)
-    if not ax.shape[1]:
-        return args.zeros((ax.shape[0], ax.shape[2]), ax.dtype)
-    return np.where(there, ax[b, t], ax.dtype.type(0))
+    return last_step(ax, args.lengths(lengths))
 
 
 def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLike | None = None) -> Array:
@@ -886,7 +904,7 @@ def last_pool_backward(dy: npt.ArrayLike, seq_len: int, *, lengths: npt.ArrayLik
     B, D = ady.shape
     args.check_size(f"dx with seq_len={seq_len}", (B, seq_len, D), ady.dtype)
     dx = args.zeros((B, seq_len, D), ady.dtype)
-    b, t, there = _last_steps(args, lengths)
+    b, t, there = last_index(dx, args.lengths(lengths))
     if seq_len:
         dx[b, t] = np.where(there, ady, ady.dtype.type(0))
     return dx

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rotrnn._cpu import SSD_CHUNK
 from rotrnn.ops.boundary import Array, Boundary, longer
 from rotrnn.ops.declared import Declared
-from rotrnn.ops.pointwise import last_pool, last_pool_backward, mask_padding
+from rotrnn.ops.pointwise import last_step, last_step_backward, mask_padding
 from rotrnn.ops.ssd import check_groups
 
 __all__ = ["TrapezoidScan", "TrapezoidScanGrads", "trapezoid_scan", "trapezoid_scan_backward"]
@@ -121,7 +121,7 @@ def trapezoid_scan(
     y, hT, carries = scan.run("ssd_forward", y=True, hT=True, carries=True, **how).values()
     if gain is not None:
         y = y.reshape(*own["B"].shape[:3], *own["x"].shape[2:])
-    BT, xT = (or_before(args, last_step(args, own[one]), own[f"{one}0"]) for one in "Bx")
+    BT, xT = (last_step(own[one], own["lengths"], own[f"{one}0"]) for one in "Bx")
     return TrapezoidScan(y, hT, BT, xT, carries)
 
 
@@ -197,7 +197,7 @@ def trapezoid_scan_backward(
         dx = (dx * own["gain"].swapaxes(0, 1)).sum(2)
         ddelta, dlater, dlog_a = ddelta.sum(2), dlater.sum(2), dlog_a[:, :, 0]
     dv = np.zeros_like(ddelta)
-    dx0, dB0 = last_step_adjoint(args, own["dxT"], dx), last_step_adjoint(args, own["dBT"], dB)
+    dx0, dB0 = (last_step_backward(own[one], d, lengths) for one, d in (("dxT", dx), ("dBT", dB)))
     dv[:, 1:] = dlater[:, :-1]
     if own["x0"] is not None and dv.shape[1]:
         dh0 = found["dh0"].reshape(taps.shape)
@@ -317,35 +317,3 @@ def check_tap(args: Boundary, arrays: dict[str, Any]) -> None:
     if (arrays["B0"] is None) != (arrays["x0"] is None):
         one, other = ("B0", "x0") if arrays["B0"] is None else ("x0", "B0")
         raise ValueError(f"{args.op}: {one} is None and {other} is not, expected both or neither")
-
-
-def last_step(args: Boundary, array: Array) -> Array:
-    """Returns an array (B, T, ...) at its last valid step; zero where there is none."""
-    size, T, *shape = array.shape
-    return last_pool(array.reshape(size, T, math.prod(shape)), lengths=args.given["lengths"]).reshape(size, *shape)
-
-
-def or_before(args: Boundary, last: Array, before: Array | None) -> Array:
-    """Returns an array at the last valid step; where there is none, the array before the first."""
-    if before is None or (args.size["T"] and args.given["lengths"] is None):
-        return last
-    return np.where(_any(args, last), last, before)
-
-
-def last_step_adjoint(args: Boundary, dlast: Array | None, d: Array) -> Array:
-    """Adds the gradient of the last step to d (B, T, ...), and returns the gradient of the array before the first."""
-    lengths, (size, T, *shape) = args.given["lengths"], d.shape
-    dbefore = args.zeros((size, *shape), d.dtype)
-    if dlast is None:
-        return dbefore
-    d += last_pool_backward(dlast.reshape(size, math.prod(shape)), T, lengths=lengths).reshape(d.shape)
-    if T and lengths is None:
-        return dbefore
-    return np.where(_any(args, dlast), dbefore, dlast)
-
-
-def _any(args: Boundary, last: Array) -> Array:
-    """Returns whether a sequence has steps, with the axes of `last`."""
-    lengths, T = args.given["lengths"], args.size["T"]
-    there = lengths.on(args.device) > 0 if T else np.zeros(len(last), bool, like=last)
-    return there.reshape(-1, *[1] * (last.ndim - 1))

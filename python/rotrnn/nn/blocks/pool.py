@@ -12,7 +12,8 @@ import numpy.typing as npt
 from rotrnn.devices.device import beside
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather, Module, Params, State, StateArray, split_by, trusted
 from rotrnn.nn.packing import Segments
-from rotrnn.ops.pointwise import last_pool, last_pool_backward, mean_pool, mean_pool_backward
+from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import last_pool, last_pool_backward, last_step, mean_pool, mean_pool_backward
 from rotrnn.ops.split import Ranks
 
 
@@ -121,10 +122,8 @@ class LastPool(Module):
     def extend(self, state: State, x: Array, lengths: Array | None = None) -> tuple[Array, State]:
         """Streaming inference: returns (last step so far (B, D), state) after the next steps x. The state is this
         step."""
-        last = last_pool(x, lengths=lengths)
-        if state is not None:
-            went_on = np.full(len(x), x.shape[1]) if lengths is None else np.asarray(lengths)
-            last = np.where(beside(went_on[:, None] > 0, last), last, state)
+        args = Boundary("LastPool.extend")
+        last = last_step(args.array("x", x, "B T D"), args.lengths(lengths), state)
         return last, last
 
     def stream_form(self, width: int) -> StateArray:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, add_to_last_steps, check_output
+from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, check_output
 from rotrnn.nn.fixed_points.mixer import Mixer
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, spectrum
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.packing import PackedSaved, along
 from rotrnn.nn.program import Instruction, Programmed, ProgramSaved
 from rotrnn.ops.boundary import Boundary
+from rotrnn.ops.pointwise import last_step_backward
 
 GRADIENTS = ("one_step", "implicit")
 
@@ -96,7 +97,7 @@ class InDepth(Instruction):
             dy[:, :-1] += dlate[:, 1:]
             dy0 += dlate[:, :1].sum(1)
         if dlast is not None:
-            dy0 += add_to_last_steps(dy, lengths, dlast)
+            dy0 += last_step_backward(dlast, dy, lengths)
         return dy, dy0
 
     def common(self, *arrays: Array | None) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rotrnn._cpu import MOST_STEPS
 from rotrnn._support.text import plural
 from rotrnn._support.warn import warn
-from rotrnn.devices.device import beside, device_of, full, to_host
+from rotrnn.devices.device import beside, full, to_host
 from rotrnn.devices.recording import Again, NotRecordable, RecordedLengths, Recording, recording
 from rotrnn.nn.layer import EVALUATION, Array, Context, Gather
 from rotrnn.ops.boundary import CheckedLengths, only, rename
@@ -189,31 +189,6 @@ def lengths_of(ctx: Context, y: Array) -> Steps:
         return np.asarray(ctx.lengths, np.int64)
     full = np.full(B, T)
     return CheckedLengths.of(full, B, T) if recording() is None else RecordedLengths(beside(full, y), T)  # type: ignore[return-value]
-
-
-def has_steps(lengths: Steps, like: Array) -> Array:
-    """Returns whether each sequence has steps, (B, 1), on the device of `like`."""
-    there: Array = lengths.on(device_of(like))  # type: ignore[attr-defined]
-    return (there > 0)[:, None]
-
-
-def _last(lengths: Steps, like: Array) -> tuple[Array, Array]:
-    """Returns the sequences, and the last step of each (the first one if there is none), on the device of `like`."""
-    there: Array = lengths.on(device_of(like))  # type: ignore[attr-defined]
-    return beside(np.arange(len(like)), like), np.maximum(there - 1, 0)
-
-
-def last_steps(y: Array, lengths: Steps, before: Array) -> Array:
-    """Returns the last valid step of each sequence of y (B, T, D); `before` (B, D) for a sequence without steps."""
-    return np.where(has_steps(lengths, y), y[_last(lengths, y)], before) if y.shape[1] else before
-
-
-def add_to_last_steps(dy: Array, lengths: Steps, dlast: Array) -> Array:
-    """Adjoint of `last_steps`: adds to dy at the last valid steps; returns the gradient of `before`."""
-    some = has_steps(lengths, dy)
-    if dy.shape[1]:
-        dy[_last(lengths, dy)] += np.where(some, dlast, 0)
-    return np.where(some, 0, dlast)
 
 
 class Report(NamedTuple):

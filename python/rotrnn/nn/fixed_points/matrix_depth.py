@@ -10,14 +10,7 @@ import numpy as np
 
 from rotrnn.devices.device import contiguous
 from rotrnn.devices.recording import NotRecordable, recording
-from rotrnn.nn.fixed_points.iteration import (
-    Iteration,
-    Report,
-    Steps,
-    complain,
-    last_steps,
-    solve,
-)
+from rotrnn.nn.fixed_points.iteration import Iteration, Report, Steps, complain, solve
 from rotrnn.nn.fixed_points.maps import Lagged, lagged, unjoined
 from rotrnn.nn.fixed_points.mixer import Mixer, Operands, Parts, spectral_norms
 from rotrnn.nn.layer import Array, Context
@@ -25,6 +18,7 @@ from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.lagged import LaggedMapsGrads
 from rotrnn.ops.pointwise import (
+    last_step,
     layer_norm,
     layer_norm_backward,
     rms_norm,
@@ -158,7 +152,7 @@ class MatrixDepth:
             y[:, at] = read[:, at] = found
             parts.append((report, steps))
             applied = part.apply(found, steps)
-            h, last = applied.hT, last_steps(applied.y, steps, last)
+            h, last = applied.hT, last_step(applied.y, steps, last)
             read[:, at.stop - 1] = applied.y[:, -1]
         report = Report.of_tiles(parts, lengths)
         settled = report.converged | np.isnan(report.residual) | (ctx.train and settings.ends_together)
@@ -177,7 +171,7 @@ class MatrixDepth:
             part, own = self._part(at, last, h), contiguous(y[:, at])
             applied = part.apply(own, steps)
             parts.append((at, steps, part, own, applied))
-            h, last = applied.hT, last_steps(applied.y, steps, last)
+            h, last = applied.hT, last_step(applied.y, steps, last)
         dy, v = dy.copy(), np.zeros_like(dy)
         for at, steps, part, own, applied in reversed(parts):
             low = at.start

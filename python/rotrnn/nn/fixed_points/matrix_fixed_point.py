@@ -25,7 +25,6 @@ from rotrnn.nn.fixed_points.iteration import (
     at_once,
     check_settings,
     in_one_call,
-    last_steps,
     lengths_of,
     solve,
 )
@@ -37,6 +36,7 @@ from rotrnn.nn.layer import EVALUATION, Array, Context, Params, State, StateArra
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.packing import along
 from rotrnn.nn.program import Builder, Call, Line, Register, Shape
+from rotrnn.ops.pointwise import last_step
 
 FEEDBACK = ("mixer", "B", "C", "gate")
 
@@ -112,7 +112,7 @@ class FixedPoint(InDepth):
         before, applied, report = self._solved(depth, start, lengths, ctx)
         y = applied.y
         call.kept = Found(depth, before, applied, lengths, report)
-        call.after = applied.hT, last_steps(y, lengths, y0)
+        call.after = applied.hT, last_step(y, lengths, y0)
         return self.outputs(y, y0)
 
     def _solved(

@@ -23,7 +23,6 @@ from rotrnn.nn.fixed_points.iteration import (
     check_settings,
     in_one_call,
     iterate,
-    last_steps,
     lengths_of,
     solve,
 )
@@ -38,7 +37,7 @@ from rotrnn.nn.scaling import exponents, times_power
 from rotrnn.ops.boundary import CheckedLengths
 from rotrnn.ops.dense import dense
 from rotrnn.ops.fixed_point import DepthSolution, depth_pass, depth_solve
-from rotrnn.ops.pointwise import mask_padding
+from rotrnn.ops.pointwise import last_step, mask_padding
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
 
 SELECTIVE = ("lambda", "mixer", "B")
@@ -216,7 +215,7 @@ class Depth:
             part = depth_solve(own, given, lam, mixer, h, lengths=steps, adjoint=adjoint, **how)
             y[:, at] = own
             if part.h is not None:
-                out[:, at], h = part.h, last_steps(part.h, steps, h)
+                out[:, at], h = part.h, last_step(part.h, steps, h)
             parts.append(part)
         return DepthSolution(
             None if adjoint else out,
@@ -345,7 +344,7 @@ class FixedPoint(InDepth):
         y = np.zeros_like(v) if start is None else start.copy()
         h, report = depth.solve(y, self.layer._iteration, call.ctx, **self.layer._asking)
         call.kept = Found(depth, y, h, lengths, report, call.ctx.fused)
-        call.after = (last_steps(h, lengths, depth.h0),)
+        call.after = (last_step(h, lengths, depth.h0),)
         return self.outputs(h, depth.h0)
 
     def backward(
