@@ -33,11 +33,6 @@ class BracketsSplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class FreshBracketsSplit(BracketsSplit):
-    fresh = True
-
-
-@dataclass(frozen=True)
 class Brackets(WrittenByRow):
     """Arithmetic modulo 5 with brackets (Delétang et al., "Neural networks and the Chomsky hierarchy", 2023), with the
     training setup of Grazzi et al. ("Unlocking state-tracking in linear RNNs through negative eigenvalues", 2025).
@@ -98,7 +93,7 @@ class Brackets(WrittenByRow):
         """Returns the task. Nothing is stored: expressions are generated when a batch is drawn."""
         return Task(
             "brackets",
-            FreshBracketsSplit("train", self.train, self, self.min_length, self.max_length),
+            BracketsSplit("train", self.train, self, self.min_length, self.max_length, fresh=True),
             BracketsSplit("val", self.val, self, self.val_min_length, self.val_max_length),
             BracketsSplit("test", self.test, self, self.test_min_length, self.test_max_length),
             **self.shape._asdict(),

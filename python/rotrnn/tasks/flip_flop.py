@@ -34,11 +34,6 @@ class FlipFlopSplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class FreshFlipFlopSplit(FlipFlopSplit):
-    fresh = True
-
-
-@dataclass(frozen=True)
 class FlipFlop(WrittenByRow):
     """The flip-flop language: instructions write, ignore and read, each before a bit; read is before the bit that was
     written last.
@@ -96,7 +91,7 @@ class FlipFlop(WrittenByRow):
         """Returns the task. Nothing is stored: sequences are generated when a batch is drawn."""
         return Task(
             "flip_flop",
-            FreshFlipFlopSplit("train", self.train, self, self.length, self.ignore),
+            FlipFlopSplit("train", self.train, self, self.length, self.ignore, fresh=True),
             FlipFlopSplit("val", self.val, self, self.length, self.ignore),
             FlipFlopSplit("test", self.test, self, self.test_length, self.test_ignore),
             **self.shape._asdict(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +59,7 @@ class GeneratedSplit(Split):
 
     name: str
     size: int
+    fresh: bool = field(default=False, kw_only=True, compare=False)
 
     def __len__(self) -> int:
         return self.size

@@ -49,11 +49,6 @@ class RecallSplit(GeneratedSplit):
 
 
 @dataclass(frozen=True)
-class FreshRecallSplit(RecallSplit):
-    fresh = True
-
-
-@dataclass(frozen=True)
 class Recall(WrittenByRow):
     """Recall of earlier values of a sequence: by age, by content, or by content at an age.
 
@@ -123,7 +118,7 @@ class Recall(WrittenByRow):
         test = ByLength(0, self.max_age, self.test_each)
         return Task(
             "recall",
-            FreshRecallSplit("train", self.train, self, self.length, None),
+            RecallSplit("train", self.train, self, self.length, None, fresh=True),
             RecallSplit("val", len(val), self, self.length, val),
             RecallSplit("test", len(test), self, self.test_length, test),
             **self.shape._asdict(),

@@ -11,7 +11,7 @@ from rotrnn._cpu import REGULAR
 from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import ENDLESS, ByLength, GeneratedSplit, WrittenByRow, carry_of, check_ranges, drawn
-from rotrnn.tasks.task import Batch, Carry, Index, Shape, Task
+from rotrnn.tasks.task import WHOLE, Batch, Carry, Index, Shape, Task
 
 LANGUAGES = tuple(REGULAR)
 
@@ -24,6 +24,7 @@ class RegularSplit(GeneratedSplit):
 
     settings: Regular
     lengths: ByLength | None
+    carry: Carry = WHOLE
 
     def make(self, index: Index, streams: Index) -> Batch:
         s = self.settings
@@ -31,15 +32,6 @@ class RegularSplit(GeneratedSplit):
         longest = s.max_length if wanted is None else int(wanted.max(initial=0))
         how = {"low": s.min_length, "high": s.max_length, "language": REGULAR[s.language], "modulus": s.modulus}
         return drawn(HOST.kernels.regular_sample, streams, longest, length=wanted, seed=s.seed, **how)
-
-
-@dataclass(frozen=True)
-class FreshRegularSplit(RegularSplit):
-    fresh = True
-
-    @property
-    def carry(self) -> Carry:  # type: ignore[override]
-        return carry_of(self.settings)
 
     def continued(self, index: Index, before: Index, dtype: npt.DTypeLike = np.float32) -> tuple[Batch, Index]:
         """As `Split.continued`: a continuation needs the class so far, or for "even_pairs" the first
@@ -151,7 +143,7 @@ class Regular(WrittenByRow):
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
         return Task(
             "regular",
-            FreshRegularSplit("train", self.train, self, None),
+            RegularSplit("train", self.train, self, None, carry_of(self), fresh=True),
             RegularSplit("val", len(val), self, val),
             RegularSplit("test", len(test), self, test),
             **self.shape._asdict(),

@@ -24,7 +24,6 @@ class PackedCopySplit(GeneratedSplit):
     """Training rows of `settings.context` tokens, packed with examples."""
 
     settings: Copy
-    fresh = True
 
     def make(self, index: Index, streams: Index) -> Batch:
         s = self.settings
@@ -179,7 +178,7 @@ class Copy(WrittenByRow):
         test = ByLength(self.test_min_length, self.test_max_length, self.test_each)
         return Task(
             "copy",
-            PackedCopySplit("train", self.train, self),
+            PackedCopySplit("train", self.train, self, fresh=True),
             CopySplit("val", len(val), self, self.variant, val),
             CopySplit("test", len(test), self, self.test_variant or self.variant, test),
             **self.shape._asdict(),

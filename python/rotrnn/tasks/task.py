@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -138,7 +138,7 @@ class Split(ABC):
     then practically unlimited (`len` may be 2**40), and they are used in the order of their index, without shuffling.
     """
 
-    fresh: ClassVar[bool] = False
+    fresh: bool = False
     carry: Carry = WHOLE
     """Which rows of a training batch go on in the next batch. A split with a chance implements `continued`."""
 
