@@ -1,17 +1,36 @@
-"""Small layers of every kind, their gradients, a small classifier of each, and a training step on a device."""
+"""Small layers, a small classifier of each, an instruction, checks of gradients, and a training step on a device."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rotrnn import AdamW, Context, ModelSettings, Recurrent, build_model
-from rotrnn.nn.layer import astype, flatten
+from rotrnn.models.model import SequenceModel
+from rotrnn.nn.layer import Array, Params, astype, flatten, is_parameter, unflatten
+from rotrnn.nn.program import Call, Instruction
 from rotrnn.nn.registry import LAYERS
+from rotrnn.testing import central_differences
 from strict import to_device
 
 B, T, CLASSES = 3, 9, 4
+
+
+@dataclass(frozen=True)
+class Cube(Instruction):
+    """``y = x^3``, an instruction of the user's own, which the C library does not have."""
+
+    reads = ("x",)
+
+    def forward(self, call: Call, x: Array) -> Array:
+        y: Array = x**3
+        return y
+
+    def backward(self, call: Call, dy: Array, x: Array) -> Array:
+        dx: Array = 3 * x**2 * dy
+        return dx
 
 
 def sizes_of(layer: str, d_state: int = 4, heads: int = 2, length: int = 16) -> dict[str, Any]:
@@ -54,6 +73,23 @@ def check_slope(layer: Recurrent, ctx: Context) -> None:
     slope = (4 * narrow - wide) / 3
     terms = [np.sum(dx * vx), *(np.sum(dparams[key] * v[key]) for key in params)]
     assert abs(slope - sum(terms)) <= 1e-6 * max(1.0, *map(abs, terms))
+
+
+def check_loss(model: SequenceModel, params: Params, inputs: Array, labels: Array, ctx: Context) -> None:
+    """The gradient of the loss in every parameter, float64, is that of central differences."""
+    every = dict(flatten(params))
+
+    def of(trained: dict[str, Array]) -> tuple[Any, Any]:
+        logits, saved = model.forward(unflatten(every | trained), inputs, ctx)
+        return model.loss(logits, labels, ctx.lengths), saved
+
+    def backward(trained: dict[str, Array], _: Any, dmean: tuple[Array, ...]) -> dict[str, Array]:
+        loss, saved = of(trained)
+        grads = model.backward(unflatten(every | trained), saved, loss.dlogits * dmean[0])
+        return dict(flatten(grads))
+
+    trained = {name: one for name, one in every.items() if is_parameter(name)}
+    central_differences(lambda one: (np.array(of(one)[0].mean),), backward, trained, np.random.default_rng(2), "loss")
 
 
 def classifier(layer: str, n_layers: int, **more: Any) -> Any:

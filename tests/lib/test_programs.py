@@ -19,7 +19,8 @@ from rotrnn._cpu import LINES as LINES_OF_THE_MODULE
 from rotrnn.models.files import contents, described
 from rotrnn.nn import instructions as table
 from rotrnn.nn.layer import EVALUATION, Array, astype, flatten
-from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed
+from rotrnn.nn.program import Builder, Call, Program, Programmed
+from small_models import Cube
 from tests.lib.model_files import LAYERS as SMALL
 from tests.lib.model_files import content_of
 
@@ -28,21 +29,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 D = 6
-
-
-@dataclass(frozen=True)
-class Cube(Instruction):
-    """An instruction that the library does not have."""
-
-    reads = ("x",)
-
-    def forward(self, call: Call, x: Array) -> Array:
-        y: Array = x**3
-        return y
-
-    def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        dx: Array = 3 * x**2 * dy
-        return dx
 
 
 @dataclass(frozen=True)

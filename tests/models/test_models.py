@@ -16,11 +16,12 @@ from rotrnn.models.build import HEADS, ModelSettings, build_model
 from rotrnn.models.files import load
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.models.tagger import Choice, LanguageModel, draw
-from rotrnn.nn.layer import Context, Params, astype, flatten, is_parameter, unflatten
+from rotrnn.nn.layer import Context, Params, astype
 from rotrnn.nn.layers.bidirectional import Bidirectional
 from rotrnn.nn.layers.lru import LRU
 from rotrnn.nn.module import spelled_out
 from rotrnn.ops.pointwise import flip
+from small_models import check_loss
 
 EPS = np.finfo(np.float64).eps
 LENGTHS = np.array([9, 4, 1, 6])
@@ -80,30 +81,9 @@ def prepared(model: SequenceModel) -> Params:
     ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value),
 )
 def test_gradient_of_the_whole_model(head: str, features: bool, settings: dict[str, Any]) -> None:
-    """Central differences of the loss along random directions of each parameter, float64, training mode: 1e-6."""
     model = model_of(head, features=features, **settings)
-    params = prepared(model)
-    inputs, labels = data_of(head, features)
     ctx = Context(lengths=lengths_of(head), train=True, seed=5, step=3)
-
-    def loss_of(flat: dict[str, Any]) -> float:
-        logits, _ = model.forward(unflatten(flat), inputs, ctx)
-        return model.loss(logits, labels, ctx.lengths).mean
-
-    logits, saved = model.forward(params, inputs, ctx)
-    grads = dict(flatten(model.backward(params, saved, model.loss(logits, labels, ctx.lengths).dlogits)))
-    flat = dict(flatten(params))
-    assert grads.keys() == {name for name in flat if is_parameter(name)}
-    rng = np.random.default_rng(2)
-    largest = max(np.abs(g).max() for g in grads.values())
-    for name, grad in grads.items():
-        assert grad.shape == flat[name].shape, name
-        v = rng.standard_normal(grad.shape)
-        step = 1e-4
-        values = [loss_of({**flat, name: flat[name] + k * step * v}) for k in (-2, -1, 1, 2)]
-        numeric = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
-        # rounding of the loss alone leaves eps/step = 2e-12 of noise, far below 1e-6 of the largest gradient
-        assert abs(numeric - np.sum(grad * v)) <= 1e-6 * max(abs(numeric), largest * np.linalg.norm(v)), name
+    check_loss(model, prepared(model), *data_of(head, features), ctx)
 
 
 def test_loss_of_a_tagger_is_the_mean_over_labels_that_count() -> None:

@@ -13,8 +13,9 @@ from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.files import load
 from rotrnn.models.model import IGNORED, SequenceModel
 from rotrnn.models.regressor import LOSSES
-from rotrnn.nn.layer import Context, Params, astype, flatten, unflatten
+from rotrnn.nn.layer import Context, Params, astype
 from rotrnn.ops.pointwise import binary_cross_entropy, cross_entropy
+from small_models import check_loss
 
 EPS = np.finfo(np.float64).eps
 B, T, F, K = 4, 9, 2, 3
@@ -66,11 +67,10 @@ def loop_loss(predictions: Any, targets: Any, objective: str, quantiles: tuple[f
 @pytest.mark.parametrize("head", ["regressor", "step_regressor"])
 @pytest.mark.parametrize("settings", OBJECTIVES, ids=lambda one: one.get("objective", "mse"))
 def test_losses_equal_a_loop_and_gradients_central_differences(head: str, settings: dict[str, Any]) -> None:
-    """Along random directions of each parameter, float64, ragged: as in tests/models/test_models.py."""
     model, targets = model_of(head, **settings), targets_of(head)
     params, inputs = prepared(model), np.random.default_rng(2).standard_normal((B, T, F))
     ctx = Context(lengths=LENGTHS, train=True, seed=5, step=3)
-    logits, saved = model.forward(params, inputs, ctx)
+    logits, _ = model.forward(params, inputs, ctx)
     found = model.loss(logits, targets, LENGTHS)
     wanted, reference = loop_loss(logits, targets, settings.get("objective", "mse"), settings.get("quantiles", ()))
     assert abs(found.mean - wanted) <= 100 * EPS * wanted  # a sum of at most 81 numbers of one sign
@@ -80,18 +80,7 @@ def test_losses_equal_a_loop_and_gradients_central_differences(head: str, settin
     there = np.arange(T) < LENGTHS[:, None] if head == "step_regressor" else np.full(B, True)
     assert np.array_equal(found.counted, ~np.isnan(targets) & there[..., None])
     assert not found.dlogits.reshape(*targets.shape, -1)[~found.counted].any()
-
-    def loss_of(flat: dict[str, Any]) -> float:
-        return model.loss(model.forward(unflatten(flat), inputs, ctx)[0], targets, LENGTHS).mean
-
-    grads, flat = dict(flatten(model.backward(params, saved, found.dlogits))), dict(flatten(params))
-    rng = np.random.default_rng(2)
-    largest = max(np.abs(g).max() for g in grads.values())
-    for name, grad in grads.items():
-        v, step = rng.standard_normal(grad.shape), 1e-5  # no error crosses zero, where the losses have kinks
-        values = [loss_of({**flat, name: flat[name] + k * step * v}) for k in (-2, -1, 1, 2)]
-        numeric = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
-        assert abs(numeric - np.sum(grad * v)) <= 1e-6 * max(abs(numeric), largest * np.linalg.norm(v)), name
+    check_loss(model, params, inputs, targets, ctx)
 
 
 def test_the_best_constants_are_mean_median_and_quantiles() -> None:

@@ -40,24 +40,9 @@ from rotrnn.nn.program import Builder, Call, Instruction, Program, Programmed, P
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.pointwise import silu_backward
 from rotrnn.testing import gradcheck
-from small_models import exact
+from small_models import Cube, exact
 
 B, T, D, N = 2, 6, 3, 4
-
-
-@dataclass(frozen=True)
-class Cube(Instruction):
-    """``y = x^3``, an instruction of the user's own."""
-
-    reads = ("x",)
-
-    def forward(self, call: Call, x: Array) -> Array:
-        y: Array = x**3
-        return y
-
-    def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        dx: Array = 3 * x**2 * dy
-        return dx
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from cores import CORES, by_itself, differentiable, input_of, lengths_of, moved, same_bits
+from modules import by_itself, differentiable, input_of, lengths_of, moved, same_bits
 
+from cores import CORES
 from rotrnn.models.call import form_of, leaves_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")

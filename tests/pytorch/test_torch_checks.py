@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cores import CORES, SMALL, B, D, T, differentiable, input_of, lengths_of, moved
+from modules import B, T, differentiable, input_of, lengths_of, moved
 from torch.func import functional_call
 
 import rotrnn
+from cores import CORES, SMALL, D
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.models.call import Call, Inputs, describe, filled, form_of, leaves_of, parse
 from rotrnn.nn.layer import flatten

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cores import CORES, SMALL, input_of, moved
+from modules import input_of, moved
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
+
+from cores import CORES, SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore::rotrnn.nn.fixed_points.iteration.NotConverged")
 

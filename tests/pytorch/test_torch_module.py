@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.utils.prune
-from cores import CORES, B, D, T, input_of, model, moved
+from modules import B, T, input_of, moved
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 import rotrnn
 import rotrnn.torch
+from cores import CORES, D, model
 from rotrnn.models.call import Call, form_of, leaves_of
 from rotrnn.models.model import NEEDS_DT
 from rotrnn.nn.fixed_points.iteration import NotConverged

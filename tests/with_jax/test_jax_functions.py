@@ -17,73 +17,21 @@ from jax.test_util import check_grads
 
 import rotrnn
 import rotrnn.jax
+from cores import CORES as EVERY
+from cores import OF_THE_REGISTRY, SETTINGS, D
 from rotrnn import Context
-from rotrnn.models.build import HEADS, ModelSettings, build_model
+from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import NEEDS_DT, SequenceModel
-from rotrnn.nn.blocks.block import FeedForwardBlock, ResidualBlock, ResidualStack
-from rotrnn.nn.blocks.dense import Dense, Embedding
-from rotrnn.nn.blocks.feed_forward import FeedForward
-from rotrnn.nn.blocks.gate import Activation, Dropout, Gate
-from rotrnn.nn.blocks.norm import BatchNorm, LayerNorm
-from rotrnn.nn.blocks.pool import LastPool, MeanPool
+from rotrnn.nn.blocks.dense import Embedding
 from rotrnn.nn.layer import astype, flatten, flatten_state, is_parameter
-from rotrnn.nn.layers.bidirectional import Bidirectional
-from rotrnn.nn.layers.griffin import Griffin
-from rotrnn.nn.layers.stored_history import StoredHistory
-from rotrnn.nn.registry import LAYERS, LRU, LSTM, Mamba
-from small_models import sizes_of
+from rotrnn.nn.registry import LRU
 
-B, T, D = 2, 5, 4
+B, T = 2, 5
 LENGTHS = np.array([5, 3])
-IMPLICIT = {"d_state": 2, "gradient": "implicit", "tol": 1e-13, "max_iterations": 2000}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "rotrnn": {"d_state": 8, "heads": 2},
-    "attention": {"heads": 2},
-    "fixed_point": IMPLICIT,
-    "bedouin": IMPLICIT,
-    "fpmamba": IMPLICIT,
-    "rope_memory": {"d_state": 4, "length": 8},
-    "wrope_memory": {"d_state": 4, "length": 8, "window": 4},
+CORES = {
+    name: core for name, core in EVERY.items() if not name.endswith("of features") or name == "classifier of features"
 }
-"""Settings beside `sizes_of`; fixed points with the gradient that differences have."""
-
-REGISTRY: dict[str, Any] = {
-    name: kind(D, **SETTINGS.get(name, sizes_of(name, heads=1))) for name, kind in LAYERS.items()
-}
-CORES: dict[str, Any] = {
-    **REGISTRY,
-    "lru in a window": LRU(D, 3, window=3),
-    "bidirectional": Bidirectional(D, Mamba(D, 2)),
-    "griffin": Griffin(D, LRU(D, 4)),
-    "stored history": StoredHistory(D, LRU(D, 4), length=8),
-    "dense": Dense(D, 3),
-    "embedding": Embedding(6, D),
-    "batch norm": BatchNorm(D),
-    "feed-forward": FeedForward(D),
-    "gated feed-forward": FeedForward(D, gated=True),
-    "activation": Activation(Dropout(0.0)),
-    "mean pool": MeanPool(),
-    "last pool": LastPool(),
-    "block": ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D, "full", 0.3)),
-    "postnorm block": ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D), prenorm=False),
-    "stack": ResidualStack(
-        (
-            ResidualBlock(BatchNorm(D), LRU(D, 3), Gate(D)),
-            FeedForwardBlock(ResidualBlock(LayerNorm(D), LSTM(D, 4), Dropout(0.0)), LayerNorm(D), FeedForward(D)),
-        )
-    ),
-    **{
-        f"{head} model": build_model(
-            ModelSettings("lru", D, 2, dropout=0.1, final_norm=True), {"d_state": 3}, head=head, vocab=6, n_classes=6
-        )
-        for head in HEADS
-    },
-    "tied model": build_model(
-        ModelSettings("lru", D, 1, tied=True), {"d_state": 3}, head="tagger", vocab=6, n_classes=6
-    ),
-    "model of features": build_model(ModelSettings("lru", D, 1), {"d_state": 3}, n_features=3, n_classes=6),
-}
-FIXED_STATE = [name for name in REGISTRY if name != "attention"]
+FIXED_STATE = [name for name in OF_THE_REGISTRY if name != "attention"]
 """Layers whose state does not grow; `test_a_state_that_grows_is_refused` has the others."""
 every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 
@@ -172,7 +120,7 @@ def test_compiled_or_not_it_has_the_bits_of_the_module(core: Any) -> None:
         assert_same(jax.tree.map(np.asarray, gradient(call, dy, params, x)), grads)
 
 
-@pytest.mark.parametrize("name", ["lru", "mamba", "attention", "bedouin", "block", "stack", "classifier model"])
+@pytest.mark.parametrize("name", ["lru", "mamba", "attention", "bedouin", "block", "stack", "classifier of tokens"])
 def test_ragged_training(name: str) -> None:
     """With lengths, and traced seed and step; padding holds NaN."""
     core, rng = CORES[name], np.random.default_rng(1)
@@ -194,7 +142,7 @@ def test_ragged_training(name: str) -> None:
         assert any((a != b).any() for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(params), strict=True))
 
 
-@pytest.mark.parametrize("name", [*FIXED_STATE, "stack", "language model"])
+@pytest.mark.parametrize("name", [*FIXED_STATE, "stack", "language of tokens"])
 def test_sequences_in_pieces(name: str) -> None:
     """The state after one piece goes into the next, within one compiled program; gradients go back through it."""
     core, rng = CORES[name], np.random.default_rng(2)
@@ -230,7 +178,7 @@ def test_sequences_in_pieces(name: str) -> None:
 @pytest.mark.parametrize("name", ["lru", "s4d", "fixed_point", "attention"])
 def test_single_precision_with_jax_in_32_bits(narrow: None, name: str) -> None:
     """What forward keeps may have 64 bits all the same (lengths, positions, sums)."""
-    core, rng = REGISTRY[name], np.random.default_rng(3)
+    core, rng = OF_THE_REGISTRY[name], np.random.default_rng(3)
     params, x = astype(params_of(core, rng), np.float32), input_of(core, rng).astype(np.float32)
     dy = rng.standard_normal(x.shape).astype(np.float32)
     f = jax.jit(rotrnn.jax.function(core))
@@ -240,7 +188,7 @@ def test_single_precision_with_jax_in_32_bits(narrow: None, name: str) -> None:
 
 
 def test_positions_of_a_state_in_32_bits(narrow: None) -> None:
-    core, rng = REGISTRY["wrope_memory"], np.random.default_rng(4)
+    core, rng = OF_THE_REGISTRY["wrope_memory"], np.random.default_rng(4)
     params, x = core.init(rng), input_of(core, rng).astype(np.float32)
     f = rotrnn.jax.function(core, return_state=True)
     _, state = f(params, x)
@@ -251,7 +199,7 @@ def test_positions_of_a_state_in_32_bits(narrow: None) -> None:
 
 def test_subnormal_numbers_are_not_flushed() -> None:
     """XLA's threads count them as zero; the parts of a layer that NumPy computes must not."""
-    core = REGISTRY["lru"]
+    core = OF_THE_REGISTRY["lru"]
     params = astype(core.init(np.random.default_rng(0)), np.float64)
     params = {**params, "B_re": np.full_like(params["B_re"], 1e-310), "B_im": np.full_like(params["B_im"], 2e-310)}
     x = np.ones((1, 3, D))
@@ -298,7 +246,7 @@ def test_gradients_by_differences(name: str) -> None:
 @pytest.mark.parametrize("name", FIXED_STATE)
 def test_gradients_of_states_by_differences(name: str) -> None:
     """In the state before x, of y and of the state after it; complex states too."""
-    core, rng = REGISTRY[name], np.random.default_rng(7)
+    core, rng = OF_THE_REGISTRY[name], np.random.default_rng(7)
     params, x = params_of(core, rng), input_of(core, rng)
     f = rotrnn.jax.function(core, return_state=True)
     _, state = f(params, x)
@@ -315,7 +263,7 @@ def test_gradients_of_states_by_differences(name: str) -> None:
     check_grads(g, (states,) if "x" in held else (states, x), 1, ["rev"], atol=1e-5, rtol=1e-5, eps=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lru", "attention", "embedding", "block", "classifier model"])
+@pytest.mark.parametrize("name", ["lru", "attention", "embedding", "block", "classifier of tokens"])
 def test_vmap_is_one_call_after_the_other(name: str) -> None:
     """Of x, of params, of both, and nested; with and without gradients."""
     core, rng = CORES[name], np.random.default_rng(8)
@@ -346,7 +294,7 @@ def test_vmap_is_one_call_after_the_other(name: str) -> None:
 
 def test_other_transformations() -> None:
     """scan over pieces, remat, and a second function around it."""
-    core, rng = REGISTRY["lru"], np.random.default_rng(9)
+    core, rng = OF_THE_REGISTRY["lru"], np.random.default_rng(9)
     params, x = params_of(core, rng), input_of(core, rng)
     f = rotrnn.jax.function(core, return_state=True)
     _, zero = f(params, x[:, :0])
@@ -423,7 +371,7 @@ def test_many_calls_at_once() -> None:
 
 # ---- errors ----
 
-LAYER = REGISTRY["lru"]
+LAYER = OF_THE_REGISTRY["lru"]
 PARAMS = astype(LAYER.init(np.random.default_rng(0)), np.float64)
 X = np.ones((B, T, D))
 
@@ -595,7 +543,7 @@ def test_double_precision_needs_jax_in_64_bits(narrow: None, name: str) -> None:
 
 
 def test_a_state_in_double_precision_needs_jax_in_64_bits(narrow: None) -> None:
-    core = REGISTRY["rope_memory"]
+    core = OF_THE_REGISTRY["rope_memory"]
     params = core.init(np.random.default_rng(0))
     with pytest.raises(TypeError, match=r"RopeMemory: the state after x has dtype .*, but JAX is set to 32 bits"):
         rotrnn.jax.function(core, return_state=True)(params, X.astype(np.float32))
@@ -656,7 +604,7 @@ def test_other_platforms_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["mamba2", "lru"])
 def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
-    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    layer, rng = OF_THE_REGISTRY[name], np.random.default_rng(0)
     f = rotrnn.jax.function(layer, return_state=True)
     params, x = layer.init(rng), rng.standard_normal((1, 9, D)).astype(np.float32)
     bounds = np.array([0, 4, 4, 9])
@@ -680,7 +628,7 @@ def test_a_packed_row_has_the_results_of_its_sequences(name: str) -> None:
 def test_intervals_are_those_of_the_context(name: str) -> None:
     """Outputs and gradients have the bits of forward and backward, also where intervals are traced; a packed row has
     the results of its sequences."""
-    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    layer, rng = OF_THE_REGISTRY[name], np.random.default_rng(0)
     f = rotrnn.jax.function(layer)
     params, x = layer.init(rng), rng.standard_normal((2, 6, D)).astype(np.float32)
     dt = rng.exponential(size=(2, 6)).astype(np.float32)
@@ -715,7 +663,7 @@ def test_a_model_that_was_trained_with_intervals_needs_them() -> None:
 
 @pytest.mark.parametrize("name", ["mamba2", "lru"])
 def test_rows_with_resets_have_the_results_of_forward(name: str) -> None:
-    layer, rng = REGISTRY[name], np.random.default_rng(0)
+    layer, rng = OF_THE_REGISTRY[name], np.random.default_rng(0)
     f = rotrnn.jax.function(layer, return_state=True)
     params, x = layer.init(rng), rng.standard_normal((2, 6, D)).astype(np.float32)
     state = layer.forward(params, x[:, ::-1])[1].state
