@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, seconds_in_turn, show, version
+from benchmarks.measure import RESULTS, ROOT, arguments, markdown, origin, row, seconds_in_turn, show, version
 from benchmarks.record import record
-from benchmarks.report import duration, markdown, refresh
+from benchmarks.report import duration, refresh
 from rotrnn import _cpu, ops
 
 Size = tuple[int, int, int, int]

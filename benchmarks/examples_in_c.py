@@ -21,19 +21,11 @@ from typing import Any
 import numpy as np
 
 import rotrnn
-from benchmarks.measure import RESULTS, ROOT, in_turn, origin
+from benchmarks.measure import RESULTS, ROOT, in_turn, markdown, origin
 from rotrnn.tasks import Digits
 
 SOURCES, PROGRAMS = ROOT / "examples" / "c", ROOT / "build" / "examples"
 NAMES = ("complete", "effect", "digits")
-
-
-def table(*rows: list[str]) -> Iterator[str]:
-    """A table of Markdown; the first row is its head."""
-    head, *others = rows
-    for row in (head, ["---"] * len(head), *others):
-        yield f"| {' | '.join(row)} |"
-    yield ""
 
 
 def text() -> str:
@@ -52,7 +44,7 @@ def digits() -> str:
     return f"{np.mean(model.answers(logits) == rows[:, -1]):.1%} of the {len(rows)} test images."
 
 
-def effect(seconds: int) -> tuple[str, Iterator[str]]:
+def effect(seconds: int) -> tuple[str, str]:
     """The error on sounds that were not learnt from, half a second each, and the table of the program."""
     names = runpy.run_path(str(SOURCES / "effect.py"))
     rate = names["RATE"]
@@ -72,7 +64,7 @@ def effect(seconds: int) -> tuple[str, Iterator[str]]:
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     head = ["samples", "they last, us", "median, us", "worst, us", "took longer than they last"]
     facts = f"{error:.1f} dB on {seconds} s of other sounds at {rate} Hz (the best linear filter: {linear:.1f} dB)"
-    return f"{facts}, in these blocks:", table(head, *rows)
+    return f"{facts}, in these blocks:", markdown(head, rows)
 
 
 def startup(window: float) -> list[float]:
@@ -88,7 +80,7 @@ def startup(window: float) -> list[float]:
     return in_turn([lambda command=command: timed(command) for command in idle], window=window)
 
 
-def sizes() -> Iterator[str]:
+def sizes() -> str:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in NAMES:
@@ -99,7 +91,7 @@ def sizes() -> Iterator[str]:
     page = PROGRAMS / "digits.wasm"
     if page.exists():
         rows.append(["`digits.wasm`", f"{page.stat().st_size:,}", "the model of `digits`"])
-    return table(["program, stripped", "bytes", "its model, bytes"], *rows)
+    return markdown(["program, stripped", "bytes", "its model, bytes"], rows)
 
 
 def lines(quick: bool) -> Iterator[str]:
@@ -112,8 +104,8 @@ def lines(quick: bool) -> Iterator[str]:
     yield f"- Digits: {digits()}"
     yield f"- Start and end of `complete`, its model read: {1e3 * program:.2f} ms; of `true`: {1e3 * nothing:.2f} ms."
     yield f"- Effect: {error}\n"
-    yield from blocks
-    yield from sizes()
+    yield f"{blocks}\n"
+    yield sizes()
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.measure import RESULTS, arguments, origin
+from benchmarks.measure import RESULTS, arguments, markdown, origin
 from rotrnn import _cpu
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.layer import Context, Params, astype, trusted
@@ -136,8 +136,7 @@ def gradient_rows(run: Run, T: int) -> Iterator[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([str(one[name]) for name in head] for one in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(head, ([str(one[name]) for name in head] for one in rows)) + "\n"
 
 
 def main() -> None:

@@ -33,9 +33,20 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 import rotrnn
-from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, rows_of_child, seconds_in_turn, show, version
+from benchmarks.measure import (
+    RESULTS,
+    ROOT,
+    arguments,
+    markdown,
+    origin,
+    row,
+    rows_of_child,
+    seconds_in_turn,
+    show,
+    version,
+)
 from benchmarks.record import record
-from benchmarks.report import markdown, refresh
+from benchmarks.report import refresh
 from rotrnn._support.text import plural
 
 Logits = np.ndarray[Any, Any]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.gpu import Row
+from benchmarks.measure import markdown
 from benchmarks.record import record
 
 Runs = dict[str, list[Row]]
@@ -70,8 +71,7 @@ def of(rows: Iterable[Row], subject: str) -> list[Row]:
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    rule = ["---", *["--:"] * (len(head) - 1)]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in (head, rule, *body))
+    return markdown(head, body, "--:") + "\n"
 
 
 def side_by_side(runs: Runs, subject: str, keys: Sequence[str], columns: dict[str, str], shown: str) -> str:

@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn import _cpu
+from rotrnn._support.platform import processor
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -154,6 +155,12 @@ def line(one: dict[str, Any]) -> str:
     return head + "  ".join(parts)
 
 
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], rule: str = "---") -> str:
+    """A table of Markdown, with this rule under the second and later columns."""
+    lines = [head, ["---", *[rule] * (len(head) - 1)], *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
 def rows_of_child(module: str, *args: str, **environment: str) -> Iterator[dict[str, Any]]:
     """The rows that ``python -m module args`` prints, as it prints them, in a process of its own.
 
@@ -174,7 +181,7 @@ def origin() -> dict[str, Any]:
     return {
         "command": " ".join(["python", "-m", module(), *sys.argv[1:]]),
         "commit": commit(),
-        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "simd": _cpu.simd()},
+        "machine": {"cpu": processor(), "cores": os.cpu_count(), "simd": _cpu.simd()},
         "versions": {
             "python": platform.python_version(),
             "compiler": _cpu.COMPILER,
@@ -208,11 +215,3 @@ def commit(checkout: Path = ROOT) -> str | None:
         return git("describe", "--always", "--abbrev=12", "--exclude=*") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measure import RESULTS, ROOT, label
+from benchmarks.measure import RESULTS, ROOT, label, markdown
 from benchmarks.record import picture
 from rotrnn.plots.style import BLUE, ORANGE, Sheet, styled
 
@@ -108,11 +108,6 @@ def of(rows: Iterable[Row], *subjects: str) -> list[Row]:
 
 def rate(one: Row) -> str:
     return next(f"{one[unit]:.0f} {unit}" for unit in ("GB/s", "GFLOP/s") if unit in one)
-
-
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def duration(seconds: float) -> str:

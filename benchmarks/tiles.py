@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.measure import RESULTS, arguments, line, origin, row, seconds_in_turn
+from benchmarks.measure import RESULTS, arguments, line, markdown, origin, row, seconds_in_turn
 from benchmarks.record import picture, record
 from rotrnn import _cpu
 from rotrnn.nn.fixed_points.iteration import NotConverged
@@ -96,12 +96,12 @@ def rows(lengths: tuple[int, ...], window: float) -> list[dict[str, Any]]:
 def table(results: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     head = ("weights", "T", "way", "iterations per step", "most", "converged", "error", "time / whole", "us per token")
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    body = []
     for one in results:
-        numbers = f"{one['iterations']:.1f} | {one['most']} | {100 * one['converged']:.0f} % | {one['apart']:.1e}"
-        times = f"{one['ratio']:.2f} | {one['ns/token'] / 1e3:.1f}"
-        lines.append(f"| {one['weights']} | {one['T']} | {one['path']} | {numbers} | {times} |")
-    return "\n".join(lines) + "\n"
+        numbers = [f"{one['iterations']:.1f}", str(one["most"]), f"{100 * one['converged']:.0f} %"]
+        numbers += [f"{one['apart']:.1e}", f"{one['ratio']:.2f}", f"{one['ns/token'] / 1e3:.1f}"]
+        body.append([one["weights"], str(one["T"]), one["path"], *numbers])
+    return markdown(head, body) + "\n"
 
 
 @styled

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 import rotrnn.torch
 from benchmarks.layers import settings_of, sizes
-from benchmarks.measure import RESULTS, ROOT, arguments, origin, row, seconds_in_turn, show
+from benchmarks.measure import RESULTS, ROOT, arguments, markdown, origin, row, seconds_in_turn, show
 from benchmarks.record import record
-from benchmarks.report import duration, markdown, refresh
+from benchmarks.report import duration, refresh
 from rotrnn import _cpu
 from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import Context

@@ -30,6 +30,7 @@ from benchmarks.measure import (
     RESULTS,
     arguments,
     block_products,
+    markdown,
     memory,
     origin,
     plain_copy,
@@ -40,7 +41,6 @@ from benchmarks.measure import (
 )
 from benchmarks.model import LARGE, LISTOPS, PATHS, QUICK, Size, classifier, training_step
 from benchmarks.peak import multiply_adds
-from benchmarks.report import markdown
 from rotrnn.nn.layer import Context
 from rotrnn.nn.saved import flatten_saved
 from rotrnn.ops.block import KEEPABLE

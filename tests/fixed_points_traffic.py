@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import RESULTS, origin
+from benchmarks.measure import RESULTS, markdown, origin
 from h100 import BANDWIDTH, RATES
 from rotrnn.nn.fixed_points.iteration import NotConverged
 from rotrnn.nn.fixed_points.mixer import MIXERS
@@ -66,12 +66,11 @@ def main() -> None:
             rows.append(row(make(E, mixer=mixer, rank=rank, tol=1e-30, damping="none", **sizes)))
             print(*rows[-1], flush=True)
     head = ["layer", "mixer", "launches", f"arrays of {E} numbers a token", "multiply-adds a token", "least ns a token"]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
     sizes = f"{B} x {T} tokens of {E} channels, float32, commit {origin()['commit']}"
     limits = f"{BANDWIDTH / 1e12:.1f} TB/s or its products at {RATES['float32'] / 1e12:.0f} TFLOP/s, of an H100"
     about = f"`python tests/fixed_points_traffic.py`: the kernels of one iteration, counted in the harness, {sizes}. "
     about += f"The least time of a launch is its bytes at {limits}. No card has run it."
-    (RESULTS / "fixed_points_gpu.md").write_text(f"{about}\n\n{table}", encoding="utf-8")
+    (RESULTS / "fixed_points_gpu.md").write_text(f"{about}\n\n{markdown(head, rows)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

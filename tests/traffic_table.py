@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import RESULTS, origin
+from benchmarks.measure import RESULTS, markdown, origin
 from benchmarks.record import record
 from h100 import BANDWIDTH, RAGGED, RATES, STEPS
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -172,9 +172,7 @@ def ceiling(milliseconds: float) -> str:
 
 
 def table(head: str, rows: list[list[str]]) -> str:
-    names = head.split(" | ")
-    lines = [head, " | ".join(["---"] + ["--:"] * (len(names) - 1)), *map(" | ".join, rows)]
-    return "".join(f"| {line} |\n" for line in lines)
+    return markdown(head.split(" | "), rows, "--:") + "\n"
 
 
 def of_each_block(row: dict[str, Any]) -> list[str]:
