@@ -62,10 +62,6 @@ class MultiLabelClassifier(SequenceClassifier):
 
     of_classes: ClassVar[bool] = False
 
-    def answers(self, logits: Array) -> Array:
-        """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
-        return np.where(np.isnan(logits), IGNORED, logits > 0)
-
     def loss(self, logits: Array, labels: Array, lengths: Array | None = None, weights: Array | None = None) -> Loss:
         """Returns the `Loss` of logits (B, K) for labels (B, K), by `weights` (B,) of sequences if given."""
         args = Boundary(f"{type(self).__name__}.loss")

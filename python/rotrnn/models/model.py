@@ -157,8 +157,11 @@ class SequenceModel(Module, ABC):
         return stepwise(self)
 
     def answers(self, logits: Array) -> Array:
-        """Returns the most probable labels; where a logit is NaN, `IGNORED`, which no correct answer equals."""
+        """Returns the most probable labels, of bits 1 where it is more probable than 0. Where a logit is NaN, it is
+        `IGNORED`, which no correct answer equals."""
         given: Array = logits if is_array(logits) else np.asarray(logits)
+        if not self.of_classes:
+            return np.where(np.isnan(given), IGNORED, given > 0)
         return np.where(np.isnan(given).any(-1), IGNORED, given.argmax(-1))
 
     @property

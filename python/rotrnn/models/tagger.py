@@ -143,10 +143,6 @@ class BitTagger(Tagger):
     entropy: ClassVar[Callable[..., tuple[float, Array]]] = staticmethod(binary_cross_entropy)
     of_classes: ClassVar[bool] = False
 
-    def answers(self, logits: Array) -> Array:
-        """Returns 1 where it is more probable than 0, and `IGNORED` where the logit is NaN."""
-        return np.where(np.isnan(logits), IGNORED, logits > 0)
-
 
 @loadable
 @dataclass(frozen=True)
