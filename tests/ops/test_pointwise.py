@@ -63,6 +63,14 @@ def test_a_dropout_mask_is_the_same_in_either_dtype_and_with_lengths() -> None:
     np.testing.assert_array_equal(ragged, mask_padding(mask / 0.6, [50, 0, 9]))
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4), (2, 0, 3, 4), (2, 5, 0, 4), (2, 5, 2, 1, 3)])
+def test_padding_is_zeroed_along_further_axes(shape: tuple[int, ...]) -> None:
+    x, lengths = np.random.default_rng(0).standard_normal(shape), np.minimum([3, 0], shape[1])
+    valid = (np.arange(shape[1]) < lengths[:, None]).reshape(*shape[:2], *[1] * (len(shape) - 2))
+    x = np.where(valid, x, np.nan)
+    np.testing.assert_array_equal(mask_padding(x, lengths), np.where(valid, x, 0))
+
+
 @pytest.mark.parametrize("over_time", [False, True])
 def test_a_part_of_a_batch_has_the_same_masks_as_in_the_whole_batch(over_time: bool) -> None:
     """Padding has no influence either."""

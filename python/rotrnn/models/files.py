@@ -195,9 +195,7 @@ def made(value: Any, where: str) -> Any:
             raise ValueError(f"{where}, {an(name)}, has {key!r:.80}, which is not a setting{nearest(key, known)}")
     try:
         return classes[name](**settings)
-    except TypeError as error:  # a setting without a default is missing
-        raise ValueError(f"{where}: {error}") from None
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # or a setting without a default is missing
         raise ValueError(f"{where}: {error}") from None
 
 

@@ -12,7 +12,7 @@ from rotrnn.ops.boundary import Array, Boundary, rename
 from rotrnn.ops.declared import complex_of, pairs, planes
 from rotrnn.ops.pointwise import last_index, last_step, last_step_backward, mask_padding
 from rotrnn.ops.ssd import ssd_scan, ssd_scan_backward
-from rotrnn.ops.trapezoid import check_tap, masked
+from rotrnn.ops.trapezoid import check_tap
 from rotrnn.ops.turn import Turned, turn, turn_backward
 
 __all__ = ["HoldScan", "HoldScanGrads", "hold_scan", "hold_scan_backward"]
@@ -187,7 +187,7 @@ def hold_scan_backward(
     given = {"x": x, "delta": delta, "log_a": log_a, "theta": theta, "B": B, "C": C}
     state = {"c0": c0, "h0": h0, "B0": B0, "x0": x0, "dcT": dcT, "dhT": dhT, "dBT": dBT, "dxT": dxT}
     own = _take(args, dy=dy, **given, **state, units=units, lengths=lengths)
-    lengths, parts, dy = own["lengths"], _parts(args.op, own, own["units"]), masked(own["dy"], own["lengths"])
+    lengths, parts, dy = own["lengths"], _parts(args.op, own, own["units"]), mask_padding(own["dy"], own["lengths"])
     inputs, how = _pass(own, parts)
     try:
         found: Any = ssd_scan_backward(dy, *inputs, dhT=own["dhT"], **how, carries=carries)
@@ -227,11 +227,11 @@ def hold_scan_backward(
         dcT=_angles(own["dcT"]),
         lengths=lengths,
     )
-    dB, dC = (masked(pairs(one), lengths) for one in (dB, dC))
+    dB, dC = (mask_padding(pairs(one), lengths) for one in (dB, dC))
     ddelta = mask_padding(ddelta.astype(dx.dtype), lengths)
     dlog_a, dtheta = found.dlog_a + dlog_a, turned.dtheta[..., 0] + dtheta
     before = turned.dc0[..., 0], found.dh0, dB0, dx0
-    return HoldScanGrads(masked(dx, lengths), ddelta, dlog_a, dtheta, dB, dC, *before)
+    return HoldScanGrads(mask_padding(dx, lengths), ddelta, dlog_a, dtheta, dB, dC, *before)
 
 
 class _Hold(NamedTuple):
@@ -275,7 +275,7 @@ class _Parts(NamedTuple):
 
 def _parts(op: str, own: dict[str, Any], units: Array) -> _Parts:
     lengths = own["lengths"]
-    x, B, C = (masked(own[one], lengths) for one in "xBC")
+    x, B, C = (mask_padding(own[one], lengths) for one in "xBC")
     delta, log_a, theta = (mask_padding(own[one], lengths) for one in ("delta", "log_a", "theta"))
     for name, array in (("log_a", log_a), ("theta", theta)):
         if isinstance(array, np.ndarray) and (wrong := array[abs(array) > MOST]).size:

@@ -300,12 +300,15 @@ def swiglu_backward(
 
 
 def mask_padding(x: npt.ArrayLike, lengths: npt.ArrayLike | None) -> Array:
-    """Returns x (B, T, D) with zeroed padding, as a new array; without `lengths`, returns x itself, of any shape.
+    """Returns x (B, T, D, ...) with zeroed padding, as a new array; without `lengths`, x itself, of any shape.
 
     This function is its own adjoint.
     """
     if lengths is None:
         return _same("mask_padding", None, x=x)[1]["x"]
+    x = Boundary("mask_padding").any_array("x", x)
+    if x.ndim > 3:
+        return mask_padding(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), lengths).reshape(x.shape)
     return _elementwise("mask_padding", "mask_padding", lengths, x=x)[0]
 
 

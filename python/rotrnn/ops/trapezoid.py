@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,7 +188,7 @@ def trapezoid_scan_backward(
             one.reshape(*of_ranks, *one.shape[2:]) for one in (dx, dB, dC, ddelta, dlater, dlog_a)
         )
         dgain = (
-            (dx * masked(own["x"], own["lengths"])[:, :, None])
+            (dx * mask_padding(own["x"], own["lengths"])[:, :, None])
             .sum((0, 1), dtype=np.float64)
             .astype(dx.dtype)
             .swapaxes(0, 1)
@@ -258,7 +257,7 @@ def _scan(args: Boundary, taps: _Taps, **more: Any) -> tuple[Boundary, dict[str,
     if own["gain"] is not None:
         size, T, H, P = x.shape
         rows = size, T * R
-        x = (masked(own["x"], own["lengths"])[:, :, None] * own["gain"].swapaxes(0, 1)).reshape(*rows, H, P)
+        x = (mask_padding(own["x"], own["lengths"])[:, :, None] * own["gain"].swapaxes(0, 1)).reshape(*rows, H, P)
         B, C = (one.reshape(*rows, *one.shape[3:]) for one in (B, C))
         delta, later = np.repeat(delta, R, 1), np.repeat(later, R, 1)
         first = np.zeros((size, T, R, H), x.dtype, like=x)
@@ -275,12 +274,6 @@ def _scan(args: Boundary, taps: _Taps, **more: Any) -> tuple[Boundary, dict[str,
 def _declared(R: int) -> Declared:
     """A chunk has whole tokens of R steps."""
     return Declared("ssd_forward", "ssd_backward", batch="B", chunk=SSD_CHUNK // R * R)
-
-
-def masked(array: Array, lengths: Any) -> Array:
-    """Returns an array (B, T, ...) with zeroed padding (`mask_padding`)."""
-    size, T, *shape = array.shape
-    return mask_padding(array.reshape(size, T, math.prod(shape)), lengths).reshape(array.shape)
 
 
 FORMS = {

@@ -117,7 +117,7 @@ class S4D(Recurrent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes("d_state", *(() if self.window is None else ("window",)))
+        self.check_sizes("d_state", "window")
         self.check_choice("discretisation", DISCRETISATIONS)
         check_steps("S4D", self.dt_min, self.dt_max, self.step_scale)
         if self.d_state % self.weight:
