@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -42,6 +43,7 @@ from rotrnn.nn import (
     StoredHistory,
 )
 from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, form_leaves, unflatten
+from rotrnn.nn.module import _WRAPPERS
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
 from rotrnn.ops.boundary import Boundary, CheckedLengths
@@ -370,6 +372,27 @@ def test_methods_of_ones_own_may_pass_on_what_they_are_given() -> None:
     np.testing.assert_array_equal(dx, LRU(D, 3).backward(params, LRU(D, 3).forward(params, x)[1], y)[0])
     message = raised(lambda: layer.backward(params, saved, y[:1]), ValueError)
     assert message.startswith("Passing.backward: dy has shape (1, 6, 4), expected (B=2, T=6, D=4)")
+
+
+@every
+def test_methods_take_their_arguments_by_the_names_of_their_signatures(name: str) -> None:
+    """Models and `Embedding` took theirs as x and dy, and backward of most layers dropped surplus arguments."""
+    module: Any = MODULES[name]
+    params, x = made(module)
+    y, saved = module.forward(params, x, Context(train=True))
+    values = dict.fromkeys(("x", "ids", "inputs"), x) | dict.fromkeys(("dy", "dlogits"), y)
+    values |= {"params": params, "ctx": Context(train=True), "saved": saved, "rng": np.random.default_rng(0)}
+    if isinstance(module, Recurrent):
+        values["x_t"] = x[:, 0]
+    for method in (getattr(module, one) for one in _WRAPPERS if hasattr(getattr(module, one, None), "__wrapped__")):
+        named = {one: values.get(one) for one in inspect.signature(method).parameters}
+        assert "argument" not in said(lambda method=method, named=named: method(**named))
+        assert "argument" in said(lambda method=method, named=named: method(**named, surplus=None))
+        assert "argument" in said(lambda method=method, named=named: method(*named.values(), None))
+    np.testing.assert_array_equal(module.forward(params, x=x)[0], module.forward(params, x)[0])
+    one, two = module.backward(params, saved, y), module.backward(params=params, saved=saved, dy=y)
+    for left, right in zip(flatten_saved(one)[0].values(), flatten_saved(two)[0].values(), strict=True):
+        np.testing.assert_array_equal(left, right)
 
 
 def wrong_settings() -> Iterator[Any]:

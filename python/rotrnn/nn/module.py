@@ -755,11 +755,12 @@ def _init(method: Any) -> Any:
 
 
 def _along(method: Any) -> Any:
-    """Wraps `forward`, and methods with its arguments."""
+    """Wraps `forward`, and methods with its arguments. `x` is also taken by the method's own name for it."""
     call, name = method.__name__, _third(method)
 
     @functools.wraps(method)
-    def along(self: Any, params: Params, x: Any, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
+    def along(self: Any, params: Params, x: Any = None, ctx: Context = EVALUATION, *state: Any, **more: Any) -> Any:
+        x = more.pop(name, None) if x is None else x
         if not isinstance(ctx, Context):
             raise TypeError(f"{type(self).__name__}.{call}: ctx is {an(type(ctx).__name__)}, expected a Context")
         if ctx._checked:
@@ -811,67 +812,28 @@ def name_inputs(op: str, name: str, error: Exception) -> None:
 
 
 def _backward(method: Any) -> Any:
-    name = _third(method, 2)
-
-    # arguments are popped and passed without * or **, so that gradients are freed early
-    takes = inspect.signature(method).parameters
-    if "dstate" not in takes and "gather" not in takes:
-
-        @functools.wraps(method)
-        def backward(self: Any, params: Params, saved: Any, dy: Any) -> Any:
-            with Unchecked(self, "backward", FOREIGN):
-                given = [_check_backward(self, params, saved, name, dy, None)]
-                del dy
-                return method(self, in_order(params), in_order(saved), given.pop())
-
-        return backward
-    if "dstate" not in takes:
-
-        @functools.wraps(method)
-        def backward_of_spread(self: Any, params: Params, saved: Any, dy: Any, gather: Gather | None = None) -> Any:
-            with Unchecked(self, "backward", FOREIGN):
-                given = [_check_backward(self, params, saved, name, dy, None)]
-                del dy
-                return method(self, in_order(params), in_order(saved), given.pop(), gather)
-
-        return backward_of_spread
-    if "dh" in takes:
-        places = list(takes)[5:]
-
-        @functools.wraps(method)
-        def backward_of_hidden(
-            self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, *more: Any, **named: Any
-        ) -> Any:
-            given = dict(zip(places, more, strict=False)) | named
-            with Unchecked(self, "backward", FOREIGN):
-                checked = [_check_backward(self, params, saved, name, dy, dstate)]
-                del dy
-                if given.get("dh") is not None:
-                    _check_hidden(self, saved, given["dh"])
-                return method(self, in_order(params), in_order(saved), checked.pop(), in_order(dstate), **given)
-
-        return backward_of_hidden
-    if "gather" not in takes:
-
-        @functools.wraps(method)
-        def backward_with_state(self: Any, params: Params, saved: Any, dy: Any, dstate: State = None) -> Any:
-            with Unchecked(self, "backward", FOREIGN):
-                given = [_check_backward(self, params, saved, name, dy, dstate)]
-                del dy
-                return method(self, in_order(params), in_order(saved), given.pop(), in_order(dstate))
-
-        return backward_with_state
+    """Wraps `backward` and `backward_all`. `dy` is also taken by the method's own name for it."""
+    name, takes = _third(method, 2), inspect.signature(method).parameters.values()
+    further = [one.name for one in takes if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)][4:]
 
     @functools.wraps(method)
-    def backward_with_both(
-        self: Any, params: Params, saved: Any, dy: Any, dstate: State = None, gather: Gather | None = None
-    ) -> Any:
+    def backward(self: Any, params: Params, saved: Any, dy: Any = None, *more: Any, **named: Any) -> Any:
+        given = [named.pop(name, None) if dy is None else dy]
+        del dy  # popped below, so that it is freed as soon as the method no longer needs it
+        if len(more) > len(further) or not named.keys() <= {*further[len(more) :]}:
+            return method(self, params, saved, *given, *more, **named)  # which refuses them by name
+        named.update(zip(further, more, strict=False))
         with Unchecked(self, "backward", FOREIGN):
-            given = [_check_backward(self, params, saved, name, dy, dstate)]
-            del dy
-            return method(self, in_order(params), in_order(saved), given.pop(), in_order(dstate), gather)
+            given.append(_check_backward(self, params, saved, name, given.pop(), named.get("dstate")))
+            if named.get("dh") is not None:
+                _check_hidden(self, saved, named["dh"])
+            if "dstate" in named:
+                named["dstate"] = in_order(named["dstate"])
+            if named:
+                return method(self, in_order(params), in_order(saved), given.pop(), **named)
+            return method(self, in_order(params), in_order(saved), given.pop())  # ** keeps dy alive in Python 3.11
 
-    return backward_with_both
+    return backward
 
 
 def _check_backward(self: Any, params: Params, saved: Any, name: str, dy: Any, dstate: State) -> Array:
