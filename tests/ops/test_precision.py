@@ -131,6 +131,27 @@ def test_each_thread_has_its_own() -> None:
     assert seen == {name: {alone[name]} for name in PRECISIONS}
 
 
+def test_a_block_that_two_threads_are_in() -> None:
+    """Each left it with the precision that the other had before."""
+    shared, inside, left, seen = rotrnn.precision("tf32"), threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        with rotrnn.precision("bf16"):
+            with shared:
+                inside.set()
+                left.wait(10)
+            seen.append(in_use())
+
+    thread = threading.Thread(target=work)
+    with shared:
+        thread.start()
+        inside.wait(10)
+    seen.append(in_use())
+    left.set()
+    thread.join()
+    assert seen == ["float32", "bf16"]
+
+
 # ---- instruction sets ----
 
 

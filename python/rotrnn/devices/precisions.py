@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from rotrnn import _cpu
@@ -11,7 +12,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 """The names that `precision` takes."""
 
 
-class precision:
+class precision(threading.local):  # each thread leaves a block that it entered itself
     """Within the block, products of float32 matrices in calls of this thread round their operands.
 
     Parameters
