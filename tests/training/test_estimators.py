@@ -261,6 +261,7 @@ def test_settings() -> None:
     layer = LRU(8, 8)
     one = SequenceRegressor(layer, epochs=2, objective="mae")
     assert repr(one) == f"SequenceRegressor(layer={layer!r}, objective='mae', epochs=2)"
+    assert repr(SequenceRegressor(quantiles=np.array([0.1, 0.9]))) == "SequenceRegressor(quantiles=array([0.1, 0.9]))"
     assert clone(one).get_params() == one.get_params()
     assert one.set_params(epochs=3).epochs == 3
     nested = SequenceRegressor(layer_settings={"r_min": 0.5}).set_params(layer_settings__d_state=6)

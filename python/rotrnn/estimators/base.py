@@ -183,8 +183,8 @@ class Estimator:
         return self
 
     def __repr__(self) -> str:
-        fresh = type(self)()
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != getattr(fresh, name)]
+        fresh = type(self)().get_params()  # compared as texts: == of arrays is an array
+        changed = [f"{name}={one!r}" for name, one in self.get_params().items() if repr(one) != repr(fresh[name])]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
