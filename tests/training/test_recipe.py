@@ -15,10 +15,13 @@ import pytest
 
 import toy
 from rotrnn._support.toml import from_toml
+from rotrnn.models.build import make_layer
 from rotrnn.nn.layer import flatten, is_parameter
+from rotrnn.nn.registry import LAYERS
 from rotrnn.tasks import TASKS, Digits, ListOps
 from rotrnn.training.optimiser import describe_groups
 from rotrnn.training.recipe import (
+    Training,
     change,
     load_recipe,
     parse_value,
@@ -390,7 +393,7 @@ def test_overrides(tmp_path):
 
 
 def test_a_history_of_both_directions_names_the_two_settings():
-    message = r"section \[layer\.history\]: StoredHistory: LRU has bidirectional=True, expected False: StoredHistory"
+    message = r"section \[layer\]: StoredHistory: LRU has bidirectional=True, expected False: StoredHistory"
     with pytest.raises(ValueError, match=message):
         load_recipe("digits-lru", ["layer.bidirectional=true", "layer.history.length=3"])
 
@@ -407,10 +410,10 @@ MISTAKES = [
     ("optimiser.weight_decy=3", r"did you mean weight_decay\?"),
     ("layer.head=3", r"unknown key layer\.head; did you mean heads\?"),
     ("layer.r_max=0.9", r"unknown key layer\.r_max"),
-    ("layer.history=3", r"layer\.history is 3, expected a table of settings of StoredHistory"),
+    ("layer.history=3", r"section \[layer\]: RotRNN: history=3, expected a dict of settings of StoredHistory"),
     ("layer.history.read=sum", r"layer\.history\.length is missing, expected an integer"),
     ("layer.history.lenght=3", r"unknown key layer\.history\.lenght; did you mean length\?"),
-    ("layer.history={length=3, heads=9}", r"section \[layer\.history\]: StoredHistory: heads=9, expected a divisor"),
+    ("layer.history={length=3, heads=9}", r"section \[layer\]: StoredHistory: heads=9, expected a divisor"),
     (
         "layer.history={length=3, window='none'}",
         r"layer\.history\.window is 'none', expected an integer or the key left out$",
@@ -549,3 +552,16 @@ def test_files_from_before_a_setting_was_removed():
     ):
         with pytest.raises(ValueError, match=message):
             read_recipe(removed(layer, **settings))
+    # build_model refused what recipes and files take
+    assert make_layer("mamba", 8, {"d_state": 4, "window": None}) == LAYERS["mamba"](8, 4)
+    with pytest.raises(ValueError, match="Mamba: unknown setting 'window'"):
+        make_layer("mamba", 8, {"d_state": 4, "window": 3})
+
+
+def test_settings_of_training_are_held_to_their_types():
+    """Others raised a TypeError of a comparison, or were taken."""
+    given = Training(batch=np.int64(2), steps=3, label_smoothing=0, class_weights=[1, 2.5])
+    assert repr(given) == repr(Training(2, 3, label_smoothing=0.0, class_weights=(1.0, 2.5)))
+    for name, value in (("batch", 2.5), ("batch", "a"), ("packed", "no"), ("memory", True), ("extended", 3)):
+        with pytest.raises(ValueError, match=f"^Training: {name}={value!r}, expected "):
+            Training(**{"batch": 1, "steps": 3, name: value})

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, NotRequired, TypedDict, Unpack, overload
 
 from rotrnn._cpu import MOST_NUMBERS
-from rotrnn._support.settings import settle
+from rotrnn._support.settings import current, settle
 from rotrnn._support.text import alike, an
 from rotrnn.models.autoencoder import AutoEncoder
 from rotrnn.models.classifier import MultiLabelClassifier, SequenceClassifier
@@ -214,6 +214,7 @@ def make_layer(name: str, d_model: int, settings: dict[str, Any]) -> Recurrent:
 def _with_settings(kind: type[Recurrent], own: dict[str, Any], **given: Any) -> Recurrent:
     """Returns the layer of a class with its own settings and the `given` settings, which cannot be set."""
     known = {one.name: one for one in fields(kind) if one.init and one.name not in given}
+    own = current(kind, own)
     for name in own:
         if name not in known:
             raise ValueError(

@@ -7,9 +7,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
-from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of
+from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of, settle
 from rotrnn._support.text import alike, an, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn._support.warn import warn
 from rotrnn.devices.precisions import PRECISIONS
-from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Recurrent
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
@@ -113,6 +113,7 @@ class Training:
     extended: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        settle(self)
         for key, low, high in (
             ("batch", 1, 2**31),
             ("steps", 1, 2**31),
@@ -125,8 +126,7 @@ class Training:
         ):
             if not low <= getattr(self, key) <= high:
                 raise ValueError(f"Training: {key} is {getattr(self, key)}, expected an integer from {low} to {high}")
-        number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
-        if self.memory not in ("auto", "least") and not number:
+        if self.memory not in ("auto", "least") and (isinstance(self.memory, str) or self.memory < 0):
             raise ValueError(
                 f"Training: memory is {self.memory!r}, expected 'auto', 'least' or a number of bytes, an integer from 0"
             )
@@ -737,21 +737,17 @@ def read_recipe(tables: dict[str, Any], trust: bool = True) -> Recipe:
 
 
 def _layer(model: ModelSettings, table: Table) -> Recurrent:
-    """The layer of the [layer] section, in a `StoredHistory` with the settings of its table `history` if there is one;
-    d_model is the model's."""
+    """The layer of the [layer] section, by `make_layer`; d_model is the model's."""
     if "d_model" in table:
         raise ValueError("layer.d_model cannot be set: the layer's width is model.d_model")
-    kind, own = LAYERS[model.layer], dict(table)
-    both = False
-    if not has_directions(kind):
-        both = _convert(own.pop("bidirectional", False), bool, "layer.bidirectional")
-    history = own.pop("history", None)
-    layer: Recurrent = build(kind, "layer", own, d_model=model.d_model)
-    if history is not None:
-        if not isinstance(history, dict):
-            raise ValueError(f"layer.history is {history!r}, expected a table of settings of StoredHistory")
-        layer = build(StoredHistory, "layer.history", history, d_model=model.d_model, layer=layer)
-    return Bidirectional(model.d_model, layer) if both else layer
+    kind = LAYERS[model.layer]
+    own = current(kind, table)
+    around = {key: own.pop(key) for key in ("history", "bidirectional") if key in own and key not in hints_of(kind)}
+    if isinstance(history := around.get("history"), dict):
+        around["history"] = build(StoredHistory, "layer.history", history, "d_model", "layer", make=dict)
+    make = partial(make_layer, model.layer, model.d_model)
+    layer: Recurrent = build(kind, "layer", own, "d_model", make=lambda **settings: make(settings | around))
+    return layer
 
 
 def _layer_table(layer: Recurrent) -> Table:
@@ -766,11 +762,11 @@ def _layer_table(layer: Recurrent) -> Table:
     return table
 
 
-def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
-    """The dataclass `kind` from the keys of a section; `given` are fields that are no keys."""
+def build(kind: type[Any], section: str, table: Table, *given: str, make: Callable[..., Any] | None = None) -> Any:
+    """The dataclass `kind` from the keys of a section, or what `make` returns for them; the fields `given` are no
+    keys."""
     hints = hints_of(cast(Any, kind))
     fields = {one.name: one for one in dataclasses.fields(kind) if one.name not in given}
-    table = current(kind, table)
     for key in table:
         if key not in fields:
             raise ValueError(f"unknown key {section}.{key}{nearest(key, fields)}")
@@ -779,7 +775,7 @@ def build(kind: type[Any], section: str, table: Table, **given: Any) -> Any:
             raise ValueError(f"{section}.{key} is missing, expected {describe(hints[key], TOML)}")
     values = {key: _convert(value, hints[key], f"{section}.{key}") for key, value in table.items()}
     try:
-        return kind(**values, **given)
+        return (make or kind)(**values)
     except ValueError as error:
         raise ValueError(f"section [{section}]: {str(error).removeprefix('Training: ')}") from error
 
