@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,6 @@ Found = dict[str, Any]
 LARGEST = sys.float_info.max
 COUNTS = ("n", "scaled_above", "curve")
 """Results that are not scores."""
-
-
-class Model(Protocol):
-    """The interface that evaluation needs from a model."""
-
-    @property
-    def stepwise(self) -> bool: ...
-
-    def forward(self, params: Params, inputs: Array, ctx: Context) -> tuple[Array, Any]: ...
-
-    def loss(self, logits: Array, labels: Array, lengths: Array | None, weights: Array | None) -> Loss: ...
 
 
 def scaled(accuracy: float, chance: float) -> float:
@@ -151,7 +140,7 @@ class Tally:
 
 
 def evaluate(
-    model: Model,
+    model: SequenceModel,
     params: Params,
     task: Task,
     split: Split,
@@ -258,7 +247,7 @@ def contraction(model: SequenceModel, params: Params, split: Split, *, batch: in
 
 
 def logits_of(
-    model: Model, params: Params, batch: Batch, packed: bool = False, dt: npt.NDArray[np.float64] | None = None
+    model: SequenceModel, params: Params, batch: Batch, packed: bool = False, dt: npt.NDArray[np.float64] | None = None
 ) -> Array:
     """Returns the logits of a batch, with intervals `dt` if given, in evaluation mode, on the CPU, computed where the
     parameters are. If it runs as one `packed` row, logits of padding are zero, too."""

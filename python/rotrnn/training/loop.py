@@ -37,7 +37,6 @@ from rotrnn.devices import cuda
 from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, Device, named, to_host
 from rotrnn.devices.precisions import precision
-from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import COUNTS, Found, evaluate
@@ -52,7 +51,7 @@ from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run, data_of
 from rotrnn.training.start import Start, read_start
-from rotrnn.training.state import Checkpoints, Model, State, arithmetic, checksum, initial_state, zero_rows
+from rotrnn.training.state import Checkpoints, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
 
 
@@ -224,7 +223,7 @@ class Trainer:
         self.task: Task = recipe.task.load()
         if among.first:
             among.tell(None)
-        self.model: Model = recipe.build(self.task)
+        self.model = recipe.build(self.task)
         if self.task.train.carry:
             zero_rows(self.model, recipe)  # refuses a model without rows to carry on before the run's folder is written
         self.start: Start | None = None
@@ -306,7 +305,7 @@ class Trainer:
         """Lets the steps of a state on a GPU be recorded as CUDA graphs."""
         plain = state.carried is None and not self.training.packed and not self.training.skip
         recordable = plain and isinstance(self.recipe.optimiser, AdamW)
-        if self.device is not HOST and isinstance(self.model, SequenceModel) and recordable:
+        if self.device is not HOST and recordable:
             memory = self.stepper.memory
             recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)
             self.stepper = dataclasses.replace(self.stepper, recorder=recorder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from rotrnn._support.text import an
 from rotrnn._support.warn import warn
 from rotrnn.devices import cuda
 from rotrnn.devices.device import HOST, Device, to_host
-from rotrnn.models.model import Loss
+from rotrnn.models.model import SequenceModel
 from rotrnn.models.tagger import Tagger
 from rotrnn.nn.layer import (
     Array,
-    Context,
-    Gather,
     Params,
     astype,
     flatten,
@@ -33,30 +31,6 @@ from rotrnn.training.optimiser import Moments
 from rotrnn.training.parallel import World
 from rotrnn.training.recipe import Recipe
 from rotrnn.training.run import PARAMS, Run
-
-
-class Model(Protocol):
-    """The interface that training needs from a model."""
-
-    @property
-    def stepwise(self) -> bool: ...
-
-    def init(self, rng: np.random.Generator) -> Params: ...
-
-    def forward(self, params: Params, inputs: Array, ctx: Context, state: Carried = None) -> tuple[Array, Any]: ...
-
-    def backward(self, params: Params, saved: Any, dlogits: Array, gather: Gather | None) -> Params: ...
-
-    def loss(self, logits: Array, labels: Array, lengths: Array | None, weights: Array | None) -> Loss: ...
-
-    def count(self, labels: Array, lengths: Array | None) -> int: ...
-
-    def report(self, saved: Any) -> dict[str, float]: ...
-
-    def is_recurrent(self, name: str) -> bool: ...
-
-    def state_norms(self, params: Params, inputs: Array, ctx: Context) -> Array: ...
-
 
 CARRIED = "carried"
 """Name of the carried state in checkpoints."""
@@ -102,14 +76,14 @@ def _as_it_was(array: Array, like: Array) -> Array:
     return np.ascontiguousarray(array).view(like.dtype).reshape(like.shape) if np.iscomplexobj(like) else array
 
 
-def initial_state(model: Model, recipe: Recipe) -> State:
+def initial_state(model: SequenceModel, recipe: Recipe) -> State:
     """Initial values, drawn from (seed, 0, 1)."""
     rng = np.random.default_rng([recipe.training.seed, 0, 1])
     params = astype(model.init(rng), recipe.training.dtype)
     return State(0, params, recipe.optimiser.init(params))
 
 
-def zero_rows(model: Model, recipe: Recipe) -> Carried:
+def zero_rows(model: SequenceModel, recipe: Recipe) -> Carried:
     """The state of the model before the first step of each row of a batch, for a task that carries states on."""
     if not isinstance(model, Tagger):
         raise ValueError(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rotrnn._support.warn import warn
 from rotrnn.devices.device import HOST, Device, beside, to_host
+from rotrnn.models.model import SequenceModel
 from rotrnn.nn.layer import Array, Context, Params, flatten, flatten_state, is_parameter, unflatten, unflatten_state
 from rotrnn.nn.layer import State as Carried
 from rotrnn.tasks.task import Index, PackedBatch
@@ -22,7 +23,7 @@ from rotrnn.training.loader import Loader
 from rotrnn.training.optimiser import NonFinite, Unusable, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import Recipe
-from rotrnn.training.state import Model, State
+from rotrnn.training.state import State
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Stepper:
     on `device`, and batches are moved there. `memory` is the memory of each context (`rotrnn.nn.Context`)."""
 
     recipe: Recipe
-    model: Model
+    model: SequenceModel
     loader: Loader
     group_of: Callable[[str], str]
     world: World
