@@ -147,7 +147,7 @@ def hippo_dplr(n: int) -> tuple[Array, Array, Array]:
     return eigenvalues[n - n // 2 :], P, np.sqrt(2) * P
 
 
-def complex_of(params: Params, name: str, suffix: str = "") -> Array:
+def complex_parameter(params: Params, name: str, suffix: str = "") -> Array:
     """Returns a complex parameter from its real and imaginary parts, which are the parameters."""
     return params[f"{name}_re{suffix}"] + 1j * params[f"{name}_im{suffix}"]
 

@@ -13,7 +13,7 @@ from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
     check_steps,
-    complex_of,
+    complex_parameter,
     hippo_dplr,
     input_gain,
     input_gain_backward,
@@ -160,13 +160,13 @@ class S4(Recurrent):
         """Returns the coefficients of each direction's recurrence; they share all but the readout, and the skip is the
         first one's."""
         A, step = self._continuous(params)
-        P, B, skip = complex_of(params, "P"), complex_of(params, "B"), params["D"]
+        P, B, skip = complex_parameter(params, "P"), complex_parameter(params, "B"), params["D"]
         a, G = transition(METHOD, A, step), input_gain(METHOD, A, step)
         w, beta = _woodbury(P, G, B)
         shared = a, -2 * w / step * (G * P), P.conj() * G, G * (B - P * (beta * w))
         return Folded(
             tuple(
-                DplrSystem(*shared, 2 * complex_of(params, "C", suffix), skip * (0 if suffix else 1))
+                DplrSystem(*shared, 2 * complex_parameter(params, "C", suffix), skip * (0 if suffix else 1))
                 for suffix in self.directions
             )
         )
@@ -180,7 +180,7 @@ class S4(Recurrent):
         part, so ``z = x y`` has ``dx = dz conj(y)``.
         """
         A, step = self._continuous(params)
-        P, B = complex_of(params, "P"), complex_of(params, "B")
+        P, B = complex_parameter(params, "P"), complex_parameter(params, "B")
         G = input_gain(METHOD, A, step)
         w, beta = _woodbury(P, G, B)
         da, dp, dq, dgain, *_ = dsystems[0]

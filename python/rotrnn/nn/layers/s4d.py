@@ -16,7 +16,7 @@ from rotrnn.nn.layers.continuous import (
     DISCRETISATIONS,
     check_dt,
     check_steps,
-    complex_of,
+    complex_parameter,
     hippo_normal,
     input_gain,
     input_gain_backward,
@@ -226,7 +226,7 @@ class S4D(Recurrent):
         A, (step,) = self._continuous(params)
         of_gain = input_gain_backward(dgain, self.discretisation, A, step)
         dsteps = grads.dstep[:, None] + of_gain[1].sum(1, keepdims=True)
-        B, C, dBC = complex_of(params, "B"), complex_of(params, "C"), self.weight * grads.dc
+        B, C, dBC = complex_parameter(params, "B"), complex_parameter(params, "C"), self.weight * grads.dc
         dparams = self._gradients(
             params, grads.dlam + of_gain[0], [dsteps], np.conj(C) * dBC, [np.conj(B) * dBC], grads.dskip
         )
@@ -235,7 +235,7 @@ class S4D(Recurrent):
     def _sampled(self, params: Params) -> tuple[tuple[Array, Array, Array, Array], Array]:
         """Returns the system (lam, c, skip, step) of `sampled_bank`, and the gain (D, N) of a unit interval."""
         A, (step,) = self._continuous(params)
-        BC = self.weight * complex_of(params, "B") * complex_of(params, "C")
+        BC = self.weight * complex_parameter(params, "B") * complex_parameter(params, "C")
         return (A, BC, params["D"], step[:, 0]), input_gain(self.discretisation, A, step)
 
     def prepare(self, params: Params) -> tuple[Bank, Array | None]:
@@ -265,15 +265,15 @@ class S4D(Recurrent):
         """Returns the folded bank."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
-        C = np.stack([complex_of(params, "C", suffix) for suffix in self.directions])
+        C = np.stack([complex_parameter(params, "C", suffix) for suffix in self.directions])
         a = transition(self.discretisation, A, steps[0])
-        return Folded(Bank(a, C * (gain * complex_of(params, "B")), params["D"]))
+        return Folded(Bank(a, C * (gain * complex_parameter(params, "B")), params["D"]))
 
     def fold_backward(self, params: Params, folded: Folded[Bank], dbank: Bank) -> Params:
         """Adjoint of `fold`: returns the gradients of the parameters."""
         A, steps = self._continuous(params)
         gain = self.weight * input_gain(self.discretisation, A, steps[-1])
-        B, C = complex_of(params, "B"), [complex_of(params, "C", suffix) for suffix in self.directions]
+        B, C = complex_parameter(params, "B"), [complex_parameter(params, "C", suffix) for suffix in self.directions]
         dweighted = sum(np.conj(one) * dc for one, dc in zip(C, dbank.c, strict=True))  # gradient of gain * B
         dB = np.conj(gain) * dweighted
         dA, dstep = transition_backward(dbank.a, self.discretisation, A, steps[0])
