@@ -789,6 +789,45 @@ def test_a_run_that_is_stopped_is_kept_in_a_folder_alone(monkeypatch: pytest.Mon
         one.set_params(folder=tmp_path / "run").fit(STEPS)
 
 
+NAMES, OTHERS = (np.array(names)[np.arange(40) % len(names)] for names in (["low", "high"], ["blue", "green", "red"]))
+AGAIN = [
+    (SequenceClassifier, (noise(40), NAMES), (noise(40), OTHERS), {"class_weight": {"black": 2}}),
+    (SequenceClassifier, (noise(40), NAMES), (noise(40, 3), np.eye(40, 3)), {"class_weight": [1, 2]}),
+    (SequenceClassifier, (noise(40), NAMES), (noise(40, 3), OTHERS), {"epochs": 50, "learning_rate": 1e30}),
+    (SequenceRegressor, (noise(40), STEPS), (noise(40, 3), np.eye(40, 2)), {"epochs": 50, "learning_rate": 1e30}),
+    (Forecaster, (STEPS,), (np.stack([STEPS, -STEPS], 1),), {"epochs": 50, "learning_rate": 1e30}),
+    (Forecaster, (STEPS,), ({"a": STEPS, "b": STEPS[:1]},), {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("kind", "first", "second", "settings", "stop"), [
+    (*row, stop)
+    for row in AGAIN
+    for stop in ("", "base.train", "base.scaled", "forecaster.Past" if row[0] is Forecaster else "base.replace")
+])  # fmt: skip
+def test_a_second_fit_that_fails_or_is_stopped_changes_nothing(
+    kind: Any, first: Any, second: Any, settings: Any, stop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C before training, in it or after it, or by the error that the settings or the data lead to."""
+    one = kind(**QUICK).fit(*first)
+    predicted = one.predict(*first[:-1])
+    if not stop:
+        one.set_params(**settings)
+    else:
+        monkeypatch.setattr(f"rotrnn.estimators.{stop}", interrupt)
+    before = dict(vars(one))
+    with pytest.raises((ValueError, FloatingPointError, KeyboardInterrupt)):
+        one.fit(*second)
+    assert vars(one).keys() == before.keys()
+    assert all(value is before[name] for name, value in vars(one).items())
+    np.testing.assert_array_equal(one.predict(*first[:-1]), predicted)
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_scikit_learn_need_not_be_there(tmp_path: Path) -> None:
     """Without it, fit and predict work, and what is not fitted raises a ValueError."""
     (tmp_path / "sklearn.py").write_text("raise ImportError('hidden')", encoding="utf-8")

@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ from rotrnn.training.state import initial_state
 
 Numbers = npt.NDArray[Any]
 X = npt.ArrayLike | Sequence[npt.ArrayLike]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 DEFAULTS = {"length": 64}
 """Settings of layers that have no default, besides `d_state`, which is the width."""
@@ -68,8 +70,27 @@ class Trained:
     passes: int = 0
 
 
+def all_or_nothing(method: Method) -> Method:
+    """Returns a method of an estimator that changes none of its attributes if it fails or is stopped: what was fitted
+    before stays whole. The method may set attributes, but not change their values in place."""
+
+    @wraps(method)
+    def whole(self: Any, *args: Any, **named: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return method(self, *args, **named)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return whole  # type: ignore[return-value]
+
+
 class Estimator:
     """The base of the estimators: settings, and training by a recipe. They train in float32 and predict in float64.
+
+    A `fit` or `partial_fit` that fails or is stopped changes no attribute: what was fitted before stays whole.
 
     Parameters
     ----------

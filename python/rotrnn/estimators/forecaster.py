@@ -14,7 +14,17 @@ from rotrnn._support.checkpoint import check_like, read_checkpoint, write_checkp
 from rotrnn._support.files import check_file
 from rotrnn._support.text import an
 from rotrnn._support.warn import warn
-from rotrnn.estimators.base import Estimator, Numbers, check_regression, middle, number, rearranged, scaled, targets_of
+from rotrnn.estimators.base import (
+    Estimator,
+    Numbers,
+    all_or_nothing,
+    check_regression,
+    middle,
+    number,
+    rearranged,
+    scaled,
+    targets_of,
+)
 from rotrnn.models.files import described, made
 from rotrnn.models.regressor import StepRegressor
 from rotrnn.nn.layer import Recurrent, astype, flatten, unflatten
@@ -165,6 +175,7 @@ class Forecaster(Estimator):
         self.objective = objective
         self.quantiles = quantiles
 
+    @all_or_nothing
     def fit(self, y: Any, covariates: Any = None) -> Self:
         """Fits to a series (n,) or (n, V), an array or a frame of pandas or polars, or to a dict of such series of any
         lengths, by name.
@@ -179,7 +190,6 @@ class Forecaster(Estimator):
         """
         where = f"{type(self).__name__}.fit"
         self._check(Boundary(where))
-        vars(self).pop("params_", None)  # a fit that fails leaves nothing fitted
         self._several = isinstance(y, dict)
         if self._several and not y:
             raise ValueError(f"{where}: y is an empty dict, expected series by name")

@@ -12,6 +12,7 @@ from rotrnn.estimators.base import (
     Estimator,
     Numbers,
     X,
+    all_or_nothing,
     check_regression,
     middle,
     rearranged,
@@ -65,6 +66,7 @@ class SequenceClassifier(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
+    @all_or_nothing
     def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> Self:
         """Fits to sequences and their classes. ValueError if they are of another form, or there is one class alone.
 
@@ -99,6 +101,7 @@ class SequenceClassifier(Estimator):
         self._fit(replace(data, labels=labels.astype(np.int64)), kind, self.scale, of_classes)
         return self
 
+    @all_or_nothing
     def partial_fit(
         self,
         x: X,
@@ -124,7 +127,7 @@ class SequenceClassifier(Estimator):
             As `fit`; or a class is not among the classes of the first call, `classes` differs from them, the number of
             features or labels differs, or `class_weight` is "balanced" without a `fit`.
         NonFinite
-            A gradient or parameter became infinite or not a number. Nothing has changed.
+            A gradient or parameter became infinite or not a number.
         """
         call, fitted = f"{type(self).__name__}.partial_fit", self.__sklearn_is_fitted__()
         data = self._begin(x, y, sample_weight, dt, numbers=False, call="partial_fit")
@@ -151,13 +154,8 @@ class SequenceClassifier(Estimator):
             self._several, self.classes_ = several, known
         kind, outputs = ("multilabel", labels.shape[-1]) if several else ("classification", len(known))
         codes = labels if several else np.searchsorted(known, labels)
-        try:
-            of_classes = None if fitted else self._weights(call, labels)
-            self._partial_fit(replace(data, labels=codes.astype(np.int64)), kind, self.scale, outputs, of_classes)
-        except BaseException:
-            if not fitted:
-                del self._several, self.classes_
-            raise
+        of_classes = None if fitted else self._weights(call, labels)
+        self._partial_fit(replace(data, labels=codes.astype(np.int64)), kind, self.scale, outputs, of_classes)
         return self
 
     def _check(self, args: Boundary) -> None:
@@ -281,6 +279,7 @@ class SequenceRegressor(Estimator):
         tags.target_tags.multi_output = True
         return tags
 
+    @all_or_nothing
     def fit(self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None) -> Self:
         """Fits to sequences and their targets. ValueError if they are of another form.
 
@@ -293,6 +292,7 @@ class SequenceRegressor(Estimator):
         self._fit(data, "regression", self.scale, objective=self.objective, quantiles=self.quantiles)
         return self
 
+    @all_or_nothing
     def partial_fit(
         self, x: X, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None, dt: X | None = None
     ) -> Self:
