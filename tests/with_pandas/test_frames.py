@@ -288,6 +288,38 @@ def test_days_of_a_time_zone_and_hours_go_on_through_its_change() -> None:
         assert later["t"].dt.replace_time_zone(None).to_list() == expected
 
 
+@pytest.mark.parametrize(
+    ("zone", "start", "count", "freq", "there"),
+    [
+        ("Africa/Cairo", "2026-02-01", 80, "D", False),
+        ("America/Havana", "2026-01-01", 65, "D", False),
+        ("America/Havana", "2026-08-15", 75, "D", True),
+        ("Europe/Berlin", "2026-01-20 02:30", 65, "D", False),
+        ("Europe/Berlin", "2026-08-01 02:30", 83, "D", True),
+        ("Europe/Berlin", "2026-01-04 02:30", 12, "W", False),
+        ("Europe/Berlin", "2026-08-02 02:30", 12, "W", True),
+    ],
+)
+def test_local_times_that_a_later_day_lacks_or_has_twice(
+    zone: str, start: str, count: int, freq: str, there: bool
+) -> None:
+    """An array, or of a time that occurs twice the first: with a frequency of pandas, without one, and of polars."""
+    whole, numbers = pandas.date_range(start, periods=count + 6, freq=freq), np.zeros(count)
+    index = whole[:count].tz_localize(zone)
+    days = list(index)
+    for y in (
+        pandas.Series(numbers, pandas.date_range(index[0], periods=count, freq=freq)),
+        pandas.Series(numbers, pandas.DatetimeIndex(days)),
+        polars.DataFrame({"t": days, "x": numbers}),
+    ):
+        found = like(y, np.zeros((6, 1)))
+        if there:
+            later = found["t"].to_list() if hasattr(found, "schema") else found.index
+            assert list(later) == list(whole[count:].tz_localize(zone, ambiguous=np.ones(6, bool)))
+        else:
+            assert isinstance(found, np.ndarray)
+
+
 def test_indices_that_would_wrap_or_do_not_go_on() -> None:
     small = pandas.Series(np.zeros(60), pandas.Index(np.arange(195, 255), dtype="uint8"))
     assert list(like(small, np.zeros(3)).index) == [255, 256, 257]

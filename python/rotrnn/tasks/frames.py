@@ -449,7 +449,12 @@ def _following_index(index: Any, steps: int, fitted: Any = None) -> Any:
         if periods and (np.diff(index.asi8) != freq.n).any():
             return None
         settings = {} if periods else {"freq": freq}
+        zone = getattr(index, "tz", None)
+        if zone and _of_calendar(freq):
+            index = index.tz_localize(None)
         later = [index[-1:].shift(i, **settings) for i in range(1, steps + 1)]
+        found = later[0].append(later[1:])
+        return found if getattr(index, "tz", None) == zone else _in_zone(found, zone)
     else:
         apart = np.diff(index.to_numpy().astype(np.int64)) if index.dtype.kind in "iu" else np.zeros(0)
         if not len(apart) or not apart[0] or (apart != apart[0]).any():
@@ -469,9 +474,21 @@ def _following_times(index: Any, known: Any, steps: int) -> Any:
     if found is None:
         return None
     later = type(index)(found.astype(last.dtype), name=index.name)
-    if index.tz:
-        later = later.tz_localize(index.tz, ambiguous=np.ones(steps, bool), nonexistent="NaT")
-    return None if later.isna().any() else later
+    return _in_zone(later, index.tz) if index.tz else later
+
+
+def _in_zone(local: Any, zone: Any) -> Any:
+    """Returns local times of pandas in a zone, of a time that occurs twice the first; None if a day does not have a
+    time."""
+    found = local.tz_localize(zone, ambiguous=np.ones(len(local), bool), nonexistent="NaT")
+    return None if found.isna().any() else found
+
+
+def _of_calendar(freq: Any) -> bool:
+    """Returns whether a frequency of pandas goes by the calendar, in local time: days and longer, not hours."""
+    pandas = sys.modules["pandas"]
+    offset = pandas.tseries.frequencies.to_offset(freq)
+    return not isinstance(offset, pandas.offsets.Tick) or isinstance(offset, pandas.offsets.Day)  # a Tick in pandas 2
 
 
 OF_OBJECTS = {
