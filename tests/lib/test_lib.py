@@ -1389,6 +1389,15 @@ def test_the_example_of_the_docs_with_what_is_installed(tmp_path: Path) -> None:
     got = np.array([[float(word) for word in line.split()] for line in text.splitlines()])
     expected = Model(saved(tmp_path, model, astype(params, np.float32))).stream().push(x[:1])[0]
     assert np.array_equal(got.astype(np.float32), expected)
+    model = build_model(ModelSettings("lru", 8, 1), LINEAR, head="tagger", n_classes=3, vocab=3)
+    model.save(tmp_path / "tokens", model.init(np.random.default_rng(0)))
+    of_tokens = "expected a model that reads features, got one that reads tokens"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(lib)}
+    for name, message in (("tokens", of_tokens), ("none", "none: ")):
+        command[1] = str(tmp_path / name)
+        found = subprocess.run(command, input=numbers, capture_output=True, text=True, env=env)
+        assert (found.returncode, found.stdout) == (1, "")
+        assert message in found.stderr
 
 
 @pytest.mark.slow
