@@ -12,6 +12,9 @@ import onnxruntime
 import pytest
 
 from rotrnn.models.build import BLOCKS, ModelSettings, build_model
+from rotrnn.models.onnx_export import IR, OPSET
+from rotrnn.models.onnx_graph import Graph
+from rotrnn.models.onnx_instructions import RULES
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.nn.blocks.dense import TiedDense
 from rotrnn.nn.layer import Context, astype, flatten, unflatten
@@ -155,6 +158,32 @@ def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> 
         got = np.concatenate(rows[row]) if head == "tagger" else rows[row][-1]
         whole = expected[row, : at[row]] if head == "tagger" else expected[row]
         assert np.abs(got - whole).max() <= 1e-5 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softplus_keeps_its_digits(dtype: Any) -> None:
+    """Of large numbers, and of the small values of negative ones: a few roundings."""
+    graph = Graph(onnx.helper, np.dtype(dtype))
+    names = [RULES[name](graph, None, "x") for name in ("Softplus", "LogSigmoid")]
+    ends = [graph.value("x", [None])], [graph.value(name) for name in names]
+    whole = onnx.helper.make_graph(graph.nodes, "g", *ends, graph.tensors())
+    made = onnx.helper.make_model(whole, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR)
+    x = np.r_[1e3, 710, -50, np.linspace(-40, 40, 81)].astype(dtype)
+    found = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    for got, expected in zip(found, (np.logaddexp(0, x), -np.logaddexp(0, -x)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=8 * np.finfo(dtype).eps, atol=0)
+
+
+def test_a_negative_id_is_refused(tmp_path: Path) -> None:
+    model, params = model_of("lru", N, tokens=True)
+    for lengths in ({}, {"lengths": np.array([1, 3])}):
+        model.save_onnx(tmp_path / "m.onnx", params, lengths=bool(lengths))
+        session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+        for least in (-1, -V, np.iinfo(np.int64).min):
+            with pytest.raises(Exception, match="indices element out of data bounds"):
+                session.run(None, {"inputs": np.array([[1, 2, 3], [0, least, V - 1]]), **lengths})
+        if lengths:
+            session.run(None, {"inputs": np.array([[1, -1, V], [0, 2, V - 1]]), **lengths})
 
 
 def test_the_file_says_what_it_takes(tmp_path: Path) -> None:

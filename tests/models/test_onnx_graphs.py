@@ -5,7 +5,7 @@ tests/hub/test_onnx.py runs more of them by onnxruntime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +14,9 @@ import pytest
 
 import rotrnn
 from rotrnn.models.build import ModelSettings, build_model
+from rotrnn.models.onnx_graph import Graph
+from rotrnn.models.onnx_instructions import RULES
+from rotrnn.nn.blocks.dense import TiedDense
 from rotrnn.nn.instructions import Dense, Sigmoid
 from rotrnn.nn.instructions.recurrence import Recurrence
 from rotrnn.nn.layer import Array, Context, astype, flatten, unflatten
@@ -264,6 +267,69 @@ def test_a_graph_goes_on_from_its_state(layer: str, head: str, tmp_path: Path) -
         got = np.concatenate(rows[row]) if head == "tagger" else rows[row][-1]
         whole = expected[row, :steps] if head == "tagger" else expected[row]
         np.testing.assert_allclose(got, whole, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
+def test_softplus_keeps_its_digits_in_double_precision() -> None:
+    """Of large numbers, and of the small values of negative ones: a few roundings."""
+    graph = Graph(onnx.helper, np.dtype(np.float64))
+    names = [RULES[name](graph, None, "x") for name in ("Softplus", "LogSigmoid")]
+    ends = [graph.value("x")], [graph.value(name) for name in names]
+    whole = onnx.helper.make_graph(graph.nodes, "g", *ends, graph.tensors())
+    x = np.r_[1e3, 710, -50, -1e3, np.linspace(-40, 40, 81)]
+    found = reference.ReferenceEvaluator(onnx.helper.make_model(whole)).run(None, {"x": x})
+    for got, expected in zip(found, (np.logaddexp(0, x), -np.logaddexp(0, -x)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2.0**-50, atol=0)
+
+
+def tokens_model(tied: bool = False) -> Any:
+    model: Any = build_model(ModelSettings("lru", 8, 1), N, head="language", n_classes=6, vocab=6)
+    params = model.init(np.random.default_rng(0))
+    if tied:
+        model = replace(model, head=TiedDense(8, 6))
+        del params["head"]["w"]
+    return model, astype(params, np.float64)
+
+
+def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
+    model, params = tokens_model(tied=True)
+    model.save_onnx(tmp_path / "m.onnx", params)
+    tables = [one for one in onnx.load(tmp_path / "m.onnx").graph.initializer if sorted(one.dims) == [6, 8]]
+    assert [list(one.dims) for one in tables] == [[6, 8]]
+    ids = np.array([[0, 5, 3]])
+    (got,) = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan]).run(None, {"inputs": ids})
+    np.testing.assert_allclose(got, model.forward(params, ids)[0], rtol=0, atol=1e-12)
+
+
+def test_a_model_that_is_too_large_for_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, params = tokens_model()
+    monkeypatch.setattr("rotrnn.models.onnx_graph.LIMIT", 1000)
+    with pytest.raises(ValueError, match=r"^save_onnx: the model has 0.0 GB, expected less than 1e-06 GB, the li"):
+        model.save_onnx(tmp_path / "m.onnx", params)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_a_graph_refuses_negative_ids_except_in_padding(lengths: bool, tmp_path: Path) -> None:
+    model, params = tokens_model()
+    model.save_onnx(tmp_path / "m.onnx", params, lengths=lengths)
+    session = reference.ReferenceEvaluator(str(tmp_path / "m.onnx"), new_ops=[Scan])
+    ids = np.array([[0, 1, 2], [3, -1, 5]])
+    with pytest.raises(IndexError, match="out of bounds"):
+        session.run(None, {"inputs": ids, **({"lengths": np.array([3, 2])} if lengths else {})})
+    if lengths:
+        (got,) = session.run(None, {"inputs": ids, "lengths": np.array([3, 1])})
+        expected, _ = model.forward(params, ids, Context(np.array([3, 1])))
+        np.testing.assert_allclose(got[1, :1], expected[1, :1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "line"), [
+    ("fixed_point", "FixedPoint"), ("bedouin", "MatrixFixedPoint"), ("fpmamba", "MatrixFixedPoint"),
+])  # fmt: skip
+def test_a_layer_that_iterates_is_refused_by_its_fixed_point(layer: str, line: str, tmp_path: Path) -> None:
+    model = build_model(ModelSettings(layer, 8, 1), N, head="tagger", n_classes=3, n_features=2)
+    with pytest.raises(ValueError, match=rf"^save_onnx: the model has an? \w+, whose {line} has no form in ONNX here$"):
+        model.save_onnx(tmp_path / "m.onnx", model.init(np.random.default_rng(0)))
 
 
 def test_a_graph_does_not_depend_on_the_byte_order(tmp_path: Path) -> None:

@@ -330,9 +330,10 @@ class SequenceModel(Module, ABC):
         """Writes the model and its parameters as an ONNX file, for programs that run such graphs.
 
         It computes `forward` in evaluation mode, for any batch and time from 1; the input is named "inputs" (token ids
-        are int64), the output "logits". Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or
-        programs (`rotrnn.nn.program`), alone, in Griffin or with a stored history; no recurrence may have a window.
-        Needs onnx (pip install 'rotrnn[onnx]').
+        are int64, and those outside the vocabulary an error of the runtime, except in padding), the output "logits".
+        Classifiers and taggers whose layers are LRU, S5, RotRNN, RopeMemory, S4D or programs (`rotrnn.nn.program`),
+        alone, in Griffin or with a stored history; no recurrence may have a window. Needs onnx (pip install
+        'rotrnn[onnx]').
 
         Parameters
         ----------
@@ -351,7 +352,8 @@ class SequenceModel(Module, ABC):
         ImportError
             onnx is not installed.
         ValueError, OSError
-            As `save`, or a part cannot be exported; `state` is True and a layer is bidirectional; the model is `timed`.
+            As `save`, or a part cannot be exported; `state` is True and a layer is bidirectional; the model is `timed`;
+            or its arrays have 2 GB or more, the limit of an ONNX file.
         """
         save_onnx(path, self, params, lengths=lengths, state=state)
 

@@ -8,7 +8,6 @@ graph follows from the lines of the model (`rotrnn.models.listing`), each by its
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,23 +57,12 @@ def save_onnx(
         inputs.append(graph.value("lengths", ["batch"], np.int64))
     outputs = [graph.value(logits, [*free[: 1 + steps], [*model.heads.values()][-1].d_out])]
     ends = [*inputs, *graph.before], [*outputs, *graph.after]
-    read = set(_names_read(graph.nodes))
-    constants = [one for one in graph.constants if one.name in read]
-    whole = onnx.helper.make_graph(graph.nodes, "rotrnn", *ends, constants)
+    whole = onnx.helper.make_graph(graph.nodes, "rotrnn", *ends, graph.tensors())
     versions = [onnx.helper.make_opsetid("", OPSET)]
     made = onnx.helper.make_model(whole, opset_imports=versions, ir_version=IR, producer_name="rotrnn")
     onnx.checker.check_model(made)
     with atomic_file(path) as file:
         file.write(made.SerializeToString())
-
-
-def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
-    """Yields the values that nodes read, in the bodies of loops, too."""
-    for node in nodes:
-        yield from node.input
-        for one in node.attribute:
-            yield from _names_read(one.g.node)
-            yield from (output.name for output in one.g.output)
 
 
 def _model(g: Graph, model: SequenceModel, params: Params) -> str:
@@ -86,7 +74,9 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
     arrays = listing.arrays
     first, last = ([arrays[name] for name in names] for names in (listing.encoder, listing.head))
     if listing.tokens:
-        x = g.op("Add", g.op("Gather", g.constant(first[0]), "inputs"), g.constant(first[1]))
+        ids = g.op("Where", g.valid("inputs"), "inputs", g.constant(0, np.int64)) if g.ragged else "inputs"
+        ids = g.op("Mod", ids, g.constant(np.iinfo(np.int64).max, np.int64))  # Gather would take -1 as the last
+        x = g.op("Add", g.op("Gather", g.constant(first[0]), ids), g.constant(first[1]))
     else:
         x = g.dense("inputs", *first)
     values: dict[Any, Any] = {None: None, 0: x, **arrays}

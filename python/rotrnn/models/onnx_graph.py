@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from rotrnn.nn.layer import Array
 
 Step = Callable[["Graph", list[str], list[str]], tuple[list[str], list[str]]]
 """A step: from the names of (states, inputs) to the names of (states, outputs)."""
+LIMIT = 2 * 10**9
+"""Bytes of the constants of a graph: a file of protobuf has less than 2^31, with the nodes."""
 
 
 class Graph:
@@ -33,7 +35,8 @@ class Graph:
     ) -> None:
         self.helper, self.dtype, self.outer = helper, dtype, outer
         self.nodes: list[Any] = []
-        self.constants: list[Any] = outer.constants if outer else []
+        self.constants: dict[str, Array] = outer.constants if outer else {}
+        self._given: dict[tuple[int, Any], tuple[Any, str]] = outer._given if outer else {}
         self.count: list[int] = outer.count if outer else [0]
         self.stateful, self.ragged = stateful, ragged
         self.before: list[Any] = []
@@ -63,19 +66,34 @@ class Graph:
         return name
 
     def constant(self, array: Any, dtype: Any = None) -> str:
-        """A constant, in the graph's dtype unless another one is given."""
-        value = np.ascontiguousarray(array, self.dtype if dtype is None else dtype)
-        name = self.name()
-        kind = self.helper.np_dtype_to_tensor_dtype(value.dtype)
-        self.constants.append(self.helper.make_tensor(name, kind, np.shape(array), value.tobytes(), raw=True))
-        return name
+        """A constant, in the graph's dtype unless another one is given; the same one for the same array."""
+        dtype = np.dtype(self.dtype if dtype is None else dtype)
+        if (id(array), dtype) not in self._given:
+            name = self.name()
+            self.constants[name] = np.ascontiguousarray(array, dtype).reshape(np.shape(array))
+            self._given[id(array), dtype] = array, name  # held, so that no other array has its id
+        return self._given[id(array), dtype][1]
+
+    def tensors(self) -> list[Any]:
+        """Returns the constants that a node reads, for the file. ValueError if they are too large for one."""
+        read = set(_names_read(self.nodes))
+        constants = {name: value for name, value in self.constants.items() if name in read}
+        if (size := sum(value.nbytes for value in constants.values())) >= LIMIT:
+            got, expected = f"{size / 1e9:.1f} GB", f"less than {LIMIT / 1e9:g} GB, the limit of an ONNX file"
+            raise ValueError(f"save_onnx: the model has {got}, expected {expected}")
+        kind = self.helper.np_dtype_to_tensor_dtype
+        return [
+            self.helper.make_tensor(name, kind(value.dtype), value.shape, value.tobytes(), raw=True)
+            for name, value in constants.items()
+        ]
 
     def axes(self, *axes: int) -> str:
         """Axes, or other integers, as a constant."""
         return self.constant(axes, np.int64)
 
     def dense(self, x: str, w: Array, bias: Array | None = None) -> str:
-        y = self.op("MatMul", x, self.constant(w.T))
+        tied = (id(w), self.dtype) in self._given
+        y = self.op("MatMul", x, self.op("Transpose", self.constant(w)) if tied else self.constant(w.T))
         return y if bias is None else self.op("Add", y, self.constant(bias))
 
     def cast(self, x: str, dtype: Any) -> str:
@@ -224,6 +242,15 @@ class Graph:
         return outputs if body.dtype == self.dtype else [self.cast(one, self.dtype) for one in outputs]
 
 
+def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
+    """Yields the values that nodes read, in the bodies of loops, too."""
+    for node in nodes:
+        yield from node.input
+        for one in node.attribute:
+            yield from _names_read(one.g.node)
+            yield from (output.name for output in one.g.output)
+
+
 def conv(g: Graph, x: str, taps: Array, bias: Array | None) -> str:
     """The causal depthwise convolution, whose last tap is for the newest step, as a sum: onnxruntime has no Conv in
     float64."""
@@ -239,6 +266,22 @@ def conv(g: Graph, x: str, taps: Array, bias: Array | None) -> str:
 
 def silu(g: Graph, x: str) -> str:
     return g.op("Mul", x, g.op("Sigmoid", x))
+
+
+def softplus(g: Graph, x: str) -> str:
+    """``max(x, 0) + log(1 + u)``, u = e^{-|x|}: in float64 onnxruntime's Softplus is log(1 + e^x) as it stands.
+
+    ONNX has no log1p: log(1 + u) is ``u log(w) / (w - 1)`` with w = 1 + u as rounded, whose errors cancel, or u where
+    w = 1 (Goldberg 1991, theorem 4).
+    """
+    if g.dtype == np.float32:
+        return g.op("Softplus", x)
+    one = g.constant(1)
+    u = g.op("Exp", g.op("Neg", g.op("Abs", x)))
+    w = g.op("Add", one, u)
+    ratio = g.op("Div", g.op("Log", w), g.op("Sub", w, one))
+    log = g.op("Where", g.op("Equal", w, one), u, g.op("Mul", u, ratio))
+    return g.op("Add", g.op("Max", x, g.constant(0)), log)
 
 
 def gelu(g: Graph, x: str) -> str:

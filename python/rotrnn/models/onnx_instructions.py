@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn._support.text import an
-from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu
+from rotrnn.models.onnx_graph import Graph, conv, gelu, rms_norm, silu, softplus
 from rotrnn.nn.instructions.rotations import FASTEST, SLOWEST
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Line
@@ -47,7 +47,7 @@ def _rms_norm(g: Graph, line: Line, x: str, scale: Array | None) -> str:
 
 
 def _log_sigmoid(g: Graph, line: Line, x: str) -> str:
-    return g.op("Neg", g.op("Softplus", g.op("Neg", x)))
+    return g.op("Neg", softplus(g, g.op("Neg", x)))
 
 
 def _block_dense(g: Graph, line: Line, x: str, w: Array, b: Array | None = None) -> str:
@@ -471,7 +471,7 @@ def _angles(g: Graph, theta: str, size: tuple[int, ...]) -> str:
 
 
 def _log_decay(g: Graph, line: Line, delta: str, x: str) -> str:
-    rate = g.op("Softplus", x)
+    rate = softplus(g, x)
     if line.settings["rate"] == "rational":
         one = g.constant(1)
         below = g.op("Div", one, g.op("Add", one, g.op("Abs", x)))
@@ -690,7 +690,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "GELU": lambda g, line, x: gelu(g, x),
     "Sigmoid": lambda g, line, x: g.op("Sigmoid", x),
     "LogSigmoid": _log_sigmoid,
-    "Softplus": lambda g, line, x: g.op("Softplus", x),
+    "Softplus": lambda g, line, x: softplus(g, x),
     "Affine": _affine,
     "Decay": _decay_of,
     "DecayGain": _decay_gain,
@@ -701,6 +701,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "GeGLU": lambda g, line, x, gate: g.op("Mul", x, gelu(g, gate)),
     "SwiGLU": lambda g, line, x, gate: g.op("Mul", x, silu(g, gate)),
     "Split": _split,
+    "Concat": lambda g, line, *x: g.op("Concat", *x, axis=-1),
     "Reshape": _reshape,
     "Conv": _conv,
     "System": _system,
