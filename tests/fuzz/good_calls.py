@@ -85,8 +85,9 @@ def _call(name: str, frame: FrameType) -> Call:
     code, values = frame.f_code, frame.f_locals
     given = {one: values[one] for one in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
     places = code.co_argcount + code.co_kwonlyargcount
-    if code.co_flags & inspect.CO_VARARGS:  # a state, passed on by the wrapper of forward
-        given |= dict(zip(("state",), values[code.co_varnames[places]], strict=False))
+    if code.co_flags & inspect.CO_VARARGS:  # a state, passed on by the wrappers of forward and backward
+        names = list(inspect.signature(getattr(type(values["self"]), name[1:])).parameters)
+        given |= dict(zip(names[places:], values[code.co_varnames[places]], strict=False))
         places += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         given |= values[code.co_varnames[places]]
