@@ -170,6 +170,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "A5-bedouin-exact-decay": (f"{BEDOUIN_EXACT} --seeds 0..3 --set optimiser.weight_decay=0.1",),
     "A5-bedouin-exact-24000": (f"{BEDOUIN_EXACT} --steps 24000 --seeds 2,3 --set optimiser.weight_decay=0.03",),
     "A5-bedouin": ("word-problem-bedouin-small",),
+    "A5-bedouin-later-seeds": ("word-problem-bedouin-small --variant normed --seeds 5..9",),
     "A5-24000-controls": (
         "word-problem-carry-delta-small --grid task.group=A5 --variant lstm-plain --steps 24000 --seeds 0..1",
         "word-problem-carry-delta-small --grid task.group=A5 --variant delta-4-plain --steps 24000 --seeds 0..1",
