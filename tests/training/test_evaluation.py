@@ -124,6 +124,8 @@ def test_a_missing_validation_split_is_reported():
 class Sure(Echo):
     """As `Echo`, with logits (B, T, C)."""
 
+    of_classes = True
+
     def forward(self, params, inputs, ctx):
         return np.eye(CLASSES)[inputs], None
 

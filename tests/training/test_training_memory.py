@@ -76,7 +76,7 @@ def test_more_than_there_is_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_other_settings_are_refused(setting: str) -> None:
     with pytest.raises(ValueError, match=r"memory is .*, expected "):
         recipe_of(setting)
-    with pytest.raises(ValueError, match=r"memory is True, expected 'auto', 'least' or a number of bytes"):
+    with pytest.raises(ValueError, match=r"Training: memory=True, expected a text or an integer"):
         Training(1, 1, memory=True)
 
 
