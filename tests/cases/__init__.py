@@ -12,6 +12,7 @@ from cases import (
     blocks,
     conv,
     delta,
+    diagonal,
     dplr,
     fixed_point,
     griffin,
@@ -84,6 +85,7 @@ LAYER_ROWS_LARGE: list[LayerRow] = [
 ON_DEVICES: list[Case] = [
     *ops.OPS,
     *orthogonal.OPS,
+    *diagonal.OPS,
     *rnn.OPS,
     *mixers.OPS,
     *selective.OPS,
@@ -110,6 +112,7 @@ CASES = [*ON_DEVICES, *(row.case() for row in ON_CPU)]
 LARGE: list[Case] = [
     *ops.OPS_LARGE,
     *orthogonal.OPS_LARGE,
+    *diagonal.OPS_LARGE,
     *rnn.OPS_LARGE,
     *mixers.OPS_LARGE,
     *selective.OPS_LARGE,

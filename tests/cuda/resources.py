@@ -82,6 +82,7 @@ CALLS = "saved across calls of functions that the compiler does not inline, such
 ROOM = "the compiler's choice: a few bytes make room for more blocks on a processor"
 EXPLAINED: dict[tuple[str, str], tuple[int, str]] = {
     ("delta.cu", "each_kernel<body_delta_backward::{lambda#2}>"): (120, f"{ROOM}; in float64 alone"),
+    ("diagonal.cu", "each_kernel<body_polar_forward>"): (40, "the library's sine and cosine of large angles, exactly"),
     ("dplr_bank.cu", "each_kernel<body_dplr_bank_backward>"): (112, "a table of pointers that is indexed, once a call"),
     ("fixed_point.cu", "solve_rows"): (64, "the weights of the iterates, an array that is indexed"),
     ("mixer.cu", "gain_rows_backward"): (820, FOUR_BLOCKS),

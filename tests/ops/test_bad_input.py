@@ -154,6 +154,9 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
      r"depth_pass: mixer.w has shape \(4,\), expected \(5,\) or \(2, 3, 5\) for N=4 from y"),
     ("mixer", lambda _: depth_pass(X.copy(), X, np.ones(4), MIXER_OF_THREE._replace(w=np.ones((2, 9, 5))), None,
                                    np.ones(2)), ValueError, r"depth_pass: mixer.w has shape \(2, 9, 5\), expected"),
+    ("one C of a second direction", lambda _: ops.diagonal_weights(np.ones(2), *[np.ones((2, 3))] * 2,
+                                                                   *[np.ones((3, 2))] * 3), ValueError,
+     "diagonal_weights: C_im_reverse is None, expected an array, or neither"),
     ("truncated checkpoint", truncated, ValueError, "last.safetensors: is truncated"),
     ("tampered checkpoint", tampered, ValueError, "last.safetensors: .* damaged or changed"),
     ("disk full", disk_full, OSError, "not written"),
@@ -179,6 +182,7 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
     select = X, X, np.ones((4, 1)), steps, steps
     heads, ones = np.ones((2, 3, 1, 4)), np.ones((2, 3, 1))
     scalars = heads, ones, np.ones(1), heads, heads
+    polar = 1j * a, 1j * a, np.ones((2, 4))
     delta = np.ones((2, 3, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1, 2)), np.ones((2, 3, 1, 1))
     kept = ops.diagonal_bank(*BANK, X)[2]
     dplr = ops.DplrSystem(*[BANK[0] / 4] * 5, BANK[2])
@@ -204,6 +208,10 @@ def calls_with_flags() -> dict[tuple[str, str], Callable[[Any], Any]]:
         ("dropout", "over_time"): lambda flag: ops.dropout(X, 0.1, **key, over_time=flag),
         ("dropout_backward", "over_time"): lambda flag: ops.dropout_backward(X, 0.1, **key, over_time=flag),
         ("linear_layer", "fused"): lambda flag: ops.linear_layer(SYSTEM, X, fused=flag),
+        ("polar_transition", "nu_log"): lambda flag: ops.polar_transition(a, a, nu_log=flag),
+        ("polar_transition", "theta_log"): lambda flag: ops.polar_transition(a, a, theta_log=flag),
+        ("polar_transition_backward", "nu_log"): lambda flag: ops.polar_transition_backward(*polar, nu_log=flag),
+        ("polar_transition_backward", "theta_log"): lambda flag: ops.polar_transition_backward(*polar, theta_log=flag),
         ("relax", "each_step"): lambda flag: relax(X.copy(), X, np.ones(2), each_step=flag),
         ("residual_block", "moments"): lambda flag: residual_block(*block, moments=flag),
         ("rnn", "reverse"): lambda flag: ops.rnn(np.eye(4), X, reverse=flag),

@@ -24,6 +24,8 @@ from rotrnn.ops.delta import *  # noqa: F403
 from rotrnn.ops.delta import __all__ as _delta
 from rotrnn.ops.dense import *  # noqa: F403
 from rotrnn.ops.dense import __all__ as _dense
+from rotrnn.ops.diagonal import *  # noqa: F403
+from rotrnn.ops.diagonal import __all__ as _diagonal
 from rotrnn.ops.dplr_bank import *  # noqa: F403
 from rotrnn.ops.dplr_bank import __all__ as _dplr_bank
 from rotrnn.ops.hold import *  # noqa: F403
@@ -73,6 +75,7 @@ if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follo
         *_conv,
         *_delta,
         *_dense,
+        *_diagonal,
         *_dplr_bank,
         *_hold,
         *_linear_layer,

@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rotrnn.devices.device import empty
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import Array, Params
 from rotrnn.nn.layers.linear import LinearRecurrence
 from rotrnn.nn.listing import Listing
+from rotrnn.ops.diagonal import diagonal_weights, diagonal_weights_backward
 from rotrnn.ops.linear_layer import System
 
 
 class DiagonalFolding(NamedTuple):
-    """Transition and input gain, both (N,), and further arrays for `transition_backward`, such as exponentials."""
+    """Transition and input gain, both (N,), and an array for `transition_backward` (or None)."""
 
     a: Array
     gain: Array
-    rates: tuple[Array, ...] = ()
+    rates: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,18 @@ class DiagonalRecurrence(LinearRecurrence):
 
     @abstractmethod
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
-        """Returns gradients of the parameters of a and gain. For a real gain, only the real part of `dgain` is used."""
+        """Returns gradients of the parameters of a and gain. `dgain` is real if the gain is."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         D, N = self.d_model, self.planes
-        outputs = {name + suffix: (D, N) for suffix in self.directions for name in ("C_re", "C_im")}
-        return {**self.transition_shapes, **dict.fromkeys(("B_re", "B_im"), (N, D)), **outputs, "D": (D,)}
+        matrices = {name: (N, D) if name[0] == "B" else (D, N) for name in self.matrices}
+        return {**self.transition_shapes, **matrices, "D": (D,)}
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of the real and the imaginary part of B, and of C of each direction."""
+        return "B_re", "B_im", *(name + suffix for suffix in self.directions for name in ("C_re", "C_im"))
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         folding = self.transition(to.exact(params))
@@ -66,41 +71,20 @@ class DiagonalRecurrence(LinearRecurrence):
 
     def fold_weights(self, params: Params, folding: DiagonalFolding) -> Folded[System]:
         """Returns the system of this transition and gain."""
-        gain, re, im = folding.gain[:, None], params["B_re"], params["B_im"]
-        w_in = empty((2 * len(re), re.shape[1]), np.result_type(gain.real.dtype, re.dtype), like=re)
-        w_out = empty((len(self.directions), *w_in.shape[::-1]), params["C_re"].dtype, like=re)
-        if gain.dtype.kind == "c":
-            B = gain * (re + 1j * im)
-            w_in[0::2], w_in[1::2] = B.real, B.imag
-        else:
-            np.multiply(gain, re, out=w_in[0::2])
-            np.multiply(gain, im, out=w_in[1::2])
-        for readout, suffix in zip(w_out, self.directions, strict=True):
-            np.multiply(self.weight, params["C_re" + suffix], out=readout[:, 0::2])
-            np.multiply(-self.weight, params["C_im" + suffix], out=readout[:, 1::2])
+        given = {name: params[name] for name in self.matrices}
+        w_in, w_out = diagonal_weights(folding.gain, **given, weight=self.weight)
         return Folded(System(w_in, folding.a, w_out, params["D"]), folding)
 
     def fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> Params:
         folding: DiagonalFolding = folded.kept
-        dgB = dsystem.w_in[0::2] + 1j * dsystem.w_in[1::2]
-        dgain = ((params["B_re"] - 1j * params["B_im"]) * dgB).sum(1)
-        own = self.transition_backward(params, folding, dsystem.a, dgain)
-        return own | self.fold_weights_backward(folding, dsystem)
+        dgain, dparams = self.fold_weights_backward(params, folding, dsystem)
+        return self.transition_backward(params, folding, dsystem.a, dgain) | dparams
 
-    def fold_weights_backward(self, folding: DiagonalFolding, dsystem: System) -> Params:
-        """Adjoint of `fold_weights`: returns the gradients of B, C and D."""
-        re, im, gain = dsystem.w_in[0::2], dsystem.w_in[1::2], folding.gain[:, None]
-        dparams: Params = {}
-        if gain.dtype.kind == "c":
-            dB = np.conj(gain) * (re + 1j * im)
-            dparams |= {"B_re": dB.real.copy(), "B_im": dB.imag.copy()}
-        else:
-            dparams |= {"B_re": gain * re, "B_im": gain * im}
-        for k, suffix in enumerate(self.directions):
-            dparams["C_re" + suffix] = self.weight * dsystem.w_out[k, :, 0::2]
-            dparams["C_im" + suffix] = -self.weight * dsystem.w_out[k, :, 1::2]
-        dparams["D"] = dsystem.skip
-        return dparams
+    def fold_weights_backward(self, params: Params, folding: DiagonalFolding, dsystem: System) -> tuple[Array, Params]:
+        """Adjoint of `fold_weights`: returns the gradients of the gain, and of B, C and D."""
+        B = params["B_re"], params["B_im"]
+        grads = diagonal_weights_backward(dsystem.w_in, dsystem.w_out, folding.gain, *B, weight=self.weight)
+        return grads.dgain, {**{name: getattr(grads, f"d{name}") for name in self.matrices}, "D": dsystem.skip}
 
 
 def interleave(even: Array, odd: Array, axis: int) -> Array:

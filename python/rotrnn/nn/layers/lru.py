@@ -7,12 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from rotrnn.devices.device import empty
 from rotrnn.nn.layer import Array, Params, astype
 from rotrnn.nn.layers.diagonal import DiagonalFolding, DiagonalRecurrence
 from rotrnn.nn.layers.linear import ring
-from rotrnn.nn.scaling import bounded_exp
-from rotrnn.ops.linear_layer import complex_of
+from rotrnn.ops.diagonal import polar_transition, polar_transition_backward
 
 FORMS = {
     "real_imag": ("lambda_re", "lambda_im"),
@@ -118,31 +116,25 @@ class LRU(DiagonalRecurrence):
         return astype(params, np.float32)
 
     def transition(self, params: Params) -> DiagonalFolding:
-        first, second = (self._linear(params, name) for name in FORMS[self.form])
+        first, second = (params[name] for name in FORMS[self.form])
         gain = np.exp(params["gamma_log"]) if self.gamma else np.ones_like(first)
         if self.form == "real_imag":
             return DiagonalFolding(first + 1j * second, gain)
-        modulus = np.exp(-first)
-        a = empty(modulus.shape, complex_of(modulus.dtype), like=modulus)
-        np.multiply(modulus, np.cos(second), out=a.real)
-        np.multiply(modulus, np.sin(second), out=a.imag)
-        return DiagonalFolding(a, gain, (first, second))
+        a, rates = polar_transition(first, second, **self._logs)
+        return DiagonalFolding(a, gain, rates)
 
     def transition_backward(self, params: Params, folding: DiagonalFolding, da: Array, dgain: Array) -> Params:
-        a = folding.a
-        if self.form == "real_imag":
-            gradients = da.real.copy(), da.imag.copy()
-        else:  # gradients of nu and theta: a = exp(-nu + i theta)
-            gradients = -(a.real * da.real + a.imag * da.imag), a.real * da.imag - a.imag * da.real
+        gradients = (
+            (da.real.copy(), da.imag.copy())
+            if folding.rates is None
+            else polar_transition_backward(da, folding.a, folding.rates, **self._logs)
+        )
         dparams = dict(zip(FORMS[self.form], gradients, strict=True))
-        for name, rate in zip(FORMS[self.form], folding.rates, strict=False):
-            if name.endswith("_log"):
-                dparams[name] *= rate
         if self.gamma:
-            dparams["gamma_log"] = folding.gain * dgain.real
+            dparams["gamma_log"] = folding.gain * dgain
         return dparams
 
-    def _linear(self, params: Params, name: str) -> Array:
-        """Returns a parameter, or its exponential if the form stores the logarithm."""
-        value: Array = params[name]
-        return bounded_exp(value) if name.endswith("_log") else value
+    @property
+    def _logs(self) -> dict[str, bool]:
+        nu, theta = FORMS[self.form]
+        return {"nu_log": nu.endswith("_log"), "theta_log": theta.endswith("_log")}

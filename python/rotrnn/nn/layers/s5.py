@@ -170,7 +170,7 @@ class S5(DiagonalRecurrence):
         du, dw_in, _ = dense_backward(pairs(grads.dx), u, w_in)
         dsystem = System(dw_in, lam, dw_out[None], (dy * u).sum((0, 1)))
         dparams = self._continuous_backward(params, step, grads.dlam, grads.dstep)
-        dparams |= self.fold_weights_backward(saved.folded.kept, dsystem)
+        dparams |= self.fold_weights_backward(params, saved.folded.kept, dsystem)[1]
         return du + skip * dy, dparams, grads.dh0
 
     def _continuous(self, params: Params) -> tuple[Array, Array]:
