@@ -9,7 +9,7 @@
 /* A rate, or its exponential if `log`. Beyond 80 a decay e^{-e^x} is 0 or 1 anyway, and its gradient stays finite. */
 ROT_INLINE double rate_of(real x, bool log) { return log ? exp((double)clamp(x, -80, 80)) : (double)x; }
 
-/* exp(-nu + i theta), whose parts are rounded once: a modulus exceeds 1 by a rounding at most */
+/* exp(-nu + i theta), in float32 with parts that are rounded once: a modulus exceeds 1 by a rounding at most */
 ROT_INLINE cplx polar(double nu, double theta) {
     const double modulus = exp(-nu);
     const cplx a = {(real)(modulus * cos(theta)), (real)(modulus * sin(theta))};

@@ -71,6 +71,7 @@ OPS = [
     polar_case(0, True, True),
     *(weights_case(3, 5, K, complex_gain, 1 + K) for K in (1, 2) for complex_gain in (False, True)),
     weights_case(0, 3, 1, False, 1.0),
+    weights_case(2, 0, 1, True, 1.0),
     weights_case(40, 33, 2, True, 2.0),
 ]
 OPS_LARGE = [weights_case(300, 300, 2, False, 1.0), weights_case(300, 300, 1, True, 2.0)]

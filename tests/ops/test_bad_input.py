@@ -157,6 +157,15 @@ TABLE: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("one C of a second direction", lambda _: ops.diagonal_weights(np.ones(2), *[np.ones((2, 3))] * 2,
                                                                    *[np.ones((3, 2))] * 3), ValueError,
      "diagonal_weights: C_im_reverse is None, expected an array, or neither"),
+    ("complex gain", lambda _: ops.diagonal_weights(1j * np.ones((1, 2)), *[np.ones((2, 3))] * 2,
+                                                    *[np.ones((3, 2))] * 2), ValueError,
+     r"diagonal_weights: gain has shape \(1, 2\), expected \(N,\)"),
+    ("complex gain of another size", lambda _: ops.diagonal_weights_backward(
+        np.ones((4, 3)), np.ones((1, 3, 4)), 1j * np.ones(3), *[np.ones((2, 3))] * 2), ValueError,
+     r"diagonal_weights_backward: gain has shape \(3,\), expected \(N=2,\)"),
+    ("three directions", lambda _: ops.diagonal_weights_backward(
+        np.ones((4, 3)), np.ones((3, 3, 4)), np.ones(2), *[np.ones((2, 3))] * 2), ValueError,
+     r"diagonal_weights_backward: dw_out has shape \(3, 3, 4\), expected \(K, D, 2N\), K of 1 or 2"),
     ("truncated checkpoint", truncated, ValueError, "last.safetensors: is truncated"),
     ("tampered checkpoint", tampered, ValueError, "last.safetensors: .* damaged or changed"),
     ("disk full", disk_full, OSError, "not written"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
-from rotrnn.ops.boundary import Array, Boundary
+from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary
 from rotrnn.ops.declared import Declared, pairs, planes
 
 __all__ = [
@@ -32,7 +31,8 @@ def polar_transition(
     nu, theta : (N,)
         float32 or float64, promoted to their common dtype.
     nu_log, theta_log : bool
-        The argument is the logarithm, which is clipped to [-80, 80]: beyond, a decay is 0 or 1 anyway.
+        The argument is the logarithm, which is clipped to [-80, 80]: beyond, a decay is 0 or 1 anyway. The adjoint
+        multiplies by the rate, also where it is clipped.
 
     Returns
     -------
@@ -91,9 +91,9 @@ class DiagonalWeightsGrads(NamedTuple):
     dC_im_reverse: Array | None
 
 
-def _gain(gain: npt.ArrayLike) -> dict[str, npt.ArrayLike | None]:
+def _gain(args: Boundary, gain: npt.ArrayLike) -> dict[str, Array | None]:
     """Returns the kernel's arguments of a real or a complex gain."""
-    array = gain if hasattr(gain, "dtype") else np.asarray(gain)
+    array = args.array("gain", gain, "N", kinds=REAL + COMPLEX)
     return {"gain": None, "turn": array} if array.dtype.kind == "c" else {"gain": array, "turn": None}
 
 
@@ -122,7 +122,7 @@ def diagonal_weights(
     C_re_reverse, C_im_reverse : (D, N), optional
         C of a second direction, both or none.
     weight : float
-        2 if each state also represents its complex conjugate.
+        At least 0; 2 if each state also represents its complex conjugate.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def diagonal_weights(
     Raises
     ------
     TypeError, ValueError
-        Wrong dtype, shapes that disagree, or one of the reverse C alone.
+        Wrong dtype, shapes that disagree, one of the reverse C alone, or a negative weight.
     """
     args = Boundary("diagonal_weights")
     weight, reverse = args.number("weight", weight), {"C_re_reverse": C_re_reverse, "C_im_reverse": C_im_reverse}
@@ -142,7 +142,7 @@ def diagonal_weights(
         raise ValueError(f"diagonal_weights: {missing[0]} is None, expected an array, or neither of the reverse C")
     K = 1 if missing else 2
     args.bind("K", K, "C_re_reverse")
-    args.take(WEIGHTS, **_gain(gain), B_re=B_re, B_im=B_im, C_re=C_re, C_im=C_im, **reverse)
+    args.take(WEIGHTS, **_gain(args, gain), B_re=B_re, B_im=B_im, C_re=C_re, C_im=C_im, **reverse)
     w_in, w_out = args.run("diagonal_weights_forward", weight=weight).values()
     N, _, D = w_in.shape
     return w_in.reshape(2 * N, D), pairs(w_out).reshape(K, D, 2 * N)
@@ -179,8 +179,13 @@ def diagonal_weights_backward(
     L, D = w_in.shape
     if L % 2:
         raise ValueError(f"diagonal_weights_backward: dw_in has {L} rows, expected two for each state")
+    if len(w_out) not in (1, 2):
+        raise ValueError(f"diagonal_weights_backward: dw_out has shape {w_out.shape}, expected (K, D, 2N), K of 1 or 2")
+    args.bind("N", L // 2, "dw_in")
     w_in, w_out = (args.layout(one, one.dtype) for one in (w_in, w_out))
-    args.take(WEIGHTS, dw_in=w_in.reshape(L // 2, 2, D), dw_out=planes(w_out), **_gain(gain), B_re=B_re, B_im=B_im)
+    args.take(
+        WEIGHTS, dw_in=w_in.reshape(L // 2, 2, D), dw_out=planes(w_out), **_gain(args, gain), B_re=B_re, B_im=B_im
+    )
     both = len(w_out) == 2
     dgain, dturn, *grads = args.run(
         "diagonal_weights_backward", weight=weight, dC_re_reverse=both, dC_im_reverse=both
