@@ -149,8 +149,14 @@ def with_buffers(params: Params, buffers: Params) -> Params:
     """
     if not isinstance(buffers, dict):
         raise TypeError(f"rotrnn.jax.with_buffers: buffers is {an(type(buffers).__name__)}, expected a dict")
+    if not isinstance(params, dict):
+        raise TypeError(f"rotrnn.jax.with_buffers: params is {an(type(params).__name__)}, expected a dict of arrays")
     if others := sorted(buffers.keys() - params.keys()):
         raise ValueError(f"rotrnn.jax.with_buffers: buffers has {others[0]!r}, expected names of params")
+    for name, value in buffers.items():
+        if not isinstance(params[name], dict) and np.shape(value) != np.shape(params[name]):
+            got, expected = "a dict" if isinstance(value, dict) else f"shape {np.shape(value)}", np.shape(params[name])
+            raise ValueError(f"rotrnn.jax.with_buffers: {name} of buffers has {got}, expected shape {expected}")
     return {
         name: with_buffers(value, buffers.get(name, {})) if isinstance(value, dict) else buffers.get(name, value)
         for name, value in params.items()
@@ -360,6 +366,12 @@ class _Adapter:
 
         def forward(primals: _Given) -> tuple[_Made, Any]:
             given = tree_map(lambda one: one.value, primals)
+            if primals.dt is not None and primals.dt.perturbed:
+                expected = "expected jax.lax.stop_gradient(dt): it has none"
+                raise NotImplementedError(f"{self.title}: dt requires a gradient, {expected}")
+            if any(map(_varies, tree_leaves(given))):
+                expected = "expected one device and check_vma=False"
+                raise NotImplementedError(f"{self.title}: a gradient within shard_map, {expected}")
             made, held = self._call_forward(self.plan(given), given, keep=True)
             return made, (given, made.y, held)
 
@@ -494,6 +506,12 @@ def _without_zeros(cotangent: Any) -> Any:
     """Returns the gradient of a state's array, None if it is known to be zero or belongs to an integer."""
     is_zero = isinstance(cotangent, SymbolicZero) or cotangent.dtype == jax.dtypes.float0
     return None if is_zero else cotangent
+
+
+def _varies(array: Any) -> bool:
+    """Whether JAX knows that the array differs between the devices of a shard_map, which gradients then must, too."""
+    kind = jax.typeof(array)
+    return bool(getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None))
 
 
 def _conjugate(gradient: Any) -> Any:

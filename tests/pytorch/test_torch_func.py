@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from modules import input_of, moved
@@ -67,6 +69,21 @@ def test_numbers_that_decide_what_runs_are_not_mapped() -> None:
     cuts = torch.zeros(*x.shape[:2], dtype=torch.bool)
     with pytest.raises(TypeError, match=r"^LRU.forward: reset has no numbers on the host, expected .* with lengths$"):
         vmap(lambda x, reset: net(x[None], reset=reset[None]))(x, cuts)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"cu_seqlens": [0, 4, 7]}, {"reset": torch.tensor([[False, True, False, False, True, False, False]])}],
+    ids=str,
+)
+def test_gradients_of_a_packed_row(given: dict[str, Any]) -> None:
+    """Within `grad` a tensor has no storage that NumPy could read, and its numbers are known all the same."""
+    net, x = moved(CORES["lru"]).eval(), input_of(CORES["lru"])[:1, :7]
+    params = dict(net.named_parameters())
+    found = grad(lambda params: functional_call(net, params, (x,), given).square().sum())(params)
+    expected = torch.autograd.grad(net(x, **given).square().sum(), list(params.values()))
+    for got, one in zip(found.values(), expected, strict=True):
+        assert torch.equal(got, one)
 
 
 def test_vmap_in_training_mode() -> None:

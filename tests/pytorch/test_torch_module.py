@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import io
+import pickle
 import subprocess
 import sys
 import warnings
@@ -222,11 +223,15 @@ def test_a_model_trained_here_is_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(again(tokens), net(tokens))
     core, params = rotrnn.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(core.forward(params, tokens.numpy())[0], net(tokens).detach().numpy())
+    rounded = rotrnn.torch.load(tmp_path / "model.safetensors", precision="bf16").eval()
+    assert torch.equal(rounded(tokens), rotrnn.torch.Module(core, params, precision="bf16").eval()(tokens))
+    assert not torch.equal(rounded(tokens), net(tokens))
     with pytest.raises(TypeError, match=r"Module\.save: the core is an LRU, expected a model"):
         rotrnn.torch.LRU(D, d_state=3).save(tmp_path / "layer")
 
 
 def test_copies_and_pickles() -> None:
+    assert pickle.loads(pickle.dumps(rotrnn.torch.LRU)) is rotrnn.torch.LRU
     net, x = moved(CORES["block"], torch.float32).eval(), input_of(CORES["block"], torch.float32)
     file = io.BytesIO()
     torch.save(net, file)
@@ -520,6 +525,26 @@ def test_a_layer_within_autocast() -> None:
         ),
         (lambda net, x: setattr(net, "D", None) or net(x), TypeError, r"LRU\.forward: the parameter D is None"),
         (lambda net, x: net(x, state=[x]), TypeError, r"LRU\.forward: state is a list, expected one as return_state"),
+        (
+            lambda net, x: net(x, state=net(x, return_state=True)[1].to("meta")),
+            TypeError,
+            "LRU.forward: x is on cpu and state on meta, expected one",
+        ),
+        (
+            lambda net, x: net(x, state=net(x, return_state=True)[1].detach().to_sparse()),
+            TypeError,
+            r"LRU\.forward: state has layout torch\.sparse_coo, expected dense tensors as return_state",
+        ),
+        (
+            lambda net, x: net(x, state=net(x, return_state=True)[1].to(torch.complex32)),
+            TypeError,
+            r"LRU\.forward: state has dtype torch\.complex32, expected dense tensors as return_state",
+        ),
+        (
+            lambda net, x: net(x, (x, x)),
+            TypeError,
+            r"(?s)LRU\.forward: lengths is \(tensor.*expected integers \(a state goes",
+        ),
         (lambda net, x: net(x, state=x), TypeError, r"LRU\.forward: state has dtype float32, expected complex64 or"),
         (lambda net, x: net(x.long()), TypeError, r"LRU\.forward: x has dtype int64, expected float32 or float64"),
         (

@@ -455,6 +455,10 @@ def test_buffers_that_the_parameters_lack() -> None:
         rotrnn.jax.with_buffers(PARAMS, None)
     with pytest.raises(ValueError, match=r"^rotrnn.jax.with_buffers: buffers has 'other', expected names of params"):
         rotrnn.jax.with_buffers(PARAMS, {"other": X})
+    with pytest.raises(TypeError, match=r"^rotrnn.jax.with_buffers: params is a list, expected a dict of arrays"):
+        rotrnn.jax.with_buffers([1], {"other": X})
+    with pytest.raises(ValueError, match=r"^rotrnn.jax.with_buffers: D of buffers has a dict, expected shape \(\d,\)"):
+        rotrnn.jax.with_buffers(PARAMS, {"D": {"x": X}})
 
 
 @pytest.mark.usefixtures("narrow")
@@ -593,6 +597,35 @@ def test_several_devices_are_refused() -> None:
     ):
         with pytest.raises(NotImplementedError, match=expected):
             call()
+
+
+def test_a_gradient_within_shard_map() -> None:
+    """JAX would refuse the types of gradients, in words of its own; without its check one device computes."""
+    f, axes = rotrnn.jax.function(LAYER), jax.sharding.PartitionSpec("batch")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("batch",))
+
+    def gradient(**settings: Any) -> Any:
+        one = jax.grad(lambda params, x: (f(params, x) ** 2).sum())
+        everywhere = jax.sharding.PartitionSpec()
+        return jax.shard_map(one, mesh=mesh, in_specs=(everywhere, axes), out_specs=everywhere, **settings)(PARAMS, X)
+
+    with pytest.raises(NotImplementedError, match=r"rotrnn.jax: LRU: a gradient within shard_map, expected one device"):
+        gradient()
+    expected = jax.grad(lambda params: (f(params, X) ** 2).sum())(PARAMS)
+    for got, one in zip(jax.tree.leaves(gradient(check_vma=False)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(got, one)
+
+
+def test_dt_has_no_gradient() -> None:
+    layer = rotrnn.S5(3, 4)
+    f, params, x = rotrnn.jax.function(layer), layer.init(np.random.default_rng(0)), np.ones((2, 5, 3), np.float32)
+    dt = jnp.ones((2, 5), jnp.float32)
+    with pytest.raises(
+        NotImplementedError, match=r"rotrnn.jax: S5: dt requires a gradient, expected jax.lax.stop_grad"
+    ):
+        jax.grad(lambda s: f(params, x, dt=s * dt).sum())(jnp.float32(1))
+    found = jax.grad(lambda params, dt: f(params, x, dt=jax.lax.stop_gradient(dt)).sum())(params, dt)
+    assert all(np.abs(one).max() > 0 for one in jax.tree.leaves(found))
 
 
 def test_other_platforms_are_refused() -> None:

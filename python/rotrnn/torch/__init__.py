@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -118,9 +119,10 @@ class Module(_Tree):
     `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
     the dtype of x: float32, float64, bfloat16 or float16. Half precision is converted: x, parameters and states are
     read in float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded
-    to half precision at the end, and states are returned in float32. Within autocast, x may be of half precision beside
-    float32 parameters, and y has the dtype of x. In training mode, a core with dropout, or with a random number of
-    iterations, draws a new key in every call from PyTorch's global generator; others draw nothing.
+    to half precision at the end, and states are returned in float32 (of some layers in complex128 or
+    integers). Within autocast, x may be of half precision beside float32 parameters, and y has the dtype of x. In
+    training mode, a core with dropout, or with a random number of iterations, draws a new key in every call from
+    PyTorch's global generator; others draw nothing.
 
     First derivatives only: a gradient of a gradient raises RuntimeError. A tensor that was given to the module must not
     be changed in place before backward, which raises RuntimeError, too. Arrays are not copied between the libraries,
@@ -213,6 +215,9 @@ class Module(_Tree):
         elif self._timed:
             raise ValueError(f"{self._name}.forward: {NEEDS_DT}")
         before = [] if state is None else self._flat(state)
+        for one in before:
+            if one.device != x.device:
+                raise TypeError(f"{self._name}.forward: x is on {x.device} and state on {one.device}, expected one")
         key = None
         if self.training:
             key = (
@@ -353,7 +358,8 @@ class Module(_Tree):
                 yield one
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`.
+        """Writes a model to one file, as `SequenceModel.save` does; `load` reads it, and so does `rotrnn.load`. The
+        file does not have the module's precision.
 
         TypeError if the core is not a model: `torch.save` the state dict of a layer.
         """
@@ -409,7 +415,8 @@ class Module(_Tree):
         try:
             tensor = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"{self._name}.forward: {name} is {value!r:.80}, expected {kind}") from error
+            hint = " (a state goes by its name, state=)" if isinstance(value, tuple) else ""
+            raise TypeError(f"{self._name}.forward: {name} is {value!r:.80}, expected {kind}{hint}") from error
         if not tensor.numel() and not isinstance(value, torch.Tensor):  # an empty list is one of float32
             tensor = tensor.to(torch.bool if name == "reset" else torch.int64)
         whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
@@ -421,12 +428,12 @@ class Module(_Tree):
     def _array(self, name: str, value: Any) -> np.ndarray:
         """Returns cu_seqlens or reset as an array: the numbers decide the shapes of what runs."""
         tensor = self._tensor(name, value)
-        expected = "expected numbers that are known: pass padded batches with lengths"
         try:
-            array: np.ndarray = tensor.cpu().numpy()
+            numbers = tensor.tolist()  # numpy() refuses tensors within torch.func.grad
         except (RuntimeError, NotImplementedError) as error:  # of the device meta, or mapped by vmap
+            expected = "expected numbers that are known: pass padded batches with lengths"
             raise TypeError(f"{self._name}.forward: {name} has no numbers on the host, {expected}") from error
-        return array
+        return np.array(numbers, bool if name == "reset" else np.int64).reshape(tensor.shape)
 
     def _intervals(self, dt: Any, x: torch.Tensor) -> torch.Tensor:
         """Returns intervals as the op takes them. The core checks their values."""
@@ -455,12 +462,18 @@ class Module(_Tree):
         if not leaves or not all(isinstance(one, torch.Tensor) for one in leaves):
             expected = "no state" if self._form is None else "one as return_state=True gives it"
             raise TypeError(f"{self._name}.forward: state is {an(type(state).__name__)}, expected {expected}")
+        for one in leaves:
+            if one.layout is not torch.strided or one.dtype not in (*ops.DTYPES, *HALF):
+                got = f"layout {one.layout}" if one.layout is not torch.strided else f"dtype {one.dtype}"
+                expected = "dense tensors as return_state=True gives them"
+                raise TypeError(f"{self._name}.forward: state has {got}, expected {expected}")
         return leaves
 
 
-def load(path: str | os.PathLike[str]) -> Module:
-    """Reads a model that `Module.save` or `SequenceModel.save` wrote. Errors as in `rotrnn.load`."""
-    return Module(*files.load(path))
+def load(path: str | os.PathLike[str], *, precision: str = "float32") -> Module:
+    """Reads a model that `Module.save` or `SequenceModel.save` wrote. The file has no precision: `precision` is as
+    in `Module`. Errors as in `rotrnn.load` and `Module`."""
+    return Module(*files.load(path), precision=precision)
 
 
 def parameter_groups(net: torch.nn.Module, **settings: Any) -> list[dict[str, Any]]:
@@ -494,11 +507,9 @@ def _kinds() -> dict[str, Any]:
     return {name: kind for name, kind in files.kinds().items() if hasattr(kind, "forward")}
 
 
-def __getattr__(name: str) -> Callable[..., Module]:
-    """Returns the function that creates the `Module` of a class of settings."""
-    kind = _kinds().get(name)
-    if kind is None:
-        raise AttributeError(f"module 'rotrnn.torch' has no attribute {name!r}")
+@cache
+def _maker(name: str, kind: Any) -> Callable[..., Module]:
+    """The function that creates the `Module` of a class of settings: one object, so that it can be pickled."""
 
     def make(*args: Any, params: Params | None = None, precision: str = "float32", **settings: Any) -> Module:
         return Module(kind(*args, **settings), params, precision=precision)
@@ -506,6 +517,14 @@ def __getattr__(name: str) -> Callable[..., Module]:
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"Returns the `Module` of a `rotrnn.{name}` with these settings."
     return make
+
+
+def __getattr__(name: str) -> Callable[..., Module]:
+    """Returns the function that creates the `Module` of a class of settings."""
+    kind = _kinds().get(name)
+    if kind is None:
+        raise AttributeError(f"module 'rotrnn.torch' has no attribute {name!r}")
+    return _maker(name, kind)
 
 
 def __dir__() -> list[str]:
