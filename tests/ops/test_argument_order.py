@@ -11,8 +11,9 @@ from rotrnn import ops
 FUNCTIONS = {name: list(inspect.signature(getattr(ops, name)).parameters) for name in ops.__all__ if name.islower()}
 FORWARD = {name: given for name, given in FUNCTIONS.items() if not name.endswith("_backward")}
 STATES = {"h0", "c0", "n0", "m0", "state"}
-GRADIENTS = {"dy", "dh", "dm", "dP"}
-OF_NO_INPUT = {"mask_padding", "split_end", "split_lengths", "wrope_angle", "orthogonal"}
+GRADIENTS = {"dy", "dh", "dm", "dP", "da", "dw_in"}
+OF_NO_INPUT = {"mask_padding", "split_end", "split_lengths", "wrope_angle"}
+OF_NO_INPUT |= {"orthogonal", "polar_transition", "diagonal_weights"}  # of parameters alone
 
 
 @pytest.mark.parametrize("name", sorted(FORWARD.keys() - OF_NO_INPUT))
