@@ -1177,6 +1177,23 @@ def test_a_run_that_goes_on_to_more_steps_may_be_killed(tmp_path, monkeypatch):
     assert contents(run.folder) == contents(tmp_path / "straight")
 
 
+def test_patience_ends_a_run_that_went_on_where_it_is_evaluated(tmp_path, monkeypatch):
+    """Also if its best score is of the last step of the shorter run, between two evaluations of a longer one."""
+    run, evaluate = Run(tmp_path / "run"), loop.evaluate
+
+    def scored(model, params, task, split, **how):
+        before = run.records()[-1]["step"]
+        return evaluate(model, params, task, split, **how) | {"accuracy": before / 20 if before < 20 else 0.0}
+
+    monkeypatch.setattr(loop, "evaluate", scored)
+    train(toy_recipe(tmp_path, "training.steps=20", "training.patience=2"), run.folder, progress=False)
+    found = train(toy_recipe(tmp_path, "training.steps=90", "training.patience=2"), run.folder, progress=False)
+    assert found["best_step"] == 20
+    _, facts = read_checkpoint(run.checkpoint("last"))
+    assert found["steps"] == facts["step"] == run.records()[-1]["step"]
+    assert "val_loss" in run.records()[-1]
+
+
 def test_a_run_whose_patience_ended_has_no_more_to_take(tmp_path):
     settings = ["training.patience=1", "training.eval_every=1", "optimiser.lr=3"]
     found = train(toy_recipe(tmp_path, *settings), tmp_path / "run", progress=False)

@@ -325,8 +325,7 @@ class Trainer:
                     if stop or state.step == self.steps or self.no_better(state):
                         break
                     seen = self.stepper.advance(state)
-                    ends = (*(self.training.extended or ()), self.steps)
-                    evaluated = _due(state.step, self.training.eval_every) or state.step in ends
+                    evaluated = self.evaluates(state.step)
                     saving = evaluated or _due(state.step, self.training.checkpoint_every) or told[0][1]
                     if saving:
                         seen += self.stepper.settle(state)
@@ -390,11 +389,16 @@ class Trainer:
         if self.progress:
             say(text)
 
+    def evaluates(self, step: int) -> bool:
+        """Returns whether there is an evaluation after so many steps."""
+        return _due(step, self.training.eval_every) or step in (*(self.training.extended or ()), self.steps)
+
     def no_better(self, state: State) -> bool:
         """Returns whether `training.patience` evaluations brought no improvement. It follows from the state alone, so a
-        resumed run ends at the same step."""
+        resumed run ends at the same step; and only an evaluation ends a run, whose last state is then saved."""
         patience, every = self.training.patience, self.training.eval_every
-        return patience is not None and state.step - state.best_step >= patience * every
+        waited = patience is not None and state.step - state.best_step >= patience * every
+        return waited and self.evaluates(state.step)
 
     def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
