@@ -1208,15 +1208,22 @@ def test_a_run_whose_patience_ended_has_no_more_to_take(tmp_path):
         train(toy_recipe(tmp_path, *settings, "training.steps=60"), run.folder, progress=False)
 
 
-def test_a_run_whose_last_state_is_damaged_stays_finished(tmp_path):
-    run = Run(tmp_path / "run")
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_run_whose_checkpoint_is_damaged_or_missing_stays_finished(tmp_path, name):
+    """It goes on once the checkpoint is there again."""
+    run, more = Run(tmp_path / "run"), toy_recipe(tmp_path, "training.steps=60")
     train(toy_recipe(tmp_path), run.folder, progress=False)
-    last = run.checkpoint("last")
-    last.write_bytes(last.read_bytes()[:-9])
-    before = contents(run.folder)
-    with pytest.raises(ValueError, match=r"last\.safetensors: is truncated"):
-        train(toy_recipe(tmp_path, "training.steps=60"), run.folder, progress=False)
+    path, before = run.checkpoint(name), contents(run.folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ValueError, match=rf"{name}\.safetensors: is truncated"):
+        train(more, run.folder, progress=False)
+    path.unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=r"is missing although|there is no such file"):
+        train(more, run.folder, progress=False)
+    path.write_bytes(whole)
     assert contents(run.folder) == before
+    assert train(more, run.folder, progress=False)["steps"] == 60
 
 
 def test_no_path_is_no_start(tmp_path):

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn._support.files import check_folder, clean
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import peak_memory
@@ -528,6 +527,9 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
             check_same(there.longer(new.steps) if longer else there, recipe, run)
         except ValueError as error:
             raise ValueError(f"{error}{'' if resume else '; use another folder'}") from error
+        if ended and (resume or longer) and not (last := run.checkpoint("last")).exists():
+            what = "is missing although the run has ended; expected it there"
+            raise ValueError(f"{last}: {what} (without {run.result.name} the run begins anew)")
         if longer:
             ended_at = run.read_json(run.result)
             steps, waited = ended_at["steps"], ended_at["steps"] - ended_at["best_step"]
@@ -535,8 +537,8 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
                 raise ValueError(
                     f"{run.folder}: ended by training.patience after step {steps}, and has no more to take"
                 )
-            if (last := run.checkpoint("last")).exists():
-                read_checkpoint(last)  # an error before anything of the finished run is changed
+            for name in ("last", "best"):
+                run.read(name, there)  # an error before anything of the finished run is changed
         if (resume or longer) and (wrong := run.changed_data(recipe.task)) is not None:
             raise ValueError(f"{wrong}; expected that file to go on, or another folder for the new data")
         if resume or longer:

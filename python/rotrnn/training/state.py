@@ -134,11 +134,6 @@ class Checkpoints:
         """The state of the last checkpoint, or the initial one, `state`, where there is none; the log is cut to it."""
         last = self.run.checkpoint("last")
         here = arithmetic(self.recipe, self.world.size, self.device)
-        if not last.exists() and self.run.result.exists():
-            raise ValueError(
-                f"{last}: is missing although the run has ended; expected it there (without {self.run.result.name} the "
-                "run begins anew)"
-            )
         if not last.exists():
             state.arithmetic.append(here)
             self.write("init", state)
