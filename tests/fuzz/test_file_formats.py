@@ -316,6 +316,7 @@ def test_what_was_found_is_refused_with_its_name(name, content, message):
         ({"step": -1}, "is at step -1 and best_step"),
         ({"step": 10**30}, "expected best_step <= step <= 4, the steps of the recipe"),
         ({"step": "4"}, "is not the state of a run, expected step, best_step, best_score, arithmetic"),
+        ({"waited": None}, "waited is None, expected an integer"),
         ({"arithmetic": []}, "is not the state of a run"),
         ({"unlogged": [{"step": 1, "loss": "x"}]}, "is not the state of a run"),
         ({"unlogged": 3}, "is not the state of a run"),

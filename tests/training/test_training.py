@@ -1202,10 +1202,41 @@ def test_a_run_whose_patience_ended_has_no_more_to_take(tmp_path):
         train(toy_recipe(tmp_path, *settings, "training.steps=60"), tmp_path / "run", progress=False)
     run, settings = Run(tmp_path / "exact"), ["training.patience=40", "training.eval_every=1"]
     train(toy_recipe(tmp_path, *settings), run.folder, progress=False)
-    result = run.read_json(run.result) | {"best_step": 0}  # as if nothing had been better than at the start
-    run.result.write_text(json.dumps(result), encoding="utf-8")
+    arrays, facts = read_checkpoint(run.checkpoint("last"))
+    write_checkpoint(run.checkpoint("last"), arrays, facts | {"waited": 40})  # as if nothing had been better
     with pytest.raises(ValueError, match=r"ended by training\.patience after step 40, and has no more"):
         train(toy_recipe(tmp_path, *settings, "training.steps=60"), run.folder, progress=False)
+
+
+def test_an_equal_score_is_the_best_but_no_improvement(tmp_path, monkeypatch):
+    """Patience counts from the first of equal scores, in a resumed run too, and the last of them is kept. A checkpoint
+    from before this was so counts from the best step."""
+    run, evaluate = Run(tmp_path / "run"), loop.evaluate
+    recipe = toy_recipe(tmp_path, "training.patience=2", "training.checkpoint_every=10")
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **how: evaluate(*args, **how) | {"accuracy": 0.5})
+    result = train(recipe, run.folder, progress=False)
+    assert (result["steps"], result["best_step"], result["best_score"]) == (21, 21, 0.5)
+    whole = contents(run.folder)
+    assert train(recipe, run.folder, resume=True, progress=False) == result
+    stopped, advance = Run(tmp_path / "stopped"), Stepper.advance
+
+    def until(self, state):
+        if state.step == 15:
+            raise OSError("killed")
+        return advance(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "advance", until)
+        with pytest.raises(OSError, match="killed"):
+            train(recipe, stopped.folder, progress=False)
+    shutil.copytree(stopped.folder, tmp_path / "old")
+    train(recipe, stopped.folder, resume=True, progress=False)
+    assert contents(stopped.folder) == whole
+    old = Run(tmp_path / "old").checkpoint("last")
+    arrays, facts = read_checkpoint(old)
+    assert facts.pop("waited") == 1
+    write_checkpoint(old, arrays, facts)
+    assert train(recipe, old.parent, resume=True, progress=False)["steps"] == 28
 
 
 @pytest.mark.parametrize("name", ["last", "best"])

@@ -113,7 +113,8 @@ class Estimator:
         Share of the data that is held out: the parameters that do best on it are kept. 0: the last parameters are kept.
         Each class has its share in it.
     patience : int, optional
-        Training stops after this number of evaluations in a row, one an epoch, without improvement. None: never.
+        Training stops after this number of evaluations in a row, one an epoch, without improvement; a score equal to
+        the best is none. None: never.
     random_state : int
         Seed of initial values, order, dropout and the held-out part: the same seed gives the same numbers.
     folder : path, optional

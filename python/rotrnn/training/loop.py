@@ -324,7 +324,8 @@ class Trainer:
                     if stop or state.step == self.steps or self.no_better(state):
                         break
                     seen = self.stepper.advance(state)
-                    evaluated = self.evaluates(state.step)
+                    ends = (*(self.training.extended or ()), self.steps)
+                    evaluated = _due(state.step, self.training.eval_every) or state.step in ends
                     saving = evaluated or _due(state.step, self.training.checkpoint_every) or told[0][1]
                     if saving:
                         seen += self.stepper.settle(state)
@@ -388,16 +389,10 @@ class Trainer:
         if self.progress:
             say(text)
 
-    def evaluates(self, step: int) -> bool:
-        """Returns whether there is an evaluation after so many steps."""
-        return _due(step, self.training.eval_every) or step in (*(self.training.extended or ()), self.steps)
-
     def no_better(self, state: State) -> bool:
         """Returns whether `training.patience` evaluations brought no improvement. It follows from the state alone, so a
-        resumed run ends at the same step; and only an evaluation ends a run, whose last state is then saved."""
-        patience, every = self.training.patience, self.training.eval_every
-        waited = patience is not None and state.step - state.best_step >= patience * every
-        return waited and self.evaluates(state.step)
+        resumed run ends at the same step."""
+        return self.training.patience is not None and state.waited >= self.training.patience
 
     def save(self, state: State, log: Log | None) -> None:
         """The log up to here is on disk before the checkpoint that counts on it. Without log, another process saves."""
@@ -478,7 +473,9 @@ class Trainer:
                 check_parameters(f"{here}; parameter", state.params, self.group_of)
                 if self.world.first:  # of a fixed point that has diverged, say: training may still find back
                     warn(f"step {state.step}: {here}, every parameter is finite", RuntimeWarning)
-            if (score := found[self.task.metric]) >= state.best_score or not state.best_step:
+            score, first = found[self.task.metric], not state.best_step
+            state.waited = 0 if first or score > state.best_score else state.waited + 1
+            if first or score >= state.best_score:
                 state.best_step, state.best_score = state.step, score
                 if self.world.first:
                     self.checkpoints.write("best", state)
@@ -531,14 +528,11 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
             what = "is missing although the run has ended; expected it there"
             raise ValueError(f"{last}: {what} (without {run.result.name} the run begins anew)")
         if longer:
-            ended_at = run.read_json(run.result)
-            steps, waited = ended_at["steps"], ended_at["steps"] - ended_at["best_step"]
-            if old.patience is not None and waited >= old.patience * old.eval_every:
-                raise ValueError(
-                    f"{run.folder}: ended by training.patience after step {steps}, and has no more to take"
-                )
-            for name in ("last", "best"):
-                run.read(name, there)  # an error before anything of the finished run is changed
+            _, facts = run.read_last(there)  # an error before anything of the finished run is changed
+            run.read("best", there)
+            if old.patience is not None and facts["waited"] >= old.patience:
+                ended_at = f"ended by training.patience after step {facts['step']}"
+                raise ValueError(f"{run.folder}: {ended_at}, and has no more to take")
         if (resume or longer) and (wrong := run.changed_data(recipe.task)) is not None:
             raise ValueError(f"{wrong}; expected that file to go on, or another folder for the new data")
         if resume or longer:

@@ -68,8 +68,8 @@ class Training:
         "least" for none, or "auto" for a share of the memory available when the run begins (`rotrnn.training.memory`).
         It changes no result, so a run may continue with another value.
     patience : int, optional
-        Number of successive evaluations without improvement after which training stops. The schedule of the learning
-        rate still spans all `steps`. Without it, all steps are taken.
+        Number of successive evaluations without improvement after which training stops; a score equal to the best is
+        none. The schedule of the learning rate still spans all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
         Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for each bit the weight
         of its ones. "balanced" takes n / (C n_c), where n_c of n training labels are of class c, and C classes occur;

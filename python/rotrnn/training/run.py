@@ -110,8 +110,10 @@ class Run:
             raise ValueError(f"{path}: was written with another recipe than {self.recipe}")
         return arrays, facts
 
-    def read_last(self, recipe: Recipe, like: Mapping[str, Array]) -> tuple[dict[str, Array], Facts]:
-        """Reads arrays and facts of the checkpoint last. ValueError if it lacks facts for resuming, or as in `read`."""
+    def read_last(self, recipe: Recipe, like: Mapping[str, Array] | None = None) -> tuple[dict[str, Array], Facts]:
+        """Reads arrays and facts of the checkpoint last. ValueError if it lacks facts for resuming, or as in `read`.
+
+        A run from before equal scores counted as no improvement has "waited" since its best step."""
         arrays, facts = self.read("last", recipe, like)
         path, steps = self.checkpoint("last"), recipe.training.steps
         history, unlogged = facts.get("arithmetic"), facts.get("unlogged", [])
@@ -121,6 +123,9 @@ class Run:
         if not 0 <= facts["best_step"] <= facts["step"] <= steps:
             where = f"step {facts['step']} and best_step {facts['best_step']}"
             raise ValueError(f"{path}: is at {where}, expected best_step <= step <= {steps}, the steps of the recipe")
+        waited = facts.setdefault("waited", (facts["step"] - facts["best_step"]) // recipe.training.eval_every)
+        if type(waited) is not int:
+            raise ValueError(f"{path}: waited is {waited!r}, expected an integer")
         return arrays, facts
 
     def load_params(self, name: str, like: Params | None = None) -> Params:

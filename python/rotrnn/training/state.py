@@ -45,6 +45,8 @@ class State:
     moments: Moments
     best_step: int = 0
     best_score: float = -1.0
+    waited: int = 0
+    """Number of evaluations in a row that were no better than the best before them (`training.patience`)."""
     arithmetic: list[str] = field(default_factory=list)
     """Instruction set, NumPy version and, if several, number of processes that the run was trained with, or the GPU;
     more than one, in order, if they changed."""
@@ -125,8 +127,8 @@ class Checkpoints:
     def load(self, initial: State) -> State:
         """The state of the last checkpoint, or `initial` if there is none; read by the first process, for all."""
         state = self.read(initial) if self.world.first else initial
-        facts = self.world.tell([state.step, state.best_step, state.best_score, state.arithmetic])
-        state.step, state.best_step, state.best_score, state.arithmetic = facts[0]
+        facts = self.world.tell([state.step, state.best_step, state.best_score, state.waited, state.arithmetic])
+        state.step, state.best_step, state.best_score, state.waited, state.arithmetic = facts[0]
         self.world.share(state.arrays())
         return state
 
@@ -155,7 +157,8 @@ class Checkpoints:
         moments = {name: arrays[name] for name in state.moments}
         leaves = flatten_state(state.carried, CARRIED)
         carried = unflatten_state({name: _as_it_was(arrays[name], leaf) for name, leaf in leaves})
-        return State(facts["step"], params, moments, facts["best_step"], facts["best_score"], history, carried)
+        best = facts["best_step"], facts["best_score"], facts["waited"]
+        return State(facts["step"], params, moments, *best, history, carried)
 
     def write(self, name: str, state: State, **facts: Any) -> None:
         """Writes the checkpoint "init", "last" or "best", with more `facts` if given."""
@@ -170,5 +173,6 @@ class Checkpoints:
             "step": state.step,
             "best_step": state.best_step,
             "best_score": state.best_score,
+            "waited": state.waited,
             "arithmetic": state.arithmetic,
         }
