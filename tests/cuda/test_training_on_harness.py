@@ -19,7 +19,9 @@ from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.cli import main
 from rotrnn.devices import cuda
 from rotrnn.models.classifier import SequenceClassifier
+from rotrnn.models.model import IGNORED
 from rotrnn.training.estimate import estimate, trial
+from rotrnn.training.loader import Loader, Part
 from rotrnn.training.loop import train
 from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -80,6 +82,26 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_to_rounding(name: str, more: tuple[st
     for key, value in parameters(tmp_path / "gpu").items():
         # AdamW divides by the root of v: where a gradient is rounding alone, so is its direction
         np.testing.assert_allclose(value, there[key], rtol=0, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["brackets", "delayed-copy-minimal-lru"])
+def test_a_batch_in_which_no_label_counts_changes_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between launched steps, as on the CPU."""
+    make = Loader._make
+
+    def made(self: Loader, step: int) -> list[Part]:
+        parts = make(self, step)
+        bare = [one.batch._replace(labels=np.full_like(one.batch.labels, IGNORED)) for one in parts]
+        return [one._replace(batch=batch) for one, batch in zip(parts, bare, strict=True)] if step == 1 else parts
+
+    monkeypatch.setattr(Loader, "_make", made)
+    train(recipe_of(name), tmp_path / "cpu", progress=False)
+    with fake_cupy.gpu():
+        train(recipe_of(name), tmp_path / "gpu", progress=False, device="cuda")
+    assert np.isnan(losses(tmp_path / "cpu")).nonzero()[0].tolist() == [1]
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
 
 
 @pytest.mark.parametrize("more", [(), FIXED_POINT])

@@ -29,6 +29,7 @@ class Tagged(Split):
         self.labels[rng.random((N, T)) < 0.2] = -1
         self.labels[np.arange(T) >= self.lengths[:, None]] = -1
         self.labels[:, 0] = self.answers[:, 0]  # at least one counts
+        self.labels[3] = -1  # but here none
 
     def __len__(self):
         return N
@@ -42,6 +43,9 @@ class Echo:
 
     def forward(self, params, inputs, ctx):
         return inputs, None
+
+    def count(self, labels, lengths):
+        return np.count_nonzero(labels >= 0)
 
     def loss(self, logits, labels, lengths, weights):
         counted = labels >= 0
@@ -212,7 +216,7 @@ class Passing(BitTagger):
         return inputs, None
 
 
-@pytest.mark.parametrize("batch", [5, 100])
+@pytest.mark.parametrize("batch", [1, 5, 100])
 @pytest.mark.parametrize("curve", ["length", "prefix"])
 def test_bits_are_those_of_a_loop(batch, curve):
     """A step is right if all of its bits that count are right; a step without such bits is ignored."""

@@ -17,9 +17,11 @@ from rotrnn.tasks import describe, save_arrays
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.evaluation import confusion, evaluate
 from rotrnn.training.loop import train
+from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.results import collect
 from rotrnn.training.run import Run
+from rotrnn.training.step import Stepper
 
 pytestmark = pytest.mark.slow
 
@@ -183,6 +185,46 @@ def test_labels_are_smoothed_in_training_and_evaluation(tmp_path: Path) -> None:
         ValueError, match=r"MultiLabelClassifier: label_smoothing is 0\.1, expected 0: labels are not classes"
     ):
         bits.build(bits.task.load())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_in_which_no_label_counts_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    """It is logged without a loss, whether `skip` is set or not, and no step that is left out."""
+    x = ragged()
+    y = np.array([one.sum() for one in x])
+    y[np.random.default_rng(1).random(len(y)) < 0.6] = np.nan
+    recipe = recipe_in(tmp_path, x, y, 'kind = "regression"', training=f"accumulate = {accumulate}")
+    recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, batch=2))
+    advance, empty = Stepper.advance, []
+
+    def watched(self: Stepper, state: Any) -> Any:
+        before = {name: array.copy() for name, array in state.arrays().items()}
+        state.skipped = 5
+        records = advance(self, state)
+        assert state.skipped in (0, 5)
+        if state.skipped:
+            empty.append(state.step)
+            for name, array in state.arrays().items():
+                np.testing.assert_array_equal(array, before[name])
+        return records
+
+    monkeypatch.setattr(Stepper, "advance", watched)
+    train(recipe, tmp_path / "run", progress=False)
+    steps = [one for one in Run(tmp_path / "run").records() if "loss" in one]
+    assert len(steps) == 120
+    assert 0 < len(empty) < 120
+    for key in ("loss", "grad_norm"):
+        assert [one["step"] for one in steps if np.isnan(one[key])] == empty
+
+
+def test_data_in_which_no_label_counts_cannot_be_evaluated(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path, ragged(), np.full(120, np.nan), 'kind = "regression"', training="")
+    with pytest.raises(
+        NonFinite, match="step 20: evaluate: none of 12 sequences has a label that counts, expected one that"
+    ):
+        train(recipe, tmp_path / "run", progress=False)
 
 
 def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: Path) -> None:

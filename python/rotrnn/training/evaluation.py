@@ -154,17 +154,23 @@ def evaluate(
     a time, ragged ones as one `packed` row or with padding.
 
     With several processes, each evaluates some of the batches, and all return the results of the whole split.
+    ValueError if no label of the split counts.
     """
     of_task = task.metric, task.curve, task.bos, task.chance, task.scaled_above
     tally = Tally(*of_task)
     for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
         logits = logits_of(model, params, one, packed, split.intervals(index))
-        weights = split.weights(index)
-        tally.add(model.loss(logits, one.labels, one.lengths, weights), split.curve_lengths(index, one), weights)
+        weights, none = split.weights(index), np.zeros(one.labels.shape, bool)
+        found = Loss(0.0, logits, none, None if task.is_regression else none, 0.0)  # of a batch without labels
+        if model.count(one.labels, one.lengths):
+            found = model.loss(logits, one.labels, one.lengths, weights)
+        tally.add(found, split.curve_lengths(index, one), weights)
     whole = Tally(*of_task)
     for sums in world.tell(tally.sums()):
         whole.add_sums(sums)
+    if not whole.labels:
+        raise ValueError(f"evaluate: none of {len(split)} sequences has a label that counts, expected one that has")
     return whole.found()
 
 
@@ -181,6 +187,8 @@ def confusion(
     counts = np.zeros((task.n_values, task.n_values), np.int64)
     for index in _chunks(len(split), batch):
         one = split.batch(index, dtype)
+        if not model.count(one.labels, one.lengths):
+            continue
         logits = logits_of(model, params, one, dt=split.intervals(index))
         counted = model.loss(logits, one.labels, one.lengths, None).counted
         labels, answers = (array.reshape(counted.shape)[counted] for array in (one.labels, model.answers(logits)))

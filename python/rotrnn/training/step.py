@@ -51,7 +51,9 @@ class Stepper:
         try:
             with blaming(state, state.step + 1, self.group_of), _kept(state.params):
                 metrics, grads, carried = self.gradients(state)
-                size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
+                size = math.nan
+                if grads:
+                    size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
         except Unusable as error:
             if state.skipped == self.recipe.training.skip:
                 raise
@@ -59,7 +61,7 @@ class Stepper:
             warn(f"{error}; the step is left out", RuntimeWarning)
             metrics, size = {"loss": math.nan}, math.nan
         else:
-            state.carried, state.skipped = carried, 0
+            state.carried, state.skipped = carried, 0 if grads else state.skipped
         state.step += 1
         return [*records, self.record(state.step - 1, metrics, size, time.monotonic() - began)]
 
@@ -119,7 +121,7 @@ class Stepper:
         """Loss, accuracy, what layers report, and gradients of one batch: means over its parts, weighted by labels; and
         the state to carry on, through which no gradient goes.
 
-        Each part has its own dropout: the key counts parts.
+        Each part has its own dropout: the key counts parts. A batch in which no label counts has no gradients.
         """
         training = self.recipe.training
         parts = self.loader.parts(state.step)
@@ -131,8 +133,6 @@ class Stepper:
         counts = [self.model.count(batch.labels, batch.lengths) for batch in batches]
         every = np.array(self.world.tell(counts)).sum(0)  # of each part, whichever process has them
         labels = int(every.sum())
-        if not labels:
-            raise ValueError("no label of the batch counts, expected one that does")
         total: dict[str, Array] = {}
         own_loss = own_right = 0.0
         own_reports: dict[str, float] = {}
@@ -155,7 +155,7 @@ class Stepper:
             logits, saved = self.model.forward(state.params, self.device.asarray(batch.inputs), ctx, *before)
             if before:
                 after.append(saved.blocks.state)
-            dlogits, share = np.zeros_like(logits), count / labels
+            dlogits, share = np.zeros_like(logits), count / max(labels, 1)
             if count:
                 weights = None if part.weights is None else self.device.asarray(part.weights)
                 found = self.model.loss(logits, self.device.asarray(batch.labels), batch.lengths, weights)
@@ -166,6 +166,8 @@ class Stepper:
                 own_reports[name] = own_reports.get(name, 0.0) + share * value
             for name, grad in flatten(self.model.backward(state.params, saved, dlogits, ctx.gather)):
                 total[name] = total[name] + grad if name in total else grad
+        if not labels:
+            return {"loss": math.nan}, {}, self.joined(state.carried, after)
         total = self.world.total(total)
         loss = right = 0.0
         reports: dict[str, float] = {}
