@@ -392,6 +392,9 @@ def test_what_cannot_be_carried_on(tmp_path) -> None:
     keeps = "^task.carry: block 0: Attention keeps every step, expected a layer with a state of fixed"
     with pytest.raises(ValueError, match=keeps):
         train(small_recipe("attention"), tmp_path / "run", progress=False)
+    message = r"^training\.skip is 3 with task\.carry 0\.8, expected one of them to be 0: after a step that is left out"
+    with pytest.raises(ValueError, match=message):
+        train(small_recipe("lru", "training.skip=3"), tmp_path / "run", progress=False)
     train(small_recipe("lru"), tmp_path / "run", progress=False)  # the folder is as free as it was
 
 

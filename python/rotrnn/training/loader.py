@@ -71,6 +71,10 @@ class Loader:
         if training.packed and (split.carry or world.size > 1):
             other = "task.carry above 0" if split.carry else f"{world.size} processes"
             raise ValueError(f"training.packed is true with {other}, expected false: rows are padded there")
+        if training.skip and split.carry:
+            both = f"training.skip is {training.skip} with task.carry {split.carry.chance:g}"
+            why = "after a step that is left out, rows would go on from the states of other sequences"
+            raise ValueError(f"{both}, expected one of them to be 0: {why}")
         self._start = self.batches * (training.seed * GOLDEN % 2**64) >> 64
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
