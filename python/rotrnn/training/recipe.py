@@ -84,7 +84,8 @@ class Training:
     skip : int
         The most steps in a row that may be left out because their loss or a gradient is not finite while every
         parameter is. Such a step changes nothing but its number, is logged without a loss, and warns. With 0, the
-        default, it ends the run. Not with `task.carry`. On a GPU steps are then not recorded as graphs.
+        default, it ends the run. The count begins anew when a run is resumed. Not with `task.carry`. On a GPU steps are
+        then not recorded as graphs.
     init : str, optional
         The folder of a run, or a model's file or folder, with whose parameters the run begins, as far as the model has
         the same names and shapes. Other parameters, for example a head for another number of classes, are drawn; the

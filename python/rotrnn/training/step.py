@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rotrnn._support.text import plural
 from rotrnn._support.warn import warn
 from rotrnn.devices.device import HOST, Device, beside, to_host
 from rotrnn.models.model import SequenceModel
@@ -56,7 +57,8 @@ class Stepper:
                     size = optimiser.update(state.params, grads, state.moments, self.group_of, state.step, steps)
         except Unusable as error:
             if state.skipped == self.recipe.training.skip:
-                raise
+                after = f", after {plural(state.skipped, 'step')} left out in a row (training.skip)"
+                raise Unusable(f"{error}{after * bool(state.skipped)}") from error
             state.skipped += 1
             warn(f"{error}; the step is left out", RuntimeWarning)
             metrics, size = {"loss": math.nan}, math.nan
