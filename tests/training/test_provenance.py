@@ -85,11 +85,33 @@ def test_the_commit_is_that_of_a_source_tree_alone(tmp_path, monkeypatch):
     assert provenance.versions()["commit"] is None
 
 
-def test_a_damaged_list_of_sessions_is_named(tmp_path, recipe):
-    train(recipe, tmp_path / "run", progress=False)
-    (tmp_path / "run" / "sessions.json").write_text("[{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"sessions\.json: is damaged, expected JSON"):
-        train(recipe, tmp_path / "run", resume=True, progress=False)
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("[{", "JSON"), *((text, "a list of objects") for text in ("5", "null", '{"a": 1}', '"ab"', "[1]"))],
+)
+def test_a_damaged_list_of_sessions_is_told_once_and_counts_as_empty(tmp_path, recipe, content, expected):
+    """No result depends on it: a run is resumed or goes on to more steps without it, and tables lack its commits."""
+    result = train(recipe, tmp_path / "run", progress=False)
+    more = replace(recipe, training=replace(recipe.training, steps=recipe.training.steps + 1))
+    for name, use in (
+        ("resumed", lambda folder: train(recipe, folder, resume=True, progress=False)),
+        ("longer", lambda folder: train(more, folder, progress=False)),
+        ("table", lambda folder: collect([Run(folder)])),
+    ):
+        run = Run(tmp_path / name)
+        shutil.copytree(tmp_path / "run", run.folder)
+        run.write(run.sessions, content)
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            found = use(run.folder)
+        (told,) = [str(one.message) for one in caught]
+        assert re.fullmatch(
+            rf"{re.escape(str(run.sessions))}: is damaged, expected {expected}.*; it counts as empty", told
+        )
+        if name == "table":
+            assert found[0]
+        else:
+            assert len(run.read_json(run.sessions)) == 1
+        assert name != "resumed" or found == result
 
 
 OWN = """

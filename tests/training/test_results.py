@@ -439,7 +439,6 @@ def test_numbers_that_no_table_can_show_are_named(runs):
         ("result", [WHOLE.replace("0.5", one) for one in ("1.01", "-0.1")], r'"accuracy" to be from 0 to 1, got '),
         ("result", [WHOLE.replace("0.25", '"x"')], r'"sequence_accuracy" to be from 0 to 1, got \'x\''),
         ("failed", ["{}", "[]", "3", '{"error": 1}'], 'an object with "error"'),
-        ("sessions", ["5", "null", '{"a": 1}', '"ab"', "[1]"], "a list of objects"),
     ],
 )
 def test_json_of_something_else_is_named(runs, name, texts, expected):

@@ -78,8 +78,7 @@ class Outcome:
     @cached_property
     def commits(self) -> list[str]:
         """The commits of the source trees that trained the run, one for each start. An installed package has none."""
-        sessions = self.run.read_json(self.run.sessions, [])
-        return [session["commit"] for session in sessions if session.get("commit")]
+        return [start["commit"] for start in self.run.starts() if start.get("commit")]
 
     @cached_property
     def data(self) -> list[str]:

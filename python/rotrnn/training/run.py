@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from rotrnn._support.checkpoint import Facts, check_like, read_checkpoint
 from rotrnn._support.files import locked, open_file, read_file, write_text
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
+from rotrnn._support.warn import warn
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
@@ -222,13 +224,23 @@ class Run:
         """Records that the run ended with an error; `output` is the end of its output."""
         self.write(self.failed, to_json({"error": error, "output": output}, indent=2) + "\n")
 
+    def starts(self) -> list[dict[str, Any]]:
+        """Returns the list in sessions.json. No result depends on it: a damaged one is told by a warning, and counts as
+        empty."""
+        try:
+            found: list[dict[str, Any]] = self.read_json(self.sessions, [])
+        except ValueError as error:
+            _tell(f"{error}; it counts as empty")
+            return []
+        return found
+
     def add_session(self, session: dict[str, Any]) -> None:
         """Appends to the list in sessions.json."""
-        self.write(self.sessions, to_json([*self.read_json(self.sessions, []), session], indent=2) + "\n")
+        self.write(self.sessions, to_json([*self.starts(), session], indent=2) + "\n")
 
     def trained_on(self) -> str | None:
         """Returns the hash of the data files (`data_of`) at the run's first start; None if sessions.json lacks it."""
-        return next((one["data"] for one in self.read_json(self.sessions, []) if "data" in one), None)
+        return next((one["data"] for one in self.starts() if isinstance(one.get("data"), str)), None)
 
     def changed_data(self, task: Any) -> str | None:
         """Returns a message if the data files of a task have changed since the run's first start; None if not, or
@@ -243,15 +255,14 @@ class Run:
     def last_memory(self) -> int | None:
         """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
         not."""
-        sessions: list[dict[str, Any]] = self.read_json(self.sessions, [])
-        last = sessions[-1] if sessions else {}
+        last = (self.starts() or [{}])[-1]
         memory = last.get("memory") if last.get("memory_setting") == "auto" else None
         return memory if type(memory) is int and memory >= 0 else None
 
     def last_logged(self) -> int:
         """Returns the highest step of which any start wrote a record to the log; -1 if none did. The log itself may end
         before it, where a resumed run was stopped once more."""
-        found = [one.get("logged") for one in self.read_json(self.sessions, [])]
+        found = [one.get("logged") for one in self.starts()]
         found += [record["step"] for record in self.records()[-1:]]
         return max((one for one in found if type(one) is int), default=-1)
 
@@ -334,6 +345,10 @@ def unflatten_params(path: Path, flat: dict[str, Array]) -> Params:
         return unflatten(flat)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+_tell = cache(warn)
+"""Warns once in a process: the list of starts is read several times in each."""
 
 
 def _has(found: dict[str, Any], keys: Mapping[str, Any]) -> bool:
