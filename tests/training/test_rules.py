@@ -15,6 +15,7 @@ from rotrnn.cli import main
 from rotrnn.models.files import load
 from rotrnn.tasks import Arrays, Table, describe, save_arrays
 from rotrnn.tasks.rules import Rules, read_rules
+from rotrnn.tasks.task import balanced_weights
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
 from rotrnn.training.reevaluation import reevaluate
@@ -319,6 +320,8 @@ GOOD = {"mean": [0.0], "std": [1.0], "columns": [{"name": "a", "kind": "number"}
             {**GOOD, "target_mean": [0], "target_std": [1], "target_names": ["p", "q"]},
             "target_mean has 1 number, expected 2: p, q",
         ),
+        ({**GOOD, "classes": ["a"], "balanced": [1, 1]}, "balanced has 2 numbers, expected 1: a"),
+        ({**GOOD, "balanced": [-1]}, "balanced has a negative number"),
         ({**GOOD, "mean": ["x"]}, r"Rules: mean=\['x'\], expected a sequence, each of it a finite number"),
         ({"mean": [0.0]}, "std"),
         ({**GOOD, "columns": 3}, "expected an object"),
@@ -339,3 +342,37 @@ def test_rules_are_the_same_after_they_were_written(run: Run) -> None:
     trained: Any = run.load_recipe().task.load()
     assert isinstance(trained.rules, Rules)
     assert read_rules(run.rules) == trained.rules
+
+
+@pytest.mark.parametrize("kind", ["classification", "multilabel"])
+def test_balanced_weights_are_those_of_training(tmp_path: Path, kind: str) -> None:
+    """In another file classes have other shares; a run from before the rules had weights needs its own file."""
+    x, first = np.random.default_rng(0).standard_normal((60, 4, 1)), np.repeat([0, 1], [15, 45])
+    for name, y in (("own", first), ("other", 1 - first)):
+        save_arrays(tmp_path / f"{name}.npz", x, y[:, None] if kind == "multilabel" else y)
+    recipe = {
+        "task": {"name": "arrays", "path": str(tmp_path / "own.npz"), "kind": kind},
+        "model": {"layer": "lru", "d_model": 4, "n_layers": 1, "norm": "layer"},
+        "layer": {"d_state": 4},
+        "training": {"batch": 8, "steps": 2, "class_weights": "balanced"},
+    }
+    train(recipe, tmp_path / "run", progress=False)
+    run, other = Run(tmp_path / "run"), [f"task.path={tmp_path / 'other.npz'}"]
+    weights = balanced_weights(run.load_recipe().task.load())
+    assert read_rules(run.folder).balanced == weights
+    task: Any = run.load_recipe(other).task
+    task = task.load(run.folder)
+    assert balanced_weights(task) != weights
+    model = replace(run.load_recipe(other).build(task), class_weights=weights)
+    expected = evaluate(model, run.load_params("best"), task, task.test, batch=8, dtype="float32")
+    assert reevaluate(run, overrides=other) == [("", expected)]
+
+    run.rules.write_text(replace(read_rules(run.folder), balanced=None).text(), encoding="utf-8")
+    assert reevaluate(run, overrides=other) == [("", expected)]
+    assert reevaluate(run) == [("", run.read_json(run.result)["test"]["best"])]
+    (tmp_path / "own.npz").write_bytes((tmp_path / "other.npz").read_bytes())
+    with pytest.raises(ValueError, match=r"class_weights is 'balanced', and the labels of training .*own\.npz: is not"):
+        reevaluate(run, overrides=other)
+    (tmp_path / "own.npz").unlink()
+    with pytest.raises(ValueError, match=r"labels of training cannot be read: .* does not exist; .*; expected a list"):
+        reevaluate(run, overrides=other)

@@ -27,7 +27,7 @@ from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
 from rotrnn.tasks.columns import Column, Numbers
 from rotrnn.tasks.frames import array_of, is_frame, text_names
 from rotrnn.tasks.rules import Rules, Scale, read_rules
-from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, shuffled
+from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, balanced_weights, shuffled
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 """Largest number of a task's data."""
@@ -274,6 +274,7 @@ class OwnData:
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
+        learning = rules is None
         if rules is None:
             data, rules = self._learnt(data, train)
         else:
@@ -285,7 +286,7 @@ class OwnData:
         training = split(train)
         validation = split(order[test : test + val]) if val else None
         testing = split(order[:test]) if test else validation or training
-        return Task(
+        task = Task(
             type(self).__name__.lower(),
             training,
             validation or testing,
@@ -298,6 +299,9 @@ class OwnData:
             labels=data.classes,
             rules=rules,
         )
+        if learning and not task.is_regression:
+            return replace(task, rules=replace(rules, balanced=balanced_weights(task)))
+        return task
 
     def _learnt(self, data: Sequences, train: Index) -> tuple[Sequences, Rules]:
         """Returns the sequences with their features, and the rules that the sequences `train` make."""

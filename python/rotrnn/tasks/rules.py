@@ -85,6 +85,8 @@ class Rules:
         Whether there are intervals between steps.
     columns : tuple of Column
         The learnt columns of a table with gaps, categories or times, from which the features are made.
+    balanced : tuple of float, optional
+        The balanced weights of the classes, or of the ones of each bit (`rotrnn.tasks.task.balanced_weights`).
     """
 
     mean: tuple[float, ...]
@@ -97,18 +99,21 @@ class Rules:
     target_names: tuple[str, ...] | None = None
     dt: bool = False
     columns: tuple[Column, ...] = ()
+    balanced: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         settle(self)
         if len(self.mean) != len(self.std) or len(self.target_mean or ()) != len(self.target_std or ()):
             raise ValueError("Rules: a mean and its std have different lengths, expected a number of each")
-        for key, names in (("mean", self.names), ("target_mean", self.target_names)):
+        for key, names in (("mean", self.names), ("target_mean", self.target_names), ("balanced", self.classes)):
             numbers = getattr(self, key)
             if names is not None and numbers is not None and len(numbers) != len(names):
                 got, expected = plural(len(numbers), "number"), f"{len(names)}: {', '.join(names)}"
                 raise ValueError(f"Rules: {key} has {got}, expected {expected}")
         if min((*self.std, *(self.target_std or ())), default=0.0) < 0:
             raise ValueError("Rules: std has a negative number, expected at least 0")
+        if min(self.balanced or (), default=0.0) < 0:
+            raise ValueError("Rules: balanced has a negative number, expected at least 0")
 
     @classmethod
     def of(cls, inputs: Scale, targets: Scale | None, **others: Any) -> Self:

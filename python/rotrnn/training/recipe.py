@@ -217,7 +217,8 @@ class Recipe:
             _check_dt(self, model)
         weights = self.training.class_weights
         if isinstance(weights, str):
-            weights = balanced_weights(task) if isinstance(task, Task) else None
+            of_run = task.rules.balanced if isinstance(task, Task) and task.rules is not None else None
+            weights = of_run or (balanced_weights(task) if isinstance(task, Task) else None)
         smoothing = self.training.label_smoothing
         return dataclasses.replace(model, class_weights=weights, label_smoothing=smoothing, timed=timed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.tasks import Series, Settings, Task
 from rotrnn.tasks.own import OwnData
 from rotrnn.tasks.rules import find_rules
+from rotrnn.tasks.task import balanced_weights
 from rotrnn.tasks.vocabulary import read_as
 from rotrnn.training.evaluation import Found, contraction, evaluate
 from rotrnn.training.recipe import (
@@ -66,7 +68,7 @@ def reevaluate(
 
     If the token ids depend on the training split, the run's ids are used, whatever is set here. So are the rules of own
     data (`rotrnn.tasks.rules.Rules`), with another task.path, too, whose parts may then be divided anew
-    (task.val_fraction, ...).
+    (task.val_fraction, ...), and the weights of "balanced" classes.
 
     Returns
     -------
@@ -83,7 +85,8 @@ def reevaluate(
         There is no such run or setting; or a setting has no influence on an evaluation, changes the shape of a
         parameter, or decides which examples are for training, so that training examples would be evaluated (this is
         allowed for a generated task if another task.seed is set as well). Or `split` or `checkpoint` is none of these
-        names, or `split` is endless.
+        names, or `split` is endless. Or class_weights are "balanced", and neither rules.json has them nor can the
+        labels of training be read.
     """
     args = Boundary("reevaluate")
     args.choice("split", split, SPLITS)
@@ -117,6 +120,8 @@ def reevaluate(
         initial = initial_state(model, recipe)
         params = moved(run.load_params(checkpoint, initial.params), home)
         training = recipe.training
+        if training.class_weights == "balanced":
+            model = dataclasses.replace(model, class_weights=_balanced(run, recipe, task))
         with precision(training.precision):
             how: Any = {key: getattr(training, key) for key in ("batch", "dtype", "packed")}
             one = evaluate(model, params, task, getattr(task, split), **how)
@@ -136,6 +141,22 @@ def reevaluate(
         warn("the best parameters were selected on the test split: the data set has no validation split")
     _warn_of_initial_values([place for place, _ in grid], [chosen for _, chosen in points.values()], found, started)
     return found
+
+
+def _balanced(run: Run, recipe: Recipe, task: Task) -> tuple[float, ...]:
+    """Returns the balanced weights that the classes had in the run's training; `task` is the loaded one of `recipe`."""
+    if task.rules is not None and task.rules.balanced is not None:
+        return task.rules.balanced
+    trained = run.load_recipe()
+    if trained.moved(recipe).task == recipe.task and run.changed_data(recipe.task) is None:
+        return balanced_weights(task)
+    try:
+        if (wrong := run.changed_data(trained.task)) is not None:
+            raise ValueError(wrong)
+        return balanced_weights(trained.task.load())
+    except (OSError, ValueError) as error:
+        what = f"training.class_weights is 'balanced', and the labels of training cannot be read: {error}"
+        raise ValueError(f"reevaluate: {what}; expected a list, such as training.class_weights=[1, 2]") from error
 
 
 def _check_influence(run: Run, trained: Settings, has_rules: bool, changes: Changes, given: dict[str, Any]) -> None:
