@@ -252,7 +252,7 @@ def _sweep(args: argparse.Namespace) -> None:
 
 def _conclude(ended: list[Run]) -> None:
     """Prints the table of a sweep. ValueError if some of its runs failed."""
-    mends = "--retry mends a damaged result.json or recipe.toml"
+    mends = "--retry mends a damaged result.json, and a damaged or missing recipe.toml"
     try:
         outcomes, unreadable = read_runs(ended)
     except ValueError as error:
@@ -800,7 +800,8 @@ rotrnn sweep listops-lru --seeds 0..4 --launcher slurm --slurm-option time=12:00
     one.add_argument(
         "--retry",
         action="store_true",
-        help="resume failed runs too, and evaluate those again whose result.json or recipe.toml is damaged",
+        help="resume failed runs too, and evaluate those again whose result.json or recipe.toml is damaged or "
+        "whose recipe.toml is missing",
     )
     one.add_argument(
         "--launcher",

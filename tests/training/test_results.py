@@ -500,6 +500,22 @@ def test_what_cannot_be_read_is_named_below_the_table_of_the_rest(runs, tmp_path
     assert err.count("/recipe.toml: not valid TOML") == 4
 
 
+def test_a_run_that_lost_its_recipe_is_named(runs, tmp_path, capsys):
+    """Also of an unfinished run, by its checkpoint; a table that was written beside the runs is none."""
+    lost = [runs / "lr=0.1,seed=1", runs / "lr=0.2,seed=3"]
+    (lost[1] / "last.safetensors").touch()
+    for folder in lost:
+        (folder / "recipe.toml").unlink()
+    (runs / "result.json").touch()
+    assert main(["results", str(runs)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unreadable run ")]
+    expected = "is not the folder of a run, expected a folder with a recipe.toml"
+    assert told == [f"unreadable run {i} of 2, skipped: {one}: {expected}" for i, one in enumerate(lost, 1)]
+    (recipe,) = plan(tmp_path / "toy.toml", grid=[("optimiser.lr", [0.1])]).values()
+    with pytest.raises(ValueError, match=r"already holds a run \(log\.jsonl\); put its recipe\.toml back, or use"):
+        train(recipe, lost[1], progress=False)
+
+
 def test_a_task_without_curves_says_so(tmp_path):
     (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
     train(plan(tmp_path / "toy.toml", overrides=["training.steps=3"])["seed=0"], tmp_path / "run", progress=False)

@@ -482,13 +482,14 @@ def test_retry_mends_a_damaged_result(tmp_path, monkeypatch, capsys):
     whole = json.loads(result.read_text(encoding="utf-8"))
     result.write_text(result.read_text(encoding="utf-8")[:40], encoding="utf-8")
     assert main(command) == 2
-    assert "1 of 2 runs cannot be read; --retry mends a damaged result.json or recipe" in capsys.readouterr().err
+    assert "1 of 2 runs cannot be read; --retry mends a damaged result.json, and a" in capsys.readouterr().err
     assert main([*command, "--retry"]) == 0
     assert json.loads(result.read_text(encoding="utf-8"))["test"] == whole["test"]
 
 
+@pytest.mark.parametrize("missing", [True, False])
 @pytest.mark.parametrize("finished", [True, False])
-def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
+def test_retry_mends_a_damaged_or_missing_recipe(tmp_path, monkeypatch, capsys, finished, missing):
     """Without it the other runs go on; a run of another recipe is not taken for one of this."""
     monkeypatch.setattr("rotrnn.training.sweep.COMMAND", (sys.executable, toy.__file__))
     path, folder = written(tmp_path), tmp_path / "sweep"
@@ -496,7 +497,8 @@ def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
     assert main([*command, "1"]) == 0
     run = Run(folder / "seed=1")
     whole = contents(run.folder)
-    run.recipe.write_text("?", encoding="utf-8")
+    damage = run.recipe.unlink if missing else lambda: run.recipe.write_text("?", encoding="utf-8")
+    damage()
     if not finished:
         run.result.unlink()
     assert main([*command, "0,1"]) == 2
@@ -504,14 +506,14 @@ def test_retry_mends_a_damaged_recipe(tmp_path, monkeypatch, capsys, finished):
     assert said in capsys.readouterr().err
     assert Run(folder / "seed=0").status() == "done"
     assert main([*command, "1"]) == 2  # alone
-    assert "--retry mends a damaged result.json or recipe.toml" in capsys.readouterr().err
+    assert "--retry mends a damaged result.json, and a damaged or missing recipe.toml" in capsys.readouterr().err
     assert main([*command, "0,1", "--retry"]) == 0
     assert contents(run.folder) == whole
-    run.recipe.write_text("?", encoding="utf-8")
+    damage()
     path.write_text(toy.RECIPE.replace("d_state = 4", "d_state = 8"), encoding="utf-8")
     assert main([*command, "1", "--retry"]) == 2
-    assert "recipe.toml: is damaged, and last.safetensors was written with another" in capsys.readouterr().err
-    assert run.recipe.read_text(encoding="utf-8") == "?"
+    assert "recipe.toml: is damaged or missing, and last.safetensors was written with another" in capsys.readouterr().err
+    assert not run.recipe.exists() if missing else run.recipe.read_text(encoding="utf-8") == "?"
     assert run.result.exists()
 
 

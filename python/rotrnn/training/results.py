@@ -25,6 +25,8 @@ from rotrnn.training.run import Run, place_of
 
 Row = dict[str, Any]
 CHECKPOINTS = ("best", "last")
+FILES_OF_RUN = ("recipe.toml", "result.json", "last.safetensors")
+"""Files by which a folder is taken for a run."""
 NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 
 
@@ -92,17 +94,18 @@ Folders = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def find_runs(paths: Folders, name: str = "find_runs: paths") -> list[Run]:
-    """Returns the runs in these folders or below them, numbers in the names of folders in the order of their values. A
-    folder without any is returned as a run that cannot be read. TypeError, with `name`, for what is no path."""
+    """Returns the runs in these folders or below them, numbers in the names of folders in the order of their values.
+    Folders that lost their recipe, and a folder without any run, are returned as runs that cannot be read. TypeError,
+    with `name`, for what is no path."""
     folders = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     for path in folders:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"{name} has {an(type(path).__name__)}, expected the path of a folder, or several")
     found: dict[Path, Run] = {}
     for path in map(Path, folders):
-        own = path / "recipe.toml"
-        here = [own] if own.exists() else sorted(path.rglob("recipe.toml"), key=_by_value) or [own]
-        found |= {recipe.parent.resolve(): Run(recipe.parent) for recipe in here}
+        below = {file.parent for name in FILES_OF_RUN for file in path.rglob(name)} - {path}
+        here = [path] if Run(path).recipe.exists() else sorted(below, key=_by_value) or [path]
+        found |= {folder.resolve(): Run(folder) for folder in here}
     return list(found.values())
 
 

@@ -170,10 +170,9 @@ class Run:
             raise ValueError(f"{self.folder}: already holds a run that is finished; {way}")
         for path in self.files():
             if path.exists():
-                raise ValueError(
-                    f"{self.folder}: already holds a run ({path.name}); resume it (from the start if it has no "
-                    "checkpoint yet), or use another folder"
-                )
+                resume = "resume it (from the start if it has no checkpoint yet)"
+                way = resume if path == self.recipe else f"put its {self.recipe.name} back"
+                raise ValueError(f"{self.folder}: already holds a run ({path.name}); {way}, or use another folder")
 
     def put(self, recipe: Recipe, there: Recipe | None = None) -> None:
         """Writes the recipe. If the folder has the recipe `there`, only the paths of its data files, `training.memory`
@@ -188,13 +187,13 @@ class Run:
             self.write(self.recipe, new.text(stated))
 
     def restore(self, recipe: Recipe) -> None:
-        """Writes a damaged recipe anew, and removes the result, so that resuming the run writes it again. ValueError if
+        """Writes a damaged or missing recipe anew, and removes the result, so that resuming the run writes it again. ValueError if
         the checkpoint last was written with another recipe."""
         last = self.checkpoint("last")
         if last.exists() or self.result.exists():
             _, facts = read_checkpoint(last)
             if facts.get("recipe") != recipe.digest():
-                what = f"is damaged, and {last.name} was written with another recipe than this"
+                what = f"is damaged or missing, and {last.name} was written with another recipe than this"
                 raise ValueError(f"{self.recipe}: {what}; delete the folder, or use another (--out)")
             self.result.unlink(missing_ok=True)
         self.put(recipe)

@@ -412,9 +412,10 @@ def run_sweep(
     """Trains the unfinished runs, `jobs` at a time, each in its own folder below `folder`.
 
     Finished runs are not touched, and neither are failed ones unless `retry` is True, which also evaluates runs again
-    whose result.json or recipe.toml is damaged. The others are resumed. A run that fails or crashes does not stop the
-    others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS), unless that variable is set. `device`
-    is as in `train`. If there are `places`, runs are trained there instead of `jobs` at a time here.
+    whose result.json or recipe.toml is damaged, or whose recipe.toml is missing. The others are resumed. A run that
+    fails or crashes does not stop the others. With several jobs, each gets a share of the cores (OMP_NUM_THREADS),
+    unless that variable is set. `device` is as in `train`. If there are `places`, runs are trained there instead of
+    `jobs` at a time here.
 
     Raises
     ------
@@ -478,10 +479,10 @@ def _tell_changed(every: Sequence[Run], recipes: Sequence[Recipe], say: Any) -> 
 
 
 def _put(run: Run, recipe: Recipe, retry: bool) -> None:
-    """Creates a run's folder with its recipe, from which the run can be resumed. A damaged recipe is written anew to
-    `retry`; else it stays, and the run fails."""
+    """Creates a run's folder with its recipe, from which the run can be resumed. A damaged or missing recipe is written
+    anew to `retry`; else the run fails."""
     check_folder("sweep: run", run.folder)
-    if run.recipe.exists():
+    if any(path.exists() for path in run.files()):
         try:
             there = run.load_recipe()
         except Untrusted:  # what `Worker` imports are the modules of this sweep's own recipe
@@ -497,7 +498,6 @@ def _put(run: Run, recipe: Recipe, retry: bool) -> None:
             raise ValueError(f"{error}; the recipe has changed: use another folder (--out)") from error
     else:
         run.folder.mkdir(parents=True, exist_ok=True)
-        run.check_free()
         run.put(recipe)
 
 
