@@ -59,6 +59,9 @@ def test_smooth_is_the_mean_of_what_there_is() -> None:
     np.testing.assert_allclose(smooth(x, 1), x)
     np.testing.assert_allclose(smooth(x, 3), [0.5, 1, 2, 3, 4, 5, 5.5])
     np.testing.assert_allclose(smooth(np.ones(2), 101), 1)
+    x[2] = np.nan  # of a step that was left out
+    np.testing.assert_allclose(smooth(x, 3), [0.5, 0.5, 2, 3.5, 4, 5, 5.5])
+    np.testing.assert_array_equal(smooth(x, 1), x)
 
 
 def test_learning_curves_show_percent_baseline_and_test() -> None:

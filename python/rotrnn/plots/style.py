@@ -135,13 +135,15 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def smooth(x: Array, window: int | None = None) -> Array:
-    """Returns the running mean over `window` values around each value, over fewer at the ends. The default window is a
-    fortieth of all values."""
+    """Returns the running mean over `window` values around each value, over fewer at the ends; NaN does not count. The
+    default window is a fortieth of all values."""
     window = max(1, len(x) // 40) if window is None else window
-    sums = np.cumsum(np.concatenate([[0.0], x]))
+    there = ~np.isnan(x)
     at = np.arange(len(x))
     low, high = np.maximum(at - window // 2, 0), np.minimum(at + window // 2 + 1, len(x))
-    return (sums[high] - sums[low]) / (high - low)
+    sums = np.cumsum(np.pad([np.where(there, x, 0), there], ((0, 0), (1, 0))), axis=1, dtype=np.float64)
+    total, count = sums[:, high] - sums[:, low]
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 # ---- lines ----
