@@ -90,6 +90,19 @@ def test_an_error_warns_once_and_ends_no_training(tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
+def test_a_function_may_change_its_records(tmp_path: Path) -> None:
+    train(toy_recipe(tmp_path), tmp_path / "straight", progress=False)
+
+    def log(record: Record) -> None:
+        for one in record.values():
+            if isinstance(one, dict | list):
+                one.clear()
+        record.clear()
+
+    train(toy_recipe(tmp_path), tmp_path / "run", progress=False, log=log)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
 def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="train: log is a str, expected a function of a record"):
         train(toy_recipe(tmp_path), tmp_path / "run", log="wandb")  # type: ignore[arg-type]

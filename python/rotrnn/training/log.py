@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
@@ -39,7 +40,7 @@ class Hook:
         for record in records:
             if self.function is not None and record["step"] > self.after:
                 try:
-                    self.function(record)
+                    self.function(deepcopy(record))  # which it may change
                 except Exception as error:
                     self.function = None
                     of_function = error.__traceback__ and error.__traceback__.tb_next  # without the line above
