@@ -187,8 +187,8 @@ class Run:
             self.write(self.recipe, new.text(stated))
 
     def restore(self, recipe: Recipe) -> None:
-        """Writes a damaged or missing recipe anew, and removes the result, so that resuming the run writes it again. ValueError if
-        the checkpoint last was written with another recipe."""
+        """Writes a damaged or missing recipe anew, and removes the result, so that resuming the run writes it again.
+        ValueError if the checkpoint last was written with another recipe."""
         last = self.checkpoint("last")
         if last.exists() or self.result.exists():
             _, facts = read_checkpoint(last)
