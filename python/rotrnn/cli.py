@@ -857,9 +857,10 @@ def _eval_parser(commands: Any) -> None:
         _eval,
         "loss and accuracy of a run on a split",
         """\
-Evaluates the parameters of a run: mean cross-entropy in nats, and the share of right answers. Settings of the task, the
-layer and the model may differ from the training, as long as every parameter keeps its shape. With --grid, each
-combination of values is evaluated.""",
+Evaluates the parameters of a run: the mean loss (of classes the cross-entropy in nats, weighted and smoothed as in
+training), and the share of right answers. Settings of the task, the layer and the model may differ from the training,
+as long as every parameter keeps its shape, and so may training.class_weights and training.label_smoothing. With --grid,
+each combination of values is evaluated.""",
         """\
 rotrnn eval runs/digits-rotrnn
 rotrnn eval runs/digits-rotrnn --split val --checkpoint last

@@ -92,6 +92,24 @@ def test_each_point_is_evaluated_with_the_same_parameters(run):
     assert max(found["max_iterations=1,test_length=9"]["curve"]["length"]) == 9
 
 
+def test_weights_and_smoothing_of_the_loss(tmp_path):
+    """Both change the loss of an evaluation, in training and later, and nothing else."""
+    how = ["training.steps=2", "training.label_smoothing=0.5", "training.class_weights=[1,2,1,1,1,1,1,1,1,3]"]
+    train(load_recipe("digits-lru", [*how, "model.d_model=4", "model.n_layers=1"]), tmp_path / "run", progress=False)
+    run, plain, ones = Run(tmp_path / "run"), {"label_smoothing": 0.0, "class_weights": None}, [1] * 10
+    trained = run.read_json(run.result)["test"]["best"]
+    assert reevaluate(run) == [("", trained)]
+    task, params, changes = run.load_recipe().task.load(), run.load_params("best"), [f"training.class_weights={ones}"]
+    for smoothing in (0.5, 0.0):
+        model = dataclasses.replace(run.load_recipe().build(task), **plain | {"label_smoothing": smoothing})
+        found = evaluate(model, params, task, task.test, batch=run.load_recipe().training.batch, dtype="float32")
+        ((_, one),) = reevaluate(run, overrides=[*changes, f"training.label_smoothing={smoothing}"])
+        assert one == {**found, "loss": pytest.approx(found["loss"], rel=1e-6)}
+        assert one["loss"] != pytest.approx(trained["loss"], rel=1e-3)
+    (_, balanced), _ = reevaluate(run, grid=[("training.class_weights", ["balanced", ones])])
+    assert balanced["loss"] != trained["loss"]
+
+
 def test_what_has_no_influence_or_changes_a_parameter_is_refused(run):
     for place in ("optimiser.lr", "training.steps", "source.note"):
         with pytest.raises(ValueError, match=f"{place} has no influence on an evaluation, expected a key of task"):

@@ -93,10 +93,10 @@ class SequenceModel(Module, ABC):
     stack: ResidualStack
     norm: Layer | None = field(default=None, kw_only=True)
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True, repr=False)
-    """Weights of the loss, a number for each class (`rotrnn.ops.cross_entropy`); for bits, weights of the ones of each
-    bit. Used only in training; not saved."""
+    """Weights of the loss, in evaluations too, a number for each class (`rotrnn.ops.cross_entropy`); for bits, weights
+    of the ones of each bit. Not saved."""
     label_smoothing: float = field(default=0.0, kw_only=True, repr=False)
-    """Label smoothing of the loss, used only in training; 0 if labels are not classes."""
+    """Label smoothing of the loss, in evaluations too; 0 if labels are not classes. Not saved."""
     timed: bool = field(default=False, kw_only=True, repr=False)
     """Whether the model was trained with intervals (`Context.dt`), as the file that it was loaded from says (`save`),
     or the estimator or the task of the recipe that it is of. Calls then need `dt`, and streams run in Python."""

@@ -71,9 +71,9 @@ class Training:
         Number of successive evaluations without improvement after which training stops; a score equal to the best is
         none. The schedule of the learning rate still spans all `steps`. Without it, all steps are taken.
     class_weights : "balanced" or list of float, optional
-        Weights of the classes in the loss (`rotrnn.ops.cross_entropy`), one for each class, or for each bit the weight
-        of its ones. "balanced" takes n / (C n_c), where n_c of n training labels are of class c, and C classes occur;
-        for bits the number of zeros divided by the number of ones.
+        Weights of the classes in the loss, in evaluations too (`rotrnn.ops.cross_entropy`), one for each class, or for
+        each bit the weight of its ones. "balanced" takes n / (C n_c), where n_c of n training labels are of class c,
+        and C classes occur; for bits the number of zeros divided by the number of ones.
     label_smoothing : float
         The share, in [0, 1), of each label that the loss spreads evenly over all classes (`rotrnn.ops.cross_entropy`,
         PyTorch's setting of that name), in evaluations too. For labels that are classes.

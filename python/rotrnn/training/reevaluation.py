@@ -32,7 +32,10 @@ from rotrnn.training.run import PARAMETERS, Run, data_of
 from rotrnn.training.state import checksum, initial_state
 from rotrnn.training.sweep import Sweep, as_grid
 
-PLACES = ("task", "layer", "model", "training.batch", "training.precision", "training.dtype")
+PLACES = (
+    *("task", "layer", "model"),
+    *(f"training.{key}" for key in ("batch", "precision", "dtype", "class_weights", "label_smoothing")),
+)
 """Settings that can influence an evaluation."""
 SPLITS = ("train", "val", "test")
 Changes = Sequence[tuple[str, Any]]
@@ -58,7 +61,8 @@ def reevaluate(
     checkpoint : str
         "init", "last" or "best".
     overrides : sequence of "section.key=value"
-        Settings of the task, the layer or the model (or training.batch, precision or dtype) that differ from training.
+        Settings of the task, the layer or the model (or training.batch, precision, dtype, class_weights or
+        label_smoothing) that differ from training.
     grid : sequence of ("section.key", values)
         Likewise with several values; each combination is evaluated.
     device : str
