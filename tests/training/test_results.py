@@ -206,6 +206,21 @@ def test_runs_without_a_sweep_are_named_by_their_differences(tmp_path):
     assert [row["configuration"] for row in rows(tmp_path / "runs" / "1")] == ["task=toy,layer=lru"]
 
 
+def test_a_setting_that_some_runs_do_not_have_is_unset(tmp_path):
+    (tmp_path / "toy.toml").write_text(toy.RECIPE, encoding="utf-8")
+    for i, changes in enumerate([[], ["training.patience=1"]]):
+        (recipe,) = plan(tmp_path / "toy.toml", overrides=changes).values()
+        put(tmp_path / "runs", str(i), recipe, 0.5, 0.5)
+    assert [row["configuration"] for row in rows(tmp_path / "runs")] == [
+        "training.patience=unset",
+        "training.patience=1",
+    ]
+    by = [row["configuration"] for row in rows(tmp_path / "runs", by=["training.patience"])]
+    assert by == ["patience=unset", "patience=1"]
+    with pytest.raises(ValueError, match=r"collect: by training\.patient: .* has no such setting"):
+        rows(tmp_path / "runs", by=["training.patient"])
+
+
 def test_recipes_are_named_where_there_are_several(runs, tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text(

@@ -289,6 +289,8 @@ def _setting(one: Outcome, place: str) -> Any:
     value: Any = one.recipe.tables()
     for key in place.split("."):
         if not isinstance(value, dict) or key not in value:
+            if place in (unset := _unset(one.recipe)):
+                return unset[place]
             raise ValueError(f"collect: by {place}: {one.run.folder} has no such setting")
         value = value[key]
     return value
@@ -351,7 +353,14 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
     tables = {name: table for name, table in recipe.tables().items() if name != "source"}
     flat = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
     del flat["training.seed"]
-    return flat
+    return flat | _unset(recipe)
+
+
+def _unset(recipe: Recipe) -> dict[str, str]:
+    """Returns the settings "section.key" that are None, which a recipe's tables leave out."""
+    parts = {name: getattr(recipe, name) for name in ORDER}
+    keys = [(name, one.name) for name, part in parts.items() for one in dataclasses.fields(part)]
+    return {f"{name}.{key}": "unset" for name, key in keys if getattr(parts[name], key) is None}
 
 
 # ---- readable tables ----
