@@ -580,6 +580,7 @@ def test_series_that_cannot_be_forecast() -> None:
         (SequenceClassifier, {"class_weight": "b"}, "class_weight is 'b', expected 'balanced', a dict, or a list"),
         (SequenceClassifier, {"class_weight": 3}, "class_weight is 3, expected 'balanced', a dict, or a list"),
         (SequenceClassifier, {"class_weight": [1, 2, 3]}, "class_weight has 3 numbers, expected 2, one for each"),
+        (SequenceClassifier, {"class_weight": [0, 0]}, "class_weight is zero for all, expected a positive number"),
         (SequenceClassifier, {"class_weight": {0: -1}}, "class_weight[0] is -1, expected a nonnegative number"),
         (SequenceRegressor, {"objective": "x"}, "objective is 'x', expected one of mse, mae, quantile"),
         (SequenceRegressor, {"quantiles": (0.1,)}, "quantiles is (0.1,) with objective 'mse', expected none"),

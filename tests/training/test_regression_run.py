@@ -158,6 +158,7 @@ def test_balanced_weights_of_classes_and_weights_that_are_given(tmp_path: Path) 
     for text, message in (
         ('class_weights = "even"', "class_weights is 'even', expected 'balanced' or a list"),
         ("class_weights = [1, -1]", r"class_weights is \(1.0, -1.0\), expected numbers of at least 0"),
+        ("class_weights = [0, 0]", r"class_weights is \(0.0, 0.0\), expected numbers of at least 0, one above 0"),
         ("patience = 0", "patience is 0, expected an integer from 1"),
         ("label_smoothing = 1", r"label_smoothing is 1.0, expected a number in \[0, 1\)"),
     ):

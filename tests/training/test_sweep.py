@@ -165,6 +165,8 @@ def test_settings_of_every_run_are_those_of_layers_and_tasks_in_the_grid_too():
         ("a.b=", ()),
         ('a.b="x,y",z', ('"x', 'y"', "z")),
         ('a.b="x,y","z"', ("x,y", "z")),
+        ("a.b=balanced,[1,2]", ("balanced", [1, 2])),
+        ("a.b=[[1,2],[3]],none,{c=1,d=2}", ([[1, 2], [3]], "none", {"c": 1, "d": 2})),
     ],
 )
 def test_values_of_a_grid(text, values):

@@ -176,13 +176,15 @@ class SequenceClassifier(Estimator):
             return given
         if self._several and isinstance(given, dict):
             raise ValueError(f"{call}: class_weight is a dict, expected a list with the weight of each label")
-        if not isinstance(given, dict):
-            if len(given) != (n := labels.shape[1] if self._several else len(self.classes_)):
-                raise ValueError(f"{call}: class_weight has {len(given)} numbers, expected {n}, one for each")
-            return tuple(map(float, given))
-        if unknown := [one for one in given if one not in self.classes_]:
-            raise ValueError(f"{call}: class_weight has {unknown[0]!r}, expected one of {self.classes_.tolist()}")
-        return tuple(float(given.get(one, 1.0)) for one in self.classes_.tolist())
+        if isinstance(given, dict):
+            if unknown := [one for one in given if one not in self.classes_]:
+                raise ValueError(f"{call}: class_weight has {unknown[0]!r}, expected one of {self.classes_.tolist()}")
+            given = [given.get(one, 1.0) for one in self.classes_.tolist()]
+        if len(given) != (n := labels.shape[1] if self._several else len(self.classes_)):
+            raise ValueError(f"{call}: class_weight has {len(given)} numbers, expected {n}, one for each")
+        if not any(weights := tuple(map(float, given))):
+            raise ValueError(f"{call}: class_weight is zero for all, expected a positive number for one")
+        return weights
 
     def predict_log_proba(self, x: X, dt: X | None = None) -> Numbers:
         """Returns the logarithms of `predict_proba`."""

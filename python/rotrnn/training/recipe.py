@@ -134,8 +134,8 @@ class Training:
         weights = self.class_weights
         if isinstance(weights, str) and weights != "balanced":
             raise ValueError(f"Training: class_weights is {weights!r}, expected 'balanced' or a list of numbers")
-        if isinstance(weights, tuple) and not all(one >= 0 for one in weights):
-            raise ValueError(f"Training: class_weights is {weights}, expected numbers of at least 0")
+        if isinstance(weights, tuple) and not (all(one >= 0 for one in weights) and any(weights)):
+            raise ValueError(f"Training: class_weights is {weights}, expected numbers of at least 0, one above 0")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"Training: label_smoothing is {self.label_smoothing}, expected a number in [0, 1)")
         if self.init is not None and not self.init.strip():

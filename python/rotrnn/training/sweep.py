@@ -168,11 +168,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Returns place and values that the command line has as "section.key=a,b"."""
+    """Returns place and values that the command line has as "section.key=a,b"; commas in brackets separate none."""
     place, _ = parse_override(text, "--grid", "a,b")
     listed = text.partition("=")[2]
     values = parse_value(f"[{listed}]")
-    return place, tuple(values if isinstance(values, list) else map(parse_value, listed.split(",")))
+    if isinstance(values, list):
+        return place, tuple(values)
+    parts, depth = [""], 0
+    for one in listed:
+        depth += (one in "[{") - (one in "]}")
+        parts = [*parts, ""] if one == "," and not depth else [*parts[:-1], parts[-1] + one]
+    return place, tuple(map(parse_value, parts))
 
 
 def as_grid(pairs: Sequence[tuple[str, Sequence[Any]]]) -> dict[str, tuple[Any, ...]]:
