@@ -293,9 +293,7 @@ class Estimator:
             patience=int(self.patience) if self.patience is not None and loaded.val is not loaded.train else None,
             class_weights=class_weights,
         )
-        lr = self.learning_rate
-        floor = min(AdamW.floor, lr)
-        optimiser = AdamW(lr=lr, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0, floor=floor)
+        optimiser = AdamW(lr=self.learning_rate, weight_decay=self.weight_decay, recurrent_factor=0.5, clip=1.0)
         return Recipe(task, settings, layer, optimiser, training)
 
     def _share(self, n: int) -> float:

@@ -95,8 +95,6 @@ class Optimiser:
         for key in ("recurrent_factor", "weight_decay", "clip", "warmup", "floor"):
             if not getattr(self, key) >= 0:
                 raise ValueError(f"{name}: {key} is {getattr(self, key)}, expected a nonnegative number")
-        if self.floor > self.lr:
-            raise ValueError(f"{name}: floor is {self.floor}, expected at most lr, {self.lr}")
         if self.schedule not in SCHEDULES:
             expected = f"one of {', '.join(SCHEDULES)}{alike(self.schedule, SCHEDULES)}"
             raise ValueError(f"{name}: schedule is '{self.schedule}', expected {expected}")
@@ -260,7 +258,7 @@ class AdamW(Optimiser):
     schedule : str
         One of `SCHEDULES`.
     floor : float
-        Learning rate at the start and at the end of the schedule, at most `lr`.
+        Learning rate at the start and at the end of the schedule.
     recurrent : tuple of str, optional
         Parameters with the recurrent learning rate. The default is the parameters that the layer names. An entry
         matches a part of a parameter's name (of "blocks.0.layer.B_re": "B_re" or "layer"); ``*`` matches anything
