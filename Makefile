@@ -45,7 +45,7 @@ CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 
 # What continuous integration runs (.ci/steps.toml): `make NAME` runs the rule step-NAME and, when it passes, records that
 # in .ci/passed, so that it is not run again on the same inputs
-RECORDED := lint-headers lint-clang docs examples test-rest harness sanitize-harness sanitize-ops sanitize-rest \
+RECORDED := lint-headers lint-clang lint-cuda docs examples test-rest harness sanitize-harness sanitize-ops sanitize-rest \
 	races-kernels races-module races-harness fuzzers soak test-wheel test-arm test-data test-torch test-jax test-hub cuda
 ALWAYS := strict lint-source test test-bare
 .PHONY: $(RECORDED) $(RECORDED:%=step-%) $(ALWAYS) $(ALWAYS:%=step-%)
@@ -194,8 +194,15 @@ build/hub/installed: tests/hub/requirements.txt build/torch/installed build/jax/
 	build/hub/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-resources: .venv/installed
+resources: .venv/installed .venv/nvdisasm
 	@$(BIN)/python tests/cuda/resources.py
+step-lint-cuda: .venv/installed .venv/nvdisasm
+	$(BIN)/python tests/cuda/resources.py --check
+
+# CUDA's own, or the one of PyPI
+.venv/nvdisasm: | .venv/bin/python
+	@command -v nvdisasm >/dev/null || $(PIP) 'nvidia-cuda-nvdisasm==13.*'
+	@touch $@
 
 traffic: .venv/installed
 	PYTHONPATH=tests:. $(BIN)/python tests/traffic_table.py

@@ -1,6 +1,7 @@
 """Registers, shared memory, spills and inner loops of every CUDA kernel, by the compiler: `make resources`.
 
-    python tests/cuda/resources.py     # writes benchmarks/results/cuda_resources.md
+    python tests/cuda/resources.py             # writes benchmarks/results/cuda_resources.md
+    python tests/cuda/resources.py --check     # writes nothing: `make lint-cuda`
 
 Every cuda/*.cu is compiled for each of its dtypes and for two GPUs, again only if it has changed (build/resources has
 what the compiler said, and the loops); no GPU is needed, but nvdisasm (CUDA's, or PyPI: nvidia-cuda-nvdisasm). Exit
@@ -279,8 +280,9 @@ def main() -> None:
     head = HEAD.format(compiler=compiler, codes=" | ".join(CODES), rules=" | ".join("---" for _ in CODES))
     reasons = "".join(f"- {file}, {kernel}: {why}\n" for (file, kernel), (_, why) in EXPLAINED.items())
     tables = ["".join(f"| {' | '.join(row)} |\n" for row in sorted(part)) for part in (rows, walks)]
-    TABLE.write_text(f"{head}{tables[0]}\n{LOCAL}{reasons}\n{LOOPS}{tables[1]}", encoding="utf-8")
-    print(f"{TABLE}: {len(rows)} kernels, {len(faults)} faults")
+    if sys.argv[1:] != ["--check"]:
+        TABLE.write_text(f"{head}{tables[0]}\n{LOCAL}{reasons}\n{LOOPS}{tables[1]}", encoding="utf-8")
+    print(f"{len(rows)} kernels, {len(faults)} faults")
     if faults:
         sys.exit("\n".join(faults))
 
