@@ -338,9 +338,15 @@ def test_numbers_in_which_runs_differ_have_no_common_value(tmp_path):
         recipe = load_recipe(tmp_path / "toy.toml", [override, f"source.recipe=toy-{i}"])
         put(tmp_path / "runs", str(i), recipe, 0.5, 0.5, parameters=7, steps=i, selected_on=selected_on)
     (row,) = rows(tmp_path / "runs", by=["model.layer"])
-    assert (row["parameters"], row["steps"], row["published"], row["selected_on"]) == (7, None, None, "test")
+    assert (row["parameters"], row["steps"], row["published"], row["selected_on"]) == (7, [0, 1], None, "test")
     assert row["recipe"] is None
     assert "| 7  " in render([row])
+
+
+def test_only_shares_have_the_error_of_a_share(runs):
+    row = rows(runs)[0]
+    assert "a share p of them has the standard error" in render([row])
+    assert "a share p of them" not in render([{**row, "metric": "skill"}])
 
 
 def test_curves(runs):

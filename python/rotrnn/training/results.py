@@ -161,7 +161,7 @@ class Configuration:
         results = [one.result for one in self.done]
         costs = [one.costs for one in self.done]
         sources = [one.recipe.source for one in self.outcomes]
-        selected_on = [one.get("selected_on") for one in results]
+        selected_on, steps = ([one.get(name) for one in results] for name in ("selected_on", "steps"))
         summaries = {name: _summary([result["test"][name] for result in results]) for name in CHECKPOINTS}
         return {
             "recipe": _common([one.recipe for one in sources]),
@@ -179,7 +179,7 @@ class Configuration:
             "blocks": _common([one.recipe.model.n_layers for one in self.outcomes]),
             "residual": _spread([one["residual"] for one in costs if "residual" in one]),
             "tol": _common([getattr(one.recipe.layer, "tol", None) for one in self.outcomes]),
-            "steps": _common([one.get("steps") for one in results]),
+            "steps": steps if len(set(steps)) > 1 else _common(steps),
             "steps_per_second": _spread([one["steps_per_second"] for one in costs if "steps_per_second" in one]),
             "seconds": _spread([one["seconds"] for one in costs if "seconds" in one]),
             "peak_memory": max((one["peak_memory"] for one in costs), default=None),
@@ -416,7 +416,8 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     found = [(row[name], row[name].get(row["metric"]) or {}) for row in rows for name in CHECKPOINTS if row[name]]
     if any(_apart(score) for _, score in found):
         lines[0] += f" Run by run, in the order of seeds, where that is above {100 * APART:.0f} % or above the mean."
-    if sizes := sorted({part["n"] for part, _ in found if part.get("n", 0) > 0}):
+    shares = (part for row in rows if row["metric"] != "skill" for part in (row["best"], row["last"]))
+    if sizes := sorted({part["n"] for part in shares if part.get("n", 0) > 0}):
         lines.append("; ".join(map(_error_of_shares, sizes)) + ".")
     if any(row["selected_on"] == "training" for row in rows):
         lines.append(f"{MARKS['training']} test is the training data: there is no validation or test split.")
