@@ -126,7 +126,7 @@ def function(
                 state = tree_map(lambda leaf: adapter.spread(leaf, packed.origins, len(x)), state)
             dt = adapter.of_rows(dt, x.shape[:2], packed.rows)
             x, lengths = x.reshape(-1, *x.shape[2:])[packed.rows], packed.lengths.astype(np.int32)
-        given = adapter.arguments(params, x, state, lengths, dt, (seed, step) if train else None)
+        given = adapter.arguments(params, x, state, lengths, dt, (seed, step))
         y, after, buffers = compiled(given)
         if packed is not None and stepwise(module):
             y = y.reshape(-1, *y.shape[2:])[packed.back]
@@ -207,7 +207,7 @@ class _Adapter:
         self.title = f"rotrnn.jax: {type(module).__name__}"
         self.buffers = [name for name in self.call.names if name not in self.call.trained]
 
-    def arguments(self, params: Params, x: Any, state: State, lengths: Any, dt: Any, key: Any) -> _Given:
+    def arguments(self, params: Params, x: Any, state: State, lengths: Any, dt: Any, key: tuple[Any, Any]) -> _Given:
         """Returns the arrays of a call. Checks names and kinds, and that JAX will not round them in silence."""
         if not isinstance(params, dict):
             kind = type(params).__name__
@@ -225,7 +225,7 @@ class _Adapter:
         for name, value in (("lengths", lengths), ("dt", dt)):
             if value is not None:
                 self._check_array(name, value)
-        for name, value in zip(("seed", "step"), key or (), strict=False):
+        for name, value in zip(("seed", "step"), key, strict=True):
             if not hasattr(value, "dtype"):
                 Context(**{name: value})  # refuses what is no integer from 0
                 self._check_array(name, np.int64(value))
@@ -252,7 +252,7 @@ class _Adapter:
             leaves = tree_leaves(state)
             for leaf in leaves:
                 self._check_array("state", leaf)
-        return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, dt, key)
+        return _Given(x, [flat[name] for name in self.call.names], leaves, lengths, dt, key if self.train else None)
 
     def as_batch(self, x: Any, cu_seqlens: Any, reset: Any, lengths: Any) -> AsBatch:
         """Returns the segments of a batch as a batch."""

@@ -408,8 +408,9 @@ def test_wrong_arguments(call: Any, kind: type[Exception], message: str, compile
         call(jax.jit(f) if compiled else f)
 
 
-def test_seed_and_step_are_integers() -> None:
-    f = rotrnn.jax.function(LAYER, train=True)
+@pytest.mark.parametrize("train", [False, True])
+def test_seed_and_step_are_integers(train: bool) -> None:
+    f = rotrnn.jax.function(LAYER, train=train)
     with pytest.raises(ValueError, match=r"Context: seed is 0.65, expected an integer from 0"):
         f(PARAMS, X, seed=0.65)
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: step has dtype float32, expected an integer dtype"):
@@ -420,8 +421,9 @@ def test_seed_and_step_are_integers() -> None:
         f(PARAMS, X, step=jax.numpy.array([1, 2]))
 
 
-def test_a_key_of_jax_gives_a_seed_by_its_bits() -> None:
-    f, key = rotrnn.jax.function(LAYER, train=True), jax.random.key(0)
+@pytest.mark.parametrize("train", [False, True])
+def test_a_key_of_jax_gives_a_seed_by_its_bits(train: bool) -> None:
+    f, key = rotrnn.jax.function(LAYER, train=train), jax.random.key(0)
     with pytest.raises(TypeError, match=r"LRU: seed is a key of JAX \(key<.*>\), expected an integer: jax.random.bits"):
         f(PARAMS, X, seed=key)
     f(PARAMS, X, seed=jax.random.bits(key))
