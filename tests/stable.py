@@ -19,6 +19,7 @@ import json
 import os
 import random
 import resource
+import runpy
 import shlex
 import shutil
 import signal
@@ -256,6 +257,7 @@ def run_tests(run: Run, seed: int, arguments: list[str]) -> dict[str, Any]:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {"run": run.name, "settings": run.settings(), "seed": seed, "date": today, "commit": commit(), "code": code}
     row["arguments"] = shlex.join(arguments)
+    row["processor"] = runpy.run_path(str(ROOT / ".ci" / "steps.py"))["processor"]()  # has what "best" and "shown" mean
     return row | {"minutes": round((time.monotonic() - began) / 60, 1)} | counted(report)
 
 
@@ -289,13 +291,11 @@ def log_of(rows: list[dict[str, Any]]) -> str:
     lines = ["# The tests under other settings", "", "Written by `make stable`.", ""]
     lines += ["| run | settings |", "| --- | --- |"]
     lines += [f"| {name} | {settings} |" for name, settings in dict.fromkeys((r["run"], r["settings"]) for r in rows)]
-    lines += ["", "| run | commit | date | seed | tests | failed | skipped | minutes | arguments |", f"|{' --- |' * 9}"]
+    names = ("run", "commit", "date", "processor", "seed", "tests", "failed", "skipped", "minutes", "arguments")
+    lines += ["", f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
     for row in rows:
         ended = len(row["failures"]) or (0 if row["code"] in (0, 1) else f"pytest: {row['code']}")
-        cells = [row[key] for key in ("run", "commit", "date", "seed", "tests")]
-        lines.append(
-            f"| {' | '.join(map(str, [*cells, ended, row['skipped'], row['minutes']]))} | {row.get('arguments', '')} |"
-        )
+        lines.append(f"| {' | '.join(str((row | {'failed': ended})[name]) for name in names)} |")
     failed = [(row, name, why) for row in rows for name, why in row["failures"]]
     if failed:
         lines += ["", "What failed:", ""]
