@@ -1182,7 +1182,7 @@ static void encode(const program *p, const frame *f, const pushed *call, int64_t
 
 /* Adds a chunk to the sums of the mean, in double, or saves its last row. */
 static void extend_pool(const program *p, const frame *f) {
-    const int64_t D = p->width;
+    const int64_t D = p->last.width;
     for (int64_t b = 0; b < f->B; b++) {
         const real *const x = rows_of(f, p->last) + b * f->n * D;
         double *const sum = state_of(f, b, p->pool_state);
@@ -1193,13 +1193,14 @@ static void extend_pool(const program *p, const frame *f) {
 
 /* The logits of `count` rows of x: cap tanh(logit / cap) if there is a cap. */
 static void read_out(const program *p, real *output, const real *x, int64_t count) {
-    dense(output, x, p->width, p->head[0], p->head[1], p->half, count, p->width, p->outputs);
+    const int64_t D = p->last.width;
+    dense(output, x, D, p->head[0], p->head[1], p->half, count, D, p->outputs);
     const real cap = (real)p->cap;
     for (int64_t i = 0; p->cap > 0 && i < count * p->outputs; i++) output[i] = cap * vmath_tanh(output[i] / cap);
 }
 
 static void read_pool(const program *p, const frame *f, real *output) {
-    const int64_t D = p->width;
+    const int64_t D = p->last.width;
     for (int64_t b = 0; b < f->B; b++) {
         real *const x = rows_of(f, p->last) + b * D;
         const double *const sum = state_of(f, b, p->pool_state);
@@ -1227,7 +1228,7 @@ static void push(const program *p, frame *f, const pushed *call) {
         const int64_t rows = call->last ? first + f->n == call->n : f->n; /* the last rows of the chunk */
         for (int64_t b = 0; b < f->B; b++)
             read_out(p, output + (call->last ? b : b * call->n + first) * p->outputs,
-                     rows_of(f, p->last) + ((b + 1) * f->n - rows) * p->width, rows);
+                     rows_of(f, p->last) + ((b + 1) * f->n - rows) * p->last.width, rows);
     }
     if (p->pool)
         read_pool(p, f, output);

@@ -326,6 +326,29 @@ def test_an_output_of_another_width_is_refused(own: Callable[..., Any], op: dict
     assert refused(model, params, narrow).status == librotrnn.DAMAGED
 
 
+@pytest.mark.parametrize("pool", [None, "mean", "last"])
+@pytest.mark.parametrize(
+    "line", [{"op": "Split", "in": [0], "sizes": [2, D - 2], "axis": -1}, {"op": "Concat", "in": [0, 0]}]
+)
+def test_a_head_may_read_a_narrower_or_wider_register(
+    own: Callable[..., Any], line: dict[str, Any], pool: str | None
+) -> None:
+    """The head read, and the mean wrote, as many numbers as the model is wide. Logits have the bits of a head on the
+    encoder's output: products with zeros, before or behind, change no sum."""
+    model, params = own()
+    arrays, facts = contents(model, params)
+    facts["program"]["pool"] = pool
+    w = np.zeros((3, D))
+    w[:, :2] = arrays["head.w"][:, :2]
+    head = {"Split": w[:, :2], "Concat": np.concatenate([np.zeros_like(w), w], 1)}[line["op"]]
+
+    def logits(lines: list[Any], w: Array) -> Array:
+        facts["program"].update(lines=lines, y=len(lines))
+        return Model(content_of({**arrays, "head.w": np.ascontiguousarray(w)}, facts)).stream(3).push(drawn())
+
+    np.testing.assert_array_equal(logits([line], head), logits([], w))
+
+
 LINES = librotrnn.ROOT / "csrc/lib/lines.c"
 ROW = r'\{"(\w+)", (?:\w+\()?read_\w+\)?, (\d+), '
 INSTRUCTIONS = re.findall(ROW, LINES.read_text("utf-8") if LINES.exists() else "")
