@@ -73,7 +73,7 @@ typedef enum {
     OP_LSTM,         /* x: inputs of the gates; y <- h */
     OP_GRU,          /* x: inputs of the gates, z: memory; y <- h, with w[0] for r and z, w[1] for n, and bias w[2] */
     OP_ROTARY,       /* turns `choice` pairs of channels of y in `count` heads by position, w[0]: their frequencies */
-    OP_ATTENTION,    /* y <- attention of query y in `count` heads, with key x and value z in as many or fewer heads */
+    OP_ATTENTION,    /* y <- attention of query y in `count` heads, key x, value z in as many or fewer; v: memory */
     OP_HISTORY,   /* y: planes; y <- the sum of all states, each turned by its age, with weights by w[0] (`count` heads,
                    * `from` ages), or by queries x if they have a width; angles by `choice` (WROPE_) and length `eps` */
     OP_CONV,      /* y: causal convolution of x, with `count` taps w[0] and bias w[1] */

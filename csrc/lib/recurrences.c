@@ -278,12 +278,13 @@ void read_attention(reader *r) {
     const int64_t window = window_of(r->b, &r->p);
     if (!expect(r, width && width * heads == D && K % width == 0 && K && heads % (K / width) == 0 && alike(k, v)))
         return;
-    const rows y = make_copy(r, 0);
+    const rows y = make_copy(r, 0), room = rows_for(r, width);
     if (!good(r->b)) return;
     op *const attend = emit(r->b, OP_ATTENTION, y, k->rows);
-    attend->z = v->rows;
+    attend->z = v->rows, attend->v = room;
     attend->count = heads;
     keep_steps(r->b, attend, window, 2 * K);
+    give_back(r, room);
 }
 
 #if LIB_HISTORIES

@@ -392,11 +392,10 @@ static void run_attention(const op *o, const frame *f) {
     EACH_STEP(f, b, t) {
         const int64_t row = b * f->n + t, k = *steps_read(f, b) + t;
         real *const kept = history_of(o, f, b), *const at = kept + kept_row(o, k) * 2 * K;
-        real *const q = rows_of(f, o->y) + row * D, *const key = rows_of(f, o->x) + row * K;
-        copy_row(at, key, K);
+        real *const q = rows_of(f, o->y) + row * D, *const mean = rows_of(f, o->v) + row * width;
+        copy_row(at, rows_of(f, o->x) + row * K, K);
         copy_row(at + K, rows_of(f, o->z) + row * K, K);
-        for (int64_t h = 0; h < o->count; h++)
-            attend(o, q + h * width, key, kept + h / shared * width, k, K, width); /* the key's row is free now */
+        for (int64_t h = 0; h < o->count; h++) attend(o, q + h * width, mean, kept + h / shared * width, k, K, width);
     }
 }
 

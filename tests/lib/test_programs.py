@@ -349,6 +349,34 @@ def test_a_head_may_read_a_narrower_or_wider_register(
     np.testing.assert_array_equal(logits([line], head), logits([], w))
 
 
+@dataclass(frozen=True)
+class Keys(Own):
+    """Attention, and the keys that it reads."""
+
+    window: int | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"q": (self.d_model, self.d_model), "k": (self.d_model // 2, self.d_model)}
+
+    def program(self) -> Program:
+        p = Builder(self)
+        q, k = (p(table.Dense(), p.x, name) for name in ("q", "k"))
+        read = p(table.CausalAttention(2, self.window), q, k, k)
+        return p.returns(p(table.Sum(), read, p(table.Concat(), k, k)))
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_attention_leaves_its_keys_to_later_lines(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote sums over the keys. Both round sums of some ten numbers of size one."""
+    monkeypatch.setitem(LAYERS, "keys", Keys)
+    model = build_model(ModelSettings("keys", D, 1), {"window": window}, head="tagger", n_classes=3, n_features=2)
+    params = astype(model.init(np.random.default_rng(0)), np.float64)
+    expected, _ = model.forward(params, drawn())
+    got = Model(content_of(*contents(model, params))).stream(3).push(drawn())
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
 LINES = librotrnn.ROOT / "csrc/lib/lines.c"
 ROW = r'\{"(\w+)", (?:\w+\()?read_\w+\)?, (\d+), '
 INSTRUCTIONS = re.findall(ROW, LINES.read_text("utf-8") if LINES.exists() else "")
