@@ -78,7 +78,9 @@ static rotrnn_status read_model(rotrnn_model **model, const void *bytes, size_t 
         failed(e, ROTRNN_ARGUMENT, "%s: size is %zu, but no object has so many bytes", call, size);
         return e->status;
     }
+    const float_mode before = float_mode_quiet(0);
     if (file_read(&f, &spare, bytes, size, e)) *model = model_of(&f, half, e);
+    float_mode_set(before);
     arena_free(&spare);
     return e->status;
 }
@@ -341,8 +343,7 @@ rotrnn_status stream_push(rotrnn_stream *s, const pushed *call) {
     if (call->n && !(p->tokens ? (const void *)call->tokens : call->features)) return ROTRNN_ARGUMENT;
     const rotrnn_status status = check_steps(s, call);
     if (status != ROTRNN_OK) return status;
-    const float_mode before = float_mode_now();
-    float_mode_set((before & ~(float_mode)FLOAT_MODE_BITS) | FLOAT_MODE_FLUSH);
+    const float_mode before = float_mode_quiet(FLOAT_MODE_FLUSH);
     frame f = {.scratch = s->scratch,
                .state = s->state,
                .room = s->chunk * s->batch,

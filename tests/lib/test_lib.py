@@ -1354,6 +1354,17 @@ def test_a_push_neither_allocates_nor_calls_the_system(tmp_path: Path) -> None:
         assert run([str(program), str(tmp_path / "model.safetensors"), "120"]) == "ok\n", name
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs feenableexcept of glibc")
+def test_the_callers_mode_of_arithmetic_changes_no_bit(tmp_path: Path) -> None:
+    """Rounding in another direction, and signals for infinities and NaN, which the exponential of -infinity in
+    attention would raise."""
+    program = compiled(tmp_path, Path(__file__).with_name("modes.c"))
+    for name in ("lru", "attention", "s4d, window", "pd_ssm"):
+        model, params, _ = built(name)
+        saved(tmp_path, model, astype(params, np.float32))
+        assert run([str(program), str(tmp_path / "model.safetensors")]) == "", name
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the linker's --wrap")
 @pytest.mark.skipif("-fsanitize" in os.environ.get("LIB_CFLAGS", ""), reason="the sanitizer has its own allocator")
