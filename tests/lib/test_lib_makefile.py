@@ -89,6 +89,26 @@ def test_a_value_of_an_option_that_is_unknown_is_refused(option: str, value: str
         librotrnn.make("lib", folder="build/lib-refused", **{option: value})
 
 
+def test_an_installation_is_for_all_users_and_names_its_prefix(tmp_path: Path) -> None:
+    """With a umask that leaves new files to their owner, and with letters that sed replaces."""
+    prefix, before = tmp_path / "r&d|\\1", os.umask(0o077)
+    try:
+        librotrnn.make("install-lib", PREFIX=str(prefix))
+    finally:
+        os.umask(before)
+    found = {path.name: path for path in prefix.rglob("*")}
+    assert found["rotrnn.pc"].read_text(encoding="utf-8").startswith(f"prefix={prefix}\n")
+    assert "rotrnn-config-version.cmake" in found
+    assert [name for name, path in found.items() if path.stat().st_mode & 0o444 != 0o444] == []
+
+
+@pytest.mark.parametrize("prefix", ["out", "~/out", ""])
+def test_a_prefix_that_is_no_absolute_path_is_refused(prefix: str) -> None:
+    """The file for pkg-config would lead there from one folder alone."""
+    with pytest.raises(AssertionError, match=f"PREFIX is '{prefix}', expected an absolute path"):
+        librotrnn.make("install-lib", PREFIX=prefix)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("gcc"), reason="links by gcc, on Linux")
 def test_a_function_that_nothing_defines_is_an_error_of_the_link(tmp_path: Path) -> None:
     """Not of the program that opens the library: each object is replaced by one that calls what is nowhere."""
