@@ -19,7 +19,7 @@ struct cut {
 
 static cut cut_of(int64_t B, int64_t T, int64_t N, const int64_t *lengths, bool down) {
     cut c = {B, T, N, 1, T, lengths, down};
-    if (B * N >= MANY || T < 2 * SEGMENT_STEPS) return c;
+    if (B * N == 0 || B * N >= MANY || T < 2 * SEGMENT_STEPS) return c;
     c.steps = most(SEGMENT_STEPS, pieces_of(T, pieces_of(ENOUGH, B * N)));
     c.segments = pieces_of(T, c.steps);
     return c;

@@ -94,7 +94,7 @@ OPS = [
     turn_case(2, 0, 2, 1, 3, others=1),
     turn_case(0, 4, 2, 1, 3),
     turn_case(2, 4, 0, 1, 3),
-    turn_case(2, 4, 2, 0, 3, others=2),
+    turn_case(2, 130, 2, 0, 3, others=2),  # on a GPU, segments of time without an angle
     turn_case(2, 4, 2, 0, 0),
     turn_case(2, 5, 2, 1, 2, vectors=0, others=1),
     turn_case(1, 263, 2, 3, 7, vectors=2, others=1, pairs="halves"),  # runs of steps, and segments of time on a GPU
