@@ -47,6 +47,27 @@ def test_arrays_of_other_libraries_are_read_without_a_copy() -> None:
             rotrnn.ops.diagonal_scan(a, x, out=fake_cupy.Tensor(x))
 
 
+def between(x: np.ndarray) -> fake_cupy.ndarray:
+    """x on the GPU, in a view that begins in the middle of a number: CuPy's views have no other layout."""
+    size = x.itemsize
+    room = np.zeros(x.nbytes + 2 * size, np.uint8)
+    start = -room.ctypes.data % size + size // 2
+    view = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    view[...] = x
+    return fake_cupy.ndarray(view)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_arrays_that_are_not_aligned_to_their_numbers_are_copied(dtype: type) -> None:
+    """A kernel reads a number at once, a complex one too, which is not possible at every address of a GPU."""
+    a, x = A.astype(dtype), X.astype(dtype)
+    with fake_cupy.gpu():
+        h = rotrnn.ops.diagonal_scan(between(a), between(x))
+        np.testing.assert_array_equal(to_host(h), rotrnn.ops.diagonal_scan(a, x))
+        with pytest.raises(ValueError, match="diagonal_scan: out is not C-contiguous and aligned"):
+            rotrnn.ops.diagonal_scan(fake_cupy.asarray(a), fake_cupy.asarray(x), out=between(x))
+
+
 def test_arrays_of_two_devices_are_an_error() -> None:
     with (
         fake_cupy.gpu(),

@@ -166,8 +166,12 @@ def is_writeable(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Returns whether an array is C-contiguous and aligned, as a kernel needs it."""
-    return bool(x.flags.c_contiguous and getattr(x.flags, "aligned", True))
+    """Returns whether an array is C-contiguous and aligned, as a kernel needs it: on a GPU, where a complex number is
+    read at once, to the size of its numbers."""
+    aligned = getattr(x.flags, "aligned", None)
+    if aligned is None:  # CuPy's arrays do not say
+        aligned = getattr(x.data, "ptr", 0) % x.itemsize == 0
+    return bool(x.flags.c_contiguous and aligned)
 
 
 def contiguous(x: Array) -> Array:

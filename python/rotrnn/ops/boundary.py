@@ -228,7 +228,7 @@ class Boundary:
                 array = array.astype(array.dtype.newbyteorder("="))
             arrays[name] = array
             flags = array.flags
-            if not (flags.c_contiguous and (self.device is not HOST or flags.aligned)):
+            if not (flags.c_contiguous and flags.aligned if self.device is HOST else is_plain(array)):
                 ready = False
             shapes.append((array.shape, array.dtype))
         key = *arrays, *shapes, *self.size.items()
@@ -428,7 +428,8 @@ class Boundary:
     def layout(self, array: Array, dtype: np.dtype[Any]) -> Array:
         """Returns `array` in `dtype`, C-contiguous and aligned; copies only if it is not."""
         flags = array.flags
-        if array.dtype == dtype and flags.c_contiguous and (self.device is not HOST or flags.aligned):
+        plain = flags.c_contiguous and flags.aligned if self.device is HOST else is_plain(array)
+        if plain and array.dtype == dtype:
             return array
         return np.require(array, dtype, ["C", "A"]) if self.device is HOST else array.astype(dtype, order="C")
 
