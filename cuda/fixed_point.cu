@@ -47,7 +47,7 @@ relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t 
         widen_spread(&own, here);
     }
     own = row_widest(own);
-    if (threadIdx.x % 32 == 0) widest[blockIdx.x * WARPS + warp] = own;
+    if (threadIdx.x % 32 == 0) widest[(int64_t)blockIdx.x * WARPS + warp] = own;
 }
 
 KERNEL(relax) {
