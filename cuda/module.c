@@ -114,6 +114,7 @@ static PyObject *connect(PyObject *module, PyObject *arguments) {
     PyObject *given_device, *given_allocate, *given_stream;
     const char *blas;
     if (!PyArg_ParseTuple(arguments, "OOOs", &given_device, &given_allocate, &given_stream, &blas)) return NULL;
+    if (!runtime_runs()) return PyErr_Format(PyExc_RuntimeError, "connect: %s", runtime_error());
     Py_XSETREF(device, Py_NewRef(given_device));
     Py_XSETREF(allocate, Py_NewRef(given_allocate));
     Py_XSETREF(stream, Py_NewRef(given_stream));
@@ -138,7 +139,7 @@ static PyObject *use_counter(PyObject *module, PyObject *argument) {
 static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
      "connect(device, allocate, stream, blas): device for checked lengths, allocate(bytes) -> memory with `ptr`, "
-     "stream() -> its address, and the path of cuBLAS."},
+     "stream() -> its address, and the path of cuBLAS. RuntimeError if the current GPU cannot run the kernels."},
     {"use_counter", use_counter, METH_O,
      "use_counter(array): an int64 on the GPU that is added to the step in the keys of random numbers, or None. The "
      "caller "

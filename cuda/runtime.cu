@@ -40,6 +40,16 @@ void check(cudaError_t error, const char *what) {
     fail(what, cudaGetErrorString(error));
 }
 
+/* Whether a question outside of a call has an answer; else this is the failure, and no longer that of the last call. */
+bool succeeds(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return true;
+    now.status = ROT_OK;
+    check(error, what);
+    return false;
+}
+
+__global__ void empty_kernel() {}
+
 /* ---- cuBLAS: only these functions are needed. It is loaded at the first product, from CuPy's copy ---- */
 
 enum { FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 14 };                                          /* cudaDataType_t */
@@ -113,6 +123,7 @@ bool take_handle(int device) {
  * products can be captured. */
 handle blas_handle() {
     const int device = runtime_device();
+    if (device >= MOST_DEVICES) fail("cuBLAS", "the current GPU's number is too large");
     if (device < 0 || device >= MOST_DEVICES || !take_handle(device)) return nullptr;
     handle const mine = handles.of[device];
     if (now.workspace) return mine;
@@ -145,9 +156,12 @@ cudaStream_t runtime_stream(void) { return now.stream; }
 
 int runtime_device(void) {
     int device = -1;
-    const cudaError_t error = cudaGetDevice(&device);
-    check(error, "cudaGetDevice");
-    return error == cudaSuccess ? device : -1;
+    return succeeds(cudaGetDevice(&device), "cudaGetDevice") ? device : -1;
+}
+
+bool runtime_runs(void) {
+    cudaFuncAttributes attributes;
+    return succeeds(cudaFuncGetAttributes(&attributes, empty_kernel), "cudaFuncGetAttributes");
 }
 
 void runtime_use_blas(const char *path) { snprintf(blas_path, sizeof blas_path, "%s", path); }

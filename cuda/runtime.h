@@ -36,6 +36,10 @@ const char *runtime_error(void);
 /* Number of the current device; -1 with a reason in runtime_error if there is none. */
 int runtime_device(void);
 
+/* Whether the current device can run the kernels; if not, runtime_error has the reason: a driver older than the CUDA
+ * that they were built by, or a GPU that they were not built for. */
+bool runtime_runs(void);
+
 /* The path of the matrix library; call it before the first product. */
 void runtime_use_blas(const char *path);
 

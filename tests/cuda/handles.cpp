@@ -1,5 +1,6 @@
-/* How many handles of cuBLAS the products of many threads create: cuda/runtime.cu, which the harness replaces, with
- * stand-ins for CUDA (stand_in) and for cuBLAS (below; the program is its own library).
+/* How many handles of cuBLAS the products of many threads create, and what the runtime says of failures:
+ * cuda/runtime.cu, which the harness replaces, with stand-ins for CUDA (stand_in) and for cuBLAS (below; the program is
+ * its own library).
  */
 #include <stdio.h>
 
@@ -24,14 +25,31 @@ int cublasSetMathMode(void *, int) { return 0; }
 int cublasGemmStridedBatchedEx() { return 0; }
 }
 
-static void product() {
+static void begin() {
     static char memory[1];
+    runtime_begin(
+        nullptr, 0, [](void *, size_t) -> void * { return memory; }, nullptr);
+}
+
+static void product() {
     runtime_product p = {};
     p.rows = p.columns = p.inner = p.count = 1;
-    runtime_begin(nullptr, 0, [](void *, size_t) -> void * { return memory; }, nullptr);
+    begin();
     runtime_multiply(&p);
     runtime_multiply(&p);
     if (runtime_status() != ROT_OK) fprintf(stderr, "%s\n", runtime_error());
+}
+
+static void failures() {
+    begin();
+    runtime_memory(-1); /* the call fails without a reason */
+    stand_in_error = 999;
+    printf("%d: %s\n", runtime_device(), runtime_error());
+    printf("%d: %s\n", runtime_runs(), runtime_error());
+    stand_in_error = 0;
+    printf("%d, %d\n", runtime_device(), runtime_runs());
+    stand_in_device = MOST_DEVICES;
+    product();
 }
 
 int main() {
@@ -45,5 +63,6 @@ int main() {
         for (std::thread &one : four) one.join();
     }
     printf("four at once: %d\n", made.load());
+    failures();
     return 0;
 }

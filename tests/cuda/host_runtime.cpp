@@ -33,6 +33,7 @@ int runtime_status(void) { return current.status; }
 int runtime_precision(void) { return current.precision; }
 const char *runtime_error(void) { return current.error; }
 int runtime_device(void) { return 0; }
+bool runtime_runs(void) { return true; }
 void runtime_use_blas(const char *) {}
 
 bool runtime_can_launch(int64_t blocks) {

@@ -108,6 +108,20 @@ def test_a_machine_without_a_gpu_says_why(gpus: object, message: str) -> None:
             cuda.device()
 
 
+def test_kernels_that_the_gpu_cannot_run_say_why() -> None:
+    """Built by a CUDA newer than the driver, or for other GPUs (ROTRNN_GPUS): CuPy works, and no kernel would."""
+
+    def connect(*_: object) -> None:
+        raise RuntimeError("connect: cudaFuncGetAttributes: no kernel image is available for execution on the device")
+
+    with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["rotrnn._cuda"], "connect", connect)
+        message = "rotrnn's CUDA kernels do not run on this GPU: connect: .*: no kernel image"
+        assert re.match(message, str(cuda.why_not()))
+        with pytest.raises(cuda.DeviceError, match=message):
+            rotrnn.ops.exp(fake_cupy.asarray(X))
+
+
 def test_precision_is_that_of_both_modules() -> None:
     with fake_cupy.gpu():
         module = sys.modules["rotrnn._cuda"]

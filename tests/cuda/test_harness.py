@@ -243,8 +243,16 @@ def test_launches_have_the_threads_that_their_kernel_declares() -> None:
     assert count > 70
 
 
-def test_a_thread_that_ends_leaves_its_handle_to_others(tmp_path: Path) -> None:
-    """cuda/runtime.cu itself: the harness has another file in its place. Each handle holds memory of the GPU."""
+def test_places_of_blocks_have_64_bits() -> None:
+    """CUDA's numbers of blocks have 32: times a constant they overflow in a grid of 2^30 blocks, which no test runs."""
+    for path in sorted((ROOT / "cuda").glob("*.[ch]*")):
+        found = re.findall(r"(?<!\(int64_t\))\b(?:blockIdx|gridDim)\.\w \* [A-Z].*", path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found}"
+
+
+def test_the_runtime_itself(tmp_path: Path) -> None:
+    """cuda/runtime.cu: the harness has another file in its place. Each handle of cuBLAS holds memory of the GPU, so a
+    thread that ends leaves its handle to others. A failure has its own reason, also after a call that failed."""
     program = tmp_path / "handles"
     folders = [
         f"-I{ROOT / one}" for one in ("tests/cuda/stand_in", "cuda", "csrc/include", "csrc/runtime", "csrc/kernels")
@@ -253,4 +261,11 @@ def test_a_thread_that_ends_leaves_its_handle_to_others(tmp_path: Path) -> None:
     compiler = os.environ.get("CXX", "g++").split()
     subprocess.run([*compiler, *options, *folders, ROOT / "tests/cuda/handles.cpp", "-o", program, "-ldl"], check=True)
     ran = subprocess.run([program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "one after the other: 1\nfour at once: 4\n", ran.stderr
+    assert ran.stdout.splitlines() == [
+        "one after the other: 1",
+        "four at once: 4",
+        "-1: cudaGetDevice: the stand-in's",
+        "0: cudaFuncGetAttributes: the stand-in's",
+        "0, 1",
+    ]
+    assert ran.stderr == "cuBLAS: the current GPU's number is too large\n"

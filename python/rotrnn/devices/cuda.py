@@ -86,7 +86,10 @@ def _load() -> Device:
         rounds=lambda: _cuda.precision() == "bf16",
         held=lambda: cupy.get_default_memory_pool().total_bytes(),
     )
-    _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
+    try:
+        _cuda.connect(made, cupy.cuda.alloc, lambda: cupy.cuda.get_current_stream().ptr, _blas())
+    except RuntimeError as error:  # built by a CUDA newer than the driver, or for other GPUs
+        raise DeviceError(f"rotrnn's CUDA kernels do not run on this GPU: {error}") from error
     devices.register(made)
     return made
 
