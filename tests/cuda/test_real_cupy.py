@@ -17,7 +17,7 @@ import pytest
 
 import fake_cupy
 import strict
-from cases import CASES
+from cases import ON_DEVICES
 from rotrnn import Context
 from rotrnn.nn import LAYERS
 from small_models import training_step
@@ -122,7 +122,7 @@ def calls() -> set[tuple[Any, str, int, tuple[str, ...]]]:
         for layer in LAYERS:
             for fused in (True, False):
                 training_step(layer, Context(np.array([9, 4, 0]), train=True, fused=fused), True, 1, dropout=0.1)
-        for case in CASES:
+        for case in ON_DEVICES:
             args = {name: to_device(value) for name, value in case.make(np.random.default_rng(0)).items()}
             outputs = case.forward(args)
             case.backward(args, outputs, tuple(to_device(np.ones_like(to_host(out))) for out in outputs))
