@@ -46,7 +46,7 @@ CLANG := clang -Xclang -disable-llvm-passes $(WARNINGS)
 # What continuous integration runs (.ci/steps.toml): `make NAME` runs the rule step-NAME and, when it passes, records that
 # in .ci/passed, so that it is not run again on the same inputs
 RECORDED := lint-headers lint-clang lint-cuda docs examples test-rest harness sanitize-harness sanitize-ops sanitize-rest \
-	races-kernels races-module races-harness fuzzers soak test-wheel test-arm test-data test-torch test-jax test-hub cuda
+	races-kernels races-module races-harness fuzzers soak test-wheel test-arm test-data test-torch test-jax test-cupy test-hub cuda
 ALWAYS := strict lint-source test test-bare
 .PHONY: $(RECORDED) $(RECORDED:%=step-%) $(ALWAYS) $(ALWAYS:%=step-%)
 $(RECORDED):
@@ -90,6 +90,7 @@ help:
 	@echo "  make test-data   Parquet files and the forecast of examples/forecasts, with pyarrow and statsmodels in build/data"
 	@echo "  make test-torch  the modules of PyTorch (docs/pytorch.md), with PyTorch in build/torch; TORCH=torch==2.13.*"
 	@echo "  make test-jax    the functions for JAX (docs/jax.md), with JAX in build/jax; JAX=jax==0.10.*"
+	@echo "  make test-cupy   the stand-in for CuPy beside CuPy itself, in build/cupy, without a GPU"
 	@echo "  make test-hub    published weights, ONNX and delta rules beside transformers, Flax, onnxruntime and fla, in build/hub"
 	@echo "the wheel, and other machines:"
 	@echo "  make build       sdist and wheel, in dist/"
@@ -150,6 +151,16 @@ step-test-jax: .venv/installed build/jax/installed
 build/jax/installed: | .venv/bin/python
 	@echo "installing JAX into build/jax"
 	@$(PIP) --upgrade --target build/jax '$(JAX)'
+	@touch $@
+
+# CuPy can be imported without a GPU and without CUDA. It is large, so this test is left out of `make test`
+CUPY ?= cupy-cuda13x>=14
+step-test-cupy: .venv/installed build/cupy/installed
+	PYTHONPATH="$(CURDIR)/build/cupy" $(PYTEST) tests/cuda/test_real_cupy.py
+
+build/cupy/installed: | .venv/bin/python
+	@echo "installing CuPy into build/cupy"
+	@$(PIP) --upgrade --no-deps --target build/cupy '$(CUPY)' cuda-pathfinder
 	@touch $@
 
 # What reads Parquet, and a notebook on a series of statsmodels. These packages are large, so they are put beside those
