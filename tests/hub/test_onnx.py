@@ -135,7 +135,8 @@ def test_heads_and_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", ["tagger", "classifier"])
 @pytest.mark.parametrize("name", [name for name, (_, own) in LAYERS.items() if "bidirectional" not in own])
 def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> None:
-    """Pieces of ragged sequences, with the state of each, have the logits of the whole sequences."""
+    """Pieces of ragged sequences, with the state of each, have the logits of the whole sequences, whatever is in their
+    padding."""
     model, params = model_of(*LAYERS[name], head=head)
     model.save_onnx(tmp_path / "m.onnx", params, lengths=True, state=True)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
@@ -146,7 +147,7 @@ def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> 
     x, pieces = inputs_of(model, (2, T)), np.array([[9, 0, 14], [5, 8, 2]])
     at, rows = np.zeros(2, int), [[], []]
     for lengths in pieces.T:
-        piece = np.full((2, 14, F), 7, np.float32)
+        piece = np.full((2, 14, F), np.nan, np.float32)
         for row in range(2):
             piece[row, : lengths[row]] = x[row, at[row] : at[row] + lengths[row]]
         logits, *after = session.run(None, {"inputs": piece, "lengths": lengths, **state})
@@ -174,14 +175,14 @@ def test_softplus_keeps_its_digits(dtype: Any) -> None:
         np.testing.assert_allclose(got, expected, rtol=8 * np.finfo(dtype).eps, atol=0)
 
 
-def test_a_negative_id_is_refused(tmp_path: Path) -> None:
+def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     model, params = model_of("lru", N, tokens=True)
     for lengths in ({}, {"lengths": np.array([1, 3])}):
         model.save_onnx(tmp_path / "m.onnx", params, lengths=bool(lengths))
         session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-        for least in (-1, -V, np.iinfo(np.int64).min):
+        for wrong in (-1, -V, np.iinfo(np.int64).min, V, np.iinfo(np.int64).max):
             with pytest.raises(Exception, match="indices element out of data bounds"):
-                session.run(None, {"inputs": np.array([[1, 2, 3], [0, least, V - 1]]), **lengths})
+                session.run(None, {"inputs": np.array([[1, 2, 3], [0, wrong, V - 1]]), **lengths})
         if lengths:
             session.run(None, {"inputs": np.array([[1, -1, V], [0, 2, V - 1]]), **lengths})
 

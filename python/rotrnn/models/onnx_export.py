@@ -75,10 +75,11 @@ def _model(g: Graph, model: SequenceModel, params: Params) -> str:
     first, last = ([arrays[name] for name in names] for names in (listing.encoder, listing.head))
     if listing.tokens:
         ids = g.op("Where", g.valid("inputs"), "inputs", g.constant(0, np.int64)) if g.ragged else "inputs"
-        ids = g.op("Mod", ids, g.constant(np.iinfo(np.int64).max, np.int64))  # Gather would take -1 as the last
+        negative = g.op("Less", ids, g.constant(0, np.int64))  # Gather would take -1 as the last
+        ids = g.op("Where", negative, g.constant(np.iinfo(np.int64).max, np.int64), ids)
         x = g.op("Add", g.op("Gather", g.constant(first[0]), ids), g.constant(first[1]))
     else:
-        x = g.dense("inputs", *first)
+        x = g.dense(g.masked("inputs"), *first)
     values: dict[Any, Any] = {None: None, 0: x, **arrays}
     for line in listing.lines:
         if line.op not in RULES:
@@ -108,8 +109,7 @@ def _mean(g: Graph, x: str, width: int) -> str:
     """The mean over all steps so far."""
     if not (g.ragged or g.stateful):
         return g.op("ReduceMean", x, g.axes(1), keepdims=0)
-    if g.ragged:
-        x = g.op("Where", g.op("Unsqueeze", g.valid(x), g.axes(2)), x, g.constant(0))
+    x = g.masked(x)
     new, count, before = g.steps(x), g.places(x), g.state(x, (width,))
     steps, seen = (g.op("Unsqueeze", g.cast(one, g.dtype), g.axes(1)) for one in (new, g.op("Add", count, new)))
     least = g.op("Max", seen, g.constant(1))

@@ -140,6 +140,12 @@ class Graph:
             self._valid = self.op("Less", self.range(x), self.op("Unsqueeze", "lengths", self.axes(1)))
         return self._valid
 
+    def masked(self, x: str) -> str:
+        """Returns x (B, T, D) with zeros in padding, where it may be NaN: even 0 NaN is NaN."""
+        if not self.ragged:
+            return x
+        return self.op("Where", self.op("Unsqueeze", self.valid(x), self.axes(2)), x, self.constant(0))
+
     def ends(self, x: str, count: int, padding: int) -> str:
         """Returns, of x (B, T + padding, ...) whose first `padding` steps come before the sequences, the last `count`
         of each sequence, (B, count, ...)."""
