@@ -39,7 +39,7 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
         MambaForCausalLM,
         MambaConfig(
             **SMALL, use_bias=True, use_conv_bias=False, tie_word_embeddings=False, time_step_rank=3, conv_kernel=3,
-            layer_norm_epsilon=1e-3, expand=3,
+            layer_norm_epsilon=1e-3, expand=3, mixer_rms_eps=1e-2,  # which FalconMamba alone reads
         ),
     ),
     "mamba2": (Mamba2ForCausalLM, Mamba2Config(**SMALL, **HEADS, n_groups=1)),
@@ -311,6 +311,9 @@ def test_settings_of_recurrent_gemma_that_do_not_fit_are_named(tmp_path: Path) -
         ({"hidden_activation": "silu"}, "hidden_activation is 'silu', expected 'gelu_pytorch_tanh'"),
         ({"attention_bias": True}, "attention_bias is True, expected False"),
         ({"rope_parameters": {"rope_theta": 5000.0}}, "rope_theta is 5000.0, expected 10000"),
+        ({"rope_scaling": {"rope_theta": 5000.0}}, "rope_theta is 5000.0, expected 10000"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type is 'linear', expected 'default'"),
+        ({"sliding_window": 1}, "sliding_window is 1, expected 7"),
         ({"partial_rotary_factor": 1.0, "rope_parameters": None}, "partial_rotary_factor is 1.0, expected 0.5"),
         ({"block_types": ["attention", "recurrent"]}, r"block_types is \['attention', 'recurrent'\], expected"),
         ({"block_types": ["attention"]}, r"block_types is \['attention'\], expected"),

@@ -265,6 +265,14 @@ def test_channels_are_a_multiple_of_the_width(name: str, tmp_path: Path) -> None
             rotrnn.from_pretrained(tmp_path)
 
 
+def test_falcon_mamba_without_its_norms_is_refused(tmp_path: Path) -> None:
+    tiny_mamba(tmp_path)
+    settings = PUBLISHED["tiiuae/falcon-mamba-7b"] | {"mixer_rms_eps": None}
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config.json: mixer_rms_eps is None, expected a finite number"):
+        rotrnn.from_pretrained(tmp_path)
+
+
 HEAD, TABLE, FIRST = "lm_head.weight", "backbone.embeddings.weight", "backbone.embedding.weight"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -125,7 +125,6 @@ class MambaConfig(MambaFamily):
     time_step_rank: int | str = "auto"
     time_step_scale: float = 1.0
     time_step_init_scheme: str = "random"
-    mixer_rms_eps: float | None = None
     tie_word_embeddings: bool = True
 
     layer_name: ClassVar[str] = "mamba"
@@ -151,7 +150,7 @@ class MambaConfig(MambaFamily):
         if inner is not None and (min(D, inner) < 1 or inner % D):
             raise ValueError(f"intermediate_size is {inner}, expected a multiple of hidden_size = {D}")
 
-    def layer(self) -> Recurrent:
+    def layer(self) -> Mamba:
         inner = self.intermediate_size  # transformers reads it and not `expand`, which may differ in published files
         sizes = self.shared if inner is None else {**self.shared, "expand": inner // self.hidden_size}
         return Mamba(
@@ -159,9 +158,18 @@ class MambaConfig(MambaFamily):
             dt_rank=self.time_step_rank,
             dt_init=self.time_step_init_scheme,
             dt_scale=self.time_step_scale,
-            norm_eps=self.mixer_rms_eps,
             **sizes,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalconMambaConfig(MambaConfig):
+    """The settings of a FalconMamba in config.json: a Mamba that normalises the step sizes, B and C."""
+
+    mixer_rms_eps: float = 1e-6
+
+    def layer(self) -> Mamba:
+        return replace(super().layer(), norm_eps=self.mixer_rms_eps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +231,14 @@ class RecurrentGemmaConfig:
 
     def check(self, settings: dict[str, Any]) -> None:
         """Raises ValueError if a setting has a value that no model here has."""
-        D, rope, types = self.hidden_size, settings.get("rope_parameters") or {}, self.block_types
-        if not isinstance(rope, dict):
-            raise ValueError(f"rope_parameters is {rope!r:.80}, expected an object")
+        D, types, rope = self.hidden_size, self.block_types, dict[str, Any]()
+        for name in ("rope_parameters", "rope_scaling"):  # the current name, and the former one, which goes first
+            given = settings.get(name) or {}
+            if not isinstance(given, dict):
+                raise ValueError(f"{name} is {given!r:.80}, expected an object")
+            rope |= {"rope_type" if key == "type" else key: one for key, one in given.items()}
         sizes = {"intermediate_size": 6 * D, "lru_width": D, "head_dim": D // max(self.num_attention_heads, 1)}
+        sizes["sliding_window"] = self.attention_window_size  # another name in transformers
         for name, value in {**self.expected, **sizes}.items():
             got = {**settings, **rope}.get(name, getattr(self, name, value))
             if got not in (value, None):
@@ -319,7 +331,7 @@ def read_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
 
 def read_falcon_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
     """Returns the model of a folder whose config.json has the model_type "falcon_mamba"."""
-    return _read(folder, {"mixer_rms_eps": 1e-6} | settings, MambaConfig)
+    return _read(folder, settings, FalconMambaConfig)
 
 
 def read_mamba2(folder: Path, settings: dict[str, Any]) -> Loaded:
