@@ -200,12 +200,18 @@ def test_settings_of_the_package_mamba_ssm(name: str, tmp_path: Path) -> None:
     assert np.abs(model.forward(params, ids)[0] - logits_of(theirs, ids)).max() <= TOLERANCE
 
 
-def test_the_command_that_converts_a_pickle(tmp_path: Path) -> None:
-    """As the error has it."""
+@pytest.mark.parametrize("parts", [["pytorch_model.bin"], [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]])
+def test_the_command_that_converts_pickles(parts: list[str], tmp_path: Path) -> None:
+    """As the error has it. One matrix is stored by columns."""
     theirs = published("mamba", tmp_path)
-    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    state = theirs.state_dict()
+    strided = "backbone.layers.0.mixer.x_proj.weight"
+    state[strided] = state[strided].T.contiguous().T
+    names = sorted(state)
+    for i, part in enumerate(parts):
+        torch.save({name: state[name] for name in names[i :: len(parts)]}, tmp_path / part)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is a pickle") as raised:
+    with pytest.raises(FileNotFoundError, match=rf"{parts[0]} is a pickle") as raised:
         rotrnn.from_pretrained(tmp_path)
     command = str(raised.value).partition("trusted, ")[2].rpartition(" in the folder writes")[0]
     subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True, cwd=tmp_path)

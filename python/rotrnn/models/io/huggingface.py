@@ -526,12 +526,12 @@ def _arrays(folder: Path) -> tuple[Path, dict[str, Array]]:
 
 
 CONVERT = (
-    'python -c "import torch, safetensors.torch as s; '
-    "s.save_file({k: v.clone() for k, v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
-    "'model.safetensors')\""
+    'python -c "import glob, torch, safetensors.torch as s; '
+    "s.save_file({k: v.contiguous().clone() for f in glob.glob('pytorch_model*.bin') "
+    "for k, v in torch.load(f, weights_only=True).items()}, 'model.safetensors')\""
 )
-"""A command that converts a file of PyTorch, in its folder. Arrays that share memory are copied, as safetensors
-requires."""
+"""A command that converts a file of PyTorch, or several, in their folder. Arrays that share memory or have strides are
+copied, as safetensors requires."""
 
 
 def check_weights(folder: Path) -> None:
