@@ -43,7 +43,8 @@ def import_lru(source: Source, *, prenorm: bool, pool: str = "mean", tokens: boo
     ----------
     source : path or dict
         A .npz file whose arrays have the names "params/encoder/encoder/kernel" and so on; a msgpack file of
-        flax.serialization (needs flax); or the nested dict of arrays itself.
+        flax.serialization (needs flax); or the nested dict of arrays itself. A model with batch norms needs its
+        "batch_stats", too: norms without running statistics are read as layer norms, whose arrays have the same names.
     prenorm : bool
         Whether the norm comes before the layer or after the sum, as in the published class.
     pool : "mean", "last" or "none"
