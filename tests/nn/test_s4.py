@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.signal
 
 from cases.dplr import dense_transition
-from rotrnn.nn.layer import astype
+from rotrnn.nn.layer import astype, flatten_state
 from rotrnn.nn.layers.continuous import hippo_dplr, hippo_normal
 from rotrnn.nn.layers.liquid_s4 import LiquidS4
 from rotrnn.nn.layers.s4 import S4
@@ -186,6 +186,31 @@ def test_no_state_can_grow() -> None:
     params = {name: value + rng.standard_normal(value.shape) for name, value in layer.init(rng).items()}
     assert np.linalg.norm(dense_transition(params)[0], 2, (1, 2)).max() <= 1 + 100 * EPS
     assert np.abs(layer.eigenvalues(params)).max() < 1
+
+
+@pytest.mark.parametrize("log_step", [-46.0, -120.0, -1e4], ids=["1e-20", "subnormal", "0"])
+@pytest.mark.parametrize("layer", [S4(3, 6), LiquidS4(3, 6, degree=3, kernel="kb")], ids=["S4", "LiquidS4"])
+def test_states_stay_over_a_step_of_almost_no_time(layer: S4, log_step: float) -> None:
+    """In float32 1 / Delta and its square overflow: a step of 1e-20 had a gradient of log_step that is NaN, and a step
+    of 0 outputs that are. By such a step no digit of a state changes. Gradients differ from float64's by rounding."""
+    T, eps, rng = 30, np.finfo(np.float32).eps, np.random.default_rng(4)
+    params = layer.init(rng) | {"log_step": np.full(3, log_step, np.float32)}
+    u = rng.standard_normal((2, T, 3), dtype=np.float32)
+    _, first = layer.forward(layer.init(rng), u)
+    y, saved = layer.forward(params, u, state=first.state)
+    for (_, before), (_, after) in zip(flatten_state(first.state), flatten_state(saved.state), strict=True):
+        np.testing.assert_array_equal(after, before)
+    h = dict(flatten_state(first.state))["state" if type(layer) is S4 else "state.1"]
+    held = 2 * ((params["C_re"] + 1j * params["C_im"]) * h).real.sum(-1)[:, None] + params["D"] * u
+    np.testing.assert_allclose(y, held, rtol=0, atol=16 * eps * np.abs(held).max())
+    _, saved = layer.forward(params, u)
+    _, dparams, _ = layer.backward(params, saved, u)
+    wide = astype(params, np.float64)
+    _, saved = layer.forward(wide, u.astype(np.float64))
+    _, expected, _ = layer.backward(wide, saved, u.astype(np.float64))
+    assert all(np.isfinite(one).all() for one in dparams.values())
+    rounding = 4 * (6 * T + 20) * eps * np.abs(expected["log_step"]).max() + np.finfo(np.float32).tiny
+    np.testing.assert_allclose(dparams["log_step"], expected["log_step"], rtol=0, atol=rounding)
 
 
 def test_eigenvalues_are_those_of_hippo() -> None:

@@ -12,6 +12,7 @@ from rotrnn._support.text import an
 from rotrnn.nn.folded import Folded
 from rotrnn.nn.layer import EVALUATION, Array, Context, Params, Recurrent, State, StateArray, StateForm, astype, trusted
 from rotrnn.nn.layers.continuous import (
+    DISCRETISATIONS,
     check_steps,
     complex_parameter,
     hippo_dplr,
@@ -49,9 +50,10 @@ class S4(Recurrent):
         h_t = (1 - Delta A / 2)^-1 ((1 + Delta A / 2) h_{t-1} + Delta B u_t),    y_t = 2 Re(C h_t) + D u_t
 
     By Woodbury's identity the transition is ``diag(a) + p q``, again diagonal plus rank one: with
-    ``G = Delta / (1 - Lambda Delta / 2)``, ``w = 1 / (1 + P^H G P / 2)`` and inner products over all states,
+    ``F = 1 / (1 - Lambda Delta / 2)``, ``G = Delta F``, ``w = 1 / (1 + P^H G P / 2)`` and inner products over all
+    states,
 
-        a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2),    p = -(w / Delta) G P,    q = P^H G
+        a = (1 + Lambda Delta / 2) / (1 - Lambda Delta / 2),    p = -w F P,    q = P^H G
         gain = G (B - P (P^H G B / 2) w)
 
     and a step takes O(N) (`rotrnn.ops.dplr_bank`). The paper's form for training computes the same filter's response by
@@ -162,8 +164,9 @@ class S4(Recurrent):
         A, step = self._continuous(params)
         P, B, skip = complex_parameter(params, "P"), complex_parameter(params, "B"), params["D"]
         a, G = transition(METHOD, A, step), input_gain(METHOD, A, step)
+        F = DISCRETISATIONS[METHOD].gain(A * step)
         w, beta = _woodbury(P, G, B)
-        shared = a, -2 * w / step * (G * P), P.conj() * G, G * (B - P * (beta * w))
+        shared = a, -2 * w * (F * P), P.conj() * G, G * (B - P * (beta * w))
         return Folded(
             tuple(
                 DplrSystem(*shared, 2 * complex_parameter(params, "C", suffix), skip * (0 if suffix else 1))
@@ -182,16 +185,16 @@ class S4(Recurrent):
         A, step = self._continuous(params)
         P, B = complex_parameter(params, "P"), complex_parameter(params, "B")
         G = input_gain(METHOD, A, step)
+        F, F_slope = DISCRETISATIONS[METHOD].gain(A * step), DISCRETISATIONS[METHOD].gain_slope(A * step)
         w, beta = _woodbury(P, G, B)
         da, dp, dq, dgain, *_ = dsystems[0]
         for other in dsystems[1:]:
             da, dp, dq, dgain = da + other.a, dp + other.p, dq + other.q, dgain + other.gain
 
-        k = -2 * w / step  # p = k G P
-        dk = _real_sum(dp * np.conj(G * P))
-        dG, dP, dw = k * dp * P.conj(), k * dp * G.conj(), -2 / step * dk
-        dstep = -k / step * dk
-        dG += dq * P  # q = conj(P) G
+        k = -2 * w  # p = k F P
+        dw = -2 * _real_sum(dp * np.conj(F * P))
+        dz, dP = k * dp * P.conj() * F_slope.conj(), k * dp * F.conj()
+        dG = dq * P  # q = conj(P) G
         dP += dq.conj() * G
         dinner = dgain * G.conj()  # gain = G (B - P beta w)
         dG += dgain * np.conj(B - P * (beta * w))
@@ -207,8 +210,8 @@ class S4(Recurrent):
         dP += 2 * dkappa * G.real * P
 
         parts = transition_backward(da, METHOD, A, step), input_gain_backward(dG, METHOD, A, step)
-        dA = parts[0][0] + parts[1][0]
-        dstep = dstep + _real_sum(parts[0][1] + parts[1][1])
+        dA = parts[0][0] + parts[1][0] + dz * step
+        dstep = _real_sum(parts[0][1] + parts[1][1] + A.conj() * dz)
         dparams = {"log_A_re": dA.real * A.real, "A_im": dA.imag.copy()}
         complexes = [("P", "", dP), ("B", "", dB)]
         complexes += [("C", suffix, 2 * one.c) for suffix, one in zip(self.directions, dsystems, strict=True)]
