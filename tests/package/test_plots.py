@@ -62,6 +62,8 @@ def test_smooth_is_the_mean_of_what_there_is() -> None:
     x[2] = np.nan  # of a step that was left out
     np.testing.assert_allclose(smooth(x, 3), [0.5, 0.5, 2, 3.5, 4, 5, 5.5])
     np.testing.assert_array_equal(smooth(x, 1), x)
+    x[2] = np.inf
+    np.testing.assert_allclose(smooth(x, 3), [0.5, 0.5, 2, 3.5, 4, 5, 5.5])
 
 
 def test_learning_curves_show_percent_baseline_and_test() -> None:
@@ -811,6 +813,97 @@ def test_axes_that_are_given_get_the_same_lines_and_other_axes_nothing(name: str
     assert [text.get_text() for one in legends for text in one.get_texts()][-len(in_figure) or None :] == in_figure or (
         not in_figure
     )
+
+
+OWN_STYLE = {
+    "figure.autolayout": True,
+    "axes.prop_cycle": "cycler(linestyle=['--', ':'])",
+    "lines.marker": "x",
+    "scatter.marker": "x",
+    "image.origin": "lower",
+    "image.interpolation": "bilinear",
+    "text.usetex": True,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_style_of_the_user_changes_no_meaning(name: str, tmp_path: Path) -> None:
+    """Legends over panels, dashes of another line, images upside down, and texts that are no TeX."""
+    import matplotlib as mpl
+
+    _, draw = DRAWN[name]
+    write_figures({"a": draw()}, tmp_path)
+    with mpl.rc_context(OWN_STYLE):
+        write_figures({"b": draw()}, tmp_path)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", [one for one in DRAWN if one not in ("confusion_matrix", "pathfinder_sheet")])
+def test_lines_and_dots_are_seen_on_dark_backgrounds(name: str, given: bool) -> None:
+    """Their contrast with the background is at least 3, which WCAG 2.1 asks of graphics."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    count, draw = DRAWN[name]
+    with style.context("dark_background"):
+        panels = np.ravel(Figure().subplots(1, count)).tolist()
+        figure = None if given else draw()
+    figure = figure or draw(ax=panels)
+    seen = [line.get_color() for axes in figure.axes for line in axes.get_lines()]
+    seen += [colour for axes in figure.axes for dots in axes.collections for colour in dots.get_edgecolor()]
+    assert min(contrast(to_rgba(one)) for one in seen) >= 3
+
+
+def contrast(colour: tuple[float, ...]) -> float:
+    """The contrast of a colour with black."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
+    return (np.dot([0.2126, 0.7152, 0.0722], linear) + 0.05) / 0.05
+
+
+LISTS = ([5, 10], [0.25, 0.5])
+BAD: dict[str, tuple[Any, str]] = {
+    "disc of no layer": (lambda: plots.unit_disc([], []), "unit_disc: before and after have shapes"),
+    "other layers": (
+        lambda: plots.unit_disc([np.ones(2)], [np.ones(3)]),
+        r"shapes \[\(2,\)\] and \[\(3,\)\], expected",
+    ),
+    "no norms": (lambda: plots.compare_norms({"a": []}), "compare_norms: groups is {'a': .*}, expected a conf"),
+    "no images": (lambda: plots.pathfinder_sheet(np.ones((0, 4, 4)), np.ones(0)), "pathfinder_sheet: 0 images and"),
+    "label 7": (lambda: plots.pathfinder_sheet(np.ones((1, 4, 4)), [7]), r"1 image and labels \[7\], expected"),
+    "no last": (
+        lambda: plots.scores({"a": [1.0]}, {}, name="skill"),
+        "scores: last has no configuration 'a', expected",
+    ),
+    "0 iterations": (
+        lambda: plots.accuracy_by_iterations({"a": [([0, 1], [0.1, 0.2])]}),
+        "accuracy_by_iterations: groups has the position 0, expected positions above 0",
+    ),
+    "tolerance 0": (
+        lambda: plots.accuracy_by_tolerance({"a": [([0, 1], [0.1, 0.2])]}),
+        "accuracy_by_tolerance: groups has the position 0, expected positions above 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_drawn_is_named(case: str) -> None:
+    draw, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        draw()
+
+
+def test_lists_are_drawn_as_arrays() -> None:
+    figure = plots.learning_curves({"loss": LISTS}, {"accuracy": LISTS})
+    np.testing.assert_array_equal(figure.axes[1].get_lines()[0].get_ydata(), [25, 50])
+    figure = plots.compare_learning(*[{"a": [LISTS]}] * 3)
+    np.testing.assert_array_equal(figure.axes[2].get_lines()[0].get_ydata(), [25, 50])
+    assert len(plots.unit_disc([[0.5, 0.25]], [[0.5, 0.5]]).axes) == 1
+    assert len(plots.norms_along_sequence([[1, 2, 3]]).axes) == 1
+    assert len(plots.norms_over_training(([0, 1], [[1, 2], [3, 4]])).axes) == 1
+    assert len(plots.compare_norms({"a": [([0, 1], [[1, 2], [3, 4]])]}).axes) == 1
+    axes = plots.confusion_matrix([[3, 1], [0, 2]], [7, 8]).axes[0]
+    assert [one.get_text() for one in axes.get_yticklabels()] == ["7", "8"]
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -112,7 +112,7 @@ def accuracy_by_iterations(
     `length` marks the longest sequence, `trained` the maximum number of iterations in training; `ax` is
     axes to draw into.
     """
-    sheet, axes = _by_setting(groups, name, ax, base=2)
+    sheet, axes = _by_setting("accuracy_by_iterations", groups, name, ax, base=2)
     if length is not None:
         axes.axvline(length, color=GREY, linestyle="--", linewidth=1.2, label=f"longest sequence ({length})")
     if trained is not None:
@@ -128,19 +128,21 @@ def accuracy_by_tolerance(groups: Groups, *, name: str = "accuracy", ax: Given =
 
     `ax` is axes to draw into.
     """
-    sheet, axes = _by_setting(groups, name, ax, base=10)
+    sheet, axes = _by_setting("accuracy_by_tolerance", groups, name, ax, base=10)
     axes.invert_xaxis()
     axes.set(title="Tolerance", xlabel="tolerance at test")
     sheet.side_legend()
     return sheet.figure
 
 
-def _by_setting(groups: Groups, name: str, ax: Given, base: int) -> tuple[Sheet, Axes]:
+def _by_setting(call: str, groups: Groups, name: str, ax: Given, base: int) -> tuple[Sheet, Axes]:
     """Draws accuracies against the values of a setting, with ticks at these."""
     sheet = Sheet(ax, 5.2, height_for(len(groups) + 2, 2.9))
     (axes,) = sheet.panels
     draw_groups(axes, counted(groups), factor=100.0)
     values = sorted({float(one) for runs in groups.values() for at, _ in runs for one in at})
+    if values and not values[0] > 0:
+        raise ValueError(f"{call}: groups has the position {values[0]:g}, expected positions above 0")
     axes.set_xscale("log", base=base)
     shown: list[float] = []
     for one in values:  # those that are not too close to the last one for a label

@@ -62,10 +62,11 @@ def confusion_matrix(
     """
     from matplotlib.colors import PowerNorm
 
-    C = len(counts)
+    counts = np.asarray(counts)
+    C = len(counts) if counts.ndim else 0
     if counts.shape != (C, C):
         raise ValueError(f"confusion_matrix: counts has shape {counts.shape}, expected (C, C)")
-    names = [str(i) for i in range(C)] if labels is None else list(labels)
+    names = [str(i) for i in range(C)] if labels is None else [str(one) for one in labels]
     if len(names) != C:
         raise ValueError(f"confusion_matrix: {plural(len(names), 'label')}, expected {C}, one for each row of counts")
     order = most_confused(counts)

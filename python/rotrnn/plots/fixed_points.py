@@ -19,6 +19,7 @@ from rotrnn.plots.style import (
     counted,
     draw_groups,
     height_for,
+    ink,
     layer_legend,
     looks,
     smooth,
@@ -50,7 +51,7 @@ def iterations_over_training(
     sheet = Sheet(ax, 7.6, 2.9, 2)
     left, right = sheet.panels
     steps, means = iterations
-    for block, colour in enumerate(by_depth(means.shape[1])):
+    for block, colour in enumerate(by_depth(means.shape[1], ink(left))):
         left.plot(steps, smooth(means[:, block]), color=colour, label=f"block {block + 1}")
         left.plot(largest[0], smooth(largest[1][:, block]), color=colour, linestyle=":", linewidth=1.0)
         right.plot(residual[0], residual[1][:, block], color=colour, linewidth=0.9, label=f"block {block + 1}")
@@ -101,7 +102,7 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None, ax: Gi
     """
     sheet = Sheet(ax, 4.6, 2.9)
     (axes,) = sheet.panels
-    for (label, gap), look in zip(gaps.items(), looks(len(gaps)), strict=True):
+    for (label, gap), look in zip(gaps.items(), looks(len(gaps), ink(axes)), strict=True):
         axes.plot(np.arange(1, len(gap) + 1), gap, label=as_text(label), **look)
     if tol is not None:
         axes.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")

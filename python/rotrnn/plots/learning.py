@@ -20,6 +20,7 @@ from rotrnn.plots.style import (
     counted,
     draw_groups,
     height_for,
+    ink,
     looks,
     marker,
     smooth,
@@ -67,11 +68,11 @@ def learning_curves(
         (right, "skill", 100.0, ORANGE, split),
     ):
         if quantity in train:
-            steps, values = train[quantity]
+            steps, values = map(np.asarray, train[quantity])
             axes.plot(steps, factor * values, color=BLUE, alpha=0.22, linewidth=0.8)
             axes.plot(steps, factor * smooth(values), color=BLUE, label="training")
         if quantity in validation:
-            steps, values = validation[quantity]
+            steps, values = map(np.asarray, validation[quantity])
             axes.plot(steps, factor * values, color=colour, marker=marker(steps), markersize=3.5, label=label)
         axes.set_xlabel("training step")
     regression = "skill" in validation
@@ -83,7 +84,7 @@ def learning_curves(
         right.axhline(100 * baseline, color=GREY, linestyle="--", linewidth=1.2, label=label)
     if test is not None:
         label = f"test{', whole sequences' if sequences else ''} ({100 * test[1]:.1f} %)"
-        right.plot(test[0], 100 * test[1], "*", color="black", markersize=9, zorder=5, clip_on=False, label=label)
+        right.plot(test[0], 100 * test[1], "*", color=ink(right), markersize=9, zorder=5, clip_on=False, label=label)
     for axes in sheet.panels:
         axes.set_xlim(left=0)
     right.set_ylim(bottom=min(0, right.get_ylim()[0]))  # a skill may be negative
@@ -130,18 +131,20 @@ def scores(
         Axes to draw into, in place of a new figure.
     """
     labels = list(best)
+    if missing := [label for label in labels if label not in last]:
+        raise ValueError(f"scores: last has no configuration {missing[0]!r}, expected those of best")
     longest = max(map(len, labels), default=0)
     sheet = Sheet(ax, max(5.4, 4.6 + 0.06 * longest), 1.0 + 0.27 * len(labels))  # the legend takes five inches
     (axes,) = sheet.panels
     rows = np.arange(len(labels))
-    for row, (label, look) in enumerate(zip(labels, looks(len(labels)), strict=True)):
+    for row, (label, look) in enumerate(zip(labels, looks(len(labels), ink(axes)), strict=True)):
         for found, shift, options in (
             (best[label], -0.13, {"color": look["color"], "alpha": 0.75, "linewidths": 0}),
-            (last[label], 0.2, {"facecolors": "white", "edgecolors": look["color"], "linewidths": 0.7}),
+            (last[label], 0.2, {"facecolors": axes.get_facecolor(), "edgecolors": look["color"], "linewidths": 0.7}),
         ):
             axes.scatter(100 * np.asarray(found), np.full(len(found), row + shift), s=16, **options)
         if best[label]:
-            axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color="black", linewidth=1.4)
+            axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color=ink(axes), linewidth=1.4)
     axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(max(len(labels), 1) - 0.5, -0.5))
     axes.set_yticks(rows, map(as_text, labels))
     axes.grid(axis="y", visible=False)
@@ -149,8 +152,10 @@ def scores(
     if high - low < 1:  # a point of accuracy at least, so that runs that are all alike do not look apart
         axes.set_xlim((low + high - 1) / 2, (low + high + 1) / 2)
     filled = axes.scatter([], [], s=16, color=GREY, linewidths=0, label="best parameters, one dot per run")
-    hollow = axes.scatter([], [], s=16, facecolors="white", edgecolors=GREY, linewidths=0.7, label="last parameters")
-    (bar,) = axes.plot([], [], color="black", linewidth=1.4, label="mean of the best")
+    hollow = axes.scatter(
+        [], [], s=16, facecolors=axes.get_facecolor(), edgecolors=GREY, linewidths=0.7, label="last parameters"
+    )
+    (bar,) = axes.plot([], [], color=ink(axes), linewidth=1.4, label="mean of the best")
     entries = [filled, bar, hollow]
     sheet.legend(entries, [str(one.get_label()) for one in entries], ncols=3, columnspacing=1.2)
     return sheet.figure

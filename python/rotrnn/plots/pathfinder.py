@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rotrnn._support.text import plural
 from rotrnn.ops.boundary import Array
 from rotrnn.plots.style import BLUE, ORANGE, Given, Sheet, styled
 
@@ -19,6 +20,11 @@ def pathfinder_sheet(images: Array, labels: Array, *, ax: Given = None) -> Figur
     markers lie on one contour. `ax`: axes to draw into, one per image."""
     from matplotlib.patches import Patch
 
+    if not len(images) or len(labels) != len(images) or not set(labels) <= {0, 1}:
+        raise ValueError(
+            f"pathfinder_sheet: {plural(len(images), 'image')} and labels {labels!r:.80}, "
+            "expected a label 0 or 1 for each of one or more images"
+        )
     columns = min(8, len(images))
     rows = -(-len(images) // columns)
     sheet = Sheet(ax, 0.95 * columns + 0.1, 0.95 * rows + 0.4, len(images), columns)

@@ -23,7 +23,7 @@ from rotrnn.plots.confusion import confusion_matrix
 from rotrnn.plots.fixed_points import compare_iterations, inference_gap, iterations_over_training
 from rotrnn.plots.learning import compare_learning, learning_curves, scores
 from rotrnn.plots.states import compare_norms, norms_along_sequence, norms_over_training, unit_disc
-from rotrnn.plots.style import DPI, Groups, Series, in_parts, matplotlib, same_limits
+from rotrnn.plots.style import DPI, Groups, Series, in_parts, matplotlib, same_limits, style
 from rotrnn.tasks import Task
 from rotrnn.tasks.task import majority_baseline
 from rotrnn.training import evaluation
@@ -408,6 +408,6 @@ def write_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
         kind, paths = "png", [out / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
+        with atomic_file(path) as file, style():  # ticks are made in saving
             figure.savefig(file, dpi=DPI, format=kind)
     return paths

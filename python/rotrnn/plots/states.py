@@ -21,6 +21,7 @@ from rotrnn.plots.style import (
     draw_groups,
     draw_runs,
     height_for,
+    ink,
     layer_legend,
     marker,
     styled,
@@ -45,7 +46,16 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array], *, ax: Given = No
         initial eigenvalue to the trained one with the same index.
     ax : Axes, or several, optional
         Axes to draw into, one per layer, in place of a new figure.
+
+    Raises
+    ------
+    ValueError
+        There is no layer, or `after` has other shapes than `before`.
     """
+    before, after = ([np.asarray(one) for one in every] for every in (before, after))
+    shapes = [[one.shape for one in every] for every in (before, after)]
+    if not before or shapes[0] != shapes[1]:
+        raise ValueError(f"unit_disc: before and after have shapes {shapes[0]} and {shapes[1]}, expected the same (N,)")
     columns = min(len(before), 3)
     rows = -(-len(before) // columns)
     sheet = Sheet(ax, max(3.2, 2.5 * columns), 2.6 * rows + 0.4, len(before), columns)
@@ -53,7 +63,7 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array], *, ax: Given = No
     for layer, axes in enumerate(sheet.panels):
         axes.set_axis_off()
         old, new = before[layer], after[layer]
-        axes.plot(circle.real, circle.imag, color="black", linewidth=0.8)
+        axes.plot(circle.real, circle.imag, color=ink(axes), linewidth=0.8)
         axes.plot(0.5 * circle.real, 0.5 * circle.imag, color="#D0D0D0", linewidth=0.6)
         axes.plot([-1, 1], [0, 0], [0, 0], [-1, 1], color="#D0D0D0", linewidth=0.6)
         for angle, label in ((0, "0"), (0.5, "π/2"), (1, "π"), (1.5, "3π/2")):
@@ -63,7 +73,13 @@ def unit_disc(before: Sequence[Array], after: Sequence[Array], *, ax: Given = No
         axes.plot([old.real, new.real], [old.imag, new.imag], color=GREY, linewidth=0.5, alpha=0.6)
         size = 14 if len(old) <= 64 else 7
         initial = axes.scatter(
-            old.real, old.imag, s=size, zorder=3, facecolors="white", edgecolors=GREY, linewidths=0.7
+            old.real,
+            old.imag,
+            s=size,
+            zorder=3,
+            facecolors=sheet.figure.get_facecolor(),
+            edgecolors=GREY,
+            linewidths=0.7,
         )
         trained = axes.scatter(new.real, new.imag, s=size, zorder=4, color=BLUE, alpha=0.85, linewidths=0)
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title=f"layer {layer + 1}")
@@ -79,7 +95,8 @@ def norms_along_sequence(norms: Array, *, ax: Given = None) -> Figure:
     divided by the root of the number of reals in h_t (`Recurrent.state_size`). `ax`: axes to draw into."""
     sheet = Sheet(ax, 4.6, 2.9)
     (axes,) = sheet.panels
-    for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms)), strict=True)):
+    norms = np.asarray(norms)
+    for layer, (row, colour) in enumerate(zip(norms, by_depth(len(norms), ink(axes)), strict=True)):
         axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
     axes.set(title="Hidden state along the sequence", xlabel="time step $t$", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(0, max(1, norms.shape[1] - 1))
@@ -93,8 +110,8 @@ def norms_over_training(series: Series, *, ax: Given = None) -> Figure:
     divided as in `norms_along_sequence`. `ax`: axes to draw into."""
     sheet = Sheet(ax, 4.6, 2.9)
     (axes,) = sheet.panels
-    steps, norms = series
-    for layer, colour in enumerate(by_depth(norms.shape[1])):
+    steps, norms = map(np.asarray, series)
+    for layer, colour in enumerate(by_depth(norms.shape[1], ink(axes))):
         axes.plot(steps, norms[:, layer], color=colour, marker=marker(steps), markersize=3, label=f"layer {layer + 1}")
     axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(left=0)
@@ -108,8 +125,12 @@ def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -
     divided as in `norms_along_sequence`; the figure in the paper does not divide.
 
     With several layers, each configuration has a panel and each layer a line, all on one scale. With one layer, all
-    configurations share a panel. Each run has lines of its own. `ax`: axes to draw into, one per panel.
+    configurations share a panel. Each run has lines of its own. `ax`: axes to draw into, one per panel. ValueError if
+    no configuration has a run.
     """
+    groups = {label: [(at, np.asarray(norms)) for at, norms in runs] for label, runs in groups.items()}
+    if not any(groups.values()):
+        raise ValueError(f"compare_norms: groups is {groups}, expected a configuration with a run")
     layers = max(norms.shape[1] for runs in groups.values() for _, norms in runs)
     if layers == 1:
         sheet = Sheet(ax, 5.6, height_for(len(groups), 2.9))
@@ -122,7 +143,7 @@ def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -
         rows = -(-len(groups) // columns)
         size = max(4.6, 2.3 * columns + 1.3), height_for(layers, 2.3 * rows + 0.4)
         sheet = Sheet(ax, *size, len(groups), columns, sharex=True, sharey=True)
-        colours = by_depth(layers)
+        colours = by_depth(layers, ink(sheet.panels[0]))
         for axes, (label, runs) in zip(sheet.panels, counted(groups).items(), strict=True):
             for layer in range(runs[0][1].shape[1]):
                 one = [(at, norms[:, layer]) for at, norms in runs]

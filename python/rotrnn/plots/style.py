@@ -32,6 +32,14 @@ MOST = 8
 
 STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
+    "figure.autolayout": False,  # would come before it, and knows nothing of legends outside of panels
+    "text.usetex": False,  # in which % begins a comment, and names of settings are no text
+    "axes.prop_cycle": "cycler(color=['#0072B2'])",  # dashes and markers have meanings here
+    "lines.linestyle": "-",
+    "lines.marker": "None",
+    "scatter.marker": "o",
+    "image.origin": "upper",
+    "image.interpolation": "nearest",
     "font.size": 9.0,
     "axes.titlesize": 9.0,
     "axes.titleweight": "bold",
@@ -123,22 +131,41 @@ def matplotlib() -> Any:
     return mpl
 
 
+def ink(axes: Axes) -> Any:
+    """Returns the colour of the axes' labels, black or in dark styles white: for lines without other colours."""
+    return axes.xaxis.label.get_color()
+
+
+def is_dark(ink: Any) -> bool:
+    """Returns whether a style with labels of this colour has a dark background."""
+    from matplotlib.colors import to_rgb
+
+    return sum(to_rgb(ink)) > 1.5
+
+
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Decorates a drawing function to use the style of this module."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib().rc_context(STYLE):
+        with style():
             return draw(*args, **kwargs)
 
     return drawn
 
 
+def style() -> Any:
+    """Returns a context with the style of this module: colours of text and background are the user's."""
+    mpl = matplotlib()
+    dark = {"grid.color": "#484848"} if is_dark(mpl.rcParams["axes.labelcolor"]) else {}
+    return mpl.rc_context({**STYLE, **dark})
+
+
 def smooth(x: Array, window: int | None = None) -> Array:
-    """Returns the running mean over `window` values around each value, over fewer at the ends; NaN does not count. The
-    default window is a fortieth of all values."""
+    """Returns the running mean over `window` values around each value, over fewer at the ends; a number that is not
+    finite does not count. The default window is a fortieth of all values."""
     window = max(1, len(x) // 40) if window is None else window
-    there = ~np.isnan(x)
+    there = np.isfinite(x)
     at = np.arange(len(x))
     low, high = np.maximum(at - window // 2, 0), np.minimum(at + window // 2 + 1, len(x))
     sums = np.cumsum(np.pad([np.where(there, x, 0), there], ((0, 0), (1, 0))), axis=1, dtype=np.float64)
@@ -149,17 +176,18 @@ def smooth(x: Array, window: int | None = None) -> Array:
 # ---- lines ----
 
 
-def by_depth(count: int) -> list[Any]:
-    """Returns colours for layers, from dark to light with depth."""
+def by_depth(count: int, ink: Any = "black") -> list[Any]:
+    """Returns colours for layers, from dark to light with depth, all far from the background of labels in `ink`."""
     import matplotlib as mpl
 
-    return [mpl.colormaps["viridis"](x) for x in np.linspace(0.0, 0.88, count)]
+    return [mpl.colormaps["viridis"](x) for x in np.linspace(*((0.35, 1.0) if is_dark(ink) else (0.0, 0.88)), count)]
 
 
-def looks(count: int) -> list[dict[str, Any]]:
-    """Returns line styles for `count` configurations: seven colours, then the same ones dashed, dotted, dash-dotted."""
-    n = len(COLOURS)
-    return [{"color": COLOURS[i % n], "linestyle": DASHES[i // n % len(DASHES)]} for i in range(count)]
+def looks(count: int, ink: Any = COLOURS[-1]) -> list[dict[str, Any]]:
+    """Returns line styles for `count` configurations: seven colours, the last of which is `ink`, then the same ones
+    dashed, dotted, dash-dotted."""
+    n, colours = len(COLOURS), (*COLOURS[:-1], ink)
+    return [{"color": colours[i % n], "linestyle": DASHES[i // n % len(DASHES)]} for i in range(count)]
 
 
 def marker(points: Array) -> str | None:
@@ -181,13 +209,15 @@ def draw_runs(axes: Axes, runs: Sequence[Series], label: str, *, factor: float =
     """
     width: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.85} if len(runs) > 1 else {}
     for i, (at, value) in enumerate(runs):
-        axes.plot(at, factor * value, label=as_text(label) if i == 0 else "_", markersize=2.5, **width, **look)
+        axes.plot(
+            at, factor * np.asarray(value), label=as_text(label) if i == 0 else "_", markersize=2.5, **width, **look
+        )
 
 
 def draw_groups(axes: Axes, groups: Groups, *, factor: float = 1.0) -> None:
     """Calls `draw_runs` for each configuration that has runs. Line styles follow the order of all configurations,
     including those without runs."""
-    for (label, runs), look in zip(groups.items(), looks(len(groups)), strict=True):
+    for (label, runs), look in zip(groups.items(), looks(len(groups), ink(axes)), strict=True):
         if runs:
             dots = marker(runs[0][0]) if len(groups) <= len(COLOURS) else None  # markers would hide dashes
             draw_runs(axes, runs, label, factor=factor, marker=dots, **look)
