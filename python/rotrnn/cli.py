@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import io
 import os
+import re
 import sys
 import textwrap
 import warnings
@@ -228,7 +229,7 @@ def _sweep(args: argparse.Namespace) -> None:
         with _options(args.recipe, grid="--grid", variants="--variant", overrides="--set"):
             runs = plan(
                 args.recipe,
-                seeds=parse_seeds(args.seeds) if args.seeds else (),
+                seeds=parse_seeds(args.seeds) if args.seeds is not None else (),
                 grid=[parse_grid(one) for one in args.grid],
                 variants=args.variant,
                 overrides=_overrides(args, "steps"),
@@ -490,7 +491,7 @@ def _figure(args: argparse.Namespace) -> None:
         return
     if args.name is None:
         raise ValueError("figure: expected NAME, or --list")
-    seeds = parse_seeds(args.seeds) if args.seeds else ()
+    seeds = parse_seeds(args.seeds) if args.seeds is not None else ()
     how: dict[str, Any] = {"full": args.full, "seeds": seeds, "overrides": _overrides(args, "steps")}
     one = pick("figure", args.name, figures.paper_figures())
     if args.estimate:
@@ -1143,6 +1144,27 @@ def _info_parser(commands: Any) -> None:
     )
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs, and the second column of lists, to the width of the terminal. Commands stay lines, to be
+    copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        width = min(width, 118)
+        return "\n\n".join(self._fill(part, width) for part in text.split("\n\n"))
+
+    def _fill(self, part: str, width: int) -> str:
+        if part.startswith("examples:"):
+            return part
+        if not part.startswith(" "):
+            return textwrap.fill(" ".join(part.split()), width, break_on_hyphens=False)
+        filled = []
+        for line in re.sub(r"\n {3,}", " ", part).splitlines():
+            column = re.match(r" +\S+ +", line)
+            inner = " " * min(column.end() if column else 4, width // 2)
+            filled.append(textwrap.fill(line, width, subsequent_indent=inner, break_on_hyphens=False))
+        return "\n".join(filled)
+
+
 def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples: str) -> argparse.ArgumentParser:
     indented = "\n".join(f"  {line}" for line in examples.splitlines())
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -1150,14 +1172,14 @@ def _command(commands: Any, name: str, run: Any, brief: str, text: str, examples
         help=brief,
         description=text,
         epilog=f"examples:\n{indented}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.set_defaults(command=run)
     return parser
 
 
 def _positive(text: str) -> int:
-    if not (text.isdigit() and int(text)):
+    if not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 

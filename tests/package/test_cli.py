@@ -402,18 +402,22 @@ def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
     assert load_recipe("./mine").training.steps == 40
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], *([one] for one in ("train", "sweep", "results", "eval", "estimate", "data", "plot", "info"))],
-)
-def test_help(command, capsys):
+COMMANDS = "train sweep results eval export generate estimate data plot figure groups info"
+
+
+@pytest.mark.parametrize("columns", [44, 80, 200])
+@pytest.mark.parametrize("command", [[], *([one] for one in COMMANDS.split())])
+def test_help(command, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert "usage: rotrnn" in out
     assert ("examples:" in out) == bool(command)
-    assert max(map(len, out.splitlines())) <= 120
+    text, _, examples = out.partition("\n\n")[2].partition("examples:")  # usage has options that are longer
+    assert max(map(len, text.splitlines())) <= columns
+    assert max(map(len, examples.splitlines()), default=0) <= 125  # commands to be copied are not broken
 
 
 @pytest.mark.parametrize("arguments", [["tain"], ["train", "a", "--stops", "3"], ["eval"], []])
@@ -422,6 +426,20 @@ def test_usage_errors(arguments, capsys):
         main(arguments)
     assert stop.value.code == 2
     assert "usage: rotrnn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "\u00b2", "-1", "2.0", "", "many"])
+def test_a_number_is_positive(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "digits-lru", "--jobs", text])
+    assert f"argument --jobs: {text!r} is not a positive integer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["sweep", "digits-lru"], ["figure", "lru-ladder"]])
+def test_no_seeds(command, capsys):
+    """An empty variable of a shell; the command trained the seeds of the recipe."""
+    assert main([*command, "--seeds", ""]) == 2
+    assert capsys.readouterr().err == ("rotrnn: error: --seeds '': expected integers from 0, such as 0..2 or 0,3,5\n")
 
 
 def test_as_a_process():

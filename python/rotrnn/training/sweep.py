@@ -164,7 +164,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         seeds = tuple(range(int(first), int(last) + 1)[: MOST + 1] if dots else map(int, text.split(",")))
         if seeds and min(seeds) >= 0:
             return seeds
-    raise ValueError(f"--seeds {text}: expected integers from 0, such as 0..2 or 0,3,5")
+    raise ValueError(f"--seeds {text or repr(text)}: expected integers from 0, such as 0..2 or 0,3,5")
 
 
 def parse_grid(text: str) -> tuple[str, tuple[Any, ...]]:
