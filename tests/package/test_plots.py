@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import shutil
@@ -859,6 +860,16 @@ def contrast(colour: tuple[float, ...]) -> float:
     """The contrast of a colour with black."""
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
     return (np.dot([0.2126, 0.7152, 0.0722], linear) + 0.05) / 0.05
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_notebook_shows_what_is_drawn(name: str) -> None:
+    """Also a notebook without pyplot, whose import tells IPython how to show figures, and also a copy."""
+    from IPython.core.formatters import DisplayFormatter
+
+    figure = copy.deepcopy(DRAWN[name][1]())
+    shown, _ = DisplayFormatter().format(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
 
 
 LISTS = ([5, 10], [0.25, 0.5])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -64,7 +65,15 @@ def new_figure(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
+    figure._repr_png_ = partial(png, figure)  # type: ignore[attr-defined]  # a notebook without pyplot shows it by this
     return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
+
+
+def png(figure: Figure) -> bytes:
+    """Returns a figure as the bytes of a PNG file."""
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 Given = Any
