@@ -713,6 +713,13 @@ def test_folders_without_a_run(tmp_path: Path) -> None:
     assert not (tmp_path / "plots").exists()
 
 
+def test_a_kind_of_picture_that_needs_latex_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match=r"a\.pgf: cannot be drawn as pgf: 'xelatex' not found"):
+        write_figures({"a": plots.norms_along_sequence(np.ones((1, 2)))}, tmp_path / "a.pgf")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_what_is_no_folder(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run: Any = sweep / "lr=0.2,seed=0"
     odd: Any = None

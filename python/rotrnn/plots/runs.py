@@ -409,5 +409,8 @@ def write_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
     for path, figure in zip(paths, figures.values(), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as file, style():  # ticks are made in saving
-            figure.savefig(file, dpi=DPI, format=kind)
+            try:
+                figure.savefig(file, dpi=DPI, format=kind)
+            except RuntimeError as error:  # some kinds need LaTeX
+                raise ValueError(f"{path}: cannot be drawn as {kind}: {error}") from error
     return paths
