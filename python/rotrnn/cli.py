@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn import __version__, _cpu, cuda
+from rotrnn._support.checkpoint import check_like
 from rotrnn._support.files import check_folder, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
@@ -27,13 +28,13 @@ from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, an, plain, plural
 from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import DeviceError
-from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
+from rotrnn.models.build import BLOCKS, HEADS, ModelSettings, sizes_of
 from rotrnn.models.files import Loaded, load, save_model
 from rotrnn.models.io.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
 from rotrnn.models.writing import Bytes, tokens_of
 from rotrnn.nn.blocks.norm import NORMS
-from rotrnn.nn.layer import Recurrent
+from rotrnn.nn.layer import Recurrent, flatten
 from rotrnn.nn.layers.bidirectional import has_directions
 from rotrnn.nn.layers.stored_history import StoredHistory
 from rotrnn.nn.registry import GROUPS, LAYERS
@@ -41,7 +42,7 @@ from rotrnn.ops.boundary import rename
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.rules import RULES, find_rules
-from rotrnn.tasks.task import Exhausted
+from rotrnn.tasks.task import Exhausted, Shape
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import BOUNDS
@@ -347,9 +348,16 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
         return load(there), there.parent
     if Run(there).recipe.is_file():
         run = Run(there)
-        recipe = run.load_recipe(trust=args.trust)
-        model = recipe.build(recipe.task.shape)
-        return Loaded(model, run.load_params(args.checkpoint, initial_state(model, recipe).params)), there
+        recipe, path = run.load_recipe(trust=args.trust), run.checkpoint(args.checkpoint)
+        params = run.load_params(args.checkpoint)
+        try:
+            sizes = sizes_of(params, recipe.model)  # not of the task, whose data may be elsewhere
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        head = getattr(recipe.task, "head", None) or recipe.task.shape.head
+        model = recipe.build(Shape(**sizes, head=head))
+        check_like(path, dict(flatten(params)), dict(flatten(initial_state(model, recipe).params)))
+        return Loaded(model, params), there
     try:
         folder = find_folder(args.model)
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import rotrnn
+from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
 from rotrnn.cli import main
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.writing import Tokenizer, tokens_of
@@ -47,6 +49,39 @@ def test_a_run_as_a_file_and_a_folder(run: Path, tmp_path: Path, capsys: pytest.
         assert model.check_params(params) is None
     assert main(["export", str(tmp_path / "folder"), "--out", str(tmp_path / "again.safetensors")]) == 0
     assert equal(rotrnn.load(tmp_path / "again.safetensors").params, params)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        ({"name": "arrays", "kind": "classification"}, {}),
+        ({"name": "arrays", "kind": "regression"}, {"objective": "quantile", "quantiles": [0.1, 0.5, 0.9]}),
+        ({"name": "series"}, {}),
+        ({"name": "listops", "train": 2, "val": 2, "test": 2, "min_length": 5, "max_length": 9}, {}),
+    ],
+)
+def test_the_sizes_of_a_model_are_those_of_its_run(tmp_path: Path, task: dict[str, Any], model: dict[str, Any]) -> None:
+    """Whether the data are still there, and whatever tokens occur in the training part."""
+    data = tmp_path / "own.npz"
+    if task["name"] != "listops":
+        np.savez(data, x=np.arange(24.0).reshape(4, 3, 2) ** 2, y=np.arange(4) % 3)
+        task = {**task, "path": str(data), "val_fraction": 0.0, "test_fraction": 0.0}
+    own = {"layer": "min_gru", "d_model": 4, "n_layers": 1, "norm": "layer", **model}
+    training = {"batch": 2, "steps": 1, "eval_every": 1}
+    recipe = {"task": task, "model": own, "layer": {"d_state": 4}, "optimiser": {"lr": 0.004}, "training": training}
+    rotrnn.train(recipe, tmp_path / "run", progress=False)
+    data.unlink(missing_ok=True)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "m.safetensors")]) == 0
+    assert equal(rotrnn.load(tmp_path / "m.safetensors").params, Run(tmp_path / "run").load_params("best"))
+
+
+def test_a_checkpoint_without_a_head_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    arrays, facts = read_checkpoint(path := Run(tmp_path / "run").checkpoint("best"))
+    write_checkpoint(path, {name: one for name, one in arrays.items() if "head" not in name}, facts)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "m.safetensors")]) == 2
+    expected = "has the arrays encoder.bias, encoder.w, expected head.bias, and encoder.table or encoder.w"
+    assert f"{path}: {expected}" in capsys.readouterr().err
 
 
 def test_a_run_as_a_graph_that_streams(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

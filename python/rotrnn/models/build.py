@@ -21,7 +21,7 @@ from rotrnn.nn.blocks.feed_forward import FeedForward
 from rotrnn.nn.blocks.gate import FORMS, Activation, Dropout, Gate
 from rotrnn.nn.blocks.norm import NORMS, BatchNorm, LayerNorm, RMSNorm
 from rotrnn.nn.blocks.pool import POOLS
-from rotrnn.nn.layer import Module, Recurrent
+from rotrnn.nn.layer import Module, Params, Recurrent, flatten
 from rotrnn.nn.layers.attention import Attention
 from rotrnn.nn.layers.bidirectional import Bidirectional, has_directions
 from rotrnn.nn.layers.griffin import Griffin
@@ -344,6 +344,18 @@ def build_model(
         what = f"d_model={D}, n_layers={settings.n_layers}, vocab={vocab}, n_classes={n_classes} and {one}"
         raise ValueError(f"build_model: {what} have {numbers:.2g} parameters, expected at most {MOST_NUMBERS // 4:.2g}")
     return of(n)
+
+
+def sizes_of(params: Params, settings: ModelSettings) -> _Sizes:
+    """Returns the sizes that `build_model` made a model of, from its parameters. ValueError if they have no such
+    arrays."""
+    shapes = {name: array.shape for name, array in flatten(params)}
+    table, w, bias = (shapes.get(name, ()) for name in ("encoder.table", "encoder.w", "head.bias"))
+    if len(bias) != 1 or (len(table), len(w)) not in ((2, 0), (0, 2)):
+        got = ", ".join(name for name in shapes if name.startswith(("encoder.", "head."))) or "neither"
+        raise ValueError(f"has the arrays {got:.80}, expected head.bias, and encoder.table or encoder.w")
+    of_each = len(settings.regression["quantiles"]) or 1
+    return {"n_classes": bias[0] // of_each, "vocab": table[0] if table else None, "n_features": w[1] if w else None}
 
 
 def _numbers(module: Any) -> int:

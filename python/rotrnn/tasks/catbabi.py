@@ -100,6 +100,7 @@ class CatBabi(WrittenByRow):
     """
 
     causal: ClassVar[bool] = True
+    head: ClassVar[str] = "language"
 
     path: str = ""
     answers: bool = True
@@ -122,7 +123,7 @@ class CatBabi(WrittenByRow):
     def shape(self) -> Shape:
         """A class and a token for each word, for which the files are read."""
         task = self.load()
-        return Shape(task.n_classes, task.vocab, None, task.head)
+        return Shape(task.n_classes, task.vocab, None, self.head)
 
     def load(self) -> Task:
         """Returns the task. ValueError, with file and line, if a file is not one of bAbI."""
@@ -156,6 +157,6 @@ class CatBabi(WrittenByRow):
                 parts[name] = LanguageSplit(ids, self.length, carry_of(self), asked)
             else:
                 parts[name] = LanguageSplit(ids, self.test_length or self.length, asked=vocabulary[ASKED])
-        shape = Shape(len(vocabulary), len(vocabulary), None, "language")
+        shape = Shape(len(vocabulary), len(vocabulary), None, self.head)
         train, val, test = parts.values()
         return Task("catbabi", train, val, test, **shape._asdict(), labels=tuple(vocabulary))

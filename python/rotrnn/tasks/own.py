@@ -239,10 +239,15 @@ class OwnData:
         return self.read()
 
     @property
+    def head(self) -> str:
+        """The head of the model that the labels are for."""
+        return HEADS[self.kind][self.per_step]
+
+    @property
     def shape(self) -> Shape:
         """The shape of the task, for which its data are read."""
         task = self.load()
-        return Shape(task.n_classes, None, task.n_features, task.head)
+        return Shape(task.n_classes, None, task.n_features, self.head)
 
     def load(self, rules: Rules | str | os.PathLike[str] | None = None) -> Task:
         """Returns the task.
@@ -294,7 +299,7 @@ class OwnData:
             n_classes=len(data.classes) if data.classes is not None else data.labels.shape[-1],
             vocab=None,
             n_features=data.values.shape[1],
-            head=HEADS[self.kind][self.per_step],
+            head=self.head,
             metric="skill" if rules.targets is not None else "accuracy",
             labels=data.classes,
             rules=rules,

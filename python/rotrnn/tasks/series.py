@@ -201,6 +201,7 @@ class Series:
     sequence: str = ""
 
     causal: ClassVar[bool] = True
+    head: ClassVar[str] = "step_regressor"
     split_settings: ClassVar[tuple[str, ...]] = ("val_fraction", "test_fraction")
     files: ClassVar[str] = "a file .csv, .tsv, .parquet or .npz"
 
@@ -229,7 +230,7 @@ class Series:
     def shape(self) -> Shape:
         """The shape of the task, for which its data are read."""
         task = self.load()
-        return Shape(task.n_classes, None, task.n_features, task.head)
+        return Shape(task.n_classes, None, task.n_features, self.head)
 
     def read(self) -> npt.NDArray[np.float64]:
         """Returns the series (n, V), several one after the other. ValueError, with file, row and column, if a cell is
@@ -375,7 +376,7 @@ class Series:
             n_classes=self.horizon * V,
             vocab=None,
             n_features=inputs.shape[1],
-            head="step_regressor",
+            head=self.head,
             metric="skill",
         )
 

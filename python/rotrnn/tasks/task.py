@@ -283,7 +283,8 @@ class Shape(NamedTuple):
 class Settings(Protocol):
     """The interface of every task's settings, a frozen dataclass whose fields are the keys of a recipe's ``[task]``.
 
-    Four more attributes are optional. `causal` is True if the label of a step is to follow from the steps up to it
+    Five more attributes are optional. `head` is the head of `shape`, of a task that reads its data for the others:
+    `rotrnn export` then needs no data. `causal` is True if the label of a step is to follow from the steps up to it
     alone: a recipe with a layer that sees later steps is refused. `split_settings`, a tuple of str, names the settings
     that decide which examples are for training and which for evaluation: a trained model is not evaluated with other
     values of these. ``data_files()`` returns the paths of the files that `load` reads: a run keeps their hash, and is

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rotrnn._support.files import naming
 from rotrnn._support.platform import regular
 from rotrnn._support.settings import MOST_COUNT
-from rotrnn.tasks.own import FLOAT32_MOST, HEADS, OwnData, Sequences, as_number
+from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number
 from rotrnn.tasks.task import Shape
 
 MOST_LINE = 2**28
@@ -185,7 +185,7 @@ class UEA(OwnData):
         if published is None or Path(self.path).exists():
             return super().shape
         classes, dimensions = published
-        return Shape(classes, None, dimensions + self.time, HEADS[self.kind][False])
+        return Shape(classes, None, dimensions + self.time, self.head)
 
     def read(self) -> Sequences:
         """Returns the sequences of the file, or of both files."""
