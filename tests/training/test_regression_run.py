@@ -14,10 +14,9 @@ import toy
 from rotrnn.nn.layer import flatten
 from rotrnn.ops.pointwise import cross_entropy
 from rotrnn.tasks import describe, save_arrays
-from rotrnn.tasks.task import balanced_weights
+from rotrnn.tasks.task import balanced_weights, shuffled
 from rotrnn.training.evaluation import confusion, evaluate
 from rotrnn.training.loop import train
-from rotrnn.training.optimiser import NonFinite
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.results import collect
 from rotrnn.training.run import Run
@@ -220,12 +219,19 @@ def test_a_batch_in_which_no_label_counts_changes_nothing(
         assert [one["step"] for one in steps if np.isnan(one[key])] == empty
 
 
-def test_data_in_which_no_label_counts_cannot_be_evaluated(tmp_path: Path) -> None:
-    recipe = recipe_in(tmp_path, ragged(), np.full(120, np.nan), 'kind = "regression"', training="")
-    with pytest.raises(
-        NonFinite, match="step 20: evaluate: none of 12 sequences has a label that counts, expected one that"
-    ):
+@pytest.mark.parametrize(("name", "n"), [("training", 84), ("validation", 12), ("test", 24)])
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+def test_a_split_in_which_no_label_counts_is_refused(tmp_path: Path, kind: str, name: str, n: int) -> None:
+    """Before the first step. `describe` tells that there are none, without a warning."""
+    part = dict(zip(("test", "validation", "training"), np.split(shuffled(120, 0, 0), [24, 36]), strict=True))[name]
+    y: Any = np.arange(120.0) % 2
+    y[part] = np.nan if kind == "regression" else -1
+    recipe = recipe_in(tmp_path, ragged(), y, f'kind = "{kind}"', training="")
+    message = f"train: arrays: none of the {n} sequences for {name} has a label that counts, expected at least one"
+    with pytest.raises(ValueError, match=message):
         train(recipe, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+    assert describe(recipe.task.load()).count("nan") >= 1
 
 
 def test_patience_ends_a_run_and_one_that_is_resumed_at_the_same_step(tmp_path: Path) -> None:

@@ -330,8 +330,8 @@ ROWS = 256
 def describe(task: Task) -> str:
     """Returns a readable summary of each split: size, quantiles of length, label frequencies and majority baseline.
 
-    The baseline is `majority_baseline`. For a large or fresh split, the statistics use only a part of the examples.
-    TypeError if `task` is not a `Task`.
+    The baseline is `majority_baseline`. Where no label counts, it is NaN, and so are the frequencies. For a large or
+    fresh split, the statistics use only a part of the examples. TypeError if `task` is not a `Task`.
     """
     if not isinstance(task, Task):
         raise TypeError(f"describe: task is {an(type(task).__name__)}, expected a Task, as load() of settings returns")
@@ -358,7 +358,8 @@ def describe(task: Task) -> str:
         size = "fresh" if split.fresh else len(split)
         quantiles = "".join(f"{q:>6.0f}" for q in np.quantile(lengths, QUANTILES))
         if task.is_regression:
-            lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{labels.mean():>14.4g}{labels.std():>11.4g}")
+            deviation = labels.std() if labels.size else np.nan
+            lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{_mean(labels):>14.4g}{deviation:>11.4g}")
             continue
         baseline = _share_of_majority(spread["train"][0], labels)
         lines.append(f"{name:<6}{size:>8}{'':<12}{quantiles}{baseline:>19.1%}")
@@ -373,7 +374,7 @@ def describe(task: Task) -> str:
     wide = max(6, *map(len, names)) + 1
     lines.append(f"{'label':<10}" + "".join(f"{name:>{wide}}" for name in names))
     for name, (labels, _) in spread.items():
-        lines.append(f"{name:<10}" + "".join(f"{np.mean(labels == label):>{wide}.1%}" for label in shown))
+        lines.append(f"{name:<10}" + "".join(f"{_mean(labels == label):>{wide}.1%}" for label in shown))
     lines += [
         f"{name}: statistics of {len(_counted_examples(split))} examples, evenly spaced"
         for name, split in _splits(task).items()
@@ -412,7 +413,12 @@ def balanced_weights(task: Task) -> tuple[float, ...]:
 
 
 def _share_of_majority(train: Index, labels: Index) -> float:
-    return float(np.mean(labels == _by_frequency(train)[0]))
+    return _mean(labels == _by_frequency(train)[0]) if train.size else np.nan
+
+
+def _mean(numbers: npt.NDArray[Any]) -> float:
+    """Returns the mean, NaN of none."""
+    return float(numbers.mean()) if numbers.size else np.nan
 
 
 def _by_frequency(labels: Index) -> Index:

@@ -158,7 +158,7 @@ def evaluate(
     """
     of_task = task.metric, task.curve, task.bos, task.chance, task.scaled_above
     tally = Tally(*of_task)
-    for index in islice(_chunks(len(split), batch), world.rank, None, world.size):
+    for index in islice(chunks(len(split), batch), world.rank, None, world.size):
         one = split.batch(index, dtype)
         logits = logits_of(model, params, one, packed, split.intervals(index))
         weights, none = split.weights(index), np.zeros(one.labels.shape, bool)
@@ -185,7 +185,7 @@ def confusion(
     if task.is_regression:
         raise ValueError(f"confusion: {task.name} is a regression, expected a task with classes")
     counts = np.zeros((task.n_values, task.n_values), np.int64)
-    for index in _chunks(len(split), batch):
+    for index in chunks(len(split), batch):
         one = split.batch(index, dtype)
         if not model.count(one.labels, one.lengths):
             continue
@@ -271,6 +271,6 @@ def logits_of(
     return whole
 
 
-def _chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:
+def chunks(n: int, size: int) -> Iterator[npt.NDArray[np.int64]]:
     for first in range(0, n, size):
         yield np.arange(first, min(first + size, n))

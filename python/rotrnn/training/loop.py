@@ -38,7 +38,7 @@ from rotrnn.devices.device import HOST, Device, named, to_host
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.tasks import Split, Task
-from rotrnn.training.evaluation import COUNTS, Found, evaluate
+from rotrnn.training.evaluation import COUNTS, Found, chunks, evaluate
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
@@ -232,6 +232,15 @@ class Trainer:
         self.loader = Loader(self.task.train, self.training, among)
         self.stepper = Stepper(recipe, self.model, self.loader, self.group_of, among, device, memory)
         self.checkpoints = Checkpoints(run, recipe, among, device)
+        self.check_labels()
+
+    def check_labels(self) -> None:
+        """Raises ValueError if none of a split's labels counts: nothing would be learnt, or the run could not end."""
+        for name, split in (("training", self.task.train), ("validation", self.task.val), ("test", self.task.test)):
+            found = (split.batch(index) for index in chunks(len(split), self.training.batch))
+            if not split.fresh and not any(self.model.count(one.labels, one.lengths) for one in found):
+                got = f"none of the {len(split)} sequences for {name} has a label that counts"
+                raise ValueError(f"train: {self.task.name}: {got}, expected at least one")
 
     # ---- a run ----
 
