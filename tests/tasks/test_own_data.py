@@ -118,8 +118,16 @@ def test_numbers_are_not_taken_for_classes(tmp_path: Path) -> None:
         Table(str(rows), **ALL).load()
     save_arrays(path, np.zeros((4, 3)), np.array([0.5, 1.5, 0.5, 1.5]))
     assert Arrays(path, **ALL).load().labels == ("0.5", "1.5")
-    rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in ("0.5", "1.5", "none")), encoding="utf-8")
-    assert Table(str(rows), **ALL).load().labels == ("0.5", "1.5", "none")
+    for texts in (("0.5", "1.5", "none"), ("eng", "nan")):  # among others nan may be a name, of a language
+        rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in texts), encoding="utf-8")
+        assert Table(str(rows), **ALL).load().labels == texts
+    for missing in ("nan", "-inf"):
+        labels = ["0", "1", missing, "1", "0", "0"]
+        rows.write_text("a,label\n" + "".join(f"1,{one}\n" for one in labels), encoding="utf-8")
+        np.savez(path, x=np.zeros((6, 3)), y=np.array(labels))
+        for task in (Table(str(rows), **ALL), Arrays(path, **ALL)):
+            with pytest.raises(ValueError, match=f" has {missing}, expected a class for each label$"):
+                task.load()
 
 
 LONG = """id,time,price,volume,label
@@ -386,9 +394,23 @@ def test_delimiters_that_no_file_has(kind: Any, delimiter: str) -> None:
     assert str(error.value).startswith(kind.__name__)
 
 
-def test_a_target_is_no_feature() -> None:
-    with pytest.raises(ValueError, match="Table: features has 'v', which is a target, expected other columns"):
-        Table(target=("u", "v"), features=("a", "v"), kind="regression")
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (Table, {"features": ("a", "v"), "target": ("u", "v")}, "features has 'v', which is a target, expected other"),
+        (Table, {"features": ("a", "b", "a")}, "features has 'a' twice, expected different columns"),
+        (Table, {"target": ("u", "u")}, "target has 'u' twice, expected different columns"),
+        (Table, {"sequence": "k", "times": ("t", "t")}, "times has 't' twice, expected different columns"),
+        (Series, {"columns": ("a", "a")}, "columns has 'a' twice, expected different columns"),
+        (Series, {"covariates": ("a", "a")}, "covariates has 'a' twice, expected different columns"),
+        (Series, {"columns": ("a", "b"), "covariates": ("b",)}, "covariates has 'b', which is among columns, expected"),
+    ],
+)
+def test_a_column_has_one_part(kind: Any, settings: dict[str, Any], message: str) -> None:
+    """A variable that was a covariate, too, had the effect 1 on itself: rounding errors were left to forecast."""
+    more = {"kind": "regression"} if kind is Table else {}
+    with pytest.raises(ValueError, match=f"^{kind.__name__}: {re.escape(message)}"):
+        kind(**settings, **more)
 
 
 def write_wav(path: Path, samples: Any, width: int, rate: int = 8000) -> None:

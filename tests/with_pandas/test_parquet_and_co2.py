@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,50 @@ def test_errors_of_parquet_files_name_row_and_column(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"own.parquet: is not a Parquet file, or is damaged"):
         Table(str(path)).load()
+
+
+STAMPS = pyarrow.array(np.array(["2026-01-01T00:00:00.5", "2026-01-02", "2026-01-03", "2026-01-04"], "M8[ns]"))
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "message"),
+    [
+        ("label", [1.0, np.nan, 2.0, 2.0], ", row 2, column 'label': got nan, expected a text"),
+        ("label", [b"x", b"x", b"\xff", b"y"], r", row 3, column 'label': got b'\xff', expected a text"),
+        ("id", [1.0, np.nan, 2.0, 2.0], ", row 2, column 'id': got nan, expected a text"),
+        ("v", [5.0, 6.0, np.nan, 8.0], ", row 3, column 'v': got nan, expected a text"),
+        ("t", pyarrow.array([-(2**56)] * 4, pyarrow.timestamp("us")), ": column 't' of timestamp[us] has a cell that"),
+        ("t", pyarrow.array([0] * 4, pyarrow.timestamp("us", "No/Zone")), ": column 't' of timestamp[us, tz=No/Zone] "),
+    ],
+)
+def test_cells_of_a_parquet_file_that_are_refused(tmp_path: Path, name: str, cells: Any, message: str) -> None:
+    path = tmp_path / "own.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({**ROWS, "t": STAMPS, name: cells}), path)
+    with pytest.raises(ValueError, match=re.escape(f"own.parquet{message}")):
+        Table(str(path), sequence="id", times=("t",), categories=("v",)).load()
+
+
+def test_columns_of_a_parquet_file_with_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "own.parquet"
+    columns = [pyarrow.array(one) for one in ([1.0, 2], [3.0, 4], ["x", "y"])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, ["u", "u", "label"]), path)
+    with pytest.raises(ValueError, match=r"own\.parquet: has two columns 'u', expected different names"):
+        Table(str(path)).load()
+
+
+def test_texts_of_a_parquet_file_that_are_bytes_and_times_of_nanoseconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As programs write that do not say that bytes are text. Times of nanoseconds need no pandas, as pyarrow does."""
+    path = tmp_path / "own.parquet"
+    nanoseconds = pyarrow.array(STAMPS.to_numpy() + 1)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for texts in (["x", "x", "\u00e9", "\u00e9"], [one.encode() for one in ("x", "x", "\u00e9", "\u00e9")]):
+        pyarrow.parquet.write_table(pyarrow.table({**ROWS, "label": texts, "t": nanoseconds}), path)
+        task = Table(str(path), sequence="id", features=("t",), times=("t",), **ALL).load()
+        assert task.labels == ("x", "\u00e9")
+        inputs, _, _ = task.train.batch(np.arange(2), np.float64)
+        assert sorted(inputs.ravel().tolist()) == [0, 86399.5, 2 * 86400 - 0.5, 3 * 86400 - 0.5]
 
 
 def test_frames_of_pandas_are_taken_as_arrays() -> None:

@@ -468,9 +468,10 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
             raise ValueError(f"{where} has dtype {labels.dtype}, expected numbers or texts (y.astype(str))")
         if labels.ndim != 1:
             raise ValueError(f"{where} has labels of shape {labels.shape[1:]}, expected one class for each")
-        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-            raise ValueError(f"{where} has {labels[~np.isfinite(labels)][0]}, expected a class for each label")
         classes, numbers = np.unique(labels, return_inverse=True)
+        finite = np.isfinite(_values(classes))
+        if not finite.all() and (finite.any() or labels.dtype.kind == "f"):  # nan alone may be a name
+            raise ValueError(f"{where} has {classes[~finite][0]}, expected a class for each label")
         if 2 * len(classes) > len(labels) and (found := _fractions(classes)).size:
             have = f"{len(classes)} different numbers in {len(labels)} labels, {found[0]} among them"
             raise ValueError(f"{where} has {have}, expected classes; for numbers, kind = 'regression'")
@@ -490,11 +491,16 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
 
 def _fractions(classes: Numbers) -> Numbers:
     """Returns which classes, numbers or texts of numbers, are not integers; none if a class is not a number."""
-    try:
-        values = classes.astype(np.float64)
-    except ValueError:
-        values = np.zeros(len(classes))
+    values = _values(classes)
     return np.asarray(classes[values != np.floor(values)])
+
+
+def _values(classes: Numbers) -> Numbers:
+    """Returns classes, numbers or texts of numbers, as numbers; zeros if a class is not a number."""
+    try:
+        return classes.astype(np.float64)
+    except ValueError:
+        return np.zeros(len(classes))
 
 
 def intervals_of(call: str, dt: Any, lengths: Index, steps: Sequence[str] | None = None) -> Numbers | None:

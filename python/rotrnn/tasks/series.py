@@ -16,7 +16,7 @@ from rotrnn.tasks.columns import Numbers
 from rotrnn.tasks.lags import Lags, chosen, effects
 from rotrnn.tasks.own import check_range, check_span
 from rotrnn.tasks.rules import Scale
-from rotrnn.tasks.table import check_delimiter, read_table
+from rotrnn.tasks.table import check_delimiter, check_distinct, read_table
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task
 
 MOST_WINDOW = 256
@@ -218,6 +218,11 @@ class Series:
         if not (self.period or self.levels):
             raise ValueError("Series: levels is False with period 0, expected one of the two: there is nothing to read")
         check_delimiter("Series", self.delimiter)
+        for key in ("columns", "covariates"):
+            check_distinct("Series", key, getattr(self, key))
+        if both := [name for name in self.covariates if name in self.columns]:
+            what = f"Series: covariates has {both[0]!r}, which is among columns"
+            raise ValueError(f"{what}, expected other columns: covariates are known in advance")
         if self.path:
             object.__setattr__(self, "path", os.path.abspath(self.path))
 

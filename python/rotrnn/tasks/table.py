@@ -83,6 +83,8 @@ class Table(OwnData):
             raise ValueError("Table: per_step is True without sequence, expected the column that says which is which")
         if not self.target or (self.kind == "classification" and len(self.target) != 1):
             raise ValueError(f"Table: target is {self.target}, expected the name of a column")
+        for key in ("target", "features", "categories", "times"):
+            check_distinct("Table", key, getattr(self, key))
         if both := [name for name in self.features if name in self.target]:
             raise ValueError(f"Table: features has {both[0]!r}, which is a target, expected other columns")
         if self.missing not in ("", "mean"):
@@ -225,9 +227,10 @@ class Columns:
         return tuple(kept)
 
     def texts(self, name: str, expected: str = "a text") -> npt.NDArray[np.str_]:
-        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty."""
+        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty, NaN, or bytes,
+        which are no text in UTF-8."""
         cells = self.column(name)
-        given = ["" if cell is None else str(cell).strip() for cell in cells]
+        given = ["" if cell is None or cell != cell or isinstance(cell, bytes) else str(cell).strip() for cell in cells]
         check_bytes(self.path, 4 * len(given) * max(map(len, given), default=0))  # all cells are as wide as the longest
         texts = np.array(given, np.str_)
         if (empty := np.flatnonzero(texts == "")).size:
@@ -295,6 +298,16 @@ def check_delimiter(call: str, delimiter: str) -> None:
         )
 
 
+def check_distinct(call: str, key: str, names: Sequence[str]) -> None:
+    """Raises ValueError, which begins with `call`, if the setting `key` names a column twice."""
+    if twice := _twice(names):
+        raise ValueError(f"{call}: {key} has {twice[0]!r} twice, expected different columns")
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
 def read_table(path: str | os.PathLike[str], delimiter: str = "") -> Columns:
     """Reads a table with a header: a file .parquet (by pyarrow), or else CSV in UTF-8.
 
@@ -346,7 +359,7 @@ def _read_csv(path: str, delimiter: str) -> Columns:
         raise ValueError(f"{path}: is not text in UTF-8 ({error}): save it as UTF-8") from error
     if not any(head):
         raise ValueError(f"{path}: is empty, expected a header with the names of columns")
-    if twice := [name for name, count in Counter(head).items() if count > 1]:
+    if twice := _twice(head):
         raise ValueError(f"{path}, line 1: has two columns {twice[0]!r}, expected different names")
     return Columns(path, {name: [row[i] for row in rows] for i, name in enumerate(head)}, lines, "line")
 
@@ -365,6 +378,8 @@ def _read_parquet(path: str) -> Columns:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
+        if twice := _twice(schema.names):
+            raise ValueError(f"{path}: has two columns {twice[0]!r}, expected different names")
         for field in schema:
             if pyarrow.types.is_nested(field.type):
                 raise ValueError(f"{path}: column {field.name!r} holds {field.type}, expected a number or text a cell")
@@ -373,8 +388,29 @@ def _read_parquet(path: str) -> Columns:
         check_bytes(path, sum(map(_widest, table.columns)) * rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: is not a Parquet file, or is damaged ({error})") from error
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns = {name: _cells_of(path, name, table.column(name)) for name in table.column_names}
     return Columns(path, columns, range(1, table.num_rows + 1))
+
+
+def _cells_of(path: str, name: str, column: Any) -> list[Any]:
+    """Returns the cells of a column of pyarrow. Bytes become text if they are UTF-8, as some programs write texts, and
+    times lose their nanoseconds, which only pandas reads."""
+    import pyarrow
+
+    if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
+    try:
+        cells: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError, LookupError) as error:  # a year beyond 9999, a time zone that is not known
+        raise ValueError(f"{path}: column {name!r} of {column.type} has a cell that is not read ({error})") from error
+    return [_decoded(cell) if isinstance(cell, bytes) else cell for cell in cells]
+
+
+def _decoded(cell: bytes) -> str | bytes:
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return cell
 
 
 def _widest(column: Any) -> int:
