@@ -37,7 +37,7 @@ from rotrnn.plots.runs import (
     write_figures,
 )
 from rotrnn.plots.style import BLUE, ORANGE, USUAL, in_parts, looks, same_limits, smooth
-from rotrnn.tasks import Copy
+from rotrnn.tasks import Copy, save_arrays
 from rotrnn.tasks.task import FeatureSplit, Task
 from rotrnn.training.loop import train
 from rotrnn.training.recipe import load_recipe
@@ -471,6 +471,44 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         lines(figures["learning"].axes[1])[f"most frequent class ({baseline:.1f} %)"][:, 1], baseline
     )
+
+
+def own_run(folder: Path, y: Any, **settings: Any) -> Path:
+    """A run of one step on arrays that are beside it."""
+    save_arrays(folder / "own.npz", np.random.default_rng(0).standard_normal((len(y), 4, 2)), y)
+    recipe = {
+        "task": {"name": "arrays", "path": str(folder / "own.npz"), **settings},
+        "model": {"layer": "min_gru", "d_model": 4, "n_layers": 1, "norm": "layer"},
+        "layer": {"d_state": 4},
+        "optimiser": {"lr": 0.004},
+        "training": {"batch": 4, "steps": 1, "eval_every": 1},
+    }
+    train(recipe, folder / f"run{len(settings)}", progress=False)
+    return folder / f"run{len(settings)}"
+
+
+def test_another_file_of_data_is_read_by_the_rules_of_the_run(tmp_path: Path) -> None:
+    """Its scale and its numbers of classes are those of training. It was drawn as the run's, without a warning."""
+    y = np.arange(20) % 3
+    run = own_run(tmp_path, y)
+    x = 100 + 10 * np.random.default_rng(1).standard_normal((20, 4, 2))
+    save_arrays(tmp_path / "own.npz", x, np.maximum(y, 1))
+    with pytest.warns(UserWarning, match=r"own\.npz: is not the file that the run was trained on"):
+        (axes, *_) = plots.run_figures(run)["confusion"].axes
+    assert [one.get_text() for one in axes.get_xticklabels()] == ["0", "1", "2"]
+    save_arrays(tmp_path / "own.npz", x, y + 1)
+    with (
+        pytest.warns(UserWarning, match="is not the file"),
+        pytest.raises(ValueError, match="has the class '3', expected one of 0, 1, 2 as in training"),
+    ):
+        plots.run_figures(run)
+
+
+def test_a_regression_is_not_compared_with_classes(tmp_path: Path) -> None:
+    runs = [own_run(tmp_path, np.arange(20) % 3), own_run(tmp_path, np.arange(20) % 3, kind="regression")]
+    expected = "is a regression, whose metric is skill, expected runs of regressions alone, or of classes alone"
+    with pytest.raises(ValueError, match=f"run1: {expected}"):
+        plots.comparison_figures(runs)
 
 
 @pytest.mark.parametrize(

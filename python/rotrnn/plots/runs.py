@@ -75,6 +75,9 @@ def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
 def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     """Returns the figures of a run by name.
 
+    The data are read again, your own by the rules of the run (`rotrnn.tasks.rules`); a warning tells of files that have
+    changed.
+
     There are always learning curves. If the layer has eigenvalues, they are drawn at the start and at the last
     checkpoint. If it has a state vector h_t, |h_t| is drawn along the sequence for the first validation batch, and its
     mean over training. If it iterates, there are the iterations over training, and the difference between parallel and
@@ -101,7 +104,7 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     records, result = run.records(), run.read_json(run.result)
     if not records:
         warn(f"{run.log}: has no record that can be read, the curves of training are empty")
-    task = recipe.task.load()
+    task = run.load_task(recipe.task)
     model = recipe.build(task)
     size, dtype = recipe.training.batch, recipe.training.dtype
     figures: dict[str, Figure] = {}
@@ -303,7 +306,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     Raises
     ------
     ImportError, ValueError
-        As in `run_figures`; or there is nothing to draw.
+        As in `run_figures`; or there is nothing to draw, or some runs, but not all, are regressions.
     """
     outcomes, unreadable = read_runs(find_runs(folders, "comparison_figures: folders"))
     for error in unreadable:
@@ -327,8 +330,12 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
         return {name: [one for one in some if one is not None] for name, some in found.items()}
 
     metrics = {one["metric"] for one in ended}
-    metric = metrics.pop() if len(metrics) == 1 else "accuracy"
+    metric = next(iter(metrics)) if len(metrics) == 1 else "accuracy"
     words = metric.replace("_", " ")
+    for one in every:
+        if one.result and metric not in one.result["test"]["best"]:
+            got = f"is a regression, whose metric is {one.result['metric']}"
+            raise ValueError(f"{one.run.folder}: {got}, expected runs of regressions alone, or of classes alone")
     selected = {one["selected_on"] for one in ended} or {"validation"}
     name = f"{next((one for one in MARKS if one in selected), 'validation')} {words}"
     loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
@@ -349,8 +356,9 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
         figures["scores"] = scores(best, last, name=words)
     curves = {name: [c for one in some if (c := one["test"]["best"].get("curve"))] for name, some in results.items()}
     if any(curves.values()):
-        settings = {groups[name][0].recipe.task for name, some in curves.items() if some}
-        draw_parts("length", accuracy_by_length, curves, **lines_of([one.load() for one in settings]))
+        of_task = {(one := groups[name][0]).recipe.task: one for name, some in curves.items() if some}
+        tasks = [one.run.load_task(one.recipe.task) for one in of_task.values()]
+        draw_parts("length", accuracy_by_length, curves, **lines_of(tasks))
     norms = {
         name: [found for one in some if (found := _norms(records[one.run], one.recipe)) is not None]
         for name, some in groups.items()

@@ -20,7 +20,9 @@ from rotrnn._support.warn import warn
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
-from rotrnn.tasks.rules import RULES
+from rotrnn.tasks import Task
+from rotrnn.tasks.own import OwnData
+from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
@@ -250,6 +252,14 @@ class Run:
         one = len(data_files(task)) == 1
         what = "is not the file that the run was trained on: its" if one else "are not the files of the run: their"
         return f"{place_of(task)}: {what} SHA-256 is {now:.16}, was {known:.16}"
+
+    def load_task(self, settings: Any) -> Task:
+        """Returns the task with these settings, the run's or others; of your own data, by the rules of the run. Warns
+        if the data files are not the files of the run."""
+        if (wrong := self.changed_data(settings)) is not None:
+            warn(wrong)
+        loaded: Task = settings.load(find_rules(self.folder)) if isinstance(settings, OwnData) else settings.load()
+        return loaded
 
     def last_memory(self) -> int | None:
         """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
