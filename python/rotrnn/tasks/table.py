@@ -388,7 +388,7 @@ def _read_parquet(path: str) -> Columns:
         check_bytes(path, sum(map(_widest, table.columns)) * rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: is not a Parquet file, or is damaged ({error})") from error
-    columns = {name: _cells_of(path, name, table.column(name)) for name in table.column_names}
+    columns: dict[str, Sequence[Any]] = {name: _cells_of(path, name, table.column(name)) for name in table.column_names}
     return Columns(path, columns, range(1, table.num_rows + 1))
 
 
