@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 import wave
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -451,6 +452,22 @@ def test_a_folder_of_recordings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"low/e.wav: is truncated"):
         Folder(str(tmp_path / "sounds")).load()
     assert read_recording(tmp_path / "sounds" / "high" / "d.wav", 2).samples.shape == (2, 2)
+
+
+def test_recordings_of_another_rate_are_not_read_by_rules(tmp_path: Path) -> None:
+    """They were read as if they had the rate of training. Arrays have no rate, and nor have rules from before."""
+    for rate in (8000, 16000):
+        for name in ("low/a.wav", "high/b.wav"):
+            write_wav(tmp_path / str(rate) / name, np.full((5, 1), 0.5), 2, rate)
+    low, high = (Folder(str(tmp_path / rate), **ALL) for rate in ("8000", "16000"))
+    rules = low.load().rules
+    assert rules is not None
+    assert low.load(rules).rules is rules
+    with pytest.raises(ValueError, match="16000: has recordings of 16000 Hz, expected 8000 as in training"):
+        high.load(rules)
+    high.write(tmp_path)
+    assert Arrays(str(tmp_path / "folder.npz"), **ALL).load(rules).rules is rules
+    assert high.load(replace(rules, rate=0)).labels == ("high", "low")
 
 
 @pytest.mark.parametrize("width", [2, 3])

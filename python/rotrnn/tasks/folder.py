@@ -41,7 +41,8 @@ class Folder(OwnData):
     Parameters
     ----------
     rate : int
-        Sampling rate in Hz that recordings must have; 0: the rate of the first file.
+        Sampling rate in Hz that recordings must have; 0: the rate of the first file. Another folder, read by the rules
+        of a run, must have the rate of training.
     grey : bool
         Read images in grey. Otherwise in grey or in colour, like the first image.
     """
@@ -84,7 +85,8 @@ class Folder(OwnData):
         audio = paths[0][0].suffix.lower() in AUDIO
         if other := [path for path, _ in paths if (path.suffix.lower() in AUDIO) != audio]:
             raise ValueError(f"{other[0]}: expected {'a recording' if audio else 'an image'} as {paths[0][0]}")
-        read = self._recordings() if audio else self._images()
+        rate = (self.rate or read_recording(paths[0][0], 0).rate) if audio else 0
+        read = self._recordings(rate) if audio else self._images()
         arrays = [read(path) for path, _ in paths]
         if wrong := [i for i, one in enumerate(arrays) if one.shape[1] != arrays[0].shape[1]]:
             got, expected = arrays[wrong[0]].shape[1], f"{arrays[0].shape[1]} as {paths[0][0]}"
@@ -93,15 +95,11 @@ class Folder(OwnData):
         if not all(lengths):
             raise ValueError(f"{paths[lengths.index(0)][0]}: is empty, expected at least one sample")
         values = np.concatenate(arrays)
-        return Sequences(values, np.array(lengths), np.array(labels, np.int64), classes=tuple(classes))
+        return Sequences(values, np.array(lengths), np.array(labels, np.int64), classes=tuple(classes), rate=rate)
 
-    def _recordings(self) -> Callable[[Path], Numbers]:
-        rate = self.rate
-
+    def _recordings(self, rate: int) -> Callable[[Path], Numbers]:
         def read(path: Path) -> Numbers:
-            nonlocal rate
             one = read_recording(path)
-            rate = rate or one.rate
             if one.rate != rate:
                 expected = "as the setting rate" if self.rate else "as the first file"
                 raise ValueError(f"{path}: has {one.rate} Hz, expected {rate} {expected}")

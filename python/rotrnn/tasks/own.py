@@ -77,6 +77,8 @@ class Sequences:
         Names of the targets or bits.
     columns : tuple of Column
         The columns of a table whose cells `values` are, before they become features (`featured`).
+    rate : int
+        The sampling rate of recordings in Hz; 0 if it is not known.
     """
 
     values: Numbers
@@ -90,6 +92,7 @@ class Sequences:
     step_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
     columns: tuple[Column, ...] = ()
+    rate: int = 0
     first: Index = field(init=False)
     """Where each sequence begins."""
 
@@ -319,7 +322,7 @@ class OwnData:
             inputs = data.scale_of(data.values, train, marks=True)
             targets = targets and data.scale_of(data.labels, train)
         same = {key: getattr(data, key) for key in ("classes", "names", "step_names", "target_names")}
-        return data, Rules.of(inputs, targets, **same, dt=data.dt is not None, columns=columns)
+        return data, Rules.of(inputs, targets, **same, dt=data.dt is not None, columns=columns, rate=data.rate)
 
     def checked(self, rules: Rules | None = None) -> Sequences:
         """Returns what `read` does, or with rules `read_by`. ValueError without a path, and as `check_sequences`."""
@@ -380,7 +383,7 @@ def _known(what: str, known: Any) -> str:
 
 def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:
     """Returns sequences with the features and the classes of the rules. ValueError, which begins with `where`, if they
-    have others, other steps or targets, or only one of both has intervals."""
+    have others, other steps or targets, another rate, or only one of both has intervals."""
     data = featured(where, data, rules.columns)
     targets = 0 if data.classes is not None or data.labels.dtype.kind != "f" else data.labels.shape[-1]
     counts: tuple[tuple[str, Any, Any], ...] = (
@@ -393,6 +396,8 @@ def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:
     for what, got, expected in counts:
         if got != expected:
             raise ValueError(f"{where}: has {_known(what, got)}, expected {_known(what, expected)} as in training")
+    if rules.rate and data.rate and data.rate != rules.rate:
+        raise ValueError(f"{where}: has recordings of {data.rate} Hz, expected {rules.rate} as in training")
     classes = rules.classes
     if data.classes == classes:
         return data

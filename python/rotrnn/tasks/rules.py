@@ -87,6 +87,8 @@ class Rules:
         The learnt columns of a table with gaps, categories or times, from which the features are made.
     balanced : tuple of float, optional
         The balanced weights of the classes, or of the ones of each bit (`rotrnn.tasks.task.balanced_weights`).
+    rate : int
+        The sampling rate of recordings in Hz; 0 if it is not known.
     """
 
     mean: tuple[float, ...]
@@ -100,6 +102,7 @@ class Rules:
     dt: bool = False
     columns: tuple[Column, ...] = ()
     balanced: tuple[float, ...] | None = None
+    rate: int = 0
 
     def __post_init__(self) -> None:
         settle(self)
