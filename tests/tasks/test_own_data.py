@@ -258,6 +258,12 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
         ("a,label\n1,x\n2\n", {}, "bad.csv, line 3: has 1 cells, expected 2 as the header, separated by ','"),
         ("a,lable\n1,x\n", {}, "bad.csv: has no column 'label', expected one of a, lable; did you mean lable?"),
         ("a,a,label\n1,1,x\n", {}, "bad.csv, line 1: has two columns 'a', expected different names"),
+        ("a,label\n1,x\n2,x\0\n", {}, r"bad.csv, line 3, column 'label': got 'x\x00', expected a text"),
+        (
+            "a\0,\0label\0\n\0",
+            {},
+            "bad.csv: is not text in UTF-8 (it has the character NUL, as UTF-16 does): save it as",
+        ),
         ("", {}, "bad.csv: is empty, expected a header with the names of columns"),
         ("label\nx\n", {}, "bad.csv: has no named column besides label, expected one"),
         ("a,label\n", {}, "bad.csv: has no sequence"),

@@ -227,10 +227,9 @@ class Columns:
         return tuple(kept)
 
     def texts(self, name: str, expected: str = "a text") -> npt.NDArray[np.str_]:
-        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty, NaN, or bytes,
-        which are no text in UTF-8."""
-        cells = self.column(name)
-        given = ["" if cell is None or cell != cell or isinstance(cell, bytes) else str(cell).strip() for cell in cells]
+        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty or no text
+        (`_text`)."""
+        given = [_text(cell) for cell in self.column(name)]
         check_bytes(self.path, 4 * len(given) * max(map(len, given), default=0))  # all cells are as wide as the longest
         texts = np.array(given, np.str_)
         if (empty := np.flatnonzero(texts == "")).size:
@@ -279,6 +278,14 @@ def _equal(cells: Sequence[Any], others: Sequence[Any]) -> bool:
     """Returns whether two columns have the same cells, as numbers or as texts; False for fewer than three rows, where
     this may be chance."""
     return len(cells) > 2 and all(a == b or _number(a) == _number(b) for a, b in zip(cells, others, strict=True))
+
+
+def _text(cell: Any) -> str:
+    """Returns a cell as a text without blanks around it; "" if it is missing, NaN, bytes that are not UTF-8, or has the
+    character NUL, of which NumPy drops the last."""
+    if cell is None or cell != cell or isinstance(cell, bytes):
+        return ""
+    return "" if "\0" in (text := str(cell).strip()) else text
 
 
 def _number(cell: Any) -> float:
@@ -339,6 +346,9 @@ def _read_csv(path: str, delimiter: str) -> Columns:
         with open(path, newline="", encoding="utf-8-sig", opener=regular) as file, naming(path):
             reader = csv.reader(file, delimiter=by, strict=True)
             head = [name.strip() for name in next(reader, [])]
+            if any("\0" in name for name in head):
+                got = "is not text in UTF-8 (it has the character NUL, as UTF-16 does)"
+                raise ValueError(f"{path}: {got}: save it as UTF-8")
             line = reader.line_num + 1
             for row in reader:
                 if not rows and (other := _delimiter(head, by.join(row), by)):
