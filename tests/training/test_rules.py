@@ -34,7 +34,13 @@ def rows_of(machines: Any) -> list[list[str]]:
     heat = rng.standard_normal((40, HOURS)).round(4)
     start = np.datetime64("2026-01-05T00:00")
     return [
-        [str(m), str(start + np.timedelta64(t, "h")), "" if t == m % 9 else str(heat[m, t]), MODES[m // 2 % 3], FAULTS[m % 3]]
+        [
+            str(m),
+            str(start + np.timedelta64(t, "h")),
+            "" if t == m % 9 else str(heat[m, t]),
+            MODES[m // 2 % 3],
+            FAULTS[m % 3],
+        ]
         for m in machines
         for t in range(HOURS)
     ]
