@@ -40,6 +40,9 @@ static const json *setting_of(builder *b, const part *p, const char *key, bool r
 
 int64_t integer_of(builder *b, const part *p, const char *key, int64_t low) {
     const json *const value = json_member(p->settings, key);
+    if (value && value->whole && value->integer > LARGEST && good(b))
+        failed(b->error, ROTRNN_UNSUPPORTED, "%s, a %.40s, has %.40s %lld, expected at most %lld", p->name, kind_of(p),
+               key, (long long)value->integer, (long long)LARGEST);
     const bool right = value && value->whole && value->integer >= low && value->integer <= LARGEST;
     setting_of(b, p, key, right, value);
     return right ? value->integer : low;
@@ -198,9 +201,8 @@ const void *stored_exact(builder *b, const double *from, int64_t count) {
 /* --------------------------------------------------------------------------------------- registers and state */
 
 rows take_rows(builder *b, int64_t width) {
-    enum { EACH = 96 }; /* rows of a chunk */
     const rows r = {b->taken, width};
-    (void)charge(b, EACH * width);
+    (void)charge(b, CHUNK_ROWS * width);
     b->taken += pieces_of(width, LINE) * LINE;
     b->program->row = most(b->program->row, b->taken);
     return r;

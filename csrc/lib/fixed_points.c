@@ -125,7 +125,8 @@ static op *emit_iteration(reader *r, op_kind kind, iterated *to, const mixer_par
     if (!good(r->b)) return &r->b->nowhere;
     const int64_t prepared = to->prepared ? 0 : m->sizes.prepared;
     const int64_t vectors = 6 + (to->how.accelerate ? ANDERSON_ROWS : 0);
-    to->room = rows_for(r, vectors * m->of.width + prepared + m->sizes.scratch);
+    const int64_t step = vectors * m->of.width + prepared + m->sizes.scratch; /* of one row: all rows share it */
+    to->room = rows_for(r, pieces_of(step, CHUNK_ROWS / 2));
     op *const o = emit(r->b, kind, y, x);
     o->count = prepared;
     o->iterated = to;

@@ -94,6 +94,10 @@ typedef enum {
     OP_COUNT
 } op_kind;
 
+/* Rows of a chunk, so that they and the registers stay in cache. A batch may be larger, or not divide it: in all, a
+ * stream has more than half as many. */
+enum { CHUNK_ROWS = 96 };
+
 /* A register: the place of its rows in the scratch memory, in numbers for each row, and their width. */
 typedef struct {
     int64_t place, width;

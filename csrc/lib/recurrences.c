@@ -159,7 +159,9 @@ void read_conv(reader *r) {
 /* A bank with a window is a convolution with the response of its filters, Re sum_n c_n a_n^lag + skip at lag 0. */
 static void emit_response(reader *r, rows y, rows x, const double *k, const double *skip, int64_t N, int64_t window) {
     const int64_t D = x.width, longest = (int64_t)1 << 26; /* numbers of a response */
-    if (window > longest / D) failed(r->b->error, ROTRNN_NO_MEMORY, "a window of %lld is too long", (long long)window);
+    if (window > longest / D)
+        failed(r->b->error, ROTRNN_UNSUPPORTED, "%s, a Bank, has window %lld, expected at most %lld", r->p.name,
+               (long long)window, (long long)(longest / D));
     double *const taps = good(r->b) ? spare(r->b, window * D) : NULL; /* oldest first */
     if (!good(r->b)) return;
     for (int64_t d = 0; d < D; d++) {

@@ -13,8 +13,6 @@
 #include "platform.h"
 #include "stream.h"
 
-enum { ROWS = 96 }; /* of a chunk, unless the batch is larger: rows and registers stay in cache */
-
 const char *rotrnn_version(void) { return ROTRNN_VERSION; }
 
 const char *rotrnn_error_text(rotrnn_status status) {
@@ -210,7 +208,7 @@ rotrnn_status rotrnn_stream_new(rotrnn_stream **stream, const rotrnn_model *mode
                keeps_steps ? "1 step or more, because a layer of the model keeps all steps" : "0 steps or more");
     if (e->status != ROTRNN_OK) return e->status;
     const program *const p = &model->program;
-    const int64_t chunk = most(ROWS / batch, 1);
+    const int64_t chunk = most(CHUNK_ROWS / batch, 1);
     int64_t numbers = 0, rows = 0, state_bytes = 0;
     rotrnn_stream *const made = arena_take(&memory, 1, sizeof *made);
     const bool fits = !__builtin_mul_overflow(batch, chunk, &rows) && !__builtin_mul_overflow(rows, p->row, &numbers) &&

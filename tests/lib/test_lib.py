@@ -808,7 +808,9 @@ def test_whole_files_of_models_that_the_library_does_not_have(tmp_path: Path) ->
     split = {"op": "Split", "in": [0], "sizes": [1] * 65, "axis": -1}
     refused(lambda p: system(p).update(split), librotrnn.UNSUPPORTED, line, "Split", "more than 64 sizes")
     refused(lambda p: system(p).update(speed=1), librotrnn.UNSUPPORTED, line, "speed")
-    refused(lambda p: system(p).update(window=2**40), librotrnn.DAMAGED, line, "window")
+    too_long = "has window 268435457, expected at most 268435456"
+    refused(lambda p: system(p).update(window=2**28 + 1), librotrnn.UNSUPPORTED, line, too_long)
+    refused(lambda p: system(p).update(window=-(2**28) - 1), librotrnn.DAMAGED, line, "window")
     refused(lambda p: system(p).update(window=True), librotrnn.DAMAGED, line, "window")
     refused(lambda p: system(p).update(exact=[1.0]), librotrnn.DAMAGED, line)
     refused(lambda p: system(p).pop("weight"), librotrnn.DAMAGED, line, "weight")
@@ -1118,6 +1120,37 @@ def test_layers_that_are_refused(name: str, tmp_path: Path) -> None:
     assert re.search(rf"line \d+ is a |the model has {an(type(model.stack.blocks[0].layer).__name__)}", error.text), (
         error
     )
+
+
+@pytest.mark.parametrize(
+    ("layer", "own", "words"),
+    [
+        ("lru", {"d_state": 3, "window": 10**9}, "line 1, a System, has window 1000000000, expected at most 268435456"),
+        (
+            "wrope_memory",
+            {"d_state": 3, "length": 10**9},
+            "a History, has length 1000000000, expected at most 268435456",
+        ),
+        ("s4d", {"d_state": 2, "window": 10**7}, f"a Bank, has window 10000000, expected at most {2**26 // D}"),
+    ],
+)
+def test_models_beyond_a_limit_are_refused(layer: str, own: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """The file is neither damaged nor larger than memory."""
+    model = build_model(ModelSettings(layer, D, 1), own, n_classes=3, n_features=2)
+    params = model.init(np.random.default_rng(0))
+    error = refusal(saved(tmp_path, model, params))
+    assert error.status == librotrnn.UNSUPPORTED
+    assert words in error.text
+    if layer == "lru":
+        with pytest.warns(UserWarning, match=f"^Stream: engine is 'python', since {words}"):
+            assert model.stream(params).engine == "python"
+
+
+def test_a_step_of_a_fixed_point_has_memory_for_itself_alone(tmp_path: Path) -> None:
+    """Not for each row of a chunk, which was more than a file of this size may ask for."""
+    own = {"d_state": 1536, "solver": "direct", "mixer": "kronecker", "selective": ()}
+    model = build_model(ModelSettings("fixed_point", 4, 1), own, n_classes=3, n_features=2)
+    Model(saved(tmp_path, model, model.init(np.random.default_rng(0))))
 
 
 @pytest.mark.parametrize("name", ["attention", "wrope_memory", "history of a min_gru, ages"])

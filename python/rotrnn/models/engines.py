@@ -327,6 +327,7 @@ def engine_of(name: str, model: SequenceModel, params: Params, batch: int, half:
             raise ValueError(f"Stream: weights is 'bf16', but {error}: expected 'exact'") from error
         if name == "c":
             raise ValueError(f"Stream: engine is 'c', but {error}: expected 'python' or 'auto'") from error
-        if isinstance(error.__cause__, ValueError):  # a limit of the library, or an `emit` whose lines are wrong
+        limit = "expected at most" in str(error)
+        if limit or isinstance(error.__cause__, ValueError):  # or an `emit` whose lines are wrong
             warn(f"Stream: engine is 'python', since {error}")
     return PythonEngine(model, params, batch)
