@@ -26,8 +26,9 @@ MOMENTUM = 0.9
 
 class Folding(NamedTuple):
     """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), the
-    energy V, the exponent e of B = 2^e B', and with a window the share 1 - |a|^2L of the energy that is within it. With
-    "bounded" also the bound of |B'|. If gradients pass through the spectrum of a batch, also the measurement."""
+    energy V, the exponent e of B = 2^e B', and with a window the share 1 - |a|^2L of the energy that is within it (not
+    with "alpha"). With "bounded" also the bound of |B'|. If gradients pass through the spectrum of a batch, also the
+    measurement."""
 
     P: Array
     PtB: Array
@@ -190,9 +191,11 @@ class RotRNN(LinearRecurrence):
             root = np.sqrt(B.dtype.type(self.c))
             alpha = root / np.hypot(root * gamma, times_power(np.sqrt(trace), exponent))
             xi, modulus = times_power(alpha, exponent), alpha * gamma
-            if self.window is not None:
-                share = -np.expm1(2 * self.window * np.log(modulus))
-                xi = xi / np.sqrt(share)
+            if self.window is not None:  # xi^2 = c / (trace within / leak); for a small B this quotient is L
+                leak, v = self._leak(gamma, modulus, trace, exponent)
+                within = -np.expm1(-self.window * v)
+                small = self.window * leak < np.finfo(leak.dtype).eps
+                xi = root / np.sqrt(trace * np.where(small, self.window, within / np.where(small, 1, leak)))
         elif self.normalise == "bounded":
             bound = norm_bound(B)
             xi = math.sqrt(self.c) * -np.expm1(-decay) / bound.bound
@@ -223,6 +226,14 @@ class RotRNN(LinearRecurrence):
         w_out = np.stack([self._fold_output(params["C" + suffix], P) for suffix in self.directions])
         kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, share, bound, measured)
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
+
+    def _leak(self, gamma: Array, modulus: Array, trace: Array, exponent: npt.NDArray[np.int32]) -> tuple[Array, Array]:
+        """Returns ``1 - |a|^2 = tr(B^T B) / (c gamma^2 + tr(B^T B))`` of "alpha", and ``-log |a|^2``. Both
+        have all digits where |a| rounds to 1, too."""
+        length = times_power(np.sqrt(trace), exponent)
+        leak = (length / np.hypot(math.sqrt(self.c) * gamma, length)) ** 2
+        below = -2 * np.log(np.maximum(modulus, np.finfo(modulus.dtype).tiny))
+        return leak, np.where(leak < 0.5, -np.log1p(-np.minimum(leak, 0.5)), below)
 
     def _update(self, params: Params, batch: Array) -> None:
         """Updates the running spectrum by a batch's spectrum; the first batch sets it. A batch whose squares overflow
@@ -263,11 +274,13 @@ class RotRNN(LinearRecurrence):
             dPtB += dw_in.reshape(H, -1, self.d_model)[:, :W]
         dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
         dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
-        if share is not None and self.window is not None:  # 1 / xi^2 is proportional to share = 1 - |a|^2L
-            dmodulus = dmodulus + constant * dxi * xi * self.window * modulus ** (2 * self.window - 1) / share
-        if self.normalise == "alpha":  # alpha = 2^-e xi sqrt(share), alpha^2 = c / (c gamma^2 + 4^e trace)
-            if share is not None:
-                xi, dxi = xi * np.sqrt(share), dxi / np.sqrt(share)
+        dlog_xi = dxi * xi
+        if self.normalise == "alpha" and self.window is not None:  # v = log(1 + 4^e trace / (c gamma^2))
+            leak, v = self._leak(gamma, modulus, trace, exponent)
+            dv = -(dlog_xi * _slope(v, self.window) + dmodulus * modulus) / 2
+            dgamma = -2 * leak * dv / np.maximum(gamma, np.finfo(gamma.dtype).tiny)
+            dB = ((2 * leak * dv - dlog_xi) / trace)[:, None, None] * B
+        elif self.normalise == "alpha":  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
             alpha = times_power(xi, -exponent)
             dalpha = times_power(dxi, exponent) + dmodulus * gamma
             dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
@@ -275,9 +288,11 @@ class RotRNN(LinearRecurrence):
         elif bound is not None:  # xi = sqrt(c) (1 - gamma) / bound
             dgamma = dmodulus - dxi * math.sqrt(self.c) / bound.bound
             dB = -(dxi * xi / bound.bound)[:, None, None] * bound.gradient
-        else:  # xi^2 = c (1 - gamma^2) / energy
+        else:  # xi^2 = c (1 - gamma^2) / energy, and energy is proportional to trace and share = 1 - gamma^2L
+            if share is not None and self.window is not None:
+                dmodulus = dmodulus + constant * dlog_xi * self.window * modulus ** (2 * self.window - 1) / share
             dgamma = dmodulus - dxi * self.c * gamma / (xi * energy)
-            dB = -(constant * dxi * xi / trace)[:, None, None] * B
+            dB = -(constant * dlog_xi / trace)[:, None, None] * B
 
         dP = matmul(B, dPtB.swapaxes(1, 2))
         dparams: Params = {}
@@ -309,3 +324,19 @@ class RotRNN(LinearRecurrence):
     def _even(self, rows: Array) -> Array:
         """Returns (H, W, D) with a zero row added to each head of odd width, so that no plane spans two heads."""
         return np.pad(rows, ((0, 0), (0, self.width % 2), (0, 0)))
+
+
+def _slope(v: Array, window: int) -> Array:
+    """Returns ``L / (e^{L v} - 1) - 1 / (e^v - 1)``, the derivative of ``log((1 - e^{-L v}) / (1 - e^{-v}))``. It is
+    -(L - 1) / 2 at 0. Near 0 the poles of both terms cancel, and are left out."""
+
+    def term(x: Array, pole: Array) -> Array:  # 1 / (e^x - 1), less 1 / x where there is the pole
+        near = x < 0.01
+        away = np.where(near, 1, x)
+        series = -1 / 2 + x / 12 - x**3 / 720
+        return np.where(near & pole, series, 1 / np.expm1(np.minimum(away, 700)) - np.where(pole, 1 / away, 0))
+
+    wide = v.astype(np.float64)
+    pole = wide < 0.01
+    slope: Array = (window * term(window * wide, pole) - term(wide, pole)).astype(v.dtype)
+    return slope
