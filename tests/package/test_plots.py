@@ -504,13 +504,6 @@ def test_another_file_of_data_is_read_by_the_rules_of_the_run(tmp_path: Path) ->
         plots.run_figures(run)
 
 
-def test_a_regression_is_not_compared_with_classes(tmp_path: Path) -> None:
-    runs = [own_run(tmp_path, np.arange(20) % 3), own_run(tmp_path, np.arange(20) % 3, kind="regression")]
-    expected = "is a regression, whose metric is skill, expected runs of regressions alone, or of classes alone"
-    with pytest.raises(ValueError, match=f"run1: {expected}"):
-        plots.comparison_figures(runs)
-
-
 @pytest.mark.parametrize(
     ("layer", "settings", "names"),
     [
@@ -572,6 +565,40 @@ def test_a_sweep_is_drawn(sweep: Path) -> None:
     norms = [[one["state_norms"][0] for line in log if "state_norms" in (one := json.loads(line))] for log in logs]
     drawn = lines(figures["norms_over_training"].axes[0])["optimiser.lr=0.2 (2 runs)"]
     np.testing.assert_allclose(drawn, np.stack([[0, 7, 10], np.mean(norms, 0) / 8**0.5], 1))  # LRU with 4 states
+
+
+REGRESSION = """
+[task]
+name = "series"
+path = "sales.csv"
+window = 8
+[model]
+layer = "lru"
+d_model = 4
+n_layers = 1
+[layer]
+d_state = 4
+[training]
+batch = 4
+steps = 2
+eval_every = 1
+"""
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_regressions_are_drawn_by_skill_and_not_beside_others(tmp_path: Path, ended: bool) -> None:
+    (tmp_path / "sales.csv").write_text("a\n" + "".join(f"{i % 7}\n" for i in range(80)), encoding="utf-8")
+    (tmp_path / "recipe.toml").write_text(REGRESSION, encoding="utf-8")
+    train(load_recipe(tmp_path / "recipe.toml"), tmp_path / "a", progress=False)
+    if not ended:
+        (tmp_path / "a" / "result.json").unlink()
+    axes = plots.comparison_figures([tmp_path / "a"])["learning"].axes
+    assert [one.get_ylabel() for one in axes] == ["loss", "loss", "%"]
+    assert axes[2].get_title() == "Validation skill"
+    assert len(axes[2].get_lines()[0].get_xdata()) == 2
+    toy_run(tmp_path / "b")
+    with pytest.raises(ValueError, match=r"a is a regression and .*b is not, expected runs with one kind of score"):
+        plots.comparison_figures([tmp_path / "a", tmp_path / "b"])
 
 
 def test_lengths_of_a_sweep_are_drawn_from_its_results(tmp_path: Path) -> None:

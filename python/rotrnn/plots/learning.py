@@ -103,9 +103,10 @@ def compare_learning(
     """
     sheet = Sheet(ax, 10.2, height_for(len(train_loss), 2.9), 3)
     smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}
+    nats = "loss" if name.endswith("skill") else "cross-entropy (nats)"
     for axes, groups, factor, title, unit in (
-        (sheet.panels[0], smoothed, 1.0, "Training loss", "cross-entropy (nats)"),
-        (sheet.panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", "cross-entropy (nats)"),
+        (sheet.panels[0], smoothed, 1.0, "Training loss", nats),
+        (sheet.panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", nats),
         (sheet.panels[2], accuracy, 100.0, name[0].upper() + name[1:], "%"),
     ):
         draw_groups(axes, counted(groups), factor=factor)

@@ -306,7 +306,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     Raises
     ------
     ImportError, ValueError
-        As in `run_figures`; or there is nothing to draw, or some runs, but not all, are regressions.
+        As in `run_figures`; there is nothing to draw; or some runs are regressions and others are not.
     """
     outcomes, unreadable = read_runs(find_runs(folders, "comparison_figures: folders"))
     for error in unreadable:
@@ -322,6 +322,11 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     groups = {name: some for name, some in groups.items() if some}
     if not groups:
         raise ValueError(f"nothing to draw: none of {plural(len(every), 'run')} has an evaluation yet")
+    drawn = [one.run for some in groups.values() for one in some]
+    regressions = [run for run in drawn if series_of(records[run], "val_skill") is not None]
+    if others := [run for run in drawn if run not in regressions] if regressions else []:
+        one, other = regressions[0].folder, others[0].folder
+        raise ValueError(f"{one} is a regression and {other} is not, expected runs with one kind of score")
     results = {name: [one.result for one in some if one.result] for name, some in groups.items()}
     ended = [result for some in results.values() for result in some]
 
@@ -330,12 +335,8 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
         return {name: [one for one in some if one is not None] for name, some in found.items()}
 
     metrics = {one["metric"] for one in ended}
-    metric = next(iter(metrics)) if len(metrics) == 1 else "accuracy"
+    metric = metrics.pop() if len(metrics) == 1 else "skill" if regressions else "accuracy"
     words = metric.replace("_", " ")
-    for one in every:
-        if one.result and metric not in one.result["test"]["best"]:
-            got = f"is a regression, whose metric is {one.result['metric']}"
-            raise ValueError(f"{one.run.folder}: {got}, expected runs of regressions alone, or of classes alone")
     selected = {one["selected_on"] for one in ended} or {"validation"}
     name = f"{next((one for one in MARKS if one in selected), 'validation')} {words}"
     loss, val_loss, accuracy = (series(series_of, key) for key in ("loss", "val_loss", f"val_{metric}"))
