@@ -88,6 +88,7 @@ def test_learning_curves_of_a_regression_show_all_skills() -> None:
     axes = figure.axes[1]
     for limits, values in ((axes.get_xlim(), steps), (axes.get_ylim(), 100 * skill[1])):
         assert limits[0] <= values.min() < values.max() <= limits[1]
+    assert legend(figure) == ["training", "validation", "test (70.0 %)"]
     with warnings.catch_warnings(action="error"):
         figure.canvas.draw()  # the layout has room for its panels
 

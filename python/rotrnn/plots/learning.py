@@ -88,8 +88,8 @@ def learning_curves(
     for axes in sheet.panels:
         axes.set_xlim(left=0)
     right.set_ylim(bottom=min(0, right.get_ylim()[0]))  # a skill may be negative
-    lines, labels = right.get_legend_handles_labels()
-    sheet.legend(lines, labels, ncols=max(1, len(lines) if len(lines) <= 4 else 3))
+    entries = sheet.entries()
+    sheet.legend(list(entries.values()), list(entries), ncols=max(1, len(entries) if len(entries) <= 4 else 3))
     return sheet.figure
 
 

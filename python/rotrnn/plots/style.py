@@ -120,13 +120,17 @@ class Sheet:
         else:
             self.panels[-1].legend(list(handles), list(labels))
 
-    def side_legend(self) -> None:
-        """Draws one legend for all panels to the right of them. An entry that several panels share appears once. A new
-        figure is widened if entries are long."""
-        entries: dict[Any, Any] = {}
+    def entries(self) -> dict[Any, Any]:
+        """Returns the handles of all panels by label. An entry that several panels share appears once."""
+        found: dict[Any, Any] = {}
         for axes in self.panels:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
+                found.setdefault(label, handle)
+        return found
+
+    def side_legend(self) -> None:
+        """Draws one legend for all panels to the right of them. A new figure is widened if entries are long."""
+        entries = self.entries()
         longest = max(map(len, entries), default=0)
         if self.own:
             self.figure.set_figwidth(self.figure.get_figwidth() + 0.06 * max(0, longest - USUAL))
