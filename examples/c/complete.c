@@ -99,5 +99,6 @@ int main(int argc, char **argv) {
     putchar('\n');
     rotrnn_stream_free(stream);
     rotrnn_model_free(model);
+    if (fflush(stdout) || ferror(stdout)) return fputs("complete: the text cannot be written\n", stderr), 1;
     return 0;
 }

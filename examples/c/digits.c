@@ -97,6 +97,7 @@ int main(int argc, char **argv) {
     }
     rotrnn_stream_free(stream);
     rotrnn_model_free(model);
+    if (fflush(stdout) || ferror(stdout)) return fputs("digits: the output cannot be written\n", stderr), 1;
     if (found < 0) return fputs("digits: expected images of 64 numbers from 0 to 16 each\n", stderr), 1;
     return 0;
 }

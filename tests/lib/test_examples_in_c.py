@@ -165,6 +165,21 @@ def test_files_that_are_not_its_model(name: str, tmp_path: Path) -> None:
         assert not done.stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="as Linux has a full disk")
+@pytest.mark.parametrize(
+    ("name", "arguments", "given"),
+    [("complete", ["3", "x"], ""), ("digits", [], "3 " * 64)],
+    ids=["complete", "digits"],
+)
+def test_output_that_cannot_be_written_is_an_error(name: str, arguments: list[str], given: str) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [program(name), str(file_of(name)), *arguments]
+        done = subprocess.run(command, input=given.encode(), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{name}: the ".encode())
+    assert done.stderr.endswith(b" cannot be written\n")
+
+
 # ---- effect ----
 
 
