@@ -536,7 +536,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     own = rotrnn.__dict__.get("_cuda")
     rotrnn._cuda = kernels  # type: ignore[attr-defined]
     known = dict(devices._DEVICES)
-    cuda._load.cache_clear()
+    cuda._made.cache_clear()
     precisions._modules.cache_clear()
     for name, value in failures.items():
         setattr(Failures, name, value)
@@ -545,7 +545,7 @@ def gpu(**failures: Any) -> Iterator[None]:
     finally:
         Failures.reset()
         strict.RECORD = None
-        cuda._load.cache_clear()
+        cuda._made.cache_clear()
         precisions._modules.cache_clear()
         devices._DEVICES.clear()
         devices._DEVICES.update(known)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import fake_cupy
 import rotrnn
 from rotrnn.devices import cuda
+from rotrnn.devices import device as devices
 from rotrnn.ops.boundary import CheckedLengths
 from strict import to_host
 
@@ -47,7 +50,7 @@ def test_arrays_of_other_libraries_are_read_without_a_copy() -> None:
             rotrnn.ops.diagonal_scan(a, x, out=fake_cupy.Tensor(x))
 
 
-def between(x: np.ndarray) -> fake_cupy.ndarray:
+def between(x: Any) -> fake_cupy.ndarray:
     """x on the GPU, in a view that begins in the middle of a number: CuPy's views have no other layout."""
     size = x.itemsize
     room = np.zeros(x.nbytes + 2 * size, np.uint8)
@@ -58,7 +61,7 @@ def between(x: np.ndarray) -> fake_cupy.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-def test_arrays_that_are_not_aligned_to_their_numbers_are_copied(dtype: type) -> None:
+def test_arrays_that_are_not_aligned_to_their_numbers_are_copied(dtype: Any) -> None:
     """A kernel reads a number at once, a complex one too, which is not possible at every address of a GPU."""
     a, x = A.astype(dtype), X.astype(dtype)
     with fake_cupy.gpu():
@@ -120,6 +123,26 @@ def test_kernels_that_the_gpu_cannot_run_say_why() -> None:
         assert re.match(message, str(cuda.why_not()))
         with pytest.raises(cuda.DeviceError, match=message):
             rotrnn.ops.exp(fake_cupy.asarray(X))
+
+
+def test_threads_that_meet_the_gpu_first_have_one_device() -> None:
+    """The second thread comes while the first connects the kernels."""
+    with fake_cupy.gpu(), pytest.MonkeyPatch.context() as patch:
+        module: Any = sys.modules["rotrnn._cuda"]
+        connect, found, others = module.connect, list[Any](), list[threading.Thread]()
+
+        def connecting(*given: object) -> None:
+            if not others:
+                others.append(threading.Thread(target=lambda: found.append(cuda.device())))
+                others[0].start()
+                others[0].join(0.05)  # it waits for this thread; if it does not, it has its own device by now
+            connect(*given)
+
+        patch.setattr(module, "connect", connecting)
+        found.append(cuda.device())
+        others[0].join()
+        assert found[0] is found[1]
+        assert devices.device_of(fake_cupy.asarray(X)) is found[0]
 
 
 def test_precision_is_that_of_both_modules() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -51,8 +52,16 @@ def device() -> Device:
     return _load()
 
 
-@functools.cache
+_LOADING = threading.RLock()
+
+
 def _load() -> Device:
+    with _LOADING:  # threads that made a device each would have arrays of two devices
+        return _made()
+
+
+@functools.cache
+def _made() -> Device:
     try:
         from rotrnn import _cuda
     except ImportError as error:
