@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cases import ON_DEVICES
 from cases.device import check_case
 from cases.table import Case
 from rotrnn import Context
+from rotrnn.devices.device import is_plain
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import flatten, unflatten
@@ -98,6 +100,13 @@ def test_the_test_device_refuses_what_a_device_would() -> None:
         assert bool(x[0])
         assert isinstance(x * 2, StrictArray)
     assert sum(seen.values()) == 2
+
+
+def test_an_array_without_an_address_may_be_plain() -> None:
+    """One of a backend of one's own has NumPy's functions, and need not have CuPy's `data.ptr`."""
+    for contiguous in (True, False):
+        array: Any = SimpleNamespace(flags=SimpleNamespace(c_contiguous=contiguous))
+        assert is_plain(array) is contiguous
 
 
 def test_nested_parameters_come_back() -> None:

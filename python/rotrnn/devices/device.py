@@ -169,8 +169,9 @@ def is_plain(x: Array) -> bool:
     """Returns whether an array is C-contiguous and aligned, as a kernel needs it: on a GPU, where a complex number is
     read at once, to the size of its numbers."""
     aligned = getattr(x.flags, "aligned", None)
-    if aligned is None:  # CuPy's arrays do not say
-        aligned = getattr(x.data, "ptr", 0) % x.itemsize == 0
+    if aligned is None:  # CuPy's arrays do not say; those of a device of one's own may have no address
+        address = getattr(getattr(x, "data", None), "ptr", 0)
+        aligned = not address or address % x.itemsize == 0
     return bool(x.flags.c_contiguous and aligned)
 
 
