@@ -286,6 +286,7 @@ nccl = SimpleNamespace(
     NcclCommunicator=Communicator,
     get_unique_id=lambda: tuple(range(-64, 64)),
     NCCL_SUM=0,
+    NCCL_UINT8=1,
     NCCL_FLOAT32=7,
     NCCL_FLOAT64=8,
 )
@@ -293,7 +294,8 @@ nccl = SimpleNamespace(
 
 def memory(address: int, count: int, datatype: int) -> np.ndarray[Any, Any]:
     """What is at an address, which the caller keeps."""
-    kind = {nccl.NCCL_FLOAT32: ctypes.c_float, nccl.NCCL_FLOAT64: ctypes.c_double}[datatype]
+    kinds = {nccl.NCCL_UINT8: ctypes.c_uint8, nccl.NCCL_FLOAT32: ctypes.c_float, nccl.NCCL_FLOAT64: ctypes.c_double}
+    kind = kinds[datatype]
     return np.ctypeslib.as_array((kind * count).from_address(address))
 
 

@@ -215,3 +215,16 @@ def test_one_process_has_what_it_gives() -> None:
                 before = to_host(x).copy()
                 world.add(x)
                 np.testing.assert_array_equal(to_host(x), before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.int64])
+def test_gpus_gather_arrays_of_every_layout_and_dtype(dtype: Any) -> None:
+    """As the CPU's processes do: for instance for a layer of one's own."""
+    x = np.arange(12).reshape(3, 4).astype(dtype)
+    with fake_cupy.gpu(), GPUs(ALONE) as world:
+        for array in (x, x.T, x[:, ::2]):
+            (found,) = world.gather(fake_cupy.ndarray(array))
+            np.testing.assert_array_equal(to_host(found), array)
+        if dtype not in (np.float32, np.float64):
+            with pytest.raises(TypeError, match=f"add: x has dtype {np.dtype(dtype)}, expected float32 or float64"):
+                world.add(fake_cupy.ndarray(x))

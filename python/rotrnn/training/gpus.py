@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from rotrnn.devices.cuda import DeviceError
-from rotrnn.devices.device import HOST, device_of, empty
+from rotrnn.devices.device import HOST, contiguous, device_of, empty
 from rotrnn.nn.layer import Array
+from rotrnn.ops.boundary import REAL
 from rotrnn.training.parallel import World
 
 ABORT = 2.0
@@ -99,12 +100,12 @@ class GPUs(World):
         """As `World.gather`. Arrays on GPUs must have the same shape in all processes, and nothing waits for them."""
         if device_of(x) is HOST:
             return super().gather(x)
-        every = empty((self.size, *x.shape), x.dtype, like=x)
-        self.comm.allGather(_at(x), _at(every), x.size, self._kind(x), _stream())
+        x, every = contiguous(x), empty((self.size, *x.shape), x.dtype, like=x)
+        self.comm.allGather(_at(x), _at(every), x.nbytes, self.nccl.NCCL_UINT8, _stream())
         return [every[rank] for rank in range(self.size)]
 
     def add(self, x: Array) -> None:
-        """As in `World`. An array on a GPU must be C-contiguous, and nothing waits for it."""
+        """As in `World`. An array on a GPU must be C-contiguous, float32 or float64, and nothing waits for it."""
         if device_of(x) is HOST:
             super().add(x)
             return
@@ -117,6 +118,8 @@ class GPUs(World):
         return flat
 
     def _kind(self, x: Array) -> int:
+        if x.dtype not in REAL:
+            raise TypeError(f"add: x has dtype {x.dtype}, expected float32 or float64, which NCCL adds up")
         return self.nccl.NCCL_FLOAT64 if x.dtype == np.float64 else self.nccl.NCCL_FLOAT32
 
 
