@@ -161,6 +161,40 @@ def test_a_graph_streams_ragged_pieces(name: str, head: str, tmp_path: Path) -> 
         assert np.abs(got - whole).max() <= 1e-5 * max(1, np.abs(expected).max())
 
 
+LARGE: dict[str, tuple[Any, float, dict[str, Any]]] = {
+    "lru, rms": (np.float32, 1e25, {"norm": "rms", "final_norm": True}),
+    "lru, layer": (np.float32, 1e25, {"norm": "layer", "final_norm": True}),
+    "delta_net": (np.float32, 1e25, {}),
+    "mlstm": (np.float64, 1e6, {}),
+    "slstm": (np.float64, 1e6, {}),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_inputs(name: str, tmp_path: Path) -> None:
+    """Squares overflow in the first three rows; logarithms of gates are bounded in the last two. There memories are of
+    size one beside logits of 1e6, so their errors show in float64 only."""
+    dtype, size, settings = LARGE[name]
+    model, params = model_of(*LAYERS[name.partition(",")[0]], head="tagger", **settings)
+    params = astype(params, dtype)
+    model.save_onnx(tmp_path / "m.onnx", params)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    x = dtype(size) * inputs_of(model, (B, T), dtype)
+    expected, _ = model.forward(params, x)
+    (got,) = session.run(None, {"inputs": x})
+    tolerance = 1e-5 * (1 if dtype == np.float32 else 2.0**-28)
+    assert np.abs(got - expected).max() <= tolerance * max(1, np.abs(expected).max())
+
+
+def test_a_memory_that_is_read_nowhere(tmp_path: Path) -> None:
+    """q is 0, and e^-m, the least denominator, is 0 in float32: y is 0, not 0 / 0."""
+    model, params = model_of(*LAYERS["mlstm"], head="tagger")
+    for block in params["blocks"].values():
+        block["layer"]["q_proj"][:] = 0
+        block["layer"]["i_bias"][:] = 200
+    check(model, params, tmp_path / "m.onnx")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_softplus_keeps_its_digits(dtype: Any) -> None:
     """Of large numbers, and of the small values of negative ones: a few roundings."""

@@ -141,7 +141,7 @@ class Graph:
         return self._valid
 
     def masked(self, x: str) -> str:
-        """Returns x (B, T, D) with zeros in padding, where it may be NaN: even 0 NaN is NaN."""
+        """Returns x (B, T, D) with zeros in padding. It may be NaN there, and 0 * NaN is NaN."""
         if not self.ragged:
             return x
         return self.op("Where", self.op("Unsqueeze", self.valid(x), self.axes(2)), x, self.constant(0))
@@ -298,6 +298,9 @@ def gelu(g: Graph, x: str) -> str:
 
 
 def rms_norm(g: Graph, x: str, scale: Array, eps: float) -> str:
+    """Of x divided by its largest number, or by 1 if that is larger: squares of numbers from 2^64 on overflow in
+    float32."""
+    size = g.op("Max", g.op("ReduceMax", g.op("Abs", x), g.axes(-1)), g.constant(1))
+    x, least = g.op("Div", x, size), g.op("Div", g.constant(eps), g.op("Mul", size, size))
     square = g.op("ReduceMean", g.op("Mul", x, x), g.axes(-1))
-    root = g.op("Sqrt", g.op("Add", square, g.constant(eps)))
-    return g.op("Mul", g.op("Div", x, root), g.constant(scale))
+    return g.op("Mul", g.op("Div", x, g.op("Sqrt", g.op("Add", square, least))), g.constant(scale))

@@ -527,7 +527,15 @@ def _delta(
     return g.scan(step, _sizes(line), [*given.values()])[0]
 
 
+def _log_gate(g: Graph, x: str) -> str:
+    """The logarithm of an exponential gate, bounded as by GATE_LARGEST in csrc/include/steps.h."""
+    return g.op("Clip", x, g.constant(-(2**16) * np.log(2)), g.constant(2**16 * np.log(2)))
+
+
 def _matrix_memory(g: Graph, line: Line, q: str, k: str, v: str, i: str, f: str) -> str:
+    """The denominator is at least the root of the smallest number, against 0 / 0."""
+    i, f, smallest = _log_gate(g, i), _log_gate(g, f), np.sqrt(np.finfo(g.dtype).tiny)
+
     def step(body: Graph, states: Names, now: Names) -> tuple[Names, Names]:
         (c, n, m), (q_t, k_t, v_t, i_t, f_t) = states, now
         past = body.op("Add", f_t, m)
@@ -539,7 +547,7 @@ def _matrix_memory(g: Graph, line: Line, q: str, k: str, v: str, i: str, f: str)
         given = body.op("Mul", body.op("Unsqueeze", v_t, wide), body.op("Unsqueeze", key, body.axes(-2)))
         c = body.op("Add", body.op("Mul", body.op("Unsqueeze", kept, wide), c), given)
         n = body.op("Add", body.op("Mul", kept, n), key)
-        least = body.op("Exp", body.op("Neg", m))
+        least = body.op("Max", body.op("Exp", body.op("Neg", m)), body.constant(smallest))
         below = body.op("Max", body.op("Abs", _sum(body, n, q_t, -1)), least)
         read = _sum(body, c, body.op("Unsqueeze", q_t, body.axes(-2)), -1)
         return [c, n, m], [body.op("Div", read, body.op("Unsqueeze", below, wide))]
@@ -557,7 +565,8 @@ def _scalar_memory(g: Graph, line: Line, x: str, w: Array) -> str:
         around = body.op("Unsqueeze", h, body.axes(1, -2))  # (B, 1, H, 1, P)
         z = body.op("Add", x_t, body.op("ReduceSum", body.op("Mul", matrix, around), body.axes(-1), keepdims=0))
         i, f, given, o = (body.op("Gather", z, body.constant(k, np.int64), axis=1) for k in range(4))
-        past = body.op("Add", f if forget == "exp" else _log_sigmoid(body, line, f), m)
+        i, f = _log_gate(body, i), _log_gate(body, f if forget == "exp" else _log_sigmoid(body, line, f))
+        past = body.op("Add", f, m)
         past = body.op("Where", body.op("Equal", n, body.constant(0)), body.constant(-1e30), past)
         m = body.op("Max", past, i)
         kept, taken = (body.op("Exp", body.op("Sub", one, m)) for one in (past, i))
