@@ -152,6 +152,8 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if name == "someone/pickled":
             (tmp_path / "other").mkdir()
             return str(tmp_path / "other")
+        if name == "someone/cut":
+            raise Exception("peer closed connection")  # as httpx's errors, which are not OSErrors
         if name != "someone/small":
             raise OSError("404 Client Error.\n\nRepository Not Found")
         return str(tmp_path)
@@ -166,6 +168,10 @@ def test_a_repository_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         OSError, match=r"^from_pretrained: 'someone/else' could not be downloaded \(404 Client Error\.\)$"
     ):
         rotrnn.from_pretrained("someone/else")
+    with pytest.raises(OSError, match=r"^from_pretrained: 'someone/cut' could not be downloaded \(peer closed conn"):
+        rotrnn.from_pretrained("someone/cut")
+    with pytest.raises(TypeError, match=r"^from_pretrained: revision is an int, expected a text or None"):
+        rotrnn.from_pretrained("someone/small", revision=1)  # type: ignore[arg-type]
     with pytest.raises(
         FileNotFoundError, match=r"^from_pretrained: 'someone/pickled' has no model\.safetensors, .*python -c"
     ):

@@ -106,6 +106,8 @@ def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Pa
     """Returns the folder of that path, or of a repository of that name."""
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"from_pretrained: name is {an(type(name).__name__)}, expected a folder or a repository's name")
+    if not isinstance(revision, str | None):
+        raise TypeError(f"from_pretrained: revision is {an(type(revision).__name__)}, expected a text or None")
     path, text = Path(name), os.fspath(name)
     if not text:  # which pathlib takes for the current folder
         raise ValueError(
@@ -131,7 +133,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
     wanted = [CONFIG, INDEX, "*.safetensors", "tokenizer.json"]
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # an interrupted download raises errors of the HTTP client in use
         reason = str(error).strip().partition("\n")[0]
         raise OSError(f"from_pretrained: {name!r:.80} could not be downloaded ({reason})") from error
     if not any(folder.glob("*.safetensors")):
