@@ -26,9 +26,8 @@ MOMENTUM = 0.9
 
 class Folding(NamedTuple):
     """For each head: P (H, W, W), P^T B' (H, W, D); and (H,) each: the gain xi' of B', gamma, |a|, tr(B'^T B'), the
-    energy V, the exponent e of B = 2^e B', and with a window the share 1 - |a|^2L of the energy that is within it (not
-    with "alpha"). With "bounded" also the bound of |B'|. If gradients pass through the spectrum of a batch, also the
-    measurement."""
+    energy V, and the exponent e of B = 2^e B'. With "bounded" also the bound of |B'|. If gradients pass through the
+    spectrum of a batch, also the measurement."""
 
     P: Array
     PtB: Array
@@ -38,7 +37,6 @@ class Folding(NamedTuple):
     trace: Array
     energy: Array
     exponent: npt.NDArray[np.int32]
-    share: Array | None = None
     bound: NormBound | None = None
     measured: Measured | None = None
 
@@ -186,7 +184,7 @@ class RotRNN(LinearRecurrence):
         units = self.units(params["theta"])
         PtB = matmul(P.swapaxes(1, 2), B)
         trace = energy = einsum("hwd,hwd->h", B, B)
-        share = bound = measured = None
+        bound = measured = None
         if self.normalise == "alpha":
             root = np.sqrt(B.dtype.type(self.c))
             alpha = root / np.hypot(root * gamma, times_power(np.sqrt(trace), exponent))
@@ -201,8 +199,7 @@ class RotRNN(LinearRecurrence):
             xi = math.sqrt(self.c) * -np.expm1(-decay) / bound.bound
         else:
             if self.window is not None:
-                share = -np.expm1(-2 * self.window * decay)
-                energy = trace * share
+                energy = trace * -np.expm1(-2 * self.window * decay)
             if x is not None:
                 if self.through_spectrum and ctx.gather is not None:
                     raise ValueError("RotRNN: through_spectrum=True, expected False: the batch is distributed")
@@ -224,7 +221,7 @@ class RotRNN(LinearRecurrence):
         a = modulus[:, None] * units
         w_in = self._even(xi[:, None, None] * PtB).reshape(-1, self.d_model)
         w_out = np.stack([self._fold_output(params["C" + suffix], P) for suffix in self.directions])
-        kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, share, bound, measured)
+        kept = Folding(P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured)
         return Folded(System(w_in, a.ravel(), w_out, params["D"]), kept)
 
     def _leak(self, gamma: Array, modulus: Array, trace: Array, exponent: npt.NDArray[np.int32]) -> tuple[Array, Array]:
@@ -257,14 +254,14 @@ class RotRNN(LinearRecurrence):
     def _fold_backward(self, params: Params, folded: Folded[System], dsystem: System) -> tuple[Params, Array | None]:
         """Returns the gradients of the parameters, and of the input whose spectrum was measured (None: zero)."""
         H, W = self.heads, self.width
-        P, PtB, xi, gamma, modulus, trace, energy, exponent, share, bound, measured = folded.kept
+        P, PtB, xi, gamma, modulus, trace, energy, exponent, bound, measured = folded.kept
         B = times_power(params["B"], -exponent)
         decay = bounded_exp(params["gamma_log"])
         unit = self.units(params["theta"])
 
         dW, da = dsystem.w_in.reshape(H, -1, self.d_model)[:, :W], dsystem.a.reshape(H, -1)  # of xi P^T B, and of a
         dxi, dPtB = einsum("hwd,hwd->h", dW, PtB), xi[:, None, None] * dW
-        dx, constant = None, np.ones_like(xi)  # 1 where energy / (trace share) is a constant
+        dx, constant = None, np.ones_like(xi)  # 1 where energy / (trace (1 - gamma^2L)) is a constant
         if measured is not None:
             constant = (measured.energy == 0).astype(xi.dtype)
             a = (gamma[:, None] * unit).ravel()
@@ -288,10 +285,12 @@ class RotRNN(LinearRecurrence):
         elif bound is not None:  # xi = sqrt(c) (1 - gamma) / bound
             dgamma = dmodulus - dxi * math.sqrt(self.c) / bound.bound
             dB = -(dxi * xi / bound.bound)[:, None, None] * bound.gradient
-        else:  # xi^2 = c (1 - gamma^2) / energy, and energy is proportional to trace and share = 1 - gamma^2L
-            if share is not None and self.window is not None:
-                dmodulus = dmodulus + constant * dlog_xi * self.window * modulus ** (2 * self.window - 1) / share
-            dgamma = dmodulus - dxi * self.c * gamma / (xi * energy)
+        else:  # xi^2 = c (1 - gamma^2) / energy
+            dgain = -dxi * self.c * gamma / (xi * energy)
+            if self.window is not None:
+                slope = _slope(2 * decay, self.window) / np.maximum(gamma, np.finfo(gamma.dtype).tiny)
+                dgain = np.where(constant > 0, dlog_xi * slope, dgain)
+            dgamma = dmodulus + dgain
             dB = -(constant * dlog_xi / trace)[:, None, None] * B
 
         dP = matmul(B, dPtB.swapaxes(1, 2))
