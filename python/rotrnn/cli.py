@@ -296,8 +296,13 @@ def _eval(args: argparse.Namespace) -> None:
             fixed_points=args.fixed_points,
         )
     said = {"split": args.split, "checkpoint": args.checkpoint, "settings": args.set}
+    text = to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n"
+    _print_evaluation(args, found)
     if args.out:
-        write_text(args.out, to_json([{**said, "point": point, **one} for point, one in found], indent=2) + "\n")
+        write_text(args.out, text)
+
+
+def _print_evaluation(args: argparse.Namespace, found: list[tuple[str, dict[str, Any]]]) -> None:
     what = f"{args.split}, {args.checkpoint} parameters"
     if args.grid:
         print(what)

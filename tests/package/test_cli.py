@@ -442,6 +442,22 @@ def test_no_seeds(command, capsys):
     assert capsys.readouterr().err == ("rotrnn: error: --seeds '': expected integers from 0, such as 0..2 or 0,3,5\n")
 
 
+def test_an_evaluation_is_printed_before_its_file_fails(recipe, tmp_path, monkeypatch, capsys):
+    """It may have taken hours, and was lost."""
+
+    def full(path, _):
+        raise OSError(28, "No space left on device", str(path))
+
+    assert main(["train", recipe, "--out", str(tmp_path / "run"), "--steps", "2", "--no-plots"]) == 0
+    monkeypatch.setattr("rotrnn.cli.write_text", full)
+    capsys.readouterr()
+    for more in ([], ["--grid", "training.label_smoothing=0,0.1"]):
+        assert main(["eval", str(tmp_path / "run"), "--out", "a.json", *more]) == 2
+        out, err = capsys.readouterr()
+        assert out.startswith("test, best parameters")
+        assert err.endswith("rotrnn: error: a.json: No space left on device\n")
+
+
 def test_as_a_process():
     run = subprocess.run([sys.executable, "-m", "rotrnn", "eval", "no-such-run"], capture_output=True, text=True)
     assert run.returncode == 2

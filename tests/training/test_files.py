@@ -56,7 +56,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert os.listdir(tmp_path) == ["data"]
 
 
-def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch, read_only):
+    """Not a temporary one, also where that cannot be removed."""
+
+    def refuse(path, **_):
+        raise OSError(30, "Read-only file system", str(path))
+
+    if read_only:
+        monkeypatch.setattr(Path, "unlink", refuse)
     path = tmp_path / "missing" / "data"
     with pytest.raises(FileNotFoundError) as caught, atomic_file(path):
         pass
