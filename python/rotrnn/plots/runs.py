@@ -325,8 +325,8 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     drawn = [one.run for some in groups.values() for one in some]
     regressions = [run for run in drawn if series_of(records[run], "val_skill") is not None]
     if others := [run for run in drawn if run not in regressions] if regressions else []:
-        one, other = regressions[0].folder, others[0].folder
-        raise ValueError(f"{one} is a regression and {other} is not, expected runs with one kind of score")
+        first, other = regressions[0].folder, others[0].folder
+        raise ValueError(f"{first} is a regression and {other} is not, expected runs with one kind of score")
     results = {name: [one.result for one in some if one.result] for name, some in groups.items()}
     ended = [result for some in results.values() for result in some]
 
