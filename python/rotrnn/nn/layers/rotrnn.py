@@ -272,16 +272,13 @@ class RotRNN(LinearRecurrence):
         dmodulus = (unit.real * da.real + unit.imag * da.imag).sum(1)
         dtheta = modulus[:, None] * (unit.real * da.imag - unit.imag * da.real)
         dlog_xi = dxi * xi
-        if self.normalise == "alpha" and self.window is not None:  # v = log(1 + 4^e trace / (c gamma^2))
+        if self.normalise == "alpha":  # derivatives by log gamma, and by -log(trace) / 2; of log |a| both are the leak
             leak, v = self._leak(gamma, modulus, trace, exponent)
-            dv = -(dlog_xi * _slope(v, self.window) + dmodulus * modulus) / 2
-            dgamma = -2 * leak * dv / np.maximum(gamma, np.finfo(gamma.dtype).tiny)
-            dB = ((2 * leak * dv - dlog_xi) / trace)[:, None, None] * B
-        elif self.normalise == "alpha":  # alpha = 2^-e xi, alpha^2 = c / (c gamma^2 + 4^e trace)
-            alpha = times_power(xi, -exponent)
-            dalpha = times_power(dxi, exponent) + dmodulus * gamma
-            dgamma = dmodulus * alpha - dalpha * alpha**3 * gamma
-            dB = (-dalpha * alpha * xi**2 / self.c)[:, None, None] * B
+            by_gamma = -(modulus**2) if self.window is None else leak * _slope(v, self.window)
+            by_trace = leak if self.window is None else 1 + by_gamma
+            reached = leak * dmodulus * modulus
+            dgamma = (by_gamma * dlog_xi + reached) / np.maximum(gamma, np.finfo(gamma.dtype).tiny)
+            dB = -((by_trace * dlog_xi + reached) / trace)[:, None, None] * B
         elif bound is not None:  # xi = sqrt(c) (1 - gamma) / bound
             dgamma = dmodulus - dxi * math.sqrt(self.c) / bound.bound
             dB = -(dxi * xi / bound.bound)[:, None, None] * bound.gradient
