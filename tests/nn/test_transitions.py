@@ -235,7 +235,10 @@ def test_padding_is_zero_and_not_read(layer: Recurrent) -> None:
     values = layer.eigenvalues(params, x, Context(lengths=np.array([5, 3])))
     assert np.isfinite(values).all()
     assert not values[1, 3:].any()
-    np.testing.assert_allclose(values[1, :3], layer.eigenvalues(params, x[1:, :3])[0], rtol=0, atol=1e-12)
+    alone = layer.eigenvalues(params, x[1:, :3])[0]
+    if hasattr(layer, "transitions"):  # a matrix has its eigenvalues in no order
+        values, alone = np.sort(values), np.sort(alone)
+    np.testing.assert_allclose(values[1, :3], alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("settings", [{"mixer": "dense"}, {"mixer": "low_rank", "rank": 4}], ids=repr)
