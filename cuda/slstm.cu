@@ -63,11 +63,8 @@ step_forward(plan p, int64_t k, outputs out, outputs last, real *gates, real *af
     if (!active) return;
     const memories steps = {out.c, out.n, out.m};
     const slstm_memory earlier = memory_before(p, at, k, u, steps, first);
-    const double past = slstm_past(raw.f, earlier, p.exponential);
-    const real level = slstm_level(raw.i, past);
-    const lstm_gates through = slstm_gates_of(raw, past, level);
-    const slstm_memory now = slstm_step(through, earlier, level);
-    const real h = slstm_output(through, now);
+    real h;
+    const slstm_memory now = slstm_step(&h, raw, earlier, p.exponential);
     gates[gate] = z;
     write_part(out, place * p.N + u, at.c, h, now);
     if (at.c == 0) after[at.b * p.N + u] = operand_of(h, p.precision);

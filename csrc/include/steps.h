@@ -273,11 +273,14 @@ ROT_INLINE lstm_gates slstm_gates_of(lstm_gates raw, double past, real level) {
                               vmath_exp((real)(past - (double)level)), vmath_tanh(raw.g), sigmoid(raw.o)};
     return gates;
 }
-ROT_INLINE slstm_memory slstm_step(lstm_gates at, slstm_memory before, real level) {
+ROT_INLINE slstm_memory slstm_step(real *h, lstm_gates raw, slstm_memory before, bool exponential) {
+    const double past = slstm_past(raw.f, before, exponential);
+    const real level = slstm_level(raw.i, past);
+    const lstm_gates at = slstm_gates_of(raw, past, level);
     const slstm_memory now = {at.f * before.c + at.i * at.g, at.f * before.n + at.i, level};
+    *h = at.o * (now.c / now.n);
     return now;
 }
-ROT_INLINE real slstm_output(lstm_gates at, slstm_memory now) { return at.o * (now.c / now.n); }
 
 /* Its adjoint, with dh the total gradient of h_t, and `later` the gradients that reach the scaled c_t and n_t and the
  * level m_t from later steps (m_t: only from the final state, because h does not depend on it; mlstm.c):

@@ -63,14 +63,9 @@ static void copy_gates(real *y, int64_t y_row, const real *x, int64_t x_row, int
 static void forward_row(real *restrict h, real *restrict c, real *restrict n, real *restrict m, const real *restrict z,
                         int64_t P, bool exponential) {
     for (int64_t j = 0; j < P; j++) {
-        const lstm_gates raw = gates_at(z, P, j);
         const slstm_memory before = {c[j], n[j], m[j]};
-        const double past = slstm_past(raw.f, before, exponential);
-        const real level = slstm_level(raw.i, past);
-        const lstm_gates at = slstm_gates_of(raw, past, level);
-        const slstm_memory now = slstm_step(at, before, level);
+        const slstm_memory now = slstm_step(h + j, gates_at(z, P, j), before, exponential);
         c[j] = now.c, n[j] = now.n, m[j] = now.m;
-        h[j] = slstm_output(at, now);
     }
 }
 

@@ -1065,12 +1065,9 @@ static void slstm_row(real *restrict state, real *restrict y, const real *restri
     EACH(j, P) {
         const lstm_gates raw = {z[j], z[N + j], z[2 * N + j], z[3 * N + j]};
         const slstm_memory before = {c[j], n[j], m[j]};
-        const double past = slstm_past(raw.f, before, exponential);
-        const real level = slstm_level(raw.i, past);
-        const lstm_gates at = slstm_gates_of(raw, past, level);
-        const slstm_memory now = slstm_step(at, before, level);
+        const slstm_memory now = slstm_step(h + j, raw, before, exponential);
         c[j] = now.c, n[j] = now.n, m[j] = now.m;
-        y[j] = h[j] = slstm_output(at, now);
+        y[j] = h[j];
     }
 }
 
