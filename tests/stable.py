@@ -289,8 +289,10 @@ def counted(report: Path) -> dict[str, Any]:
 def log_of(rows: list[dict[str, Any]]) -> str:
     """The log as a page."""
     lines = ["# The tests under other settings", "", "Written by `make stable`.", ""]
-    lines += ["| run | settings |", "| --- | --- |"]
-    lines += [f"| {name} | {settings} |" for name, settings in dict.fromkeys((r["run"], r["settings"]) for r in rows)]
+    lines += ["| run | settings | runs | without a failure |", "| --- | --- | --- | --- |"]
+    for name, settings in dict.fromkeys((r["run"], r["settings"]) for r in rows):
+        codes = [row["code"] for row in rows if (row["run"], row["settings"]) == (name, settings)]
+        lines.append(f"| {name} | {settings} | {len(codes)} | {codes.count(0)} |")
     names = ("run", "commit", "date", "processor", "seed", "tests", "failed", "skipped", "minutes", "arguments")
     lines += ["", f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
     for row in rows:
