@@ -5,8 +5,9 @@
 Each layer has the settings of a recipe at this width, in training mode. Its limit is LRU, a layer of one diagonal scan,
 timed in the same window: the ratio is the cost of a layer's mathematics relative to that.
 
-With --beside, the folder of another version, built in place, every layer is timed in turn with that version's, which
-runs in a process of its own: its time is then the limit. With all layers, that is written to
+With --beside, the folder of another version, built in place, every layer that the other version has is timed in turn
+with that version's, which runs in a process of its own: its time is then the limit. So are tokens of a stream, and a
+layer of that version beside itself in another process, for the spread. With all layers, that is written to
 benchmarks/results/layers_beside.json.
 
 With --uneven, every layer that reads intervals is timed at uneven times, beside the same layer at even times, in
@@ -19,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from functools import partial
@@ -30,9 +31,11 @@ import numpy as np
 
 from benchmarks.measure import RESULTS, ROOT, arguments, commit, in_turn, origin, row, seconds_in_turn, show, turn
 from benchmarks.record import record
-from rotrnn.models.build import make_layer
+from rotrnn.models.build import ModelSettings, build_model, make_layer
 from rotrnn.nn.layer import Context
 from rotrnn.nn.registry import LAYERS
+
+CHUNK = 64  # tokens of a turn of a stream
 
 Size = tuple[int, int, int]
 
@@ -65,7 +68,8 @@ def both(name: str, size: Size, dt: Any = None, **more: Any) -> Callable[[], obj
     """Forward and backward of a layer, with intervals dt (B, T) if given."""
     x, dy = data(*size)
     layer = make_layer(name, size[2], settings_of(name, size[2]) | more)
-    params, ctx = layer.init(np.random.default_rng(0)), Context(train=True, dt=dt)
+    params = layer.init(np.random.default_rng(0))
+    ctx = Context(train=True) if dt is None else Context(train=True, dt=dt)  # versions before had no dt
     return lambda: layer.backward(params, layer.forward(params, x, ctx)[1], dy)
 
 
@@ -81,11 +85,38 @@ def sizes(size: Size) -> dict[str, int]:
     return dict(zip("BTD", size, strict=True))
 
 
+def tagger(name: str, D: int) -> tuple[Any, Any]:
+    """A model of two blocks that reads tokens, and its parameters."""
+    settings = ModelSettings(layer=name, d_model=D, n_layers=2)
+    model = build_model(settings, settings_of(name, D), head="tagger", n_classes=32, vocab=32)
+    return model, model.init(np.random.default_rng(0))
+
+
+def streamed(name: str, size: Size) -> Callable[[], object]:
+    """CHUNK tokens, pushed one by one to a stream of a model of this width."""
+    model, params = tagger(name, size[2])
+    tokens = np.random.default_rng(0).integers(0, 32, (1, CHUNK))
+    stream = model.stream(params)
+
+    def push() -> None:
+        for t in range(CHUNK):
+            stream.push(tokens[:, t])
+
+    return push
+
+
+WORK: dict[str, Callable[[str, Size], Callable[[], object]]] = {
+    "forward and backward": both,
+    f"{CHUNK} tokens of a stream": streamed,
+}
+"""What is timed beside another version."""
+
+
 @contextmanager
-def other(checkout: Path, name: str, size: Size, window: float) -> Iterator[Callable[[], float]]:
-    """A turn of a layer of the version in `checkout`, by this file in a process with that version's package."""
+def other(checkout: Path, *arguments: str) -> Iterator[Callable[[], str]]:
+    """A line of the answer of `serve`, by this file in a process with the package of the version in `checkout`."""
     path = os.pathsep.join([str(checkout / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "benchmarks.layers", "--serve", name, *map(str, size), str(window)]
+    command = [sys.executable, "-m", "benchmarks.layers", "--serve", *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True,
@@ -94,12 +125,12 @@ def other(checkout: Path, name: str, size: Size, window: float) -> Iterator[Call
         assert child.stdout is not None
         ask, answer = child.stdin, child.stdout
 
-        def one_turn() -> float:
+        def line() -> str:
             ask.write("\n")
             ask.flush()
-            return float(answer.readline())
+            return answer.readline()
 
-        yield one_turn
+        yield line
         ask.close()
 
 
@@ -117,29 +148,45 @@ def rows_uneven(names: list[str], size: Size, window: float) -> Iterator[dict[st
         yield row(f"{name} at uneven times", seconds, limit, limit="even times", layer=name, **sizes(size))
 
 
-def serve(name: str, size: Size, window: float) -> None:
-    """Prints the time of a turn for each line of the standard input."""
-    run = both(name, size)
-    run()
+def serve(arguments: Sequence[str]) -> None:
+    """Answers each line of the standard input with the time of a turn of a work, or with the names of the layers."""
+
+    def answer() -> object:
+        return " ".join(LAYERS)
+
+    if arguments:
+        work, name, *size, window = arguments
+        run = WORK[work](name, (int(size[0]), int(size[1]), int(size[2])))
+        run()
+        answer = partial(turn, run, float(window))
     for _ in sys.stdin:
-        print(turn(run, window), flush=True)
+        print(answer(), flush=True)
 
 
 def rows_beside(checkout: Path, names: list[str], size: Size, window: float) -> Iterator[dict[str, Any]]:
-    """One row per layer, whose limit is the time of the version in `checkout`."""
+    """Rows of each layer that the version in `checkout` has, whose limit is that version's time; `again` is its time in
+    a second process."""
+    with other(checkout) as their_names:
+        known = their_names().split()
     for name in names:
-        run = both(name, size)
-        run()
-        with other(checkout, name, size, window) as theirs:
-            theirs()
-            seconds, limit = in_turn([partial(turn, run, window), theirs], window=window)
-        yield row(f"{name} forward and backward", seconds, limit, limit="other version", layer=name, **sizes(size))
+        for work in WORK if name in known else ():
+            run = WORK[work](name, size)
+            run()
+            asked = (checkout, work, name, *map(str, size), str(window))
+            with other(*asked) as first, other(*asked) as second:
+                theirs = [partial(_seconds, first), partial(_seconds, second)]
+                seconds, limit, again = in_turn([partial(turn, run, window), *theirs], window=window)
+            told = {"limit": "other version", "layer": name, "again": again}
+            yield row(f"{name}: {work}", seconds, limit, **told, **sizes(size))
+
+
+def _seconds(line: Callable[[], str]) -> float:
+    return float(line())
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
-        name, *size, window = sys.argv[2:]
-        return serve(name, (int(size[0]), int(size[1]), int(size[2])), float(window))
+        return serve(sys.argv[2:])
     parser = arguments(__doc__)
     parser.add_argument("--only", choices=LAYERS, action="append", help="this layer, and others given likewise")
     kind = parser.add_mutually_exclusive_group()

@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.layers import settings_of
+from benchmarks.layers import CHUNK, tagger
 from benchmarks.measure import arguments, row, seconds_in_turn, show
-from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import flatten_state
 from rotrnn.nn.registry import LAYERS
-
-CHUNK = 64
 
 
 def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
@@ -27,9 +24,7 @@ def rows(D: int, T: int, window: float) -> list[dict[str, Any]]:
     found = []
     tokens = np.random.default_rng(0).integers(0, 32, (1, T))
     for name in LAYERS:
-        settings = ModelSettings(layer=name, d_model=D, n_layers=2)
-        model = build_model(settings, settings_of(name, D), head="tagger", n_classes=32, vocab=32)
-        params = model.init(np.random.default_rng(0))
+        model, params = tagger(name, D)
         stream, python = model.stream(params), model.stream(params, engine="python")
 
         def in_python(stream: Any = python) -> None:
