@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
@@ -264,7 +264,11 @@ def test_long_labels_leave_the_panels_their_width() -> None:
 # ---- accuracy against length and iterations ----
 
 
-@given(st.lists(st.tuples(st.integers(1, 250), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
+POINTS = st.lists(st.tuples(st.integers(0, 250), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30)
+
+
+@given(POINTS.filter(lambda rows: any(n for n, _, _ in rows)))
+@example([(100, 0.5, 0.5), (0, 0.5, 0.5)])
 def test_merged_lengths_keep_the_mean(rows: list[tuple[int, float, float]]) -> None:
     n, accuracy, whole = (np.array(column, float) for column in zip(*rows, strict=True))
     length = np.arange(3, 3 + len(n))
@@ -945,6 +949,7 @@ def test_a_notebook_shows_what_is_drawn(name: str) -> None:
     assert shown["image/png"].startswith(b"\x89PNG")
 
 
+ONE_ACCURACY = {"accuracy": [0.5], "sequence_accuracy": [0.5]}
 LISTS = ([5, 10], [0.25, 0.5])
 BAD: dict[str, tuple[Any, str]] = {
     "disc of no layer": (lambda: plots.unit_disc([], []), "unit_disc: before and after have shapes"),
@@ -958,6 +963,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "no last": (
         lambda: plots.scores({"a": [1.0]}, {}, name="skill"),
         "scores: last has no configuration 'a', expected",
+    ),
+    "no name": (lambda: plots.scores({}, {}, name=""), "scores: name='', expected the name of an accuracy"),
+    "no name of curves": (lambda: plots.compare_learning({}, {}, {}, name=" "), "compare_learning: name=' ', expected"),
+    "no sequences": (
+        lambda: plots.accuracy_by_length({"a": [{"length": [5], "n": [0], **ONE_ACCURACY}]}),
+        r"accuracy_by_length: 'a' has n=\[0\], expected numbers of sequences, with one above 0",
     ),
     "0 iterations": (
         lambda: plots.accuracy_by_iterations({"a": [([0, 1], [0.1, 0.2])]}),

@@ -34,9 +34,9 @@ def merged(curve: Curve, least: int = LEAST) -> dict[str, list[float]]:
         if behind >= least:
             ends.append(i + 1)
             behind = 0
-    if behind and len(ends) > 1:
-        ends.pop()
     if ends[-1] < len(curve["n"]):
+        if len(ends) > 1:
+            ends.pop()
         ends.append(len(curve["n"]))
     found: dict[str, list[float]] = {name: [] for name in ("length", "n", *ACCURACIES)}
     for part in map(slice, ends[:-1], ends[1:]):
@@ -76,6 +76,11 @@ def accuracy_by_length(
     ax : Axes, or two, optional
         Axes to draw into, in place of a new figure: two if the accuracies differ.
     """
+    for label, runs in curves.items():
+        for one in runs:
+            if len(one["n"]) and not (min(one["n"]) >= 0 and sum(one["n"]) > 0):
+                expected = "numbers of sequences, with one above 0"
+                raise ValueError(f"accuracy_by_length: {label!r} has n={list(one['n'])!r:.80}, expected {expected}")
     every = [merged(one) for runs in curves.values() for one in runs]
     same = all(np.allclose(one["accuracy"], one["sequence_accuracy"]) for one in every)
     names = list(ACCURACIES)[: 1 if same else 2]

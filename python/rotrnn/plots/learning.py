@@ -17,6 +17,7 @@ from rotrnn.plots.style import (
     Series,
     Sheet,
     as_text,
+    as_title,
     counted,
     draw_groups,
     height_for,
@@ -101,13 +102,14 @@ def compare_learning(
 
     Each run has a line. `name` is the split and the name of the accuracy; `ax` three axes to draw into.
     """
+    title_of_name = as_title("compare_learning", name)
     sheet = Sheet(ax, 10.2, height_for(len(train_loss), 2.9), 3)
     smoothed = {label: [(at, smooth(values)) for at, values in runs] for label, runs in train_loss.items()}
     nats = "loss" if name.endswith("skill") else "cross-entropy (nats)"
     for axes, groups, factor, title, unit in (
         (sheet.panels[0], smoothed, 1.0, "Training loss", nats),
         (sheet.panels[1], loss, 1.0, f"{name.split()[0].capitalize()} loss", nats),
-        (sheet.panels[2], accuracy, 100.0, name[0].upper() + name[1:], "%"),
+        (sheet.panels[2], accuracy, 100.0, title_of_name, "%"),
     ):
         draw_groups(axes, counted(groups), factor=factor)
         axes.set(title=title, xlabel="training step", ylabel=unit)
@@ -131,7 +133,7 @@ def scores(
     ax : Axes, optional
         Axes to draw into, in place of a new figure.
     """
-    labels = list(best)
+    labels, title = list(best), f"{as_title('scores', name)} on the test split"
     if missing := [label for label in labels if label not in last]:
         raise ValueError(f"scores: last has no configuration {missing[0]!r}, expected those of best")
     longest = max(map(len, labels), default=0)
@@ -146,7 +148,7 @@ def scores(
             axes.scatter(100 * np.asarray(found), np.full(len(found), row + shift), s=16, **options)
         if best[label]:
             axes.plot(100 * np.full(2, np.mean(best[label])), [row - 0.38, row + 0.12], color=ink(axes), linewidth=1.4)
-    axes.set(title=f"{name[0].upper()}{name[1:]} on the test split", xlabel="%", ylim=(max(len(labels), 1) - 0.5, -0.5))
+    axes.set(title=title, xlabel="%", ylim=(max(len(labels), 1) - 0.5, -0.5))
     axes.set_yticks(rows, map(as_text, labels))
     axes.grid(axis="y", visible=False)
     low, high = axes.get_xlim()

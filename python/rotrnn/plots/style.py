@@ -214,6 +214,13 @@ def as_text(name: str) -> str:
     return f"{' ' * name.startswith('_')}{name}".replace("$", r"\$")
 
 
+def as_title(call: str, name: str) -> str:
+    """Returns a name with a capital, to begin a title with. ValueError of `call` if it is empty."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"{call}: name={name!r}, expected the name of an accuracy")
+    return name[0].upper() + name[1:]
+
+
 def draw_runs(axes: Axes, runs: Sequence[Series], label: str, *, factor: float = 1.0, **look: Any) -> None:
     """Draws a line for each run, thinner if there are several; the first has the label.
 
