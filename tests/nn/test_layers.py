@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
 
-from rotrnn.nn.layer import Context, astype
+from cores import LAYERS_HERE
+from rotrnn.nn.layer import EVALUATION, Context, astype
 from rotrnn.nn.layers.lru import LRU
+from rotrnn.nn.layers.mamba3 import Mamba3
 from rotrnn.nn.layers.rotrnn import RotRNN
+from rotrnn.nn.layers.s4d import S4D
 from rotrnn.nn.layers.selective_rotrnn import SelectiveRotRNN
 from rotrnn.nn.registry import LAYERS
 from rotrnn.ops.scan import diagonal_scan, diagonal_scan_backward
@@ -246,6 +250,48 @@ def test_rotrnn_with_a_window_and_a_gamma_near_1(normalise: str, gamma_log: floa
         for dtype, given in ((np.float32, params), (np.float64, astype(params, np.float64)))
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=64 * 2.0**-24 * np.abs(expected).max())
+
+
+MIXED = {**LAYERS_HERE, "s4d in a window": S4D(4, 4, window=3), "mamba3 of rank 3": Mamba3(4, d_state=4, rank=3)}
+INPUTS = {"liquid_s4": 0, "rwkv7": 0}
+"""The part of a state that is inputs as they were given, which parameters do not widen."""
+
+
+def leaves(state: Any) -> list[Any]:
+    return [] if state is None else [*state] if isinstance(state, tuple) else [state]
+
+
+def in_precision(state: Any, dtype: Any) -> Any:
+    """The state, with its real and complex parts in this precision."""
+    if isinstance(state, tuple):
+        parts = [in_precision(one, dtype) for one in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    kinds = {"i": state.dtype, "f": dtype, "c": np.result_type(dtype, np.complex64)}
+    return state.astype(kinds[state.dtype.kind])
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_layer_computes_in_the_widest_precision_of_its_arguments(name: str) -> None:
+    """y and the state after, of forward as of a step. The state of `RopeMemory` is always double, and widens no y."""
+    layer, rng = MIXED[name], np.random.default_rng(7)
+    params, x = layer.init(rng), rng.standard_normal((2, 3, 4), dtype=np.float32)
+    before = None if getattr(layer, "bidirectional", name == "bidirectional") else layer.step(params, None, x[:, 0])[1]
+    for of_params, of_x, of_state in product(*[(np.float32, np.float64)] * 2, (None, np.float32, np.float64)):
+        if before is None and of_state is not None:
+            continue
+        state = None if of_state is None else in_precision(before, of_state)
+        given, inputs = astype(params, of_params), x.astype(of_x)
+        wide = np.result_type(of_params, of_x, *[of_state] * (of_state is not None and name != "rope_memory"))
+        y, saved = layer.forward(given, inputs, EVALUATION, *[state] * (before is not None))
+        found = [(y, saved.state if before is not None else None)]
+        if before is not None:
+            found.append(layer.step(given, state, inputs[:, 0]))
+        for out, after in found:
+            assert out.dtype == wide
+            for i, leaf in enumerate(leaves(after)):
+                own = np.result_type(of_x, of_state or of_x) if INPUTS.get(name) == i else wide
+                own = np.float64 if name == "rope_memory" else own
+                assert leaf.dtype.kind == "i" or leaf.real.dtype == own, (i, of_params, of_x, of_state)
 
 
 def test_precisions_mix_by_numpys_rules() -> None:

@@ -486,7 +486,7 @@ def linear_step(
     -------
     y_t : (B, D)
     state : (B, N) complex, or WindowState
-        State after the step.
+        State after the step; complex128 with `exact`.
 
     Raises
     ------
@@ -507,7 +507,8 @@ def linear_step(
         raise ValueError("linear_step: w_out has two directions, expected K=1: a bidirectional layer has no steps")
     z_next = dense(args.layout(au, dtype), w_in).view(complex_of(dtype))
     if window is None:
-        state = z_next if z is None else (a if turn is None else turn) * z + z_next
+        turn = a if turn is None else turn
+        state = z_next.astype(turn.dtype, copy=False) if z is None else turn * z + z_next
         z_next = state.astype(z_next.dtype, copy=False)
     else:
         z_next, state = tiir_scan(a, z_next[:, None], state, window=window, power=power)

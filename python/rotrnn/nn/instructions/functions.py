@@ -215,19 +215,17 @@ class RankGate(Instruction):
         return (z,)
 
     def forward(self, call: Call, x: Array, z: Array, g: Array, u: Array) -> Array:
-        y: Array = np.zeros_like(z)
-        for part, gate, _, gain in _of_ranks(x, z, g, u):
-            y += gain * swiglu(part, gate)
+        y: Array = sum(gain * swiglu(part, gate) for part, gate, _, gain in _of_ranks(x, z, g, u))
         return y
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array, g: Array, u: Array) -> tuple[Array, ...]:
-        dz, dx, dg, du = np.zeros_like(z), np.empty_like(x), np.empty_like(g), np.empty_like(u)
+        dz, dx, dg, du = 0, np.empty_like(x), np.empty_like(g), np.empty_like(u)
         for rank, (part, gate, to_gate, gain) in enumerate(_of_ranks(x, z, g, u)):
             du[:, rank] = (dy * swiglu(part, gate)).sum((0, 1), dtype=np.float64).reshape(du[:, rank].shape)
             dpart, dgate = swiglu_backward(gain * dy, part, gate)
             dg[:, rank] = (dgate * z).sum((0, 1), dtype=np.float64).reshape(dg[:, rank].shape)
             dx[:, :, rank] = dpart.reshape(dx[:, :, rank].shape)
-            dz += to_gate * dgate
+            dz = dz + to_gate * dgate
         return dx, dz, dg, du
 
     def emit(self, to: Listing, line: Line, x: int, z: int, g: Array, u: Array) -> Any:

@@ -254,6 +254,7 @@ class S4D(Recurrent):
         x = x_t[:, None]
         before = np.zeros((len(x), len(response) - 1, self.d_model), x.dtype, like=x) if state is None else state
         recent = np.concatenate([before, x], 1)
+        recent = recent.astype(np.result_type(recent.dtype, response.dtype), copy=False)
         return einsum("bld,ld->bd", recent, response), recent[:, 1:]
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
