@@ -21,7 +21,7 @@ import numpy as np
 
 from rotrnn import __version__, _cpu, cuda
 from rotrnn._support.checkpoint import check_like
-from rotrnn._support.files import check_folder, write_text
+from rotrnn._support.files import check_folder, half_moved, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
 from rotrnn._support.provenance import versions
@@ -447,7 +447,7 @@ def _data(args: argparse.Namespace) -> None:
     else:
         if args.out is None:
             _check_files(task, "--stand-in --out DIR")
-        elif not getattr(task, "resumable", False) and any(_visible(args.out)):
+        elif not (getattr(task, "resumable", False) or half_moved(args.out)) and any(_visible(args.out)):
             raise ValueError(f"--out {args.out}: already has files, which are not replaced; expected an empty folder")
         print(describe(task.write(args.out) if args.out else task.load()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -156,6 +157,51 @@ def test_data_replaces_no_files(tmp_path, capsys):
         assert main(["data", "listops", *small, *more, "--out", out]) == 2
         assert "already has files, which are not replaced; expected an empty folder" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path(out).iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["digits"],
+        ["listops", *(f"--set={one}" for one in ("train=20", "val=5", "test=5", "min_length=5", "max_length=20"))],
+        ["copy", "--set=train=5", "--set=val_each=1", "--set=test_each=1"],
+        ["word_problem", "--set=samples=5", "--set=test=5", "--set=length=4", "--set=test_length=6"],
+        ["cifar", "--stand-in=2"],
+        ["imdb", "--stand-in=2", "--set=max_length=10"],
+        ["aan", "--stand-in=2", "--set=max_length=10"],
+        ["mnist", "--stand-in=2"],
+        ["speech_commands", "--stand-in=2"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("killed", [False, True])
+def test_data_that_a_stop_interrupts_are_written_by_the_same_command(tmp_path, monkeypatch, killed, command):
+    """The stop is at the second file; a process that is killed does not clean up."""
+    renamed: list[object] = []
+    replace = os.replace
+
+    def stopped(*paths):
+        if renamed:
+            raise KeyboardInterrupt
+        renamed.append(paths)
+        replace(*paths)
+
+    data = ["data", *command, "--out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stopped)
+        if killed:
+            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        assert main([*data, str(tmp_path / "stopped")]) == 130
+    assert not visible(tmp_path / "stopped")
+    for name in ("stopped", "whole"):
+        assert main([*data, str(tmp_path / name)]) == 0
+    assert visible(tmp_path / "stopped") == visible(tmp_path / "whole")
+
+
+def visible(folder):
+    """Returns the contents of the files that are not hidden, by their paths."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".unfinished" not in path.parts)
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 def test_what_a_command_finds_is_written_beside_a_run_and_not_over_it(run, tmp_path, capsys):

@@ -426,9 +426,10 @@ def test_files_are_not_written_from_files(tmp_path):
     assert (tmp_path / "basic_train.tsv").read_bytes() == before
 
 
-def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, monkeypatch):
+def test_a_stop_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
     """Files of a smaller set with another seed exist; the disk is full when the second new file is written."""
     ListOps(**SOME, seed=8).write(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     written = []
 
     def write_once(path, expressions):
@@ -440,7 +441,7 @@ def test_a_stop_while_writing_leaves_no_older_split_beside_a_new_one(tmp_path, m
     monkeypatch.setattr("rotrnn.tasks.listops.write_expressions", write_once)
     with pytest.raises(OSError, match="No space left"):
         ListOps(**SOME, seed=9).write(tmp_path)
-    assert os.listdir(tmp_path) == [written[0].name]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_describe():

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rotrnn
-from rotrnn._support.files import atomic_file, clean, locked, read_file
+from rotrnn._support.files import atomic_file, clean, half_moved, locked, read_file, whole_set
 
 
 def test_replaces_only_at_the_end(tmp_path):
@@ -69,6 +70,73 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch, read_
     with pytest.raises(FileNotFoundError) as caught, atomic_file(path):
         pass
     assert caught.value.filename == str(path)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()}
+
+
+def write_set(folder: Path, text: str) -> None:
+    with whole_set(folder) as place:
+        (place / "below").mkdir()
+        for name in ("a", "b", "below/c"):
+            with atomic_file(place / name) as file:
+                file.write(text.encode())
+
+
+FILES, MOVES = 3, 3
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("at", range(FILES + 1 + MOVES))
+def test_a_set_of_files_that_a_stop_interrupts_is_written_again(tmp_path, monkeypatch, at, old, killed):
+    """The stop is at each renaming: of each file, of the whole set, and of each part that is moved. A process that is
+    killed does not clean up."""
+    folder = tmp_path / "data"
+    before = {"a": "old", "b": "old", "below/c": "old", "other": "mine"} if old else {}
+    if old:
+        write_set(folder, "old")
+        (folder / "other").write_text("mine", encoding="utf-8")
+    renamed: list[object] = []
+    replace = os.replace
+
+    def stopped(*paths):
+        if len(renamed) == at:
+            raise KeyboardInterrupt
+        renamed.append(paths)
+        replace(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stopped)
+        if killed:
+            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            write_set(folder, "new")
+    assert half_moved(folder) == (at > FILES)
+    if at <= FILES:
+        assert {name: text for name, text in contents(folder).items() if ".unfinished" not in name} == before
+    if at <= FILES and not killed:
+        assert folder.exists() == old
+    write_set(folder, "newer")
+    assert contents(folder) == {**before, "a": "newer", "b": "newer", "below/c": "newer"}
+    assert not (folder / ".unfinished").exists()
+
+
+def test_links_beside_a_set_of_files_are_not_followed(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "done", "kept"):
+        (tmp_path / "mine" / name).mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".unfinished").symlink_to(tmp_path / "mine")
+    write_set(tmp_path / "data", "text")
+    assert sorted(os.listdir(tmp_path / "mine")) == ["done", "kept", "new"]
+    assert set(contents(tmp_path / "data")) == {"a", "b", "below/c"}
+
+
+def test_two_processes_do_not_write_a_set_of_files_at_once(tmp_path):
+    with whole_set(tmp_path), pytest.raises(ValueError, match="unfinished: another process is writing files here"):
+        write_set(tmp_path, "text")
 
 
 def test_a_lock_that_is_a_link_leaves_what_it_leads_to(tmp_path):

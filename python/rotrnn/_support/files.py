@@ -1,12 +1,13 @@
-"""Atomic file writes, and folder locks."""
+"""Atomic writes of files and of sets of files, and folder locks."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
+import shutil
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -27,6 +28,8 @@ PER_BYTE = 1100
 """Most bytes of memory that contents may take for each byte of their file: deflate reaches some 1,030."""
 AT_LEAST = 2**28
 """Bytes of memory that contents may take however small the file is."""
+UNFINISHED = ".unfinished"
+"""Folder of `whole_set`, with the files that are being written, and then the complete files that are being moved."""
 
 
 @contextmanager
@@ -199,11 +202,58 @@ def clean(folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def clear(paths: Iterable[Path]) -> None:
-    """Removes the files of a set before it is rewritten, so that an interruption cannot leave old files among new
-    ones."""
-    for path in paths:
-        path.unlink(missing_ok=True)
+@contextmanager
+def whole_set(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields a new folder for files. If the block ends without an error, they are moved to `folder`, which is created
+    if it is missing, and replace files of the same names there; otherwise `folder` stays as it was.
+
+    After a kill, `folder` is as it was, too, or has some of the files if it came while they were moved (`half_moved`).
+    The next call removes what the killed process was writing, or moves what it had completed. ValueError if another
+    process is writing to `folder`.
+    """
+    folder = Path(folder)
+    made = not folder.exists()
+    work = folder / UNFINISHED
+    new, done = work / "new", work / "done"
+    for path in (work, new, done):
+        if path.is_symlink():
+            path.unlink()
+    try:
+        with locked(work, "another process is writing files here"):
+            try:
+                if done.exists():
+                    _move(done, folder)
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir()
+                yield new
+                os.replace(new, done)
+                for path in done.rglob("*"):  # an interruption must not leave old files among new ones
+                    if path.is_file():
+                        (folder / path.relative_to(done)).unlink(missing_ok=True)
+                _move(done, folder)
+                synced(folder)
+            finally:
+                if not done.exists():
+                    shutil.rmtree(work, ignore_errors=True)
+    finally:
+        if made:
+            with suppress(OSError):  # it holds the files
+                folder.rmdir()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Moves a file, or a folder: if `target` is a folder, its parts one by one."""
+    if source.is_dir() and target.is_dir():
+        for one in list(source.iterdir()):
+            _move(one, target / one.name)
+        source.rmdir()
+    else:
+        os.replace(source, target)
+
+
+def half_moved(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether `whole_set` was killed while it moved files to a folder."""
+    return Path(folder, UNFINISHED, "done").exists()
 
 
 def check_folder(name: str, folder: str | os.PathLike[str]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.extras import needed
-from rotrnn._support.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, whole_set
 from rotrnn._support.settings import settle
 from rotrnn.tasks.task import FeatureSplit, Index, Shape, Task, shuffled
 
@@ -84,14 +83,12 @@ class Digits:
 
         Each row holds 64 pixels from 0 to 16 and the label.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
         header = ",".join([f"pixel{i}" for i in range(PIXELS)] + ["label"])
-        files = {name: Path(folder, f"digits_{name}.csv") for name in ("train", "val", "test")}
-        clear(files.values())
-        for name, (images, labels) in self._images().items():
-            with atomic_file(files[name]) as file:
-                rows = np.column_stack([images, labels])
-                np.savetxt(file, rows, fmt="%d", delimiter=",", header=header, comments="")
+        with whole_set(folder) as place:
+            for name, (images, labels) in self._images().items():
+                with atomic_file(place / f"digits_{name}.csv") as file:
+                    rows = np.column_stack([images, labels])
+                    np.savetxt(file, rows, fmt="%d", delimiter=",", header=header, comments="")
         return self.load()
 
     def _images(self) -> dict[str, tuple[npt.NDArray[Any], Index]]:

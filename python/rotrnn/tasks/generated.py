@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rotrnn._support.files import atomic_file, clear
+from rotrnn._support.files import atomic_file, whole_set
 from rotrnn.ops.random import philox
 from rotrnn.tasks.task import Batch, Carry, Index, Split, Task
 
@@ -149,24 +149,26 @@ class WrittenByRow(ABC):
             A split has more than 2**24 examples, as `train` may have by default.
         """
         task = self.load()
-        Path(folder).mkdir(parents=True, exist_ok=True)
         splits = {"train": task.train, "val": task.val, "test": task.test}
         for name, split in splits.items():
             if len(split) > WRITABLE:
                 raise ValueError(
                     f"{task.name}: {name} has {len(split)} examples, but at most {WRITABLE} can be written; set {name}"
                 )
-        files = {name: Path(folder, f"{task.name}_{name}.tsv") for name in splits}
-        clear(files.values())
-        for name, split in splits.items():
-            with atomic_file(files[name]) as file:
-                file.write(b"inputs\tlabels\n")
-                for first in range(0, len(split), 1024):
-                    inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)
-                    sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
-                    for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
-                        file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
+        with whole_set(folder) as place:
+            for name, split in splits.items():
+                _write(place / f"{task.name}_{name}.tsv", split)
         return task
+
+
+def _write(path: Path, split: Split) -> None:
+    with atomic_file(path) as file:
+        file.write(b"inputs\tlabels\n")
+        for first in range(0, len(split), 1024):
+            inputs, labels, lengths = split.batch(np.arange(first, min(first + 1024, len(split))), np.int64)
+            sizes = np.full(len(inputs), inputs.shape[1]) if lengths is None else lengths
+            for x, y, size in zip(inputs, labels, sizes.tolist(), strict=True):
+                file.write(f"{_text(x[:size])}\t{_text(y[:size])}\n".encode())
 
 
 def _text(steps: Index) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import EXPECTED
-from rotrnn._support.files import atomic_file, clear, open_file
+from rotrnn._support.files import atomic_file, open_file, whole_set
 from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
@@ -310,11 +310,10 @@ class ListOps:
             raise ValueError(
                 f"ListOps: data_dir is {self.data_dir!r}, expected none: its expressions are already files"
             )
-        Path(folder).mkdir(parents=True, exist_ok=True)
         splits = self._splits()
-        clear(_file(folder, name) for name in splits)
-        for name, expressions in splits.items():
-            write_expressions(_file(folder, name), expressions)
+        with whole_set(folder) as place:
+            for name, expressions in splits.items():
+                write_expressions(_file(place, name), expressions)
         return self._task(splits)
 
     def data_files(self) -> list[Path]:

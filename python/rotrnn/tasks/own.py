@@ -337,11 +337,11 @@ class OwnData:
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes all sequences as one file of arrays, which the task "arrays" reads, and returns the task."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
         task: Any = self.load()
         data: Sequences = task.train.data
         labels = data.labels if data.classes is None else np.array(data.classes)[data.labels]
         path = Path(folder, f"{type(self).__name__.lower()}.npz")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as file:
             further = {"weights": data.weights, "dt": data.dt}
             there = {name: one for name, one in further.items() if one is not None}

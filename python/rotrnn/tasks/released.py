@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rotrnn._support.files import locked
+from rotrnn._support.files import locked, whole_set
 from rotrnn._support.settings import settle
 from rotrnn._support.warn import warn
 from rotrnn.tasks.download import Unavailable, fetch, forget, unpack
@@ -182,12 +182,13 @@ class Released(ABC):
             raise ValueError(
                 f"{type(self).__name__}: the stand-in data have {examples} example(s), expected at least 2"
             )
-        if (there := found(self.release, os.fspath(folder))) is not None:
-            raise ValueError(
-                f"{type(self).__name__}: {there} already holds data of this kind, expected a folder without: random "
-                "data must not replace anything"
-            )
-        self.write_random(folder, examples)
+        with whole_set(folder) as place:
+            if (there := found(self.release, os.fspath(folder))) is not None:
+                raise ValueError(
+                    f"{type(self).__name__}: {there} already holds data of this kind, expected a folder without: "
+                    "random data must not replace anything"
+                )
+            self.write_random(place, examples)
 
     @abstractmethod
     def write_random(self, folder: str | os.PathLike[str], examples: int) -> None:

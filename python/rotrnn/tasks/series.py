@@ -387,9 +387,10 @@ class Series:
 
     def write(self, folder: str | os.PathLike[str]) -> Task:
         """Writes the series as a file series.npz, which this task reads, and returns the task."""
+        task = self.load()
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_series(Path(folder, "series.npz"), self._parts())
-        return self.load()
+        return task
 
 
 def save_series(path: str | os.PathLike[str], parts: Parts) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import GROUP, MOST_COUNTED
-from rotrnn._support.files import atomic_file, clear, open_file
+from rotrnn._support.files import atomic_file, open_file, whole_set
 from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
 from rotrnn.tasks.generated import carry_of, check_ranges, trimmed
@@ -403,11 +403,10 @@ class WordProblem:
             raise ValueError(
                 f"WordProblem: data_dir is {self.data_dir!r}, expected none: its sequences are already files"
             )
-        Path(folder).mkdir(parents=True, exist_ok=True)
         sequences = self._sequences()
-        clear(self._file(folder, length) for length in sequences)
-        for one in sequences.values():
-            write_csv(self._file(folder, one.length), group(self.group), one, self.seed)
+        with whole_set(folder) as place:
+            for one in sequences.values():
+                write_csv(self._file(place, one.length), group(self.group), one, self.seed)
         return self._task(sequences)
 
     def data_files(self) -> list[Path]:
