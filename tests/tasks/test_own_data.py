@@ -174,6 +174,81 @@ def test_a_table_with_a_row_for_each_sequence(tmp_path: Path) -> None:
     np.testing.assert_array_equal([y for _, y in examples(task)], [[3, np.nan], [6, 7]])
 
 
+@pytest.mark.parametrize(
+    ("cells", "missing", "values"),
+    [
+        (["True", "False", "True"], "", [1, 0, 1]),
+        (["false", "true", " true"], "", [0, 1, 1]),
+        (["TRUE", "false", "True"], "", [1, 0, 1]),
+        (["True", "", "True"], "mean", [1, 1, 1]),
+    ],
+)
+def test_truth_values_are_the_numbers_1_and_0(tmp_path: Path, cells: list[str], missing: str, values: Any) -> None:
+    """As pandas reads them, for a column that has no other cells; as features, targets, bits and series."""
+    path = tmp_path / "own.csv"
+    rows = [f"k,{cell},{3 * i},u\n" for i, cell in enumerate(cells)]
+    path.write_text("k,a,b,label\n" + "".join(rows), encoding="utf-8")
+    data = Table(str(path), sequence="k", features=("a", "b"), missing=missing, **ALL).load().train.data  # type: ignore[attr-defined]
+    assert data.values[:, 0].tolist() == values
+    if not missing:
+        for kind in ("regression", "multilabel"):
+            table = Table(str(path), sequence="k", features=("b",), target=("a",), kind=kind, per_step=True)
+            assert table.read().labels.ravel().tolist() == values
+        assert Series(str(path), columns=("b", "a")).read()[:, 1].tolist() == values
+
+
+def test_truth_values_of_arrays_are_numbers_of_a_series(tmp_path: Path) -> None:
+    off = np.arange(60)[:, None] % 7 == 0
+    for name, covariates in (("bool", off), ("float", off.astype(float))):
+        np.savez(tmp_path / f"{name}.npz", y=np.sin(np.arange(60)), covariates=covariates)
+    splits: list[Any] = [Series(str(tmp_path / f"{name}.npz")).load().train for name in ("bool", "float")]
+    np.testing.assert_array_equal(splits[0].read, splits[1].read)
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes", "labels"),
+    [
+        (["1", "1.0", "2", "1.00"], ("1", "2"), [0, 0, 1, 0]),
+        (["1.0", "2.0", "+2", "-1"], ("+2", "-1", "1.0"), [2, 0, 0, 1]),
+        (["0.5", ".5", "5e-1", "1"], (".5", "1"), [0, 0, 0, 1]),
+        (["True", "true", "FALSE", "False"], ("FALSE", "True"), [1, 1, 0, 0]),
+        (["1", "1.0", "2", "1.0a"], ("1", "1.0", "1.0a", "2"), [0, 1, 3, 2]),  # versions, say
+        (["007", "7", "7.0", "1"], ("007", "1", "7", "7.0"), [0, 2, 3, 1]),
+        (["9007199254740993", "9007199254740992"], ("9007199254740992", "9007199254740993"), [1, 0]),
+    ],
+)  # fmt: skip
+def test_equal_numbers_are_one_class_and_one_sequence(
+    tmp_path: Path, cells: list[str], classes: tuple[str, ...], labels: list[int]
+) -> None:
+    """If all cells of the column are numbers; with the shortest of their texts."""
+    path = tmp_path / "own.csv"
+    path.write_text("a,b,label\n" + "".join(f"{3 * i},{i},{one}\n" for i, one in enumerate(cells)), encoding="utf-8")
+    task = Table(str(path), features=("a",), **ALL).load()
+    assert task.labels == classes
+    assert [int(y) for _, y in examples(task)] == labels
+    data = Table(str(path), sequence="label", features=("a",), target=("b",), per_step=True).read()
+    assert data.lengths.tolist() == [labels.count(one) for one in dict.fromkeys(labels)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_step", "y", "message"),
+    [
+        ("regression", False, [[1, np.nan]] * 10, "target 1 has no number in the 7 sequences for training"),
+        ("regression", True, np.full((10, 3), np.nan), "target 0 has no number in the 7 sequences"),
+        ("multilabel", False, [[-1, 0, 1]] * 10, "target 0 has no label in the 7 sequences for training, expected one"),
+    ],
+)  # fmt: skip
+def test_a_target_without_a_number_for_training_is_refused(
+    tmp_path: Path, kind: str, per_step: bool, y: Any, message: str
+) -> None:
+    save_arrays(tmp_path / "own.npz", np.zeros((10, 3)), np.array(y), per_step=per_step)
+    with pytest.raises(ValueError, match=rf"own.npz: {message}"):
+        Arrays(str(tmp_path / "own.npz"), kind=kind, per_step=per_step).load()
+    (tmp_path / "own.csv").write_text("a,u,v\n" + "".join(f"{3 * i},{i},\n" for i in range(10)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"own.csv: target 'v' has no number in the 7 sequences for training"):
+        Table(str(tmp_path / "own.csv"), target=("u", "v"), kind="regression").load()
+
+
 @pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])  # of CSV, and what pandas calls it
 def test_a_column_that_nobody_named_is_no_data(tmp_path: Path, name: str) -> None:
     """An index that was written with the table would be learnt by heart. Other tables have it, too, or not."""
@@ -231,6 +306,11 @@ def test_a_table_of_such_columns_alone(tmp_path: Path) -> None:
     ("text", "settings", "message"),
     [
         ("a,label\n1,x\n1e,y\n", {}, "bad.csv, line 3, column 'a': got '1e', expected a number"),
+        (
+            "a,label\n3,x\nTrue,y\n",
+            {},
+            "line 3, column 'a': got 'True', expected a number, or truth values in all rows",
+        ),
         ("a,label\n1,x\n1_0,y\n", {}, "bad.csv, line 3, column 'a': got '1_0', expected a number"),
         ("a,label\n1,x\n,y\n", {}, "bad.csv, line 3, column 'a': got an empty cell, expected a finite number"),
         (

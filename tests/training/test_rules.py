@@ -92,6 +92,31 @@ def table(path: Path, **settings: Any) -> Table:
     return Table(str(path), **{**SETTINGS, "val_fraction": 0.0, "test_fraction": 0.0, **settings})
 
 
+@pytest.mark.parametrize(
+    ("trained", "new", "other"), [(("1", "2"), ("2.0", "1.0"), "3.0"), (("True", "False"), ("false", "true"), "1")]
+)
+def test_classes_and_categories_that_are_numbers_are_matched_as_numbers(
+    tmp_path: Path, trained: tuple[str, str], new: tuple[str, str], other: str
+) -> None:
+    """A program may have written 1 in one file and 1.0 in the other."""
+
+    def table_of(name: str, values: tuple[str, str]) -> Table:
+        path, cells = tmp_path / name, [values[i // 2 % 2] for i in range(20)]
+        rows = "".join(f"{i // 2 + 5},{one},{one}\n" for i, one in enumerate(cells))
+        path.write_text("id,mode,label\n" + rows, encoding="utf-8")
+        return Table(str(path), sequence="id", features=("mode",), categories=("mode",), test_fraction=0.0)
+
+    known: Any = table_of("trained.csv", trained).load()
+    (tmp_path / "rules.json").write_text(known.rules.text(), encoding="utf-8")
+    task: Any = table_of("new.csv", new).load(tmp_path / "rules.json")
+    assert task.labels == known.labels
+    np.testing.assert_array_equal(task.train.data.labels, 1 - known.train.data.labels)
+    np.testing.assert_array_equal(task.train.data.values, known.train.data.values[:, ::-1])
+    message = f"has the class '{other}', expected one of {', '.join(known.labels)} as in training"
+    with pytest.warns(UserWarning, match="that training does not: "), pytest.raises(ValueError, match=message):
+        table_of("other.csv", (new[0], other)).load(tmp_path / "rules.json")
+
+
 def test_a_file_with_fewer_categories_has_the_features_of_training(run: Run, tmp_path: Path) -> None:
     """The same rows alone, without a mode, a fault, the earliest hours and gaps, are the same numbers, to the bit; and
     those of a loop over cells. Of themselves they have other features."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,12 @@ KINDS = ("number", "category", "time")
 
 CYCLES = {"day": 86400.0, "week": 7 * 86400.0, "year": 31556952.0}
 """Seconds of a day, a week, and a mean year of the Gregorian calendar."""
+
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+"""Texts that are numbers. Those with zeros before them, such as 007, are names."""
+
+TRUTHS = {text: truth for truth in (False, True) for text in (str(truth), str(truth).lower(), str(truth).upper())}
+"""Texts that are truth values if all cells of a column are, as pandas reads them: True, true, TRUE, ..."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,15 @@ class Column:
         cycle the sine and cosine of its phase since 1970.
         """
         if self.kind == "category":
-            if other := [one for one in values if one not in self.values]:
+            at = np.array(places(self.values, values), np.int64)
+            if other := [one for one, place in zip(values, at.tolist(), strict=True) if place < 0]:
                 which = ", ".join(map(repr, other[:3]))
                 told = (
                     f"{where}: column {self.name!r} has {plural(len(other), 'value')} that training does not: {which}"
                 )
                 warn(told)
-            place = {one: i for i, one in enumerate(values)}
-            return {f"{self.name}_{one}": (cells == place.get(one, -1)).astype(float) for one in self.values}
+            of_cell = at[cells.astype(np.int64)]
+            return {f"{self.name}_{one}": (of_cell == i).astype(float) for i, one in enumerate(self.values)}
         if self.kind == "time":
             found = {f"{self.name}_seconds": cells - self.first}
             for name in self.cycles:
@@ -100,6 +109,34 @@ class Column:
         missing = np.isnan(cells)
         found = {self.name: np.where(missing, self.mean, cells)}
         return found | ({f"{self.name}_missing": missing.astype(float)} if self.gaps else {})
+
+
+def keys_of(texts: Collection[str]) -> list[Any]:
+    """Returns what texts are compared by: numbers if all are numbers, truth values if all are, else the texts."""
+    if all(map(NUMBER.fullmatch, texts)):
+        return [Decimal(one) for one in texts]  # exact: float would make one of two long numbers
+    if all(one in TRUTHS for one in texts):
+        return [TRUTHS[one] for one in texts]
+    return [*texts]
+
+
+def spellings(texts: Collection[str]) -> dict[str, str]:
+    """Returns, for each of some different texts with the same key as a shorter one (`keys_of`), the shortest: 1 for
+    1.0 and 1.00."""
+    if len(set(keys_of(texts))) == len(texts):
+        return {}
+    ordered = sorted(texts, key=lambda one: (len(one), one))
+    first: dict[Any, str] = {}
+    names = [first.setdefault(key, one) for one, key in zip(ordered, keys_of(ordered), strict=True)]
+    return {one: name for one, name in zip(ordered, names, strict=True) if one != name}
+
+
+def places(known: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """Returns for each text its place among known texts, of the same text or else of the same key (`keys_of`); -1 for
+    none."""
+    keys = keys_of((*known, *texts))
+    place = {**dict(zip(keys, range(len(known)), strict=False)), **{one: i for i, one in enumerate(known)}}
+    return [place.get(one, place.get(key, -1)) for one, key in zip(texts, keys[len(known) :], strict=True)]
 
 
 def seconds(text: str) -> float:

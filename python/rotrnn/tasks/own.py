@@ -24,7 +24,7 @@ from rotrnn._support.text import alike, an, plural
 from rotrnn._support.warn import warn
 from rotrnn.ops.boundary import on_host
 from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
-from rotrnn.tasks.columns import Column, Numbers
+from rotrnn.tasks.columns import Column, Numbers, places
 from rotrnn.tasks.frames import array_of, is_frame, text_names
 from rotrnn.tasks.rules import Rules, Scale, read_rules
 from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, balanced_weights, shuffled
@@ -318,6 +318,13 @@ class OwnData:
         data = featured(self.path, data, columns)
         inputs = Scale.none(data.values.shape[1])
         targets = Scale.none(data.labels.shape[-1]) if self.kind == "regression" else None
+        if self.kind != "classification":
+            known = data.labels[data.steps_of(train) if data.per_step else train]
+            known = known >= 0 if self.kind == "multilabel" else ~np.isnan(known)
+            for i in np.flatnonzero(~known.any(0))[:1]:
+                which = i if data.target_names is None else repr(data.target_names[i])
+                none = f"no {'number' if targets else 'label'} in the {plural(len(train), 'sequence')} for training"
+                raise ValueError(f"{self.path}: target {which} has {none}, expected one")
         if self.scale:
             inputs = data.scale_of(data.values, train, marks=True)
             targets = targets and data.scale_of(data.labels, train)
@@ -404,11 +411,11 @@ def rules_applied(where: str, data: Sequences, rules: Rules) -> Sequences:
     if data.classes is None or classes is None:
         got, expected = ("no classes" if one is None else "classes" for one in (data.classes, classes))
         raise ValueError(f"{where}: has {got}, expected {expected} as in training")
-    if other := [one for one in np.unique(data.labels).tolist() if data.classes[one] not in classes]:
-        name = data.classes[other[0]]
+    labels = np.array(places(classes, data.classes))[data.labels]
+    if (other := data.labels[labels < 0]).size:
+        name = data.classes[other.min()]
         raise ValueError(f"{where}: has the class {name!r}, expected one of {', '.join(classes)} as in training")
-    places = np.array([classes.index(one) if one in classes else -1 for one in data.classes])
-    return replace(data, labels=places[data.labels], classes=classes)
+    return replace(data, labels=labels, classes=classes)
 
 
 def evenly(labels: Numbers, first: int) -> Index:

@@ -276,7 +276,7 @@ class Series:
         one = arrays.get(name)
         if one is None:
             return None
-        if one.ndim not in (1, 2) or not one.size or one.dtype.kind not in "iuf" or not np.isfinite(one).all():
+        if one.ndim not in (1, 2) or not one.size or one.dtype.kind not in "biuf" or not np.isfinite(one).all():
             got = f"{name} of shape {one.shape} and dtype {one.dtype}"
             raise ValueError(f"{self.path}: has {got}, expected finite numbers (n,) or {form}")
         return np.asarray(one.reshape(len(one), -1), np.float64)

@@ -20,7 +20,7 @@ from rotrnn._support.files import check_bytes, naming
 from rotrnn._support.platform import regular
 from rotrnn._support.text import alike
 from rotrnn._support.warn import warn
-from rotrnn.tasks.columns import Column, seconds
+from rotrnn.tasks.columns import TRUTHS, Column, seconds, spellings
 from rotrnn.tasks.own import FLOAT32_MOST, OwnData, Sequences, as_number, labels_of
 from rotrnn.tasks.rules import Rules
 from rotrnn.tasks.task import Index
@@ -227,9 +227,11 @@ class Columns:
         return tuple(kept)
 
     def texts(self, name: str, expected: str = "a text") -> npt.NDArray[np.str_]:
-        """Returns a column as texts. ValueError, with the row and what is expected, if a cell is empty or no text
-        (`_text`)."""
+        """Returns a column as texts; if all are numbers, equal numbers have one text (`spellings`). ValueError, with
+        the row and what is expected, if a cell is empty or no text (`_text`)."""
         given = [_text(cell) for cell in self.column(name)]
+        if other := spellings(set(given)):
+            given = [other.get(one, one) for one in given]
         check_bytes(self.path, 4 * len(given) * max(map(len, given), default=0))  # all cells are as wide as the longest
         texts = np.array(given, np.str_)
         if (empty := np.flatnonzero(texts == "")).size:
@@ -237,15 +239,17 @@ class Columns:
         return texts
 
     def numbers(self, name: str, *, missing: bool = False, instead: str = "") -> npt.NDArray[np.float64]:
-        """Returns a column as numbers; if `missing`, empty cells and NaN are NaN. ValueError, with the row, if a cell
-        is not a finite number; the error of an empty cell or NaN ends in `instead`."""
-        cells = self.column(name)
+        """Returns a column as numbers, 1 and 0 for truth values if there are no other cells (`TRUTHS`); if `missing`,
+        empty cells and NaN are NaN. ValueError, with the row, if a cell is not a finite number; the error of an empty
+        cell or NaN ends in `instead`."""
+        cells = _truths(self.column(name))
         numbers = np.empty(len(cells))
         for i, cell in enumerate(cells):
             try:
                 numbers[i] = math.nan if cell is None or cell == "" else as_number(cell)
             except (TypeError, ValueError):
-                raise self.wrong(name, i, "a number") from None
+                mixed = ", or truth values in all rows" if _truth(cell) is not None else ""
+                raise self.wrong(name, i, f"a number{mixed}") from None
         bad = ~(np.abs(numbers) <= FLOAT32_MOST)
         if missing:
             bad &= ~np.isnan(numbers)
@@ -280,6 +284,22 @@ def _equal(cells: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(cells) > 2 and all(a == b or _number(a) == _number(b) for a, b in zip(cells, others, strict=True))
 
 
+def _truths(cells: Sequence[Any]) -> Sequence[Any]:
+    """Returns the texts of a column that has no other cells than truth values, besides empty ones, as truth values, and
+    any other column as it is."""
+    found = []
+    for cell in cells:
+        truth = _truth(cell)
+        if truth is None and cell is not None and cell != "":
+            return cells
+        found.append(truth)
+    return found
+
+
+def _truth(cell: Any) -> bool | None:
+    return TRUTHS.get(cell.strip()) if isinstance(cell, str) else None
+
+
 def _text(cell: Any) -> str:
     """Returns a cell as a text without blanks around it; "" if it is missing, NaN, bytes that are not UTF-8, or has the
     character NUL, of which NumPy drops the last."""
@@ -289,9 +309,10 @@ def _text(cell: Any) -> str:
 
 
 def _number(cell: Any) -> float:
-    """Returns a cell as a number, NaN if it is not a number."""
+    """Returns a cell as a number, 1 and 0 for a truth value, NaN if it is neither."""
+    truth = _truth(cell)
     try:
-        return as_number(cell)
+        return as_number(cell if truth is None else truth)
     except (TypeError, ValueError):
         return math.nan
 
