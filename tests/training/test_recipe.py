@@ -398,6 +398,32 @@ def test_a_history_of_both_directions_names_the_two_settings():
         load_recipe("digits-lru", ["layer.bidirectional=true", "layer.history.length=3"])
 
 
+@pytest.mark.parametrize("none", ["none", "None"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.class_weights", "balanced"),
+        ("training.patience", 3),
+        ("training.init", "model.safetensors"),
+        ("layer.window", 8),
+        ("layer.history", {"length": 3}),
+        ("layer.history.window", 8),
+        ("model.norm_eps", 1e-3),
+    ],
+)
+def test_none_unsets_a_key(tmp_path, key, value, none):
+    """TOML has no None, and a key of a base cannot be left out."""
+    around = {"layer.history.length": 3} if key == "layer.history.window" else {}
+    without, base = load_recipe("digits-lru", around), load_recipe("digits-lru", {**around, key: value})
+    assert base != without
+    (tmp_path / "base.toml").write_text(base.text(), encoding="utf-8")
+    assert load_recipe(tmp_path / "base.toml", [f"{key}={none}"]) == without
+    section, name = key.split(".", 1)
+    if not around:
+        (tmp_path / "own.toml").write_text(f'base = "base.toml"\n[{section}]\n{name} = "{none}"\n', encoding="utf-8")
+        assert load_recipe(tmp_path / "own.toml") == without
+
+
 MISTAKES = [
     # sections and keys
     ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
@@ -415,8 +441,8 @@ MISTAKES = [
     ("layer.history.lenght=3", r"unknown key layer\.history\.lenght; did you mean length\?"),
     ("layer.history={length=3, heads=9}", r"section \[layer\]: StoredHistory: heads=9, expected a divisor"),
     (
-        "layer.history={length=3, window='none'}",
-        r"layer\.history\.window is 'none', expected an integer or the key left out$",
+        "layer.history={length=3, window='some'}",
+        r"layer\.history\.window is 'some', expected an integer or none$",
     ),
     ("layer.d_model=3", r"layer\.d_model cannot be set: the layer's width is model\.d_model"),
     ("task.sede=3", r"unknown key task\.sede; did you mean seed\?"),

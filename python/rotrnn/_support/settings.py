@@ -46,7 +46,7 @@ class Words(NamedTuple):
 
 _SHARED = {int: "an integer", float: "a finite number", str: "a text"}
 PYTHON = Words({**_SHARED, bool: "True or False"}, "a sequence", "None")
-TOML = Words({**_SHARED, bool: "true or false"}, "a list", "the key left out")
+TOML = Words({**_SHARED, bool: "true or false"}, "a list", "none")
 
 
 def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | None = None) -> Any:
@@ -88,6 +88,11 @@ def fit(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | Non
     if hint is float and not math.isfinite(plain):
         raise Unfit(value, hint)
     return plain + 0.0 if hint is float else plain  # -0.0 becomes 0.0
+
+
+def optional(hint: Any) -> bool:
+    """Returns whether a type takes None."""
+    return isinstance(hint, types.UnionType) and types.NoneType in typing.get_args(hint)
 
 
 def _fit_tuple(value: Any, hint: Any, table: Callable[[Any, dict[str, Any]], Any] | None) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from rotrnn._support.files import naming, read_most
 from rotrnn._support.nested import DEEPEST, check_depth
-from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of, settle
+from rotrnn._support.settings import TOML, Unfit, current, describe, fit, hints_of, optional, settle
 from rotrnn._support.text import alike, an, nearest, plural
 from rotrnn._support.toml import LARGEST, from_toml
 from rotrnn._support.warn import warn
@@ -550,7 +550,9 @@ def _merged(
 
 def _placed(table: Any, key: str, near: Path | None) -> Any:
     """Returns a section with the path that it has by this key, if any, relative to the folder of the recipe's file."""
-    if near is None or not isinstance(table, dict) or not isinstance(path := table.get(key), str) or not path:
+    if near is None or not isinstance(table, dict) or not isinstance(path := table.get(key), str):
+        return table
+    if not path or _is_none(path):
         return table
     return {**table, key: os.path.abspath(near / path)}
 
@@ -745,6 +747,8 @@ def _layer(model: ModelSettings, table: Table) -> Recurrent:
     kind = LAYERS[model.layer]
     own = current(kind, table)
     around = {key: own.pop(key) for key in ("history", "bidirectional") if key in own and key not in hints_of(kind)}
+    if _is_none(around.get("history")):
+        del around["history"]
     if isinstance(history := around.get("history"), dict):
         around["history"] = build(StoredHistory, "layer.history", history, "d_model", "layer", make=dict)
     make = partial(make_layer, model.layer, model.d_model)
@@ -789,6 +793,11 @@ def layer_keys(kind: type[Recurrent]) -> list[str]:
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
+    """The value of a key, of the type of its field. The text none is None, which TOML does not have: a recipe and --set
+    can then unset what a base sets."""
+    if _is_none(value) and optional(hint):
+        return None
+
     def table(kind: type[Any], own: Table) -> Any:
         return build(kind, where, own)
 
@@ -797,6 +806,10 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     except Unfit as error:
         expected = describe(error.hint, TOML)
         raise ValueError(f"{where}{error.where} is {error.value!r}, expected {expected}") from None
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, str) and value.lower() == "none"
 
 
 def parse_value(text: str) -> Any:
