@@ -28,7 +28,7 @@ from rotrnn._support.provenance import versions
 from rotrnn._support.text import alike, an, plain, plural
 from rotrnn._support.warn import warn
 from rotrnn.devices.cuda import DeviceError
-from rotrnn.models.build import BLOCKS, HEADS, ModelSettings, sizes_of
+from rotrnn.models.build import BLOCKS, HEADS, ModelSettings
 from rotrnn.models.files import Loaded, load, save_model
 from rotrnn.models.io.pretrained import find_folder, read_folder
 from rotrnn.models.tagger import LanguageModel
@@ -42,7 +42,7 @@ from rotrnn.ops.boundary import rename
 from rotrnn.tasks import TASKS, Released, describe
 from rotrnn.tasks.language import Language
 from rotrnn.tasks.rules import RULES, find_rules
-from rotrnn.tasks.task import Exhausted, Shape
+from rotrnn.tasks.task import Exhausted
 from rotrnn.training.crew import Crew, serve
 from rotrnn.training.estimate import estimate
 from rotrnn.training.evaluation import BOUNDS
@@ -355,12 +355,7 @@ def _model(args: argparse.Namespace) -> tuple[Loaded, Path]:
         run = Run(there)
         recipe, path = run.load_recipe(trust=args.trust), run.checkpoint(args.checkpoint)
         params = run.load_params(args.checkpoint)
-        try:
-            sizes = sizes_of(params, recipe.model)  # not of the task, whose data may be elsewhere
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        head = getattr(recipe.task, "head", None) or recipe.task.shape.head
-        model = recipe.build(Shape(**sizes, head=head))
+        model = recipe.build(run.shape(recipe, args.checkpoint, params))
         check_like(path, dict(flatten(params)), dict(flatten(initial_state(model, recipe).params)))
         return Loaded(model, params), there
     try:
@@ -515,18 +510,30 @@ def _figure(args: argparse.Namespace) -> None:
         print(f"in total {duration(total)}, one run after the other")
         return
     _check_out(args.out)
-    recipes = [recipe for some in one.runs(**how).values() for recipe in some.values()]
-    for name, task in {recipe.tables()["task"]["name"]: recipe.task for recipe in recipes}.items():
-        _check_files(task, f"rotrnn data {name} --stand-in --out DIR, then --set task.data_dir=DIR")
     folder = args.out or Path(FIGURES, args.name + ("-full" if args.full else ""))
+    there = figures.finished([folder, *(args.runs or [SWEEPS])])
+    recipes = [recipe for some in one.runs(**how).values() for recipe in some.values()]
+    missing = [recipe for recipe in recipes if recipe.digest() not in there]
+    for name, task in {recipe.tables()["task"]["name"]: recipe.task for recipe in missing}.items():
+        _check_files(task, f"rotrnn data {name} --stand-in --out DIR, then --set task.data_dir=DIR")
     more: dict[str, Any] = {"places": args.runs or [SWEEPS], "retry": args.retry, "device": args.device}
     for path in figures.make(args.name, folder, jobs=args.jobs, say=say, **how, **more):
         print(path)
 
 
 def _groups(args: argparse.Namespace) -> None:
-    recipe = load_recipe(args.recipe, _overrides(args))
-    model = recipe.build(recipe.task.shape)
+    here, overrides = Path(args.recipe), _overrides(args)
+    if args.recipe not in recipe_names() and Run(here).recipe.is_file():
+        run, recipe = Run(here), Run(here).load_recipe(overrides, trust=args.trust)
+    else:
+        run, recipe = Run(here.parent), load_recipe(args.recipe, overrides)
+    try:
+        shape = recipe.task.shape
+    except (OSError, ImportError):
+        if here not in (run.folder, run.recipe) or not run.checkpoint("init").exists():
+            raise
+        shape = run.shape(recipe, "init", run.load_params("init"))
+    model = recipe.build(shape)
     params = initial_state(model, recipe).params
     group_of = recipe.optimiser.grouping(model.is_recurrent)
     groups = describe_groups(recipe.optimiser, params, group_of, recipe.training.steps)
@@ -1055,7 +1062,8 @@ after training, norms of the hidden states along the sequence and over training,
 difference between parallel and sequential inference; for the best parameters on the test split, the confusion matrix
 and, if the task defines it, accuracy against length; accuracy against the maximum number of iterations, or against the
 tolerance, of fixed points, if `rotrnn eval RUN --grid layer.max_iterations=2,4,8 --out RUN/iterations.json`, or the
-same with `layer.tol=0.1,0.01` and RUN/tolerances.json, was run.
+same with `layer.tol=0.1,0.01` and RUN/tolerances.json, was run. Where the data are missing, a warning says so, and what
+is computed from them is left out.
 
 For several runs, or a folder of runs, written to DIR/plots, or to `plots` next to the runs: learning curves, accuracies
 on the test split, and, if the runs have them, accuracy against length, hidden states and iterations. Runs whose recipes
@@ -1131,11 +1139,14 @@ def _groups_parser(commands: Any) -> None:
         _groups,
         "show the parameter groups of a recipe's optimiser",
         "Prints for each parameter group: the number of arrays and elements; the learning rate and the weight decay\n"
-        "per step, at the first step, after the warm-up and at the last step; and the names. Needs no data.",
-        'rotrnn groups listops-s5\nrotrnn groups digits-lru --set \'optimiser.no_decay=["layer", "norm"]\'',
+        "per step, at the first step, after the warm-up and at the last step; and the names. Needs no data, but for a\n"
+        "recipe on your own data, which says no sizes, the file or the folder of a run.",
+        'rotrnn groups listops-s5\nrotrnn groups digits-lru --set \'optimiser.no_decay=["layer", "norm"]\'\n'
+        "rotrnn groups runs/digits",
     )
-    one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
+    one.add_argument("recipe", metavar="RECIPE", help="name of a recipe, path of a TOML file, or folder of a run")
     _add_set(one, "section.key=value", "replace a setting of the recipe")
+    _add_trust(one)
 
 
 def _info_parser(commands: Any) -> None:

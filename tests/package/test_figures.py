@@ -112,6 +112,17 @@ def test_runs_elsewhere_are_drawn_without_training(tiny: PaperFigure, monkeypatc
     assert Run(Path("other", "toy", "seed=7")).status() == "failed"
 
 
+def test_finished_runs_are_drawn_without_their_data(tiny: PaperFigure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(task: Any, hint: str) -> None:
+        raise FileNotFoundError("no data")
+
+    trained(tiny, Path("sweeps", "mine"))
+    monkeypatch.setattr("rotrnn.cli._check_files", missing)
+    assert main(["figure", "tiny"]) == 0
+    assert main(["figure", "tiny", "--seeds", "7"]) == 2
+    assert not Path("figures", "tiny", "toy").exists()
+
+
 def test_a_damaged_run_is_named_and_the_others_are_drawn(tiny: PaperFigure, capsys: pytest.CaptureFixture[str]) -> None:
     runs = trained(tiny, Path("figures", "tiny", "toy"))
     runs[1].result.write_text('{"metric": 3', encoding="utf-8")

@@ -478,12 +478,12 @@ def test_a_run_is_drawn_from_its_folder(tmp_path: Path) -> None:
     )
 
 
-def own_run(folder: Path, y: Any, **settings: Any) -> Path:
+def own_run(folder: Path, y: Any, *, layer: str = "min_gru", **settings: Any) -> Path:
     """A run of one step on arrays that are beside it."""
     save_arrays(folder / "own.npz", np.random.default_rng(0).standard_normal((len(y), 4, 2)), y)
     recipe = {
         "task": {"name": "arrays", "path": str(folder / "own.npz"), **settings},
-        "model": {"layer": "min_gru", "d_model": 4, "n_layers": 1, "norm": "layer"},
+        "model": {"layer": layer, "d_model": 4, "n_layers": 1, "norm": "layer"},
         "layer": {"d_state": 4},
         "optimiser": {"lr": 0.004},
         "training": {"batch": 4, "steps": 1, "eval_every": 1},
@@ -507,6 +507,38 @@ def test_another_file_of_data_is_read_by_the_rules_of_the_run(tmp_path: Path) ->
         pytest.raises(ValueError, match="has the class '3', expected one of 0, 1, 2 as in training"),
     ):
         plots.run_figures(run)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_run_without_its_data_is_drawn_as_far_as_its_folder_goes(
+    tmp_path: Path, kind: str, ended: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = own_run(tmp_path, np.arange(20) % 3, layer="lru", kind=kind)
+    if not ended:
+        (run / "result.json").unlink()
+    whole = plots.run_figures(run)
+    (tmp_path / "own.npz").unlink()
+    with pytest.warns(UserWarning, match=r"drawn without what needs the data: .*own\.npz, which does not exist"):
+        found = plots.run_figures(run)
+    assert set(whole) - set(found) == {"norms", *(["confusion"] if kind == "classification" else [])}
+    assert list(found) == ["learning", "eigenvalues", "norms_over_training"]
+    for name, figure in found.items():
+        for axes, others in zip(figure.axes, whole[name].axes, strict=True):
+            drawn, known = lines(axes), lines(others)
+            assert [one for one in known if one not in drawn and not one.startswith("most frequent class")] == []
+            for label, line in drawn.items():
+                np.testing.assert_array_equal(line, known[label])
+    with pytest.warns(UserWarning, match="drawn without what needs the data"):
+        assert len(plots.plot(run)) == 3
+    assert main(["groups", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "recurrent              5         44" in text
+    assert main(["groups", str(run / "recipe.toml")]) == 0
+    assert capsys.readouterr().out == text
+    (run / "init.safetensors").unlink()
+    assert main(["groups", str(run)]) == 2
+    assert "own.npz, which does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def run_figures(run_dir: str | os.PathLike[str]) -> dict[str, Figure]:
     """Returns the figures of a run by name.
 
     The data are read again, your own by the rules of the run (`rotrnn.tasks.rules`); a warning tells of files that have
-    changed.
+    changed. If they are missing, a warning tells so, and there are the figures of what is in the folder: no confusion
+    matrix, no states along a sequence, no difference of parallel and sequential inference, and no line of guessing.
 
     There are always learning curves. If the layer has eigenvalues, they are drawn at the start and at the last
     checkpoint. If it has a state vector h_t, |h_t| is drawn along the sequence for the first validation batch, and its
@@ -104,13 +105,13 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
     records, result = run.records(), run.read_json(run.result)
     if not records:
         warn(f"{run.log}: has no record that can be read, the curves of training are empty")
-    task = run.load_task(recipe.task)
-    model = recipe.build(task)
+    task = _task(run, recipe)
+    model = recipe.build(run.shape(recipe, "init", initial) if task is None else task)
     size, dtype = recipe.training.batch, recipe.training.dtype
     figures: dict[str, Figure] = {}
 
     counts = baseline = None
-    if run.checkpoint("best").exists() and not task.is_regression:
+    if task is not None and run.checkpoint("best").exists() and not task.is_regression:
         counts = evaluation.confusion(model, run.load_params("best"), task, task.test, batch=size, dtype=dtype)
         baseline = counts.sum(1).max() / counts.sum()
     train, val = (
@@ -121,20 +122,27 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
         }
         for prefix in ("", "val_")
     )
-    sequences = task.metric == "sequence_accuracy"
+    if task is not None:
+        metric, selected_on = task.metric, task.selected_on
+    elif result is not None:
+        metric, selected_on = result["metric"], result["selected_on"]
+    else:
+        metric, selected_on = "skill" if "skill" in val else "accuracy", "validation"
+    sequences = metric == "sequence_accuracy"
     if not sequences:
         val.pop("sequence_accuracy", None)
-    test = None if result is None else (result["best_step"], result["test"]["best"][task.metric])
-    split = task.selected_on if task.selected_on != "training" else "training data"
+    test = None if result is None else (result["best_step"], result["test"]["best"][metric])
+    split = selected_on if selected_on != "training" else "training data"
     figures["learning"] = learning_curves(train, val, baseline, test, split=split, sequences=sequences)
 
     if eigenvalues := model.eigenvalues(initial):
         figures["eigenvalues"] = unit_disc(eigenvalues, model.eigenvalues(trained))
-    index = np.arange(min(size, len(task.val)))
-    batch = task.val.batch(index, dtype)
-    norms = model.state_norms(trained, batch.inputs, Context(batch.lengths, dt=task.val.intervals(index)))
-    if len(norms):
-        figures["norms"] = norms_along_sequence(norms / _root(recipe))
+    if task is not None:
+        index = np.arange(min(size, len(task.val)))
+        batch = task.val.batch(index, dtype)
+        norms = model.state_norms(trained, batch.inputs, Context(batch.lengths, dt=task.val.intervals(index)))
+        if len(norms):
+            figures["norms"] = norms_along_sequence(norms / _root(recipe))
     if (series := _norms(records, recipe)) is not None:
         figures["norms_over_training"] = norms_over_training(series)
 
@@ -144,20 +152,30 @@ def _figures(run: Run, recipe: Recipe) -> dict[str, Figure]:
         assert largest is not None
         assert residual is not None
         figures["iterations"] = iterations_over_training(iterations, largest, residual, tol=tol)
-        if (gaps := _gaps(model, {"initial": initial, "trained": trained}, task, dtype)) is not None:
+        both = {"initial": initial, "trained": trained}
+        if task is not None and (gaps := _gaps(model, both, task, dtype)) is not None:
             figures["inference"] = inference_gap(gaps, tol=tol)
-    if counts is not None:
+    if task is not None and counts is not None:
         right = 100 * counts.trace() / counts.sum()
         title = f"Best parameters on the test split: {right:.1f} % right"
         figures["confusion"] = confusion_matrix(counts, task.labels, title=title)
     if result is not None and "curve" in result["test"]["best"]:
         curves = {f"{name} parameters": [result["test"][name]["curve"]] for name in ("best", "last")}
-        found = median_iterations(model, run.load_params("best"), task, dtype)
-        figures["length"] = accuracy_by_length(curves, **lines_of([task]), iterations=found)
+        found = None if task is None else median_iterations(model, run.load_params("best"), task, dtype)
+        figures["length"] = accuracy_by_length(curves, **lines_of([] if task is None else [task]), iterations=found)
     for name, grid in GRIDS.items():
-        if (found_by := evaluated(run, task.metric, grid)) is not None:
-            figures[name] = grid.draw({"this run": [found_by]}, name=task.metric.replace("_", " "))
+        if (found_by := evaluated(run, metric, grid)) is not None:
+            figures[name] = grid.draw({"this run": [found_by]}, name=metric.replace("_", " "))
     return figures
+
+
+def _task(run: Run, recipe: Recipe) -> Task | None:
+    """Returns the task of a run; None with a warning if its data, or the package that reads them, are missing."""
+    try:
+        return run.load_task(recipe.task)
+    except (OSError, ImportError) as error:
+        warn(f"{run.folder}: drawn without what needs the data: {error}")
+        return None
 
 
 def median_iterations(model: SequenceModel, params: Params, task: Task, dtype: str) -> float | None:
@@ -358,7 +376,7 @@ def comparison_figures(folders: Folders) -> dict[str, Figure]:
     curves = {name: [c for one in some if (c := one["test"]["best"].get("curve"))] for name, some in results.items()}
     if any(curves.values()):
         of_task = {(one := groups[name][0]).recipe.task: one for name, some in curves.items() if some}
-        tasks = [one.run.load_task(one.recipe.task) for one in of_task.values()]
+        tasks = [task for one in of_task.values() if (task := _task(one.run, one.recipe)) is not None]
         draw_parts("length", accuracy_by_length, curves, **lines_of(tasks))
     norms = {
         name: [found for one in some if (found := _norms(records[one.run], one.recipe)) is not None]

@@ -17,12 +17,14 @@ from rotrnn._support.files import locked, open_file, read_file, write_text
 from rotrnn._support.json import from_json, to_json, with_nan
 from rotrnn._support.toml import from_toml
 from rotrnn._support.warn import warn
+from rotrnn.models.build import sizes_of
 from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
 from rotrnn.tasks import Task
 from rotrnn.tasks.own import OwnData
 from rotrnn.tasks.rules import RULES, find_rules
+from rotrnn.tasks.task import Shape
 from rotrnn.training.recipe import Recipe, load_recipe
 
 PARAMS = "params."
@@ -140,6 +142,15 @@ class Run:
         if like is not None:
             check_like(self.checkpoint(name), params, dict(flatten(like)))
         return unflatten_params(self.checkpoint(name), params)
+
+    def shape(self, recipe: Recipe, name: str, params: Params) -> Shape:
+        """Returns the shape of the run's task by the parameters of a checkpoint, without the data. ValueError if they
+        are not the parameters of a model."""
+        try:
+            sizes = sizes_of(params, recipe.model)
+        except ValueError as error:
+            raise ValueError(f"{self.checkpoint(name)}: {error}") from error
+        return Shape(**sizes, head=getattr(recipe.task, "head", None) or recipe.task.shape.head)
 
     @contextmanager
     def locked(self, resume: bool = False) -> Iterator[None]:
