@@ -7,10 +7,10 @@ settings with ``init``, ``forward``, ``backward`` and ``step``, their parameters
 
 import os as _os
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+from rotrnn._support import command as _command  # noqa: F401  (first: from here on Ctrl-C is told in a line)
 from rotrnn._support.platform import after_fork_in_child as _after_fork_in_child
 from rotrnn._support.platform import brief_spins as _brief_spins
 from rotrnn._support.warn import warn as _warn
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from rotrnn.training.loop import train as train
     from rotrnn.training.recipe import load_recipe as load_recipe
 
-__version__ = _version("rotrnn")
+__version__: str = _import_module("importlib.metadata").version("rotrnn")
 
 if _simd := _os.environ.get("ROTRNN_SIMD"):
     _plain, *_bf16 = _cpu.BF16_BY_AVAILABLE

@@ -21,6 +21,7 @@ import numpy as np
 
 from rotrnn import __version__, _cpu, cuda
 from rotrnn._support.checkpoint import check_like
+from rotrnn._support.command import INTERRUPTED
 from rotrnn._support.files import check_folder, half_moved, write_text
 from rotrnn._support.json import to_json
 from rotrnn._support.progress import GONE, say
@@ -72,7 +73,6 @@ from rotrnn.training.sweep import parse_grid, parse_seeds, plan, read_sweep, run
 SWEEPS = Path("sweeps")
 FIGURES = Path("figures")
 """The folders of sweeps and of figures, unless --out says otherwise."""
-INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 FAILED = 2
 
 
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # characters that the terminal cannot show are escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    args = _parser().parse_args(arguments)
     try:
+        args = _arguments(arguments)
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: _say(f"warning: {message}")
             if args.command not in (_train, _sweep) and (processes := started()[1]) > 1:
@@ -110,6 +110,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _report(f"error: {error}: the system allows no more threads or processes (ulimit -u)", FAILED)
     return 0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Returns the parsed arguments. SystemExit after --help and --version, and where arguments are wrong."""
+    try:
+        return _parser().parse_args(arguments)
+    except SystemExit:
+        _flush(lost=False)
+        raise
 
 
 def _flush(lost: bool) -> None:
@@ -684,7 +693,7 @@ def _info(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rotrnn",
         description="Linear recurrent sequence models: RotRNN, LRU and others (rotrnn info layers).",
         epilog="rotrnn COMMAND --help describes a command.",
@@ -1166,6 +1175,14 @@ def _info_parser(commands: Any) -> None:
         metavar="TOPIC",
         help="layers, tasks, recipes, the name of one of them or of a block, or a section of recipes",
     )
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises OSError where a message cannot be written: argparse drops it."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message and (stream := file or sys.stderr) is not None:
+            stream.write(message)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

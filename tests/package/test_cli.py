@@ -17,6 +17,7 @@ import pytest
 import rotrnn
 import toy
 from rotrnn import _cpu, cuda
+from rotrnn._support.command import is_command
 from rotrnn._support.text import plural
 from rotrnn.cli import main
 from rotrnn.nn.registry import LAYERS
@@ -446,6 +447,56 @@ def test_a_file_does_not_shadow_a_shipped_recipe(tmp_path, monkeypatch):
         load_recipe("own")
     Path("own.toml").rename("mine")
     assert load_recipe("./mine").training.steps == 40
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="as Linux has a full disk")
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["train", "--help"], ["info", "training"]])
+def test_output_that_cannot_be_written_is_an_error(command, monkeypatch, capsys):
+    """argparse's own texts, too, which are shorter and longer than what Python keeps before it writes."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(command) == 2
+        assert capsys.readouterr().err == "rotrnn: error: [Errno 28] No space left on device\n"
+
+
+INTERRUPTED_IMPORT = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+import rotrnn.cli
+"""
+
+
+@pytest.mark.parametrize("module", ["rotrnn._cpu", "rotrnn.training.slurm"])  # among the first, and the last ones
+@pytest.mark.parametrize("program", ["rotrnn", "other"])
+def test_an_interrupt_while_the_command_is_imported(tmp_path, program, module):
+    (tmp_path / program).write_text(INTERRUPTED_IMPORT, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(tmp_path / program), module], capture_output=True, text=True)
+    if program == "rotrnn":
+        assert (done.returncode, done.stderr) == (130, "rotrnn: aborted\n")
+    else:
+        assert done.returncode not in (0, 130)
+        assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "expected"),
+    [
+        (["python", "-P", "-m", "rotrnn", "train"], "-m", True),
+        (["python", "/bin/rotrnn", "train"], "/bin/rotrnn", True),
+        (["rotrnn.exe"], "rotrnn.exe", True),
+        (["python", "-m", "pytest", "rotrnn"], "pytest", False),
+        (["python", "-m"], "", False),
+        (["python"], "", False),
+    ],
+)
+def test_the_command_is_told_from_other_programs(monkeypatch, words, program, expected):
+    monkeypatch.setattr(sys, "orig_argv", words)
+    monkeypatch.setattr(sys, "argv", [program])
+    assert is_command() == expected
 
 
 COMMANDS = "train sweep results eval export generate estimate data plot figure groups info"
