@@ -711,6 +711,22 @@ def test_images_that_pillow_would_clip_or_round_are_refused(tmp_path: Path, grey
             Folder(str(tmp_path), grey=grey).read()
 
 
+@pytest.mark.parametrize("kind", ["gif", "png", "tif", "webp"])
+def test_images_of_several_frames_are_refused(tmp_path: Path, kind: str) -> None:
+    """The first one was read. A photograph with a small copy behind it is one image."""
+    frames = [Image.fromarray(np.full((2, 3, 3), 100 * i, np.uint8)) for i in range(3)]
+    path = tmp_path / "a" / f"1.{kind}"
+    path.parent.mkdir()
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match=f"1.{kind}: has several frames or pages, expected one image: save each as a"):
+        Folder(str(tmp_path)).read()
+    frames[0].save(path, save_all=True)
+    assert len(Folder(str(tmp_path)).read().values) == 6
+    path.unlink()
+    frames[0].save(tmp_path / "a" / "1.jpg", "MPO", save_all=True, append_images=frames[1:])
+    assert len(Folder(str(tmp_path)).read().values) == 6
+
+
 def test_stratified_parts_have_each_class_by_its_share(tmp_path: Path) -> None:
     """To one sequence, whatever the classes are, and the same sequences whatever the order of the classes' names."""
     y = np.repeat(["c", "a", "b"], [5, 60, 35])

@@ -34,9 +34,10 @@ class Folder(OwnData):
 
     Recordings (.wav, of 8, 16, 24 or 32 bits) are sequences of samples from -1 to 1, one feature per channel. Images
     (.png, .jpg and others, read by Pillow) are sequences of pixels in raster order from 0 to 1, one feature per channel
-    (grey of up to 16 bits, or three of 8); others are refused, because Pillow would clip or round them. All files are
-    read into memory; they may have different lengths. Each folder is a class and must have such a file; files of other
-    kinds are left out with a warning. Names that begin with a dot are not read.
+    (grey of up to 16 bits, or three of 8); others are refused, because Pillow would clip or round them, and so are
+    images of several frames or pages. All files are read into memory; they may have different lengths. Each folder is a
+    class and must have such a file; files of other kinds are left out with a warning. Names that begin with a dot are
+    not read.
 
     Parameters
     ----------
@@ -119,15 +120,19 @@ class Folder(OwnData):
                 with Image.open(content, formats=FORMATS) as image:
                     width, height = image.size
                     form = _form(image)
+                    # a photograph may have a small copy of itself behind it (MPO)
+                    moving = getattr(image, "is_animated", False) and image.format != "MPO"
                     deep = DEEP.fullmatch(form) is not None
                     known = deep or not (image.mode.startswith(("I", "F")) or ";16" in form)
-                    if width * height <= MOST_PIXELS and known:
+                    if width * height <= MOST_PIXELS and known and not moving:
                         mode = mode or ("L" if deep or image.mode in ("1", "L", "LA") else "RGB")
                         pixels: Any = np.asarray(image if deep else image.convert(mode))
                         numbers = pixels.reshape(width * height, -1) / np.float32(65535 if deep else 255)
                         return np.repeat(numbers, 3, 1) if deep and mode == "RGB" else np.asarray(numbers)
             except Exception as error:  # a damaged image may raise anything
                 raise ValueError(f"{path}: is not an image, or is damaged ({error})") from None
+            if moving:
+                raise ValueError(f"{path}: has several frames or pages, expected one image: save each as a file")
             if not known:
                 raise ValueError(f"{path}: has pixels of the form {form!r}, expected 8 bits a channel, or 16 in grey")
             raise ValueError(f"{path}: has {width} x {height} pixels, expected at most {MOST_PIXELS:,}, each a step")
