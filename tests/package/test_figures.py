@@ -170,6 +170,7 @@ def test_settings_are_on_the_page(tiny: PaperFigure) -> None:
         (["drawn"], "figure: drawn is drawn by: python -m something"),
         (["tiny", "--set", "training.stepz=3"], "unknown key training.stepz"),
         (["tiny", "--out", "toy.toml"], "toy.toml"),
+        (["tiny", "--out", "tiny.png"], "figure: folder is tiny.png, expected a folder, for the runs, the page and"),
         (["--list", "--runs", "nothere"], "figure: --runs nothere: there is no such folder"),
         (["tiny", "--runs", "nothere"], "figure: --runs nothere: there is no such folder"),
     ],

@@ -846,6 +846,22 @@ def test_what_is_no_folder(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert f"error: plot: out {tmp_path}/run/plots: is a file, expected a folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["pictures.txt", "a.csv", "lru.jpgg", "lru.mp4"])
+def test_a_name_that_ends_as_no_picture_does_is_refused(
+    sweep: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It became a folder of this name."""
+    for runs in ([sweep / "lr=0.2,seed=0"], [sweep]):
+        assert main(["plot", *map(str, runs), "--out", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert f": out is {tmp_path / name}, expected a folder, or a name that ends as a picture does: ." in said
+        assert {".pdf,", ".png,", ".svg,"} < set(said.split())
+    assert not any(tmp_path.iterdir())
+    (tmp_path / name).mkdir()
+    for place in (tmp_path / name, tmp_path / "lr=0.5", tmp_path / "v1.2,seed=0"):
+        assert plots.plot(sweep / "lr=0.2,seed=0", place)[0] == place / "learning.png"
+
+
 def test_one_folder_is_as_good_as_several(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sweep)
     assert plots.compare("lr=0.2,seed=0", tmp_path / "a.svg") == plots.compare(["lr=0.2,seed=0"], tmp_path / "a.svg")

@@ -22,7 +22,7 @@ from rotrnn._support.progress import say as say_line
 from rotrnn._support.text import plural
 from rotrnn._support.toml import from_toml
 from rotrnn._support.warn import warn
-from rotrnn.plots.runs import GRIDS, comparison_figures, run_figures, write_figures
+from rotrnn.plots.runs import GRIDS, comparison_figures, names_a_file, run_figures, write_figures
 from rotrnn.training.estimate import estimate
 from rotrnn.training.recipe import SMALL, Recipe, pick
 from rotrnn.training.reevaluation import reevaluate
@@ -200,6 +200,8 @@ def make(
         As in `run_sweep`.
     """
     check_folder("figure: folder", folder)
+    if names_a_file(folder):
+        raise ValueError(f"figure: folder is {folder}, expected a folder, for the runs, the page and its pictures")
     one, top = pick("figure", name, paper_figures()), Path(folder)
     if others := sorted(set(seeds) - _seeds(one.runs(full, (), overrides))):
         say(f"{name}: the figure has no seed {', '.join(map(str, others))}; trained as --seeds asks")

@@ -65,7 +65,8 @@ GAP_SEQUENCES, GAP_STEPS = 8, 256
 def plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
     """Writes the figures of a run (`run_figures`) into its subfolder ``plots/``, or into `out`. Returns their paths.
 
-    `out` is a folder, or ends in .png, .svg or .pdf: "pictures/lru.svg" writes pictures/lru-learning.svg and so on.
+    `out` is a folder, or ends in .png, .svg or .pdf: "pictures/lru.svg" writes pictures/lru-learning.svg and so on. A
+    name that ends as another kind of file is a ValueError.
     """
     check_folder("plot: run_dir", run_dir)
     place = _place("plot", Path(run_dir, "plots") if out is None else out)
@@ -412,17 +413,30 @@ def _over_blocks(groups: Groups, over: Any) -> dict[str, list[Series]]:
 
 
 def _place(call: str, out: str | os.PathLike[str]) -> Path:
-    """Returns `out`. TypeError or ValueError if it cannot be a folder, or a picture in one."""
+    """Returns `out`. TypeError or ValueError if it cannot be a folder, or a picture in one, or ends as another file."""
     picture = isinstance(out, str | os.PathLike) and _is_picture(Path(out))
     check_folder(f"{call}: out", Path(out).parent if picture else out)
+    if not picture and names_a_file(out):
+        kinds = ", ".join(f".{one}" for one in sorted(_kinds()))
+        raise ValueError(f"{call}: out is {out}, expected a folder, or a name that ends as a picture does: {kinds}")
     return Path(out)
 
 
-def _is_picture(path: Path) -> bool:
+def names_a_file(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path of nothing that exists ends as files do: a folder may end in .5, as in lr=0.5."""
+    return re.fullmatch(r"\.[A-Za-z]{2,4}[0-9]?", Path(path).suffix) is not None and not Path(path).exists()
+
+
+def _kinds() -> Mapping[str, str]:
+    """Returns the kinds of pictures that matplotlib writes, by the ends of their names."""
     matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
-    return path.suffix[1:].lower() in FigureCanvasBase.filetypes and not path.is_dir()
+    return FigureCanvasBase.filetypes
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix[1:].lower() in _kinds() and not path.is_dir()
 
 
 def write_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
