@@ -941,6 +941,44 @@ def test_axes_that_are_given_get_the_same_lines_and_other_axes_nothing(name: str
     )
 
 
+@pytest.mark.parametrize("most", [1, 2, 4, 5000])
+@pytest.mark.parametrize("given", [False, True])
+def test_axes_that_count_have_whole_ticks(most: int, given: bool) -> None:
+    """Of four steps ticks were at 0.5 and 1.5."""
+    from matplotlib.figure import Figure
+
+    at = np.array([0, most])
+    one, two = (at, np.array([0.25, 0.5])), (at, np.array([[0.25, 0.5], [0.5, 1.0]]))
+    curve = {**CURVE, "length": [most, most + 2]}
+    draws: list[tuple[int, Any]] = [
+        (2, lambda **to: plots.learning_curves({"loss": one}, {"accuracy": one}, **to)),
+        (3, lambda **to: plots.compare_learning(*[{"a": [one]}] * 3, **to)),
+        (1, lambda **to: plots.norms_along_sequence(np.ones((2, most + 1)), **to)),
+        (1, lambda **to: plots.norms_over_training(two, **to)),
+        (2, lambda **to: plots.compare_norms({"a": [two], "b": [two]}, **to)),
+        (2, lambda **to: plots.iterations_over_training(two, two, two, **to)),
+        (2, lambda **to: plots.compare_iterations({"a": [one]}, {"a": [one]}, **to)),
+        (1, lambda **to: plots.inference_gap({"trained": np.ones(most + 1)}, **to)),
+        (2, lambda **to: plots.accuracy_by_length({"a": [curve]}, **to)),
+    ]
+    for count, draw in draws:
+        figure = draw(ax=Figure().subplots(1, count)) if given else draw()
+        for axes in figure.axes[:count]:
+            ticks = axes.get_xticks()
+            assert (ticks == np.round(ticks)).all()
+            low, high = axes.get_xlim()
+            assert ((low <= ticks) & (ticks <= high)).any()
+
+
+def test_ticks_of_the_user_stay() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    axes.set_xticks([0.5, 1.5])
+    plots.norms_over_training(TWO, ax=axes)
+    assert axes.get_xticks().tolist() == [0.5, 1.5]
+
+
 OWN_STYLE = {
     "figure.autolayout": True,
     "axes.prop_cycle": "cycler(linestyle=['--', ':'])",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rotrnn.plots.style import GREY, Given, Groups, Series, Sheet, counted, draw_groups, height_for, styled
+from rotrnn.plots.style import GREY, Given, Groups, Series, Sheet, counted, draw_groups, height_for, styled, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,6 +103,7 @@ def accuracy_by_length(
             text = f"guessing ({100 * chance:.1f} %)"
             axes.axhline(100 * chance, color=GREY, linewidth=0.9, label=text)
         axes.set(title="Accuracy" if same else ACCURACIES[name], xlabel="length", ylim=(-2, 102))
+    whole_ticks(*sheet.panels)
     sheet.panels[0].set_ylabel("%")
     sheet.side_legend()
     return sheet.figure

@@ -25,6 +25,7 @@ from rotrnn.plots.style import (
     smooth,
     styled,
     whole_decades,
+    whole_ticks,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def iterations_over_training(
         right.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")
     for axes in (left, right):
         axes.set_xlim(left=0)
+    whole_ticks(left, right)
     whole_decades(right)
     sheet.side_legend()
     return sheet.figure
@@ -82,6 +84,7 @@ def compare_iterations(iterations: Groups, residual: Groups, *, ax: Given = None
         axes.set_xlim(left=0)
     panels[0].set(ylabel="iterations", ylim=(0, None))
     panels[1].set_ylabel("largest of a batch")
+    whole_ticks(*panels)
     whole_decades(panels[1])
     sheet.side_legend()
     return sheet.figure
@@ -107,6 +110,7 @@ def inference_gap(gaps: Mapping[str, Array], *, tol: float | None = None, ax: Gi
     if tol is not None:
         axes.axhline(tol, color=GREY, linestyle="--", linewidth=1.2, label=f"tolerance ({tol:g})")
     axes.set(title="Parallel against sequential inference", xlabel="time step $t$", ylabel="difference of outputs")
+    whole_ticks(axes)
     whole_decades(axes)
     layer_legend(sheet)
     return sheet.figure

@@ -26,6 +26,7 @@ from rotrnn.plots.style import (
     marker,
     smooth,
     styled,
+    whole_ticks,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def learning_curves(
         right.plot(test[0], 100 * test[1], "*", color=ink(right), markersize=9, zorder=5, clip_on=False, label=label)
     for axes in sheet.panels:
         axes.set_xlim(left=0)
+    whole_ticks(*sheet.panels)
     right.set_ylim(bottom=min(0, right.get_ylim()[0]))  # a skill may be negative
     entries = sheet.entries()
     sheet.legend(list(entries.values()), list(entries), ncols=max(1, len(entries) if len(entries) <= 4 else 3))
@@ -114,6 +116,7 @@ def compare_learning(
         draw_groups(axes, counted(groups), factor=factor)
         axes.set(title=title, xlabel="training step", ylabel=unit)
         axes.set_xlim(left=0)
+    whole_ticks(*sheet.panels)
     sheet.side_legend()
     return sheet.figure
 

@@ -25,6 +25,7 @@ from rotrnn.plots.style import (
     layer_legend,
     marker,
     styled,
+    whole_ticks,
 )
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def norms_along_sequence(norms: Array, *, ax: Given = None) -> Figure:
         axes.plot(np.arange(len(row)), row, color=colour, label=f"layer {layer + 1}")
     axes.set(title="Hidden state along the sequence", xlabel="time step $t$", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(0, max(1, norms.shape[1] - 1))
+    whole_ticks(axes)
     layer_legend(sheet)
     return sheet.figure
 
@@ -115,6 +117,7 @@ def norms_over_training(series: Series, *, ax: Given = None) -> Figure:
         axes.plot(steps, norms[:, layer], color=colour, marker=marker(steps), markersize=3, label=f"layer {layer + 1}")
     axes.set(title="Hidden state over training", xlabel="training step", ylabel=NORM, ylim=(0, None))
     axes.set_xlim(left=0)
+    whole_ticks(axes)
     layer_legend(sheet)
     return sheet.figure
 
@@ -154,5 +157,6 @@ def compare_norms(groups: Mapping[str, Sequence[Series]], *, ax: Given = None) -
             sheet.figure.supylabel(NORM, fontsize=9)
     sheet.panels[0].set_xlim(left=0)
     sheet.panels[0].set_ylim(bottom=0)
+    whole_ticks(*sheet.panels)
     sheet.side_legend()
     return sheet.figure

@@ -273,6 +273,15 @@ def whole_decades(axes: Axes) -> None:
     axes.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
 
 
+def whole_ticks(*panels: Axes) -> None:
+    """Puts no ticks between whole numbers of x axes, which count steps, unless the user has set ticks."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in panels:
+        if isinstance(locator := axes.xaxis.get_major_locator(), MaxNLocator):
+            locator.set_params(integer=True, min_n_ticks=1)
+
+
 def same_limits(figures: Sequence[Figure]) -> None:
     """Gives the panels of several figures of one form the same limits, so that one can be compared with another."""
     for panels in zip(*(figure.axes for figure in figures), strict=True):
