@@ -1293,6 +1293,30 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys):
     assert not (tmp_path / "anew" / "recipe.toml").exists()
 
 
+def test_the_model_that_a_run_began_with_may_move(tmp_path):
+    """It is read once, and a run that is resumed, or goes on to more steps, needs it no more. Another is refused."""
+    for seed in (1, 2):
+        source = toy_recipe(tmp_path, "training.steps=7", f"training.seed={seed}")
+        train(source, tmp_path / f"old{seed}", progress=False)
+    old = tmp_path / "old1"
+
+    def recipe(path, steps):
+        return toy_recipe(tmp_path, f"training.steps={steps}", f"training.init={path}")
+
+    train(recipe(old, 7), tmp_path / "run", progress=False)
+    shutil.copytree(tmp_path / "run", tmp_path / "straight")
+    train(recipe(old, 14), tmp_path / "straight", progress=False)
+    old.rename(tmp_path / "moved")
+    other = tmp_path / "old2"
+    with pytest.raises(ValueError, match=f"training.init is '{other}', expected '{old}' as in the run's recipe"):
+        train(recipe(other, 14), tmp_path / "run", progress=False)
+    with pytest.raises(FileNotFoundError, match=r"training\.init: .*none: there is no such file or folder"):
+        train(recipe(tmp_path / "none", 14), tmp_path / "run", progress=False)
+    train(recipe(tmp_path / "moved", 7), tmp_path / "run", resume=True, progress=False)
+    train(recipe(tmp_path / "moved", 14), tmp_path / "run", progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
 def test_a_path_of_parameters_is_relative_to_the_recipe(tmp_path):
     file = tmp_path / "fine.toml"
     file.write_text('base = "digits-lru"\n[training]\ninit = "model.safetensors"\n', encoding="utf-8")

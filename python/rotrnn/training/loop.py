@@ -49,7 +49,7 @@ from rotrnn.training.parallel import ALONE, Fallen, World, world
 from rotrnn.training.recipe import HERE, Recipe, recipe_of
 from rotrnn.training.results import duration
 from rotrnn.training.run import Run, data_of
-from rotrnn.training.start import Start, read_start
+from rotrnn.training.start import Start, read_start, same_start
 from rotrnn.training.state import Checkpoints, State, arithmetic, checksum, initial_state, zero_rows
 from rotrnn.training.step import Stepper, blaming
 
@@ -529,6 +529,9 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
         if longer or (new.steps == old.steps and new.extended is None):
             ends = there.longer(new.steps).training.extended if longer else old.extended
             recipe = dataclasses.replace(recipe, training=dataclasses.replace(new, extended=ends))
+        begun = old.init is not None and new.init not in (None, old.init) and run.checkpoint("init").exists()
+        if begun and same_start(run, str(new.init)):
+            recipe = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, init=old.init))
         try:
             check_same(there.longer(new.steps) if longer else there, recipe, run)
         except ValueError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rotrnn._support.text import plural
 from rotrnn.models.files import load
 from rotrnn.models.io.pretrained import read_folder
@@ -67,6 +69,14 @@ def read_start(path: str, own: Params) -> Start:
             f"the model's: {_few(new)}"
         )
     return Start(path, {name: there[name] for name in fits}, new, left)
+
+
+def same_start(run: Run, path: str) -> bool:
+    """Returns whether the arrays at `path` are the initial parameters of a run that has begun, as far as the run takes
+    them: the model that it began with may have moved. Errors as in `read_start`."""
+    own = run.load_params("init")
+    here, there = dict(flatten(own)), read_start(path, own).taken
+    return all(np.array_equal(here[name], array.astype(here[name].dtype)) for name, array in there.items())
 
 
 def _read(path: Path) -> Params:
