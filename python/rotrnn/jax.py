@@ -289,6 +289,9 @@ class _Adapter:
     def _check_array(self, name: str, value: Any) -> None:
         if not hasattr(value, "dtype"):
             raise TypeError(f"{self.title}: {name} is {an(type(value).__name__)}, expected an array")
+        if isinstance(value, np.ndarray) and not value.dtype.isnative:  # JAX would hand on its bytes as they are
+            expected = "expected the byte order of this machine: array.astype(array.dtype.newbyteorder('='))"
+            raise TypeError(f"{self.title}: {name} has dtype {value.dtype}, {expected}")
         if not all(isinstance(size, int | np.integer) for size in value.shape):
             shape = ", ".join(map(str, value.shape))
             raise TypeError(

@@ -23,7 +23,7 @@ from rotrnn import Context
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.models.model import NEEDS_DT, SequenceModel
 from rotrnn.nn.blocks.dense import Embedding
-from rotrnn.nn.layer import astype, flatten, flatten_state, is_parameter
+from rotrnn.nn.layer import astype, flatten, flatten_state, is_parameter, zero_state
 from rotrnn.nn.registry import LRU
 
 B, T = 2, 5
@@ -489,6 +489,23 @@ def test_what_is_no_array() -> None:
         f(PARAMS, X.tolist())
     with pytest.raises(TypeError, match=r"rotrnn.jax: LRU: params.D is a float, expected an array"):
         f({**PARAMS, "D": 1.0}, X)
+
+
+@pytest.mark.parametrize("name", ["x", "params.D", "state", "lengths", "dt"])
+def test_arrays_in_another_byte_order_are_refused(name: str) -> None:
+    layer = OF_THE_REGISTRY["s5" if name == "dt" else "lru"]
+    params, given = astype(layer.init(np.random.default_rng(0)), np.float64), {"x": X}
+    if name == "state":
+        given["state"] = zero_state("lru", layer, B, np.float64)
+    if name in ("lengths", "dt"):
+        given[name] = np.full(B, T) if name == "lengths" else np.ones((B, T))
+    f = rotrnn.jax.function(layer)
+    f(params, **given)
+    arrays = params if name.startswith("params") else given
+    key = name.removeprefix("params.")
+    arrays[key] = jax.tree.map(lambda one: one.astype(one.dtype.newbyteorder()), arrays[key])
+    with pytest.raises(TypeError, match=rf"rotrnn.jax: \w+: {name} has dtype [<>]\w+, expected the byte order of this"):
+        f(params, **given)
 
 
 def test_wrong_values_are_found_when_the_program_runs() -> None:
