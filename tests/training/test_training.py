@@ -433,6 +433,18 @@ def test_data_order_follows_from_the_step_alone(tmp_path):
     assert not np.array_equal(batch_order(70, 0, 0), batch_order(70, 1, 0))
 
 
+def test_a_step_that_asks_for_its_batch_again_loads_nothing_again(tmp_path, monkeypatch):
+    recipe, loaded = toy_recipe(tmp_path), []
+    make = Loader._make
+    monkeypatch.setattr(Loader, "_make", lambda self, step: (loaded.append(step), make(self, step))[1])
+    loader = Loader(recipe.task.load().train, recipe.training)
+    for step in (0, 1, 2):
+        assert loader.parts(step) is loader.parts(step)
+    loader.parts(3)  # a thread loads one step after the other
+    assert loaded[:4] == [0, 1, 2, 3]
+    loader.close()
+
+
 def test_a_fresh_split_is_read_in_order_and_seeds_start_elsewhere(tmp_path):
     """With 2**40 strings, 1000 steps of 16 for each of 50 seeds repeat none. With 70 strings, they are read
     cyclically."""

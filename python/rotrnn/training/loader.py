@@ -78,7 +78,7 @@ class Loader:
         self._start = self.batches * (training.seed * GOLDEN % 2**64) >> 64
         self._order: tuple[int, Array] | None = None
         self._thread = ThreadPoolExecutor(1, "rotrnn-loader")
-        self._next: tuple[int, Future[list[Part]]] | None = None
+        self._loading: dict[int, Future[list[Part]]] = {}
         self._known: tuple[int, Index] | None = None
 
     def index(self, step: int) -> Index:
@@ -93,11 +93,10 @@ class Loader:
         return self._order[1][place * size :][:size]
 
     def parts(self, step: int) -> list[Part]:
-        """Returns this process's share of the batch of a step, in parts, and starts to load the next batch."""
-        there = self._next
-        future = there[1] if there is not None and there[0] == step else self._submit(step)
-        self._next = step + 1, self._submit(step + 1)
-        return future.result()
+        """Returns this process's share of the batch of a step, in parts, and starts to load the next batch. Both are
+        kept until a later step is asked for: a step that a GPU could not launch asks twice."""
+        self._loading = {one: self._loading.get(one) or self._submit(one) for one in (step, step + 1)}
+        return self._loading[step].result()
 
     def _submit(self, step: int) -> Future[list[Part]]:
         return self._thread.submit(self._make, step)
