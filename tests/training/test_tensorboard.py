@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -66,6 +67,17 @@ def test_steps_between_evaluations_are_thinned(tmp_path):
     assert found["validation/loss"] == [(101, 1.0)]
 
 
+def test_points_from_before_a_pause_have_the_times_of_the_log(tmp_path):
+    step, found = {"loss": 1.0, "seconds": 10.0}, {"val_loss": 1.0, "seconds": 1.0, "elapsed": 25.0}
+    Board(Run(tmp_path), [{"step": 1, **step}, {"step": 2, **step}, {"step": 2, **found}], 1).close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    first, second = (one.wall_time for one in events.Scalars("training/loss"))
+    (evaluated,) = (one.wall_time for one in events.Scalars("validation/loss"))
+    expected = pytest.approx((10.0, 5.0), abs=1e-5)  # doubles have 2e-7 for the seconds since 1970
+    assert (second - first, evaluated - second) == expected
+
+
 def test_what_cannot_be_written_warns_and_ends_no_training(tmp_path):
     train(toy_recipe(tmp_path), tmp_path / "straight", progress=False)
     run = Run(tmp_path / "run")
@@ -92,6 +104,18 @@ board.close()
     assert run.returncode == 0
     assert run.stderr.count("cannot be written, and is not updated from now on: [Errno 27] File too large") == 1
     assert "Traceback" not in run.stderr
+
+
+class Broken(ModuleType):
+    def __getattr__(self, name):
+        raise TypeError("Descriptors cannot be created directly")
+
+
+def test_a_package_that_does_not_fit_warns_and_ends_no_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", Broken("event_pb2"))
+    with pytest.warns(UserWarning, match="tensorboard cannot be imported, so .* is not written: Descriptors"):
+        train(toy_recipe(tmp_path), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "tensorboard").exists()
 
 
 def test_without_the_package_nothing_is_written(tmp_path, monkeypatch):

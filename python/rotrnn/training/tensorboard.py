@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -17,13 +17,13 @@ PER_EVALUATION = 20
 
 class Board:
     """Writes log records to a TensorBoard file. The file is rewritten from the log at each start, so a resumed run has
-    no duplicate points.
+    no duplicate points. Points from before have the times that they would have if the run had never paused.
 
     An error while writing does not end the training: there is a warning, and nothing more is written. (The package's
     own writer uses a thread, whose errors cannot be caught.)
     """
 
-    def __init__(self, run: Run, records: Iterable[dict[str, Any]], eval_every: int) -> None:
+    def __init__(self, run: Run, records: Sequence[dict[str, Any]], eval_every: int) -> None:
         self.folder = run.board
         self.every = max(1, eval_every // PER_EVALUATION)
         self.file: BinaryIO | None = None
@@ -33,6 +33,9 @@ class Board:
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             return
+        except Exception as error:  # a package that does not fit its protobuf or NumPy may raise anything
+            warn(f"tensorboard cannot be imported, so {self.folder} is not written: {error}")
+            return
         self.event, self.summary = Event, Summary
         with self.warn_on_error():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -40,18 +43,23 @@ class Board:
             self.file = open(self.folder / f"events.out.tfevents.{time.time():.0f}", "xb")  # noqa: SIM115
             self.writer = RecordWriter(self.file)
             self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-        self.add(records)
+        spent = list(seconds_until(records))
+        self._write(zip(records, [time.time() - spent[-1] + one for one in spent], strict=True))
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Writes the records of evaluations, and of some steps."""
+        self._write((record, time.time()) for record in records)
+
+    def _write(self, records: Iterable[tuple[dict[str, Any], float]]) -> None:
+        """Writes records with their times of day."""
         if self.file is None:
             return
         with self.warn_on_error():
-            for record in records:
+            for record, at in records:
                 evaluated = "loss" not in record
                 if evaluated or record["step"] % self.every == 0:
                     values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-                    event = self.event(wall_time=time.time(), step=record["step"], summary=self.summary(value=values))
+                    event = self.event(wall_time=at, step=record["step"], summary=self.summary(value=values))
                     self.writer.write(event.SerializeToString())
                 if evaluated:
                     self.file.flush()
@@ -70,6 +78,14 @@ class Board:
         except OSError as error:
             self.file = None
             warn(f"{self.folder}: cannot be written, and is not updated from now on: {error}")
+
+
+def seconds_until(records: Iterable[dict[str, Any]]) -> Iterator[float]:
+    """Yields the seconds of training until each record, with evaluations and without pauses."""
+    spent = 0.0
+    for record in records:
+        spent = record.get("elapsed", spent + record.get("seconds", 0.0))
+        yield spent
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
