@@ -37,6 +37,7 @@ from rotrnn.training import loop, parallel
 from rotrnn.training.loop import Interrupted, train
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import load_recipe, read_recipe
+from rotrnn.training.run import Run
 from rotrnn.training.state import initial_state
 from rotrnn.training.step import Stepper
 from worlds import among
@@ -361,6 +362,13 @@ def test_several_train_as_one(tmp_path, monkeypatch, name):
         # the loss of a label is steeper than its logits by 2 at most, and these than parameters by their inputs
         assert found.pop("loss") == pytest.approx(expected["loss"], rel=1000 * bound)
         assert found == {key: value for key, value in expected.items() if key != "loss"}
+        assert worst(folder) == pytest.approx(worst(tmp_path / "0.0"), rel=1e-6)
+
+
+def worst(folder):
+    """Returns what layers that iterate report of the worst sequence of the first batch, where parameters are equal."""
+    layers = Run(folder).records()[1].get("layers", {})
+    return {name: value for name, value in layers.items() if name.endswith((".max_iterations", ".residual"))}
 
 
 def train_in(recipe, folder, world, **settings):

@@ -27,15 +27,18 @@ import toy
 from patience import PATIENCE
 from rotrnn import _cpu
 from rotrnn._support.checkpoint import read_checkpoint, write_checkpoint
+from rotrnn._support.json import to_json
 from rotrnn._support.progress import Bar, say
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn.layer import flatten
+from rotrnn.nn.layers.lru import LRU
 from rotrnn.ops.optim import adamw, norm
 from rotrnn.tasks import TASKS, Copy, Split, Task
 from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loader import Loader, batch_order
+from rotrnn.training.log import add_report
 from rotrnn.training.loop import Interrupted, Trainer, check_same, train
 from rotrnn.training.optimiser import GROUPS, AdamW, NonFinite, describe_groups, table
 from rotrnn.training.recipe import load_recipe
@@ -480,6 +483,22 @@ def test_accumulation_equals_the_whole_batch(tmp_path, parts):
     for name, grad in grads.items():
         # sums of 16 rounded terms in another order
         np.testing.assert_allclose(grad, expected_grads[name], rtol=0, atol=16 * EPS[np.float64])
+
+
+def test_a_batch_has_the_mean_of_its_parts_and_the_worst_sequence():
+    total = {}
+    add_report(total, {"0.iterations": 4.0, "0.residual": 0.5, "0.max_iterations_reverse": 3.0}, 0.25)
+    add_report(total, {"0.iterations": 8.0, "0.residual": 0.1, "0.max_iterations_reverse": 7.0}, 0.75)
+    assert total == {"0.iterations": 7.0, "0.residual": 0.5, "0.max_iterations_reverse": 7.0}
+    add_report(total, {"0.residual": math.nan})
+    assert math.isnan(total["0.residual"])
+
+
+def test_a_layer_may_report_numbers_of_numpy(monkeypatch):
+    monkeypatch.setattr(LRU, "report", lambda self, saved: {"share": np.float32(0.5), "steps": np.int64(3)})
+    model = build_model(ModelSettings("lru", 4, 1, prenorm=False), {"d_state": 2}, n_classes=2, vocab=3)
+    _, saved = model.forward(model.init(np.random.default_rng(0)), np.zeros((1, 3), int))
+    assert to_json(model.report(saved)) == '{"0.share": 0.5, "0.steps": 3.0}'
 
 
 def test_each_part_of_a_batch_has_dropout_of_its_own(tmp_path, monkeypatch):

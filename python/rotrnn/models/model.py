@@ -360,7 +360,7 @@ class SequenceModel(Module, ABC):
     def report(self, saved: ModelSaved) -> dict[str, float]:
         """Returns the layers' reports of a forward pass (`Recurrent.report`), with the keys "block.name"."""
         return {
-            f"{i}.{name}": value
+            f"{i}.{name}": float(value)
             for i, (block, one) in enumerate(self._blocks(saved))
             for name, value in block.report(one).items()
         }

@@ -30,6 +30,7 @@ from rotrnn.nn.layer import Array, Context, Params, flatten, is_parameter, unfla
 from rotrnn.ops import optim
 from rotrnn.ops.pointwise import count_steps
 from rotrnn.tasks import Batch
+from rotrnn.training.log import add_report
 from rotrnn.training.optimiser import AdamW, GroupOf
 from rotrnn.training.parallel import ALONE, World
 from rotrnn.training.recipe import Recipe
@@ -248,11 +249,10 @@ class Recorder:
             step.graph.close()
 
     def reports(self, saved: Any, share: float) -> dict[str, float]:
-        """Returns the layers' reports of a step: means over all labels; this process has a `share` of them."""
+        """Returns the layers' reports of a step, of which this process has a `share` of all labels."""
         total: dict[str, float] = {}
-        for one in self.world.tell({name: share * value for name, value in self.model.report(saved).items()}):
-            for name, value in one.items():
-                total[name] = total.get(name, 0.0) + value
+        for part, one in self.world.tell([share, self.model.report(saved)]):
+            add_report(total, one, part)
         return total
 
     def read(self, step: Launched) -> dict[str, float]:

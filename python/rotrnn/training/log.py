@@ -11,9 +11,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
+
 from rotrnn._support.json import to_json
 from rotrnn._support.platform import regular
 from rotrnn._support.warn import warn
+from rotrnn.nn.layer import REVERSE
 from rotrnn.training.run import Run
 from rotrnn.training.tensorboard import Board
 
@@ -80,6 +83,20 @@ def opened(
         closing(Board(run, records, eval_every)) as board,
     ):
         yield Log(file, board, Hook(function, records, after))
+
+
+LARGEST = ("max_iterations", "residual")
+"""Numbers that layers report of the worst sequence; others are means."""
+
+
+def add_report(total: dict[str, float], report: dict[str, float], share: float = 1.0) -> None:
+    """Adds what layers report of a part of a batch, which has a `share` of the labels, to that of the whole batch:
+    means over labels, and the largest of `LARGEST` (NaN if one is NaN)."""
+    for name, value in report.items():
+        if name.rpartition(".")[2].removesuffix(REVERSE) in LARGEST:
+            total[name] = float(np.maximum(total.get(name, value), value))
+        else:
+            total[name] = total.get(name, 0.0) + share * value
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:

@@ -21,6 +21,7 @@ from rotrnn.nn.layer import State as Carried
 from rotrnn.tasks.task import Index, PackedBatch
 from rotrnn.training.graph import Recorder
 from rotrnn.training.loader import Loader
+from rotrnn.training.log import add_report
 from rotrnn.training.optimiser import NonFinite, Unusable, check_finite, check_parameters, norms_by_name
 from rotrnn.training.parallel import Fallen, World
 from rotrnn.training.recipe import Recipe
@@ -164,8 +165,7 @@ class Stepper:
                 dlogits = found.dlogits * logits.dtype.type(share)
                 own_loss += found.mean * count
                 own_right += math.nan if found.right is None else int(np.count_nonzero(found.right))
-            for name, value in self.model.report(saved).items():
-                own_reports[name] = own_reports.get(name, 0.0) + share * value
+            add_report(own_reports, self.model.report(saved), share)
             for name, grad in flatten(self.model.backward(state.params, saved, dlogits, ctx.gather)):
                 total[name] = total[name] + grad if name in total else grad
         if not labels:
@@ -175,8 +175,7 @@ class Stepper:
         reports: dict[str, float] = {}
         for one, two, layers in self.world.tell([own_loss, own_right, own_reports]):
             loss, right = loss + one, right + two
-            for name, value in layers.items():
-                reports[name] = reports.get(name, 0.0) + value
+            add_report(reports, layers)
         if not math.isfinite(loss):
             check_parameters(f"the loss is {loss}; parameter", state.params, self.group_of)
             norms = norms_by_name(dict(reversed(total.items())))
