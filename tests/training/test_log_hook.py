@@ -103,9 +103,18 @@ def test_a_function_may_change_its_records(tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
 
 
-def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="train: log is a str, expected a function of a record"):
-        train(toy_recipe(tmp_path), tmp_path / "run", log="wandb")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"log": "wandb"}, TypeError, "train: log is a str, expected a function of a record"),
+        ({"among": 2}, TypeError, "train: among is an int, expected a World"),
+        ({"resume": "no"}, ValueError, "train: resume is 'no', expected True or False"),
+    ],
+)
+def test_wrong_arguments_are_refused(given: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=message):
+        train(toy_recipe(tmp_path), tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("name", "place"), [("wandb", 0), ("mlflow", 1)])

@@ -37,6 +37,7 @@ from rotrnn.devices.cuda import DeviceError
 from rotrnn.devices.device import HOST, Device, named, to_host
 from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
+from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import COUNTS, Found, chunks, evaluate
 from rotrnn.training.gpus import GPUs
@@ -116,13 +117,13 @@ def train(
     Raises
     ------
     TypeError
-        `recipe`, `folder` or `log` is of another type.
+        `recipe`, `folder`, `among` or `log` is of another type.
     ValueError
-        The folder is a file, or holds a run (or, to resume, another recipe's or none), or another process trains in it;
-        the run that is to go on was trained on a data file (`path` of its task) with other contents;
-        the training split is smaller than a batch; the data have intervals, and the layer takes none; a checkpoint is
-        damaged; two processes have but one GPU; there is less memory than `training.memory` says. A new run that fails
-        so before its first checkpoint leaves no file.
+        `resume` is neither True nor False. The folder is a file, or holds a run (or, to resume, another recipe's or
+        none), or another process trains in it; the run that is to go on was trained on a data file (`path` of its task)
+        with other contents; the training split is smaller than a batch; the data have intervals, and the layer takes
+        none; a checkpoint is damaged; two processes have but one GPU; there is less memory than `training.memory` says.
+        A new run that fails so before its first checkpoint leaves no file.
     NonFinite
         The loss, a gradient, a parameter or a moment became infinite or not a number, or too large for a layer; the
         error names the step and, if known, the parameter and its group. The last checkpoint stays.
@@ -140,8 +141,12 @@ def train(
     OSError
         A file could not be written; the error names it. If it was the log, the state is saved.
     """
+    args = Boundary("train")
     recipe = recipe_of("train", recipe)
     check_folder("train: folder", folder)
+    resume = args.flag("resume", resume)
+    if among is not None:
+        args.one_of("among", among, World)
     if log is not None and not callable(log):
         raise TypeError(f"train: log is {an(type(log).__name__)}, expected a function of a record")
     place = named("train", device)
