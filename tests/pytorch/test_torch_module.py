@@ -450,6 +450,21 @@ def test_a_model_of_half_precision_is_saved_in_float32(dtype: torch.dtype, tmp_p
     assert torch.equal(net(tokens), wide(tokens).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_running_statistics_stay_in_float32_beside_half_precision(dtype: torch.dtype) -> None:
+    """As in FSDP with ``MixedPrecisionPolicy(param_dtype=dtype)``, which converts parameters alone."""
+    net = rotrnn.torch.Module(rotrnn.BatchNorm(D))
+    x = torch.randn(3, T, D).to(dtype)
+    wide = copy.deepcopy(net)
+    for one in net.parameters():
+        one.data = one.data.to(dtype)
+    assert torch.equal(net(x), wide(x.float()).to(dtype))
+    assert all(map(torch.equal, net.buffers(), wide.buffers()))
+    assert {one.dtype for one in net.buffers()} == {torch.float32}
+    with pytest.raises(TypeError, match=r"x has dtype torch.float64 and scale torch.\w+, expected one dtype"):
+        net(x.double())
+
+
 def test_a_layer_within_autocast() -> None:
     """Between PyTorch's own layers, which return bfloat16 there; parameters and their gradients stay in float32."""
     torch.manual_seed(0)

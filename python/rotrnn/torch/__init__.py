@@ -117,7 +117,8 @@ class Module(_Tree):
     -----
     Parameters and buffers are the module's own, are made on PyTorch's default device, and have the names of
     `rotrnn.flatten`; they may be changed by optimisers, ``load_state_dict``, ``to`` and ``double``, and must all have
-    the dtype of x: float32, float64, bfloat16 or float16. Half precision is converted: x, parameters and states are
+    the dtype of x: float32, float64, bfloat16 or float16; buffers may be in float32 beside half precision, where they
+    keep more digits. Half precision is converted: x, parameters and states are
     read in float32, and everything is computed in float32 (products as `precision` says); y and gradients are rounded
     to half precision at the end, and states are returned in float32 (of some layers in complex128 or
     integers). Within autocast, x may be of half precision beside float32 parameters, and y has the dtype of x. In
@@ -395,12 +396,13 @@ class Module(_Tree):
             expected = "torch.float32, float64, bfloat16 or float16, or an integer dtype for token ids"
             raise TypeError(f"{self._name}.forward: x has dtype {x.dtype}, expected {expected}")
         device, dtype = x.device, x.dtype if x.is_floating_point() else None
-        for path, one in zip(self._paths, params, strict=True):
+        for i, (path, one) in enumerate(zip(self._paths, params, strict=True)):
             if one.device != device:
                 raise TypeError(
                     f"{self._name}.forward: x is on {x.device} and {'.'.join(path)} on {one.device}, expected one"
                 )
-            if dtype is not None and one.dtype != dtype:
+            kept = i in self._buffered and dtype in HALF and one.dtype == torch.float32  # as FSDP leaves buffers
+            if dtype is not None and one.dtype != dtype and not kept:
                 raise TypeError(
                     f"{self._name}.forward: x has dtype {x.dtype} and {'.'.join(path)} {one.dtype}, expected one dtype"
                 )
