@@ -240,10 +240,19 @@ def test_arrays_that_do_not_fit_are_named(wrong: str, tmp_path: Path) -> None:
         rotrnn.import_lru(path, prenorm=True)
 
 
+class Key:
+    """Like ``jax.random.key(0)``."""
+
+    shape = ()
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("JAX array with PRNGKey dtype cannot be converted to a NumPy array")
+
+
 def test_the_state_of_training_is_left_out() -> None:
     tree = checkpoint(of_lru, "normalization", ("out1", "out2"), True)
     _, expected = rotrnn.import_lru(tree, prenorm=True)
-    tree |= {"opt_state": {"0": {"mu": normal(D)}}, "step": np.array(3)}
+    tree |= {"opt_state": {"0": {"mu": normal(D), "key": Key()}}, "step": np.array(3), "rng": Key()}
     _, params = rotrnn.import_lru(tree, prenorm=True)
     assert all(np.array_equal(one, dict(flatten(expected))[name]) for name, one in flatten(params))
 
@@ -256,6 +265,8 @@ def test_files_and_settings_that_do_not_fit(tmp_path: Path) -> None:
         rotrnn.import_lru(path, prenorm=True)
     with pytest.raises(FileNotFoundError):
         rotrnn.import_lru(tmp_path / "none", prenorm=True)
+    with pytest.raises(IsADirectoryError, match=r"import_lru: source is a folder, .* of Orbax, the dict"):
+        rotrnn.import_lru(tmp_path, prenorm=True)
     with pytest.raises(TypeError, match="import_lru: source is an int, expected a path or a dict of arrays"):
         rotrnn.import_lru(3, prenorm=True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="import_lru: pool is 'max', expected one of mean, last, none"):

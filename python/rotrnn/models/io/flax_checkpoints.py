@@ -8,6 +8,7 @@ published models return log_softmax of the logits here.
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from collections.abc import Mapping
@@ -54,9 +55,9 @@ def import_lru(source: Source, *, prenorm: bool, pool: str = "mean", tokens: boo
 
     Raises
     ------
-    FileNotFoundError, ValueError
-        There is no such file, it is damaged, or an array is missing, of another shape, or not expected. The error
-        names the file and the array.
+    OSError, ValueError
+        There is no such file, it is a folder or damaged, or an array is missing, of another shape, or not expected. The
+        error names the file and the array.
     ImportError
         A msgpack file, but flax is not installed.
     """
@@ -97,7 +98,7 @@ def import_s5(
 
     Raises
     ------
-    FileNotFoundError, ValueError, ImportError
+    OSError, ValueError, ImportError
         As `import_lru`.
     """
     args, tree = Boundary("import_s5"), _Tree.of("import_s5", source)
@@ -153,7 +154,7 @@ class _Tree:
         wanted = (prefix, "batch_stats/") if prefix else ("",)
         self.where, self.made = where, dict[str, Array]()
         self.arrays = {name.removeprefix(prefix): value for name, value in whole.items() if name.startswith(wanted)}
-        if other := [name for name in whole if not name.startswith((*wanted, *TRAINING))]:
+        if other := [name for name in whole if not name.startswith(wanted)]:
             raise ValueError(f"{where}: has {other[0]}, which is not expected beside params and batch_stats")
         names = {name.split("/")[1] for name in self.arrays if name.startswith("encoder/layers_")}
         self.layers = len(names)
@@ -167,6 +168,9 @@ class _Tree:
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"{call}: source is {an(type(source).__name__)}, expected a path or a dict of arrays")
         path = Path(source)
+        if path.is_dir():
+            expected = "expected a .npz file or a msgpack file of flax; of a folder of Orbax, the dict that it restores"
+            raise IsADirectoryError(errno.EISDIR, f"{call}: source is a folder, {expected}", str(path))
         return cls(str(path), read_npz(path) if zipfile.is_zipfile(path) else _msgpack(path))
 
     def __contains__(self, name: str) -> bool:
@@ -237,12 +241,12 @@ def _loaded(
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Array]]:
-    """Returns the arrays of a nested dict by their names; other values are left out."""
+    """Returns the arrays of a nested dict by their names; other values, and `TRAINING`, are left out."""
     found: list[tuple[str, Array]] = []
     for name, value in tree.items():
         if isinstance(value, Mapping):
             found += _flat(value, f"{path}{name}/")
-        elif hasattr(value, "shape"):
+        elif hasattr(value, "shape") and not f"{path}{name}".startswith(TRAINING):  # keys of JAX are no NumPy arrays
             found.append((f"{path}{name}", np.asarray(value)))
     return found
 
