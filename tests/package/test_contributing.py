@@ -268,11 +268,13 @@ NEW = {
     "docs/layers/NAME.md": ("leaky", PAGE),
 }
 """Files that are added, as the text calls them."""
-IMPORTS = "from rotrnn.ops.gain import *  # noqa: F403\nfrom rotrnn.ops.gain import __all__ as _gain\n"
 CHANGED = [
     ("csrc/kernels.list", "", LIST),
-    ("python/rotrnn/ops/__init__.py", "from typing import TYPE_CHECKING\n\n", IMPORTS),
-    ("python/rotrnn/ops/__init__.py", "__all__ = [\n", "        *_gain,\n"),
+    (
+        "python/rotrnn/ops/__init__.py",
+        "from typing import TYPE_CHECKING\n\n",
+        "from rotrnn.ops.gain import *  # noqa: F403\n",
+    ),
     ("tests/cases/__init__.py", "from cases import (\n", "    gain,\n"),
     ("tests/cases/__init__.py", "ANYWHERE: list[LayerRow] = [\n", "    *gain.LAYERS,\n"),
     ("tests/cases/__init__.py", "ON_DEVICES: list[Case] = [\n", "    *gain.OPS,\n"),

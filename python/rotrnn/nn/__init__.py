@@ -42,43 +42,7 @@ from rotrnn.nn.registry import LAYERS as LAYERS
 from rotrnn.nn.summary import summary as summary
 
 if not TYPE_CHECKING:  # type checkers read the imports above: they cannot follow a list that is computed
-    __all__ = [
-        "GELU",
-        "LAYERS",
-        "Activation",
-        "BatchNorm",
-        "Bidirectional",
-        "Context",
-        "Converted",
-        "Dense",
-        "Dropout",
-        "Embedding",
-        "FeedForward",
-        "FeedForwardBlock",
-        "Gate",
-        "Griffin",
-        "LastPool",
-        "LayerNorm",
-        "MeanPool",
-        "RMSNorm",
-        "Recurrent",
-        "ResidualBlock",
-        "ResidualStack",
-        "StateArray",
-        "StoredHistory",
-        "TiedDense",
-        "astype",
-        "flatten",
-        "orthogonal_inverse",
-        "pack",
-        "real_jordan",
-        "summary",
-        "to_lru",
-        "to_rnn",
-        "to_rotrnn",
-        "unflatten",
-        *(layer.__name__ for layer in LAYERS.values()),
-    ]
+    __all__ = ["LAYERS", *(name for name, one in globals().items() if callable(one) and name[0] != "_")]
 
     def __dir__() -> list[str]:
         return __all__
