@@ -22,6 +22,7 @@
 
 #include "cuts.h"
 #include "kernels.h"
+#include "magnitude.h"
 #include "sizes.h"
 #include "steps.h"
 
@@ -179,6 +180,15 @@ template <class F> static void each(int64_t n, F f) {
 /* The sum over the warp's lanes, in every lane; pairwise, in one order. All lanes must call it. */
 template <class T> ROT_DEVICE_ONLY T warp_sum(T x) {
     for (int d = 16; d; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+
+/* The largest of the warp's lanes, in every lane. All lanes must call it. */
+template <class T> ROT_DEVICE_ONLY T warp_largest(T x) {
+    for (int d = 16; d; d /= 2) {
+        const T other = __shfl_xor_sync(~0u, x, d);
+        x = x > other ? x : other;
+    }
     return x;
 }
 

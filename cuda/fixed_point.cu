@@ -61,15 +61,16 @@ KERNEL(relax) {
 
 /* ---- mixers ---- */
 
-GLOBAL2(BLOCK, BLOCKS) prepare_rows(crew c, real *w, const real *u, int64_t M, mixer m) {
+GLOBAL2(BLOCK, BLOCKS) prepare_rows(crew c, real *w, const real *u, int64_t M, bool normalised, mixer m) {
     if (warp_of() >= c.count) return;
-    for (int64_t t = warp_of(); t < M; t += c.count) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), m);
+    for (int64_t t = warp_of(); t < M; t += c.count)
+        mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), normalised, m);
 }
 
 KERNEL(mixer_prepare) {
     const mixer m = {form, R, D};
     const crew c = crew_of(M, 0);
-    launch(prepare_rows, crew_blocks(c), BLOCK, 0, c, w, u, M, m);
+    launch(prepare_rows, crew_blocks(c), BLOCK, 0, c, w, u, M, normalised, m);
     return runtime_status();
 }
 

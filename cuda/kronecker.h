@@ -26,11 +26,13 @@ ROT_DEVICE_ONLY real own_dot(const real *x, int64_t x_apart, const real *y, int6
     return total;
 }
 
-/* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows:  W = rownormalise(U U^T). */
+/* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows times the power of two that follows (n):
+ *   W = rownormalise(U U^T) */
 ROT_DEVICE_ONLY void prepare_factor(real *w, const real *rows, int64_t n) {
     real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
+    const real power = power_of_row(rows, triangle(n));
     join_row();
-    EACH_OF_MATRIX(i, j, n, n) U[i * n + j] = j < i ? 0 : rows[triangle(n) - triangle(n - i) + j - i];
+    EACH_OF_MATRIX(i, j, n, n) U[i * n + j] = j < i ? 0 : power * rows[triangle(n) - triangle(n - i) + j - i];
     join_row();
     for (int64_t i = 0; i < n; i++) {
         EACH_OF_ROW(j, n) {
@@ -39,14 +41,18 @@ ROT_DEVICE_ONLY void prepare_factor(real *w, const real *rows, int64_t n) {
         }
         set_one(inverse + i, normalise(w + i * n, product, n));
     }
+    EACH_OF_ROW(j, n) product[j] = power;
+    join_row();
 }
 
-/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U */
+/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U.  The power by which U was
+ * multiplied follows U. */
 ROT_DEVICE_ONLY void adjoint_triangle(real *rows, const real *dE, const real *U, real *, int64_t n) {
     join_row();
     for (int64_t i = 0; i < n; rows += n - i, i++) EACH_OF_ROW(k, n - i) {
             const real *const column = U + i + k; /* zero below row i + k */
-            rows[k] += own_dot(dE + i * n, 1, column, n, i + k + 1) + own_dot(dE + i, n, column, n, i + k + 1);
+            rows[k] +=
+                U[n * n] * (own_dot(dE + i * n, 1, column, n, i + k + 1) + own_dot(dE + i, n, column, n, i + k + 1));
         }
     join_row();
 }

@@ -13,7 +13,7 @@ struct mixing {
     int64_t M;
     const real *u, *alpha, *x, *origin, *ready;
     const int64_t *lengths;
-    bool alpha_varying;
+    bool alpha_varying, normalised;
 };
 
 /* v <- x - o */
@@ -24,7 +24,7 @@ ROT_DEVICE_ONLY void about(real *v, const real *x, const real *origin, int64_t D
 /* The prepared mixer of a token; in w if u varies. */
 ROT_DEVICE_ONLY const real *mixer_of(const mixing &p, real *w, int64_t token) {
     if (p.ready) return p.ready;
-    mixer_prepare(w, p.u + token * mixer_u(p.m), p.m);
+    mixer_prepare(w, p.u + token * mixer_u(p.m), p.normalised, p.m);
     return w;
 }
 
@@ -33,10 +33,10 @@ ROT_DEVICE_ONLY const real *gains_of(const mixing &p, int64_t token) {
 }
 
 /* w for a constant u, or NULL */
-static const real *ready_of(const real *u, mixer m, bool u_varying) {
+static const real *ready_of(const real *u, mixer m, bool u_varying, bool normalised) {
     if (u_varying) return NULL;
     real *const w = workspace_of<real>(mixer_prepared(m));
-    const mixer_prepare_args args = {w, u, 1, m.R, m.D, m.form};
+    const mixer_prepare_args args = {w, u, 1, m.R, m.D, m.form, normalised};
     K(mixer_prepare)(&args);
     return w;
 }
@@ -65,7 +65,8 @@ GLOBAL2(BLOCK, BLOCKS) mix_rows(crew c, mixing p, stride apart, real *y) {
 
 KERNEL(mix_forward) {
     const mixer m = {form, R, D};
-    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const real *const ready = ready_of(u, m, u_varying, normalised);
+    const mixing p = {m, B * T, u, alpha, x, origin, ready, lengths, (bool)alpha_varying, (bool)normalised};
     const crew c = crew_for(p);
     launch(mix_rows, crew_blocks(c), BLOCK, c.shared, c, p, stride_of(c, T), y);
     return runtime_status();
@@ -102,7 +103,8 @@ mix_rows_backward(crew c, mixing p, stride apart, real *dx, real *du, real *dalp
 
 KERNEL(mix_backward) {
     const mixer m = {form, R, D};
-    const mixing p = {m, B * T, u, alpha, x, origin, ready_of(u, m, u_varying), lengths, (bool)alpha_varying};
+    const real *const ready = ready_of(u, m, u_varying, normalised);
+    const mixing p = {m, B * T, u, alpha, x, origin, ready, lengths, (bool)alpha_varying, (bool)normalised};
     const crew c = crew_for(p);
     real *const du_rows = u_varying ? du : workspace_of<real>(c.count, mixer_u(m));
     real *const dalpha_rows = alpha_varying ? dalpha : workspace_of<real>(c.count, mixer_alpha(m));

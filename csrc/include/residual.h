@@ -2,33 +2,8 @@
 #ifndef ROT_RESIDUAL_H
 #define ROT_RESIDUAL_H
 
-#include <float.h>
-#include <string.h>
-
+#include "magnitude.h"
 #include "steps.h"
-
-/* Magnitudes as integers, which sort like the numbers, then infinity, then NaN: a maximum keeps NaN. */
-#if ROT_DOUBLE
-typedef int64_t magnitude;
-static const magnitude WITHOUT_SIGN = INT64_MAX;
-#else
-typedef int32_t magnitude;
-static const magnitude WITHOUT_SIGN = INT32_MAX;
-#endif
-
-ROT_INLINE magnitude magnitude_of(real x) {
-    magnitude bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & WITHOUT_SIGN;
-}
-
-ROT_INLINE real real_of(magnitude bits) {
-    real x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-ROT_INLINE magnitude larger(magnitude a, magnitude b) { return a > b ? a : b; }
 
 /* Distance of an iterate from its image, and magnitude of the image: maxima over steps and channels. */
 typedef struct {
@@ -40,12 +15,7 @@ ROT_INLINE void widen_spread(spread *s, spread other) {
     s->size = larger(s->size, other.size);
 }
 
-/* The distance of 1 from the next number. */
-#define EPSILON ((real)(sizeof(real) == sizeof(float) ? FLT_EPSILON : DBL_EPSILON))
-
-/* The default floor of the divisor: the least normal number. */
-#define TINY ((real)(sizeof(real) == sizeof(float) ? FLT_MIN : DBL_MIN))
-
+/* TINY is the default floor of the divisor. */
 ROT_INLINE real residual_of(spread s, real floor) { return real_of(s.apart) / (real_of(s.size) + floor); }
 
 /* The damped step of one number; updates the residual's maxima. */

@@ -111,7 +111,7 @@ static inline void matrix_row(real *restrict row, int64_t i, int64_t k, const re
     case MIXER_MONARCH:
     case MIXER_GRAM: /* symmetric */
         row[i] = gram_kept(m);
-        add_scaled(row, gram_factor(m) * alpha[k], w + (2 * k * n + i) * n, n);
+        add_scaled(row, gram_factor(m) * alpha[k], w + k * gram_room(n) + i * n, n);
         break;
     default: /* a row of Q is Q^T of a unit vector */
         row[i] = 1;

@@ -49,7 +49,7 @@ KERNEL(relax) {
 KERNEL(mixer_prepare) {
     const mixer m = {form, R, D};
 #pragma omp parallel for schedule(static) if (M * mixer_u(m) > SERIAL)
-    for (int64_t t = 0; t < M; t++) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), m);
+    for (int64_t t = 0; t < M; t++) mixer_prepare(w + t * mixer_prepared(m), u + t * mixer_u(m), normalised, m);
     return ROT_OK;
 }
 

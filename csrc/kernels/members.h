@@ -77,7 +77,7 @@ static inline void prepare_members(real *prepared, const real *u, real *alpha, r
     for (int64_t i = 0; i < members_of(m); i++) {
         const member one = member_of(m, eps, i);
         if (changes_gains(one.sizes)) mixer_gain(alpha + one.alpha, u + one.u, alpha + one.alpha, scratch, one.sizes);
-        mixer_prepare(prepared + one.prepared, u + one.u, one.sizes.m);
+        mixer_prepare(prepared + one.prepared, u + one.u, true, one.sizes.m);
     }
 }
 

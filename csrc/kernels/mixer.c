@@ -3,7 +3,8 @@
  *
  * The M = B*T tokens are divided into groups by the shapes alone; the gradients of constant u and alpha are summed in
  * order within a group, then over groups, so results have the same bits for any number of threads. `u_varying`: u is
- * (B,T,...), else u of one token for all; `alpha_varying`: the same for alpha. `lengths` (B) or NULL: tokens at t >=
+ * (B,T,...), else u of one token for all; `alpha_varying`: the same for alpha. `normalised`: the
+ * gains are those of mixer_gains. `lengths` (B) or NULL: tokens at t >=
  * lengths[b] are neither read nor counted, and are written as zero.
  */
 #include "mixer.h"
@@ -41,7 +42,7 @@ KERNEL(mix_forward) {
         pool_give(scratch);
         return ROT_NO_MEMORY;
     }
-    if (!u_varying) mixer_prepare(prepared, u, m);
+    if (!u_varying) mixer_prepare(prepared, u, normalised, m);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (M * mixer_u(m) > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
@@ -54,7 +55,7 @@ KERNEL(mix_forward) {
                 zero_row(v, D);
                 continue;
             }
-            if (u_varying) mixer_prepare(w, u + t * mixer_u(m), m);
+            if (u_varying) mixer_prepare(w, u + t * mixer_u(m), normalised, m);
             about(v, x + t * D, origin ? origin + t * D : NULL, D);
             mixer_apply(v, w, alpha + (alpha_varying ? t * mixer_alpha(m) : 0), scratch + group * room, m);
             if (origin) add_row(v, origin + t * D, D);
@@ -82,7 +83,7 @@ KERNEL(mix_backward) {
     }
     if (u_varying) zero_row(du, M * u_size);
     if (alpha_varying) zero_row(dalpha, M * alpha_size);
-    if (!u_varying) mixer_prepare(prepared, u, m);
+    if (!u_varying) mixer_prepare(prepared, u, normalised, m);
     rot_stop *const stop = stop_of_call();
 #pragma omp parallel for schedule(dynamic) if (M * u_size > SERIAL)
     for (int64_t group = 0; group < groups; group++) {
@@ -98,7 +99,7 @@ KERNEL(mix_backward) {
                 if (dorigin) zero_row(dorigin + t * D, D);
                 continue;
             }
-            if (u_varying) mixer_prepare(w, u + t * u_size, m);
+            if (u_varying) mixer_prepare(w, u + t * u_size, normalised, m);
             about(v, x + t * D, origin ? origin + t * D : NULL, D);
             copy_row(g, dy + t * D, D);
             mixer_adjoint(g, u_varying ? du + t * u_size : sum, alpha_varying ? dalpha + t * alpha_size : sum + u_size,

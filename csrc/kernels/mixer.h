@@ -13,6 +13,10 @@
  *   MIXER_MATRIX        Q = u (D,D), without gains, R = D
  *   MIXER_ROTATION      Q = R_0 .. R_{R-1}; each R_k turns D/2 planes by the angles of row k of u (R,D/2), without
  *                       gains, D even; plane i of R_k has the lanes i and D/2 + (i + s) mod D/2, with s of plane_shift
+ *
+ * Squares of large and of small numbers overflow and vanish. So a triangle U is first multiplied by a power of two that
+ * brings its largest number near 1. W does not depend on the power. Gains of Monarch and Gram that are `normalised`,
+ * by mixer_gains.h, belong to the multiplied U; with other gains, U is taken as it is.
  */
 #ifndef ROT_MIXER_H
 #define ROT_MIXER_H
@@ -22,6 +26,7 @@
 
 #include "kernels.h"
 #include "lanes.h"
+#include "magnitude.h"
 #include "rotation.h"
 
 /* A function that is slow to compile is compiled once per file: the time of a call is negligible beside its loops. */
@@ -91,6 +96,7 @@ ROT_ROW void normalise_adjoint(real *restrict du, const real *restrict dw, const
 
 ROT_INLINE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 ROT_INLINE int64_t factor_room(int64_t n) { return 2 * n * (n + 1); }
+ROT_INLINE int64_t gram_room(int64_t n) { return 2 * n * n + 1; }
 
 /* Whether a mixer is made of vectors, for any R. In the other forms R divides D, or is D. A mixture is none of them. */
 ROT_INLINE bool has_vectors(int64_t form) { return form <= MIXER_LOW_RANK; }
@@ -129,7 +135,7 @@ ROT_INLINE int64_t mixer_prepared(mixer m) {
     switch (m.form) {
     case MIXER_KRONECKER: return factor_room(a) + factor_room(b);
     case MIXER_MONARCH:
-    case MIXER_GRAM: return b * 2 * a * a;
+    case MIXER_GRAM: return b * gram_room(a);
     case MIXER_MATRIX:
     case MIXER_ROTATION: return a * m.D;
     default: return a * (m.D + 1);
@@ -216,17 +222,31 @@ ROT_ROW void adjoint_product(real *g, real *du, real *dalpha, const real *x, con
     }
 }
 
+/* -------------------------------------------------------------------------------------------------------- triangles */
+
+/* The power of two by which the largest |number| of x (n) is near 1. */
+ROT_ROW real power_of_row(const real *x, int64_t n) {
+    magnitude largest = 0;
+    EACH_OF_ROW(j, n) largest = larger(largest, magnitude_of(x[j]));
+#if ROT_DEVICE
+    largest = warp_largest(largest);
+#endif
+    return power_to_one(largest);
+}
+
 /* -------------------------------------------------------------------------------------------------------- Kronecker */
 
 #if ROT_DEVICE
 #include "kronecker.h"
 #else
 
-/* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows:  W = rownormalise(U U^T). */
+/* W (n,n), 1/|rows of U U^T| (n), U (n,n), its upper triangle given by rows times the power of two that follows (n):
+ *   W = rownormalise(U U^T) */
 APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n) {
     real *const inverse = w + n * n, *const U = inverse + n, *const product = U + n * n;
+    const real power = power_of_row(rows, triangle(n));
     zero_row(U, n * n);
-    for (int64_t i = 0; i < n; rows += n - i, i++) copy_row(U + i * n + i, rows, n - i);
+    for (int64_t i = 0; i < n; rows += n - i, i++) scale_row(U + i * n + i, power, rows, n - i);
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n; j++) {
             const int64_t from = i > j ? i : j;
@@ -234,15 +254,17 @@ APART void prepare_factor(real *restrict w, const real *restrict rows, int64_t n
         }
         inverse[i] = normalise(w + i * n, product, n);
     }
+    for (int64_t j = 0; j < n; j++) product[j] = power;
 }
 
-/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U;  room (n) is scratch. */
+/* rows += the gradient of the triangle, from dE for E = U U^T:  dU = (dE + dE^T) U;  room (n) is scratch. The power by
+ * which U was multiplied follows U. */
 APART void adjoint_triangle(real *restrict rows, const real *restrict dE, const real *restrict U, real *restrict room,
                             int64_t n) {
     for (int64_t i = 0; i < n; rows += n - i, i++) {
         zero_row(room, n);
         for (int64_t j = 0; j < n; j++) add_scaled(room + j, dE[i * n + j] + dE[j * n + i], U + j * n + j, n - j);
-        add_row(rows, room + i, n - i);
+        add_scaled(rows, U[n * n], room + i, n - i);
     }
 }
 
@@ -324,13 +346,15 @@ static inline void adjoint_kronecker(real *g, real *du, real *dalpha, const real
 
 /* -------------------------------------------------------------------------------------------------- Monarch, Gram */
 
-/* G = U U^T (n,n), then U (n,n), its upper triangle given by rows */
-ROT_ROW void prepare_gram(real *restrict w, const real *restrict rows, int64_t n) {
+/* G = U U^T (n,n), then U (n,n), its upper triangle given by rows times the power that follows, 1 unless `normalised`
+ */
+ROT_ROW void prepare_gram(real *restrict w, const real *restrict rows, bool normalised, int64_t n) {
     real *const U = w + n * n;
+    const real power = normalised ? power_of_row(rows, triangle(n)) : 1;
     join_row();
     zero_row(U, n * n);
-    join_row();
-    for (int64_t i = 0; i < n; rows += n - i, i++) copy_row(U + i * n + i, rows, n - i);
+    set_one(U + n * n, power);
+    for (int64_t i = 0; i < n; rows += n - i, i++) scale_row(U + i * n + i, power, rows, n - i);
     join_row();
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < n; j++) {
@@ -354,7 +378,7 @@ ROT_ROW void apply_gram(real *v, const real *w, const real *alpha, real *scratch
     const int64_t n = m.R;
     for (int64_t k = 0; k < mixer_columns(m); k++) {
         real *const part = v + k * n;
-        gram_times(scratch, w + k * 2 * n * n, part, n);
+        gram_times(scratch, w + k * gram_room(n), part, n);
         EACH_OF_ROW(i, n) part[i] = gram_kept(m) * part[i] + gram_factor(m) * alpha[k] * scratch[i];
     }
     join_row();
@@ -366,7 +390,7 @@ ROT_ROW void adjoint_gram(real *g, real *du, real *dalpha, const real *v, const 
     const int64_t n = m.R;
     real *const product = scratch, *const room = product + n, *const dG = room + n;
     for (int64_t k = 0; k < mixer_columns(m); k++) {
-        const real *const G = w + k * 2 * n * n, *const part = g + k * n, *const x = v + k * n;
+        const real *const G = w + k * gram_room(n), *const part = g + k * n, *const x = v + k * n;
         gram_times(product, G, x, n);
         add_to_one(dalpha + k, gram_factor(m) * dot(product, part, n));
         for (int64_t i = 0; i < n; i++) scale_row(dG + i * n, gram_factor(m) * alpha[k] * part[i], x, n);
@@ -478,7 +502,7 @@ ROT_ROW void adjoint_rotation(real *g, real *du, const real *v, const real *w, r
 
 /* ---------------------------------------------------------------------------------------------------- any form */
 
-ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
+ROT_ROW void mixer_prepare(real *w, const real *u, bool normalised, mixer m) {
     if (m.form == MIXER_KRONECKER) {
         prepare_factor(w, u, m.R);
         prepare_factor(w + factor_room(m.R), u + triangle(m.R), mixer_columns(m));
@@ -489,7 +513,8 @@ ROT_ROW void mixer_prepare(real *w, const real *u, mixer m) {
     } else if (m.form == MIXER_ROTATION) {
         prepare_rotation(w, u, m);
     } else {
-        for (int64_t k = 0; k < mixer_columns(m); k++) prepare_gram(w + k * 2 * m.R * m.R, u + k * triangle(m.R), m.R);
+        for (int64_t k = 0; k < mixer_columns(m); k++)
+            prepare_gram(w + k * gram_room(m.R), u + k * triangle(m.R), normalised, m.R);
     }
 }
 

@@ -9,6 +9,9 @@
  *   Monarch     gain_k = alpha_k / (the largest |column| of G_k = U_k U_k^T + eps)
  *   Gram        gain = alpha / (sigma + eps) of G = U U^T; with `steps`
  *
+ * Gains of Monarch and Gram belong to U times a power of two (`normalised` in mixer.h): they are the gains above
+ * divided by its square.
+ *
  *   sigma = |W x_{steps-1}|,  x_0 = (1, .., 1) / sqrt(n),  x_k = W x_{k-1} / |W x_{k-1}|     (power iteration)
  */
 #ifndef ROT_MIXER_GAINS_H
@@ -30,6 +33,12 @@ ROT_INLINE real part_of_unit(real inverse, real eps) {
 
 /* dr, given dc */
 ROT_INLINE real part_of_unit_adjoint(real inverse, real eps, real dc) { return inverse * eps > 1 ? dc / eps : 0; }
+
+/* eps for squares of `rows`, a triangle of n rows, that are multiplied by their power of two */
+ROT_ROW real eps_of_squares(gaining g, const real *rows, int64_t n) {
+    const real power = power_of_row(rows, triangle(n));
+    return g.eps * power * power;
+}
 
 ROT_INLINE real one_over(real x) { return x == 0 ? 0 : 1 / x; }
 
@@ -85,14 +94,14 @@ ROT_INLINE int64_t factor_gains_room(int64_t n, int64_t steps) {
 /* gain (n) of a factor with its triangle given by rows; returns 1 / (sigma + eps), or 1 without `steps`. */
 ROT_ROW real factor_gains(real *gain, const real *rows, const real *alpha, real *room, int64_t n, gaining g) {
     real *const unit = room, *const w = unit + factor_room(n), *const power = w + n * n;
-    const real *const inverse = unit + n * n;
+    const real *const inverse = unit + n * n, eps = eps_of_squares(g, rows, n);
     prepare_factor(unit, rows, n);
     real scale = 1;
     if (g.steps) {
-        for (int64_t i = 0; i < n; i++) scale_row(w + i * n, part_of_unit(inverse[i], g.eps), unit + i * n, n);
+        for (int64_t i = 0; i < n; i++) scale_row(w + i * n, part_of_unit(inverse[i], eps), unit + i * n, n);
         scale = one_over(power_norm(power, w, n, g.steps) + g.eps);
     }
-    EACH_OF_ROW(i, n) gain[i] = alpha[i] * part_of_unit(inverse[i], g.eps) * scale;
+    EACH_OF_ROW(i, n) gain[i] = alpha[i] * part_of_unit(inverse[i], eps) * scale;
     return scale;
 }
 
@@ -103,9 +112,9 @@ ROT_ROW void factor_gains_adjoint(real *drows, real *dalpha, const real *dgain, 
     const real *const inverse = unit + n * n, *const U = inverse + n;
     real *const dW = power + power_room(n, g.steps), *const dE = dW + n * n, *const dx = dE + n * n;
     real *const dc = dx + n, *const spare = dc + n;
-    const real scale = factor_gains(spare, rows, alpha, room, n, g);
+    const real scale = factor_gains(spare, rows, alpha, room, n, g), eps = eps_of_squares(g, rows, n);
     EACH_OF_ROW(i, n) {
-        const real c = part_of_unit(inverse[i], g.eps);
+        const real c = part_of_unit(inverse[i], eps);
         dalpha[i] = dgain[i] * c * scale;
         dc[i] = dgain[i] * alpha[i] * scale;
         spare[i] = dc[i] * c;
@@ -122,10 +131,10 @@ ROT_ROW void factor_gains_adjoint(real *drows, real *dalpha, const real *dgain, 
     zero_row(dE, n * n);
     join_row();
     for (int64_t i = 0; i < n; i++) { /* W_i = c_i unit_i: the length of a row is its length along the unit vector */
-        const real c = part_of_unit(inverse[i], g.eps), along = dot(dW + i * n, unit + i * n, n);
+        const real c = part_of_unit(inverse[i], eps), along = dot(dW + i * n, unit + i * n, n);
         EACH_OF_ROW(j, n) dW[i * n + j] *= c;
         normalise_adjoint(dE + i * n, dW + i * n, unit + i * n, inverse[i], n);
-        add_scaled(dE + i * n, part_of_unit_adjoint(inverse[i], g.eps, dc[i] + along), unit + i * n, n);
+        add_scaled(dE + i * n, part_of_unit_adjoint(inverse[i], eps, dc[i] + along), unit + i * n, n);
     }
     adjoint_triangle(drows, dE, U, spare, n);
 }
@@ -133,12 +142,14 @@ ROT_ROW void factor_gains_adjoint(real *drows, real *dalpha, const real *dgain, 
 /* -------------------------------------------------------------------------------------------------- Monarch, Gram */
 
 /* Room for a block: the output of prepare_gram; for Gram the power iteration; dG (n,n), and scratch. */
-ROT_INLINE int64_t gram_gains_room(int64_t n, int64_t steps) { return 3 * n * n + power_room(n, steps) + 2 * n; }
+ROT_INLINE int64_t gram_gains_room(int64_t n, int64_t steps) {
+    return gram_room(n) + n * n + power_room(n, steps) + 2 * n;
+}
 
 /* sigma of a block with its triangle given by rows; or the largest |row|, and its index in `at`. */
 ROT_ROW real gram_size(real *room, const real *rows, int64_t *at, int64_t n, gaining g) {
-    real *const G = room, *const scratch = room + 3 * n * n;
-    prepare_gram(G, rows, n);
+    real *const G = room, *const scratch = room + gram_room(n) + n * n;
+    prepare_gram(G, rows, true, n);
     if (g.m.form == MIXER_GRAM) return g.steps ? power_norm(scratch, G, n, g.steps) : 1;
     real largest = 0;
     *at = 0;
@@ -153,16 +164,17 @@ ROT_ROW real gram_size(real *room, const real *rows, int64_t *at, int64_t n, gai
 /* gain (1) */
 ROT_ROW void gram_gain(real *gain, const real *rows, real alpha, real *room, int64_t n, gaining g) {
     int64_t at;
-    set_one(gain, alpha * one_over(gram_size(room, rows, &at, n, g) + g.eps));
+    set_one(gain, alpha * one_over(gram_size(room, rows, &at, n, g) + eps_of_squares(g, rows, n)));
 }
 
 /* Adds to the gradients of the triangle; overwrites dalpha (1). */
 ROT_ROW void gram_gain_adjoint(real *drows, real *dalpha, real dgain, const real *rows, real alpha, real *room,
                                int64_t n, gaining g) {
-    real *const G = room, *const dG = G + 2 * n * n, *const scratch = dG + n * n;
+    real *const G = room, *const dG = G + gram_room(n), *const scratch = dG + n * n;
     real *const dx = scratch + power_room(n, g.steps), *const spare = dx + n;
     int64_t at = 0;
-    const real scale = one_over(gram_size(room, rows, &at, n, g) + g.eps), dsize = -dgain * alpha * scale * scale;
+    const real scale = one_over(gram_size(room, rows, &at, n, g) + eps_of_squares(g, rows, n)),
+               dsize = -dgain * alpha * scale * scale;
     set_one(dalpha, dgain * scale);
     zero_row(dG, n * n);
     join_row();

@@ -243,6 +243,9 @@ def gains_case(
     u_shape, alpha_shape = part_shapes(form, R, D)
     how: dict[str, Any] = {"eps": eps, "steps": steps}
 
+    def squared_power(rows: Any) -> float:
+        return float(4.0 ** np.floor(np.log2(np.abs(rows).max())))
+
     def of_token(u: Any, alpha: Any) -> Any:
         """The gains with which the op is the mixer of what is divided by lengths and norms."""
         if form == "kronecker":
@@ -255,10 +258,10 @@ def gains_case(
                 gains.append(own * kept / (power_norm(W, steps) + eps if steps else 1))
             return np.concatenate(gains)
         if form == "monarch":
-            blocks = [gram(rows, R) for rows in np.split(u, D // R)]
-            return alpha / [np.linalg.norm(G, axis=0).max() + eps for G in blocks]
+            blocks = [(rows, gram(rows, R)) for rows in np.split(u, D // R)]
+            return alpha * [squared_power(rows) / (np.linalg.norm(G, axis=0).max() + eps) for rows, G in blocks]
         if form == "gram":
-            return alpha / (power_norm(gram(u, D), steps) + eps)
+            return alpha * squared_power(u) / (power_norm(gram(u, D), steps) + eps)
         length = np.linalg.norm(u, axis=1)
         return alpha * (length / np.maximum(length, eps)) ** 2
 

@@ -11,6 +11,7 @@ import pytest
 
 from cuda_harness import on_harness
 from rotrnn._cpu import MIXER
+from rotrnn.nn.fixed_points.mixer import MIXERS
 from rotrnn.ops.fixed_point import PreparedMixer, depth_pass, depth_solve, prepare_mixer, relax
 from rotrnn.ops.lagged import Columns, lagged_maps, lagged_maps_backward, lagged_products
 from rotrnn.ops.mixer import (
@@ -117,6 +118,25 @@ def test_vectors_of_any_magnitude(seed: int) -> None:
     u *= np.array([1e-200, 1e200, 1e-310, 0, 1e308])[:, None, None] / 8
     x = rng.standard_normal((1, 5, 33))
     compare(dplr_mix, seed, 200, u, alpha, x)
+
+
+@pytest.mark.parametrize("power", [-100, 100])
+@pytest.mark.parametrize(("name", "rank"), [("kronecker", 1), ("monarch", 3), ("dense", 1)])
+def test_triangles_of_any_magnitude(name: str, rank: int, power: int, seed: int) -> None:
+    """Their squares are beyond float32 (tests/ops/test_mixer.py)."""
+    rng, mixer, size = np.random.default_rng(3), MIXERS[name](6, rank), np.float32(2) ** power
+    lead = {"u": size, "alpha": np.float32(1)}
+    parts = [lead[part] * rng.standard_normal((2, 3, *shape), dtype=np.float32) for part, shape in mixer.parts.items()]
+    x, dy, origin = rng.standard_normal((3, 2, 3, 6), dtype=np.float32)
+
+    def run(x: Any, dy: Any, origin: Any, *parts: Any) -> Any:
+        given = dict(zip(mixer.parts, parts, strict=True))
+        operands = mixer.operands(given)
+        grads = mixer.mix_backward(operands, dy, x, origin, None)
+        dparts = mixer.operands_backward(given, operands, grads.operands)
+        return mixer.mix(operands, x, origin, None), grads.dx, *(d * lead[part] for part, d in dparts.items())
+
+    compare(run, seed, 16 * 6 * 33, x, dy, origin, *parts)
 
 
 @pytest.mark.parametrize("each_step", [False, True])

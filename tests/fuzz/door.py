@@ -64,7 +64,7 @@ def mixer_ready(form: int, R: int, D: int) -> int:
         return R * (D + 1)
     if form in (_cpu.MIXER["matrix"], _cpu.MIXER["rotation"]):
         return R * D
-    return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else columns * 2 * R * R
+    return 2 * (R * (R + 1) + columns * (columns + 1)) if kronecker else columns * (2 * R * R + 1)
 
 
 FUNCTIONS: dict[str, Any] = {

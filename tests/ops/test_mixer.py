@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cases.mixers import gram
 from cases.ops import householder_loop, householder_product
+from rotrnn.nn.fixed_points.mixer import MIXERS, VECTORS
 from rotrnn.ops.mixer import GRAM, householder_mix, householder_mix_backward, mixer_gains, rotation_mix
 
 EPS = np.finfo(np.float64).eps
@@ -65,6 +66,37 @@ def test_length_of_u_does_not_matter(dtype: type) -> None:
         np.testing.assert_allclose(again.dalpha, grads.dalpha, rtol=0, atol=500 * info.eps)
         if abs(power) < info.maxexp - 10:  # 1 / |u| itself is a normal number
             np.testing.assert_allclose(np.ldexp(again.du, power), grads.du, rtol=0, atol=500 * info.eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rank", "spectral"),
+    [
+        *(("householder", 2, False), ("dplr", 2, False), ("low_rank", 2, False), ("kronecker", 1, False)),
+        *(("kronecker", 1, True), ("monarch", 4, False), ("dense", 1, False), ("mixture", 2, False)),
+    ],
+)
+def test_size_of_vectors_does_not_matter(dtype: type, varies: bool, name: str, rank: int, spectral: bool) -> None:
+    """Powers of two scale vectors exactly, and their gradients the other way, also where squares overflow or vanish."""
+    rng, info, D = np.random.default_rng(4), np.finfo(dtype), 8
+    mixer = MIXERS[name](D, rank, spectral=spectral)
+    lead = (2, 3) if varies else ()
+    parts = {part: rng.standard_normal((*lead, *shape)).astype(dtype) for part, shape in mixer.parts.items()}
+    x, dy = rng.standard_normal((2, 2, 3, D)).astype(dtype)
+
+    def run(power: int) -> list[np.ndarray]:
+        sized = {part: np.ldexp(v, power) if part in VECTORS else v for part, v in parts.items()}
+        operands = mixer.operands(sized)
+        grads = mixer.mix_backward(operands, dy, x, np.zeros_like(x), None)
+        dparts = mixer.operands_backward(sized, operands, grads.operands)
+        found = [np.ldexp(d, power) if part in VECTORS else d for part, d in dparts.items()]
+        return [mixer.mix(operands, x, np.zeros_like(x), None), grads.dx, *found]
+
+    expected = run(0)
+    for power in (info.minexp + 24, info.minexp // 2, -5, 9, info.maxexp // 2, info.maxexp - 10):
+        for one, own in zip(run(power), expected, strict=True):
+            np.testing.assert_allclose(one, own, rtol=0, atol=500 * info.eps * max(1, np.abs(own).max()))
 
 
 def test_a_zero_vector_reflects_nothing() -> None:
@@ -184,6 +216,7 @@ def test_the_authors_dense_mixer_is_nearest_with_epsilon_zero() -> None:
     for _ in range(31):
         x = G @ x / (np.linalg.norm(G @ x) + eps)
     code = 1 / (np.linalg.norm(G @ x) + eps)
+    code *= 4 ** np.floor(np.log2(np.abs(u).max()))  # the gain of u divided by its power of two
     none, same = (abs(mixer_gains(GRAM, u, np.ones(1), 1, D, eps=one, steps=32)[0] / code - 1) for one in (0.0, eps))
     assert none < eps**2
     assert same > 1e4 * none

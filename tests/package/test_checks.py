@@ -176,9 +176,9 @@ def test_a_mixture_is_no_mixer_of_a_kernel_of_one() -> None:
     """Its value once passed for any R that divides D, with the sizes of vectors and the loops of triangles."""
     R, D = 4, 8
     given: dict[str, Any] = {"u": np.ones((1, R * D)), "M": 1, "R": R, "D": D}
-    _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["householder"])
+    _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["householder"], normalised=False)
     with pytest.raises(ValueError, match=r"^mixer_prepare: expected mixer_fits\(form, R, D\)"):
-        _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["mixture"])
+        _cpu.kernels.mixer_prepare(w=np.zeros((1, R * (D + 1))), **given, form=_cpu.MIXER["mixture"], normalised=False)
     for kernel in ("mix_forward", "mix_backward", "depth_pass", "depth_solve"):
         assert "mixer_fits(form, R, D)" in " ".join(KERNELS[kernel].every_condition())
 
@@ -197,7 +197,7 @@ def test_rows_without_numbers_are_counted(B: int, T: int) -> None:
     """A find of the fuzzer: gains of a mixer without channels were summed over 2^40 empty rows."""
     given: dict[str, Any] = dict.fromkeys(("dx", "du", "dy", "u", "x"), np.zeros(0))
     given |= {"dorigin": None, "origin": None, "lengths": None, "alpha": np.ones(3), "R": 3, "D": 0}
-    given |= {"form": _cpu.MIXER["householder"], "u_varying": 0, "alpha_varying": 0}
+    given |= {"form": _cpu.MIXER["householder"], "u_varying": 0, "alpha_varying": 0, "normalised": 0}
     with pytest.raises(ValueError, match=r"^mix_backward: x has shape \(0,\), but \(B, T, D\) has too many rows"):
         _cpu.kernels.mix_backward(dalpha=np.ones(3), B=B, T=T, **given)
     _cpu.kernels.mix_backward(dalpha=(dalpha := np.ones(3)), B=2, T=2**20, **given)

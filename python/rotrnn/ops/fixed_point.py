@@ -78,7 +78,7 @@ def _prepared_sizes(form: int, rank: int, width: int) -> tuple[int, int]:
     columns = width // rank
     if form == KRONECKER:
         return 2 * (rank * (rank + 1) + columns * (columns + 1)), rank + columns
-    return columns * 2 * rank * rank, columns
+    return columns * (2 * rank * rank + 1), columns
 
 
 def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> PreparedMixer:
@@ -87,7 +87,8 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     `rank` is R, the number of vectors, or of factors of "rotation"; for the other mixers without vectors their `rows`,
     which equal `width` for "gram" and "matrix". u and alpha are as for the mixer's op, for tokens of `width` channels;
     each is constant or has (B, T) tokens; they are promoted to one dtype. For the form "matrix", u (width * width,) has
-    the rows of Q; for "matrix" and "rotation", alpha is empty.
+    the rows of Q; for "matrix" and "rotation", alpha is empty. The gains of "monarch" and "gram" are those of
+    `mixer_gains`.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def prepare_mixer(form: int, rank: int, u: Array, alpha: Array, width: int) -> P
     u, alpha = args.common(*checked_parts(args, form, u, alpha, rank))
     lead = u.shape[: u.ndim - axes_of(form)]
     w = args.out("w", None, (*lead, _prepared_sizes(form, rank, width)[0]), u.dtype)
-    args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form)
+    args.kernels.mixer_prepare(w=w, u=u, M=math.prod(lead), R=rank, D=width, form=form, normalised=True)
     return PreparedMixer(w, alpha, form, rank)
 
 

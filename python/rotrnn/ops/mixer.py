@@ -277,8 +277,8 @@ def monarch_mix(
     """Identity minus a block-diagonal matrix, applied to every token in O(D rows).
 
     ``Q = I - blockdiag(alpha_k U_k U_k^T)`` with upper triangular U_k (rows, rows), for D / rows blocks of adjacent
-    channels: one factor of a Monarch matrix. With gains divided by `mixer_gains` it is the mixer of this name in the
-    code of "Fixed-Point RNNs".
+    channels: one factor of a Monarch matrix. With gains divided by the largest length of a column of each ``U_k U_k^T``
+    it is the mixer of this name in the code of "Fixed-Point RNNs".
 
     Parameters
     ----------
@@ -332,9 +332,10 @@ def gram_mix(
 ) -> Array:
     """Dense matrix ``Q = alpha U U^T`` with an upper triangular U (D, D), applied to every token in O(D^2).
 
-    With the gain ``1 / (lambda_max + eps)`` of `mixer_gains` it is the dense input-dependent mixer of the code of
-    "Fixed-Point RNNs". u is (D (D + 1) / 2,) or (B, T, D (D + 1) / 2), the upper triangle of U by rows, and alpha (1,)
-    or (B, T, 1). The other arguments, result and errors are as in `householder_mix`; D is 1 or more.
+    With the gain ``1 / (lambda_max + eps)``, where lambda_max is the largest eigenvalue of ``U U^T``, it is the dense
+    input-dependent mixer of the code of "Fixed-Point RNNs". u is (D (D + 1) / 2,) or (B, T, D (D + 1) / 2), the upper
+    triangle of U by rows, and alpha (1,) or (B, T, 1). The other arguments, result and errors are as in
+    `householder_mix`; D is 1 or more.
     """
     return _mix("gram_mix", GRAM, u, alpha, x, origin, lengths, out)
 
@@ -417,6 +418,28 @@ def no_gains(like: Any) -> Any:
         return np.zeros(0)
 
 
+def normalised_mix(
+    form: int, u: Array, alpha: Array, x: Array, rows: int, *, origin: Array | None = None, lengths: Any = None
+) -> Array:
+    """The op of a mixer `form` with gains of `mixer_gains`; `rows` is for a form without vectors."""
+    return _mix("normalised_mix", form, u, alpha, x, origin, lengths, None, rows, True)
+
+
+def normalised_mix_backward(
+    dy: Array,
+    form: int,
+    u: Array,
+    alpha: Array,
+    x: Array,
+    rows: int,
+    *,
+    origin: Array | None = None,
+    lengths: Any = None,
+) -> MixGrads:
+    """Adjoint of `normalised_mix`."""
+    return _mix_backward("normalised_mix_backward", form, dy, u, alpha, x, origin, lengths, None, rows, True)
+
+
 class GainsGrads(NamedTuple):
     """Gradients of `mixer_gains`, in the shapes of u and alpha."""
 
@@ -427,13 +450,17 @@ class GainsGrads(NamedTuple):
 def mixer_gains(
     form: int, u: npt.ArrayLike, alpha: npt.ArrayLike, rank: int, width: int, *, eps: float = 0.0, steps: int = 0
 ) -> Array:
-    """The gains of a mixer whose vectors are normalised as v / max(|v|, eps), for the ops above.
+    """The gains of a mixer whose vectors are normalised as v / max(|v|, eps), for `normalised_mix`.
 
-    They normalise vectors of any length, so an epsilon is a change of the gains: with ``c(r) = min(1, r / eps)``,
+    It normalises vectors of any length, so an epsilon is a change of the gains: with ``c(r) = min(1, r / eps)``,
     ``gain_i = alpha_i c(|u_i|)^2``. For Kronecker, ``gain_i = alpha_i c(|G_i|)`` for each row of ``G = U U^T``, left
     and right, and with `steps` its two factors ``W = diag(c) rownormalise(G)`` are also divided by sigma + eps: sigma
     is an estimate of the largest eigenvalue of W, ``|W x|`` after `steps` - 1 steps of ``x <- W x / |W x|`` from
     ``(1, .., 1) / sqrt(n)``, as in the code of "Fixed-Point RNNs" (spectral normalisation).
+
+    The gains of Monarch, ``alpha_k / (largest |column| of U_k U_k^T + eps)``, and Gram, ``alpha / (sigma + eps)`` with
+    sigma of ``U U^T``, are returned times p^2, where p is the power of two with the largest number of U in [p, 2p),
+    or 1 if U is zero: they belong to U / p, whose squares neither overflow nor vanish.
 
     Parameters
     ----------
@@ -595,18 +622,32 @@ def _mix(
     lengths: Any,
     out: Array | None,
     rows: int | None = None,
+    normalised: bool = False,
 ) -> Array:
-    return _call(op, "y", form, out, rows, x=x, origin=origin, u=u, alpha=alpha, lengths=lengths)["y"]
+    arrays = {"x": x, "origin": origin, "u": u, "alpha": alpha, "lengths": lengths}
+    return _call(op, "y", form, out, rows, normalised, **arrays)["y"]
 
 
 def _mix_backward(
-    op: str, form: int, dy: Any, u: Any, alpha: Any, x: Any, origin: Any, lengths: Any, out: Any, rows: Any = None
+    op: str,
+    form: int,
+    dy: Any,
+    u: Any,
+    alpha: Any,
+    x: Any,
+    origin: Any,
+    lengths: Any,
+    out: Any,
+    rows: Any = None,
+    normalised: bool = False,
 ) -> MixGrads:
-    inputs = {"dy": dy, "x": x, "origin": origin, "u": u, "alpha": alpha, "lengths": lengths}
-    return MixGrads(**_call(op, "dx", form, out, rows, **inputs))
+    arrays = {"dy": dy, "x": x, "origin": origin, "u": u, "alpha": alpha, "lengths": lengths}
+    return MixGrads(**_call(op, "dx", form, out, rows, normalised, **arrays))
 
 
-def _call(op: str, result: str, form: int, out: Array | None, rows: int | None, **arrays: Any) -> dict[str, Any]:
+def _call(
+    op: str, result: str, form: int, out: Array | None, rows: int | None, normalised: bool, **arrays: Any
+) -> dict[str, Any]:
     """Calls the kernel of a mixer or its adjoint, whose `result` goes to `out`. Returns all results."""
     args = Boundary(op)
     if form not in VECTORS:
@@ -615,4 +656,4 @@ def _call(op: str, result: str, form: int, out: Array | None, rows: int | None, 
     args.take(OF_VECTORS if form in VECTORS else OF_ANGLES if form == ROTATION else OF_TRIANGLES, **arrays)
     kernel = "mix_forward" if result == "y" else "mix_backward"
     where = out is None or args.into(out, "x", *arrays.values())
-    return args.run(kernel, **{result: where}, form=form)
+    return args.run(kernel, **{result: where}, form=form, normalised=normalised)

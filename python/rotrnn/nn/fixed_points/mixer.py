@@ -8,7 +8,6 @@ shape (parameters), or an array (B, T, *shape) with a value per token (a linear 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -163,7 +162,6 @@ class Mixer(ABC):
 class Gains(Mixer):
     """Base class of mixers with vectors u and gains alpha: ``alpha = largest * sigmoid(.)`` (section 5.3)."""
 
-    op: ClassVar[tuple[Callable[..., Array], Callable[..., ops.MixGrads]]]
     form: ClassVar[int]
 
     @property
@@ -175,14 +173,9 @@ class Gains(Mixer):
         return CONTRACTION / (2 * self.rank) if self.contractive else 1.0
 
     @property
-    def _rows(self) -> dict[str, int]:
-        """Returns the other arguments of the op besides its arrays."""
-        return {}
-
-    @property
     def _vectors(self) -> int:
-        """Returns the number of vectors; for a Kronecker mixer, of its rows."""
-        return self._rows.get("rows", self.rank)
+        """Returns the number of vectors; for a mixer without vectors, of its rows."""
+        return self.rank
 
     @property
     def _normalising(self) -> dict[str, Any]:
@@ -222,10 +215,11 @@ class Gains(Mixer):
         return du + through, dalpha, alpha
 
     def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
-        return self.op[0](*operands, x, origin=origin, lengths=lengths, **self._rows)
+        return ops.normalised_mix(self.form, *operands, x, self._vectors, origin=origin, lengths=lengths)
 
     def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
-        grads = self.op[1](dy, *operands, x, origin=origin, lengths=lengths, **self._rows)
+        how = {"origin": origin, "lengths": lengths}
+        grads = ops.normalised_mix_backward(dy, self.form, *operands, x, self._vectors, **how)
         assert grads.dorigin is not None
         return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
 
@@ -242,7 +236,6 @@ class Householder(Gains):
     """
 
     name: ClassVar[str] = "householder"
-    op = ops.householder_mix, ops.householder_mix_backward
     form = ops.HOUSEHOLDER
 
 
@@ -252,7 +245,6 @@ class DPLR(Gains):
     `Householder`."""
 
     name: ClassVar[str] = "dplr"
-    op = ops.dplr_mix, ops.dplr_mix_backward
     form = ops.DPLR
 
 
@@ -265,7 +257,6 @@ class LowRank(Gains):
 
     name: ClassVar[str] = "low_rank"
     can_contract: ClassVar[bool] = False
-    op = ops.low_rank_mix, ops.low_rank_mix_backward
     form = ops.LOW_RANK
 
     @property
@@ -286,16 +277,15 @@ class Kronecker(Gains):
 
     name: ClassVar[str] = "kronecker"
     has_factors: ClassVar[bool] = True
-    op = ops.kronecker_mix, ops.kronecker_mix_backward
     form = ops.KRONECKER
 
     @property
-    def _rows(self) -> dict[str, int]:
-        return {"rows": ops.rows_of_product(self.width)}
+    def _vectors(self) -> int:
+        return ops.rows_of_product(self.width)
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
-        a = self._rows["rows"]
+        a = self._vectors
         b = self.width // a
         return {"u": ((a * (a + 1) + b * (b + 1)) // 2,), "alpha": (a + b,)}
 
@@ -314,17 +304,12 @@ class Monarch(Gains):
     """
 
     name: ClassVar[str] = "monarch"
-    op = ops.monarch_mix, ops.monarch_mix_backward
     form = ops.MONARCH
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.rank:
             raise ValueError(f"Mixer: rank={self.rank!r}, expected a divisor of the width, {self.width}")
-
-    @property
-    def _rows(self) -> dict[str, int]:
-        return {"rows": self.rank}
 
     @property
     def _normalising(self) -> dict[str, Any]:
@@ -351,7 +336,6 @@ class Dense(Gains):
 
     name: ClassVar[str] = "dense"
     can_contract: ClassVar[bool] = False
-    op = ops.gram_mix, ops.gram_mix_backward
     form = ops.GRAM
 
     @property
@@ -407,14 +391,6 @@ class Rotation(Gains):
 
     def operands_backward(self, parts: Parts, operands: Operands, doperands: Operands) -> Parts:
         return {"u": tanh_backward(doperands[0], operands[0] / operands[0].dtype.type(self.largest))}
-
-    def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
-        return ops.rotation_mix(operands[0], x, origin=origin, lengths=lengths)
-
-    def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
-        grads = ops.rotation_mix_backward(dy, operands[0], x, origin=origin, lengths=lengths)
-        assert grads.dorigin is not None
-        return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
 
 
 PRODUCT_PARTS = {"factors": "u", "gains": "alpha"}
