@@ -202,13 +202,20 @@ ROT_DEVICE_ONLY real row_mean(real sum, const real *x, int64_t n) {
 }
 
 /* 1 / sqrt(mean (x - center)^2 + eps) of a row, in every lane, like row_rstd in csrc/kernels/rows.h; `squares` is a
- * lane's part of the sum of squares. In double if this sum overflows. All lanes must call it. */
+ * lane's part of the sum of squares. In double, of numbers near 1, if this sum is out of range. All lanes must call it.
+ */
 ROT_DEVICE_ONLY real row_rstd(real squares, const real *x, real center, int64_t n, real eps) {
     const real square = warp_sum(squares) / (real)n;
-    if (isfinite(square)) return (real)(1 / sqrt((double)(square + eps)));
+    if (squares_in_range(square, eps)) return (real)(1 / sqrt((double)(square + eps)));
+    magnitude largest = magnitude_of(ROT_SQRT(eps));
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32) largest = larger(largest, magnitude_of(x[i] - center));
+    const double power = (double)power_to_one(warp_largest(largest));
     double sum = 0;
-    for (int64_t i = threadIdx.x % 32; i < n; i += 32) sum += ((double)x[i] - center) * ((double)x[i] - center);
-    return (real)(1 / sqrt(warp_sum(sum) / (double)n + eps));
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32) {
+        const double c = power * ((double)x[i] - center);
+        sum += c * c;
+    }
+    return (real)(power / sqrt(warp_sum(sum) / (double)n + power * eps * power));
 }
 
 /* The sum over a block of `threads` threads, a multiple of 32, in every thread. `scratch` (32), shared, is free again

@@ -45,4 +45,8 @@ ROT_INLINE real power_to_one(magnitude largest) {
     return real_of(larger(2 * one - larger(largest & infinite, least), least)); /* exponents are high bits */
 }
 
+/* Whether the mean `square` of squares, plus eps, has all its digits: it is finite, and squares that vanished are less
+ * than its rounding. */
+ROT_INLINE bool squares_in_range(real square, real eps) { return isfinite(square) && square + eps >= TINY / EPSILON; }
+
 #endif

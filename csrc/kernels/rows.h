@@ -7,6 +7,7 @@
 
 #include "dropout.h"
 #include "lanes.h"
+#include "magnitude.h"
 #include "moments.h"
 #include "vector.h"
 
@@ -125,16 +126,23 @@ static inline real row_mean(const real *x, int64_t n) {
     return (real)(sum / (double)n);
 }
 
-/* 1 / sqrt(mean (x - center)^2 + eps), in double, for a row whose squares overflow float. */
-static inline real wide_rstd(const real *x, real center, int64_t n, real eps) {
+/* 1 / sqrt(square + eps) for the mean of (x - center)^2, where `square` is in range. Elsewhere it is computed from
+ * numbers near 1, in double. */
+static inline real rstd_of(real square, const real *x, real center, int64_t n, real eps) {
+    if (squares_in_range(square, eps)) return (real)(1 / sqrt((double)(square + eps)));
+    magnitude largest = magnitude_of(ROT_SQRT(eps));
+    for (int64_t i = 0; i < n; i++) largest = larger(largest, magnitude_of(x[i] - center));
+    const double power = (double)power_to_one(largest);
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += ((double)x[i] - center) * ((double)x[i] - center);
-    return (real)(1 / sqrt(sum / (double)n + eps));
+    for (int64_t i = 0; i < n; i++) {
+        const double c = power * ((double)x[i] - center);
+        sum += c * c;
+    }
+    return (real)(power / sqrt(sum / (double)n + power * eps * power));
 }
 
 static inline real row_rstd(const real *x, real center, int64_t n, real eps) {
-    const real square = row_squares(x, center, n) / (real)n;
-    return isfinite(square) ? (real)(1 / sqrt((double)(square + eps))) : wide_rstd(x, center, n, eps);
+    return rstd_of(row_squares(x, center, n) / (real)n, x, center, n, eps);
 }
 
 typedef struct {

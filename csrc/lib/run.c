@@ -72,7 +72,7 @@ static void run_affine(const op *o, const frame *f) {
 }
 
 /* y holds the squares first. A compiler's options decide which products it fuses with a sum. Here there are no such
- * products unless a square overflows, so the library and Python's extension have the same bits. */
+ * products unless squares are out of range, so the library and Python's extension have the same bits. */
 static void run_norm(const op *o, const frame *f) {
     const int64_t width = o->y.width / o->count;
     real *restrict y = rows_of(f, o->y);
@@ -82,8 +82,7 @@ static void run_norm(const op *o, const frame *f) {
         const real *restrict scale = scales + at, *restrict shift = shifts + at;
         const real mean = o->choice ? row_mean(x, width) : 0;
         EACH(d, width) y[d] = (x[d] - mean) * (x[d] - mean);
-        const real square = row_sum(y, width) / (real)width, eps = (real)o->eps;
-        const real rstd = isfinite(square) ? (real)(1 / sqrt((double)(square + eps))) : wide_rstd(x, mean, width, eps);
+        const real rstd = rstd_of(row_sum(y, width) / (real)width, x, mean, width, (real)o->eps);
         EACH(d, width) y[d] = layer_norm_step(layer_norm_xhat(x[d], mean, rstd), scale[d], shift[d]);
     }
 }

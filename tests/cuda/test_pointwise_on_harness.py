@@ -140,12 +140,13 @@ def test_norms(shape: tuple[int, ...], lengths: Any, dtype: Any) -> None:
     assert_equals_the_cpu(pointwise.rms_norm_backward, dy, x, scale, rstd, lengths=lengths, terms=rows)
 
 
-def test_norms_of_rows_whose_squares_overflow() -> None:
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 1e25), (np.float32, 1e-25), (np.float64, 1e180)])
+def test_norms_of_rows_whose_squares_are_out_of_range(dtype: Any, size: float) -> None:
     """As on the CPU (tests/nn/test_nn.py)."""
-    x, scale = 1e25 * normal((2, 3, 40), np.float32), normal((40,), np.float32, 1)
-    assert_equals_the_cpu(lambda *args: pointwise.rms_norm(*args)[0], x, scale, terms=64)
-    assert_equals_the_cpu(lambda *args: pointwise.layer_norm(*args)[0], x, scale, scale, terms=256)
-    assert np.abs(pointwise.rms_norm(x, scale)[0]).max() > 1
+    x, scale = dtype(size) * normal((2, 3, 40), dtype), normal((40,), dtype, 1)
+    assert_equals_the_cpu(lambda *args: pointwise.rms_norm(*args, eps=0)[0], x, scale, terms=64)
+    assert_equals_the_cpu(lambda *args: pointwise.layer_norm(*args, eps=0)[0], x, scale, scale, terms=256)
+    assert np.abs(pointwise.rms_norm(x, scale, eps=0)[0]).max() > 1
 
 
 def test_batch_norm_keeps_its_digits_far_from_zero() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,23 @@ def test_norms_normalise() -> None:
         np.testing.assert_allclose(y.std(axes), 1, atol=1e-5)
     y, _ = RMSNorm(8, eps=0.5).forward({"scale": np.full(8, 3.0)}, x)
     np.testing.assert_allclose(y, 3 * x / np.sqrt((x * x).mean(2, keepdims=True) + 0.5), rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize(
+    ("dtype", "power"), [*product([np.float32], [-110, -63, 63, 110]), *product([float], [-900, 900])]
+)
+def test_norms_without_eps_do_not_depend_on_the_size_of_a_row(kind: Any, dtype: type, power: int) -> None:
+    """Powers of two scale the gradient the other way. Means of D numbers err by D eps of the largest, below 4."""
+    rng, D = np.random.default_rng(0), 19
+    x, dy = rng.standard_normal((2, 3, 4, D)).astype(dtype)
+    norm = kind(D, eps=0)
+    params = astype(norm.init(rng), dtype)
+    (expected, saved), (y, kept) = norm.forward(params, x), norm.forward(params, np.ldexp(x, power))
+    wanted, dx = (norm.backward(params, one, dy)[0] for one in (saved, kept))
+    atol = 16 * D * np.finfo(dtype).eps
+    np.testing.assert_allclose(y, expected, rtol=0, atol=atol)
+    np.testing.assert_allclose(np.ldexp(dx, power), wanted, rtol=0, atol=atol * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
