@@ -129,6 +129,19 @@ def test_flags_choices_and_sizes_out_of_range_are_refused(calls: Any) -> None:
                     refused(name, arguments, {one.name: wrong})
 
 
+def test_zero_is_an_integer_or_refused(calls: Any) -> None:
+    """Kernels divide by some of their integers, which ended the process."""
+    errors = []
+    for (name, _), arguments in calls.items():
+        for one in KERNELS[name].every():
+            if one.kind == "int":
+                try:
+                    getattr(_cpu.kernels, name)(**{**arguments, one.name: 0})
+                except (TypeError, ValueError) as error:
+                    errors.append((name, str(error)))
+    assert [message for name, message in errors if not message.startswith(f"{name}: ")] == []
+
+
 def test_written_arrays_that_overlap_another_are_refused(calls: Any) -> None:
     found = 0
     for (name, _), arguments in calls.items():
