@@ -562,10 +562,11 @@ def test_lengths_out_of_range_are_refused(tmp_path: Path) -> None:
     assert stream.save() == before
 
 
-def test_steps_without_a_fixed_point_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damping", ["adaptive", "none", "anderson"])
+def test_steps_without_a_fixed_point_are_counted(damping: str, tmp_path: Path) -> None:
     """One iteration does not suffice, a hundred do."""
     for iterations, unsettled in ((1, STEPS), (100, 0)):
-        own = {"d_state": 4, "max_iterations": iterations, "tol": 0.01}
+        own = {"d_state": 4, "max_iterations": iterations, "tol": 0.01, "damping": damping}
         model = build_model(ModelSettings("fixed_point", D, 1), own, n_classes=3, n_features=4)
         params = model.init(np.random.default_rng(0))
         stream = Model(saved(tmp_path, model, params)).stream(2)
