@@ -488,7 +488,7 @@ def _plot(args: argparse.Namespace) -> None:
     _check_out(args.out)
     _trust(args, find_runs(args.runs))
     first = args.runs[0]
-    if len(args.runs) == 1 and Run(first).recipe.is_file():
+    if len(args.runs) == 1 and (Run(first).recipe.is_file() or first.is_file()):
         paths = plot(first, args.out)
     else:
         shared = first if len(args.runs) == 1 else os.path.commonpath([run.absolute().parent for run in args.runs])

@@ -842,6 +842,8 @@ def test_what_is_no_folder(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for place in (tmp_path / "file", tmp_path / "file" / "lru.svg"):
         with pytest.raises(ValueError, match=r"compare: out .*file: is a file, expected a folder"):
             plots.compare([run], place)
+    assert main(["plot", str(tmp_path / "file")]) == 2
+    assert f"error: plot: run_dir {tmp_path}/file: is a file, expected a folder" in capsys.readouterr().err
     assert main(["plot", str(tmp_path / "run")]) == 2
     assert f"error: plot: out {tmp_path}/run/plots: is a file, expected a folder" in capsys.readouterr().err
 

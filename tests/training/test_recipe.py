@@ -424,6 +424,15 @@ def test_none_unsets_a_key(tmp_path, key, value, none):
         assert load_recipe(tmp_path / "own.toml") == without
 
 
+@pytest.mark.parametrize("text", ["True", "False", "true", "false"])
+@pytest.mark.parametrize("name", ["digits-lru", "digits-mamba"])  # its own setting, and two layers around it
+def test_truth_values_as_python_and_toml_write_them(name, text):
+    """`rotrnn info` prints the defaults of settings as Python does."""
+    keys = ("training.packed", "layer.bidirectional")
+    expected = load_recipe(name, dict.fromkeys(keys, text.lower() == "true"))
+    assert load_recipe(name, [f"{key}={text}" for key in keys]) == expected
+
+
 MISTAKES = [
     # sections and keys
     ("trainig.steps=3", r"unknown section \[trainig\]; did you mean training\?"),
@@ -436,6 +445,7 @@ MISTAKES = [
     ("optimiser.weight_decy=3", r"did you mean weight_decay\?"),
     ("layer.head=3", r"unknown key layer\.head; did you mean heads\?"),
     ("layer.r_max=0.9", r"unknown key layer\.r_max"),
+    ("layer.bidirectional=maybe", r"layer\.bidirectional is 'maybe', expected true or false"),
     ("layer.history=3", r"section \[layer\]: RotRNN: history=3, expected a dict of settings of StoredHistory"),
     ("layer.history.read=sum", r"layer\.history\.length is missing, expected an integer"),
     ("layer.history.lenght=3", r"unknown key layer\.history\.lenght; did you mean length\?"),

@@ -749,6 +749,8 @@ def _layer(model: ModelSettings, table: Table) -> Recurrent:
     around = {key: own.pop(key) for key in ("history", "bidirectional") if key in own and key not in hints_of(kind)}
     if _is_none(around.get("history")):
         del around["history"]
+    if "bidirectional" in around:
+        around["bidirectional"] = _convert(around["bidirectional"], bool, "layer.bidirectional")
     if isinstance(history := around.get("history"), dict):
         around["history"] = build(StoredHistory, "layer.history", history, "d_model", "layer", make=dict)
     make = partial(make_layer, model.layer, model.d_model)
@@ -794,9 +796,11 @@ def layer_keys(kind: type[Recurrent]) -> list[str]:
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
     """The value of a key, of the type of its field. The text none is None, which TOML does not have: a recipe and --set
-    can then unset what a base sets."""
+    can then unset what a base sets. True and False are read as `rotrnn info` prints them."""
     if _is_none(value) and optional(hint):
         return None
+    if hint is bool and value in ("True", "False"):
+        return value == "True"
 
     def table(kind: type[Any], own: Table) -> Any:
         return build(kind, where, own)
