@@ -19,11 +19,12 @@ from patience import PATIENCE
 from rotrnn._support.checkpoint import read_checkpoint
 from rotrnn.devices import cuda
 from rotrnn.devices.recording import NotRecordable, recording
+from rotrnn.tasks.arrays import save_arrays
 from rotrnn.training import gpus
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.loop import train
 from rotrnn.training.parallel import ALONE, World
-from rotrnn.training.recipe import Recipe, load_recipe
+from rotrnn.training.recipe import Recipe, load_recipe, read_recipe
 from rotrnn.training.run import Run
 from strict import to_host
 
@@ -70,6 +71,26 @@ def test_two_gpus_train_as_one_process_does(settings: list[str], tmp_path: Path)
         np.testing.assert_allclose(value, there[key], rtol=0, atol=1e-6, err_msg=key)  # as in test_training_on_harness
     facts = read_checkpoint(Run(tmp_path / "gpu").checkpoint("last"))[1]
     assert facts["arithmetic"] == ["harness, CUDA 13.0 and CuPy 14.2.0 on 2 processes"]
+
+
+def test_a_share_whose_sequences_have_one_length_is_padded_as_the_others(tmp_path: Path) -> None:
+    """Of three sequences a process has two, which are ragged or not, and the other has one. Both must record a graph in
+    the same step: NCCL's part in one would wait for the other for ever."""
+    rng, path = np.random.default_rng(0), tmp_path / "data.npz"
+    x = [rng.standard_normal((n, 2)) for n in rng.integers(2, 5, 24)]
+    save_arrays(path, x, np.arange(24) % 3)
+    tables = {
+        "task": {"name": "arrays", "path": str(path), "val_fraction": 0.25, "test_fraction": 0.0},
+        "model": {"layer": "lru", "d_model": 4, "n_layers": 1},
+        "layer": {"d_state": 3},
+        "training": {"batch": 3, "steps": 6, "eval_every": 6, "dtype": "float64"},
+    }
+    recipe = read_recipe(tables)
+    train(recipe, tmp_path / "cpu", progress=False)
+    done = started(tmp_path, recipe)
+    assert done.returncode == 0, done.stderr
+    assert "operation by operation" not in done.stderr
+    np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=1e-9)
 
 
 def test_states_that_are_carried_on_go_between_gpus_as_they_are(tmp_path: Path) -> None:

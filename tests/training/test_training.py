@@ -37,6 +37,7 @@ from rotrnn.tasks import TASKS, Copy, Split, Task
 from rotrnn.tasks.task import Batch
 from rotrnn.training import loop
 from rotrnn.training.evaluation import evaluate
+from rotrnn.training.graph import padded
 from rotrnn.training.loader import Loader, batch_order
 from rotrnn.training.log import add_report
 from rotrnn.training.loop import Interrupted, Trainer, check_same, train
@@ -483,6 +484,22 @@ def test_accumulation_equals_the_whole_batch(tmp_path, parts):
     for name, grad in grads.items():
         # sums of 16 rounded terms in another order
         np.testing.assert_allclose(grad, expected_grads[name], rtol=0, atol=16 * EPS[np.float64])
+
+
+def test_shares_of_a_batch_are_padded_alike_for_graphs():
+    """Of two processes, whose shares are a ragged batch, a sequence alone, or whole sequences."""
+    one = Batch(np.ones((2, 5, 1)), np.array([[0, 1, 1, 0, 1], [1, 1, 0, -1, -1]]), np.array([5, 3]))
+    other = Batch(np.ones((1, 9, 1)), np.ones((1, 9), int), None)
+    padding = [padded(batch, 1, True, [(5, True), (9, False)]) for batch in (one, other)]
+    assert [batch.inputs.shape for batch in padding] == [(2, 10, 1), (1, 10, 1)]
+    assert [batch.lengths.tolist() for batch in padding] == [[5, 3], [9]]
+    assert [(batch.labels[:, -1] == -1).all() for batch in padding] == [True, True]
+    assert padding[0].inputs.sum() == 10
+    short = padded(other, 1, False, [(9, False), (10, False)])
+    assert (short.inputs.shape, short.labels.shape, short.lengths.tolist()) == ((1, 10, 1), (1, 9), [9])
+    assert padded(other, 1, True, [(9, False), (9, False)]) is other
+    pairs = padded(Batch(np.ones((3, 2, 4)), np.ones(3, int), None), 2, False, [(4, False), (5, True)])
+    assert (pairs.inputs.shape, pairs.lengths.tolist()) == ((3, 2, 5), [[4, 4]] * 3)
 
 
 def test_a_batch_has_the_mean_of_its_parts_and_the_worst_sequence():

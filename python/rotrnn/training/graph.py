@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -211,16 +212,16 @@ class Recorder:
         if not self.recordable:
             return False
         began = time.monotonic()
-        own = self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)
-        counts = self.world.tell(own)
-        if not all(map(all, counts)):
+        labels, steps = self.model.count(batch.labels, batch.lengths), count_steps(batch.inputs.shape, batch.lengths)
+        told = self.world.tell([labels, steps, batch.inputs.shape[self.model.time_axis], batch.lengths is not None])
+        if not all(one[0] and one[1] for one in told):
             return False  # no other process to tell
-        batch = padded(batch, self.model.time_axis, self.model.stepwise, self.world)
+        every = sum(one[0] for one in told)
+        batch = padded(batch, self.model.time_axis, self.model.stepwise, [(T, ragged) for *_, T, ragged in told])
         key = (batch.inputs.shape, batch.labels.shape, batch.lengths is None)
         if key not in self.steps and len(self.steps) == MOST_SHAPES:
             return False
-        labels = sum(labels for labels, _ in counts)
-        values = self.work.inputs(batch, state.step, own[0] / labels, weights)
+        values = self.work.inputs(batch, state.step, labels / every, weights)
         if key in self.steps:
             self.steps[key].feed.send(values)
         else:
@@ -237,8 +238,8 @@ class Recorder:
                 return False
         self.stream.wait_event(cupy.cuda.get_current_stream().record())  # parameters may have been written there
         self.steps[key].graph.launch(state.step)
-        layers = self.reports(self.steps[key].saved, own[0] / labels)
-        self.launched.append(Launched(state.step, labels, began, self.results.take(), layers))
+        layers = self.reports(self.steps[key].saved, labels / every)
+        self.launched.append(Launched(state.step, every, began, self.results.take(), layers))
         return True
 
     def close(self) -> None:
@@ -284,18 +285,22 @@ class Recorder:
         return one
 
 
-def padded(batch: Batch, time: int, stepwise: bool, world: World) -> Batch:
+def padded(batch: Batch, time: int, stepwise: bool, shares: Sequence[tuple[int, bool]]) -> Batch:
     """Returns a ragged batch, whose inputs have time on axis `time`, with padding up to the next of few lengths: a
-    power of two, or 5, 6 or 7 eighths of one, and the same in all processes. Inputs there are zero, and labels, if they
-    are `stepwise`, do not count."""
-    if batch.lengths is None:
+    power of two, or 5, 6 or 7 eighths of one. Inputs there are zero, and labels, if they are `stepwise`, do not count.
+
+    `shares` are the steps of each process's share, and whether it has lengths. If one has, or steps differ, all are
+    padded, to the same length: all processes take the step by graphs of the same shape, and record them together.
+    """
+    T, own = max(steps for steps, _ in shares), batch.inputs.shape[time]
+    if not any(ragged or steps < T for steps, ragged in shares):
         return batch
-    T = max(world.tell(batch.inputs.shape[time]))
     eighth = max(1 << max(T - 1, 1).bit_length() >> 3, 1)
-    more = T + -T % eighth - batch.inputs.shape[time]
+    more = T + -T % eighth - own
 
     def longer(array: Array, axis: int, value: int) -> Array:
         return np.pad(array, [(0, more * (axis == one)) for one in range(array.ndim)], constant_values=value)
 
     labels = longer(batch.labels, 1, IGNORED) if stepwise else batch.labels
-    return batch._replace(inputs=longer(batch.inputs, time, 0), labels=labels)
+    lengths = np.full(batch.inputs.shape[:time], own) if batch.lengths is None else batch.lengths
+    return Batch(longer(batch.inputs, time, 0), labels, lengths)
