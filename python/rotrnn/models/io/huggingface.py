@@ -196,6 +196,13 @@ class Mamba2Config(MambaFamily):
         if self.intermediate_size not in (None, inner):
             raise ValueError(f"intermediate_size is {self.intermediate_size}, expected {inner}")
 
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises ValueError if a setting has a value that no model here has."""
+        super().check(settings)
+        if settings.get("time_step_limit", FOREVER[0]) not in FOREVER:
+            limit = f"time_step_limit is {settings['time_step_limit']!r:.80}"
+            raise ValueError(f"{limit}, expected 0 and infinity: step sizes that are not cut off")
+
     def layer(self) -> Recurrent:
         norm_eps = self.layer_norm_epsilon
         return Mamba2(self.hidden_size, d_head=self.head_dim, groups=self.n_groups, norm_eps=norm_eps, **self.shared)
@@ -322,24 +329,13 @@ def _pairs(width: int) -> Callable[[Array], Array]:
 
 
 Config = MambaConfig | Mamba2Config | RecurrentGemmaConfig
-
-
-def read_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
-    """Returns the model of a folder whose config.json has the model_type "mamba"."""
-    return _read(folder, settings, MambaConfig)
-
-
-def read_falcon_mamba(folder: Path, settings: dict[str, Any]) -> Loaded:
-    """Returns the model of a folder whose config.json has the model_type "falcon_mamba"."""
-    return _read(folder, settings, FalconMambaConfig)
-
-
-def read_mamba2(folder: Path, settings: dict[str, Any]) -> Loaded:
-    """Returns the model of a folder whose config.json has the model_type "mamba2"."""
-    if settings.get("time_step_limit", FOREVER[0]) not in FOREVER:
-        limit = f"time_step_limit is {settings['time_step_limit']!r:.80}"
-        raise ValueError(f"{folder / 'config.json'}: {limit}, expected 0 and infinity: step sizes that are not cut off")
-    return _read(folder, settings, Mamba2Config)
+CONFIGS: dict[str, type[Config]] = {
+    "mamba": MambaConfig,
+    "mamba2": Mamba2Config,
+    "falcon_mamba": FalconMambaConfig,
+    "recurrent_gemma": RecurrentGemmaConfig,
+}
+"""The classes of settings, by the model_type of config.json."""
 
 
 def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
@@ -356,7 +352,7 @@ def read_mamba_ssm(folder: Path, settings: dict[str, Any]) -> Loaded:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     try:
-        return _read(folder, renamed, kind)
+        return read_published(folder, renamed, kind)
     except ValueError as error:  # in the words of the file
         words = re.compile(rf"\b({'|'.join(names)})\b")
         raise ValueError(words.sub(lambda one: names[one[0]], str(error))) from error
@@ -438,12 +434,7 @@ SSM_LAYERS: dict[str, tuple[Any, dict[str, str], dict[str, Any]]] = {
 """The layers of mamba_ssm: the settings in transformers' words, each name there and here, and defaults that differ."""
 
 
-def read_recurrent_gemma(folder: Path, settings: dict[str, Any]) -> Loaded:
-    """Returns the model of a folder whose config.json has the model_type "recurrent_gemma"."""
-    return _read(folder, settings, RecurrentGemmaConfig)
-
-
-def _read(folder: Path, settings: dict[str, Any], kind: Any) -> Loaded:
+def read_published(folder: Path, settings: dict[str, Any], kind: Any) -> Loaded:
     """Returns the model of a folder; `kind` is the class of its settings."""
     path = folder / "config.json"
     known = {

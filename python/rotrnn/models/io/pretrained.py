@@ -2,7 +2,7 @@
 
 `SequenceModel.save_pretrained` writes such a folder. Its config.json has the model_type "rotrnn", and its
 model.safetensors is the file of `SequenceModel.save`, which `rotrnn.load` and the C library read. `from_pretrained`
-reads these folders and the folders of published models in `READERS`.
+reads these folders and the folders of published models in `CONFIGS`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ from rotrnn._support.files import read_file
 from rotrnn._support.json import from_json, to_json
 from rotrnn._support.text import an
 from rotrnn.models.files import CONFIG, FORMAT, OWN, WEIGHTS, Loaded, described, load
-from rotrnn.models.io.huggingface import (
-    CONVERT,
-    INDEX,
-    check_weights,
-    read_falcon_mamba,
-    read_mamba,
-    read_mamba2,
-    read_mamba_ssm,
-    read_recurrent_gemma,
-)
+from rotrnn.models.io.huggingface import CONFIGS, CONVERT, INDEX, check_weights, read_mamba_ssm, read_published
 
 
 def from_pretrained(name: str | os.PathLike[str], *, revision: str | None = None) -> Loaded:
@@ -74,9 +65,11 @@ def read_folder(folder: Path) -> Loaded:
     theirs = {"d_model", "n_layer"} <= settings.keys() and "hidden_size" not in settings  # both: of transformers
     if theirs and kind in (None, "mamba", "mamba2"):
         return read_mamba_ssm(folder, settings)
-    if not isinstance(kind, str) or kind not in READERS:
-        raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join(READERS)}")
-    return READERS[kind](folder, settings)
+    if kind == OWN:
+        return _read_own(folder, settings)
+    if not isinstance(kind, str) or kind not in CONFIGS:
+        raise ValueError(f"{path}: model_type is {kind!r:.80}, expected one of {', '.join((OWN, *CONFIGS))}")
+    return read_published(folder, settings, CONFIGS[kind])
 
 
 def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
@@ -90,16 +83,6 @@ def _read_own(folder: Path, settings: dict[str, Any]) -> Loaded:
     if settings.get("model") != from_json(to_json(described(loaded.model))):
         raise ValueError(f"{path}: model differs from {WEIGHTS}, expected the two files that were written together")
     return loaded
-
-
-READERS = {
-    OWN: _read_own,
-    "mamba": read_mamba,
-    "mamba2": read_mamba2,
-    "falcon_mamba": read_falcon_mamba,
-    "recurrent_gemma": read_recurrent_gemma,
-}
-"""Readers of folders, by the model_type of their config.json."""
 
 
 def find_folder(name: str | os.PathLike[str], revision: str | None = None) -> Path:
