@@ -205,10 +205,6 @@ class SequenceModel(Module, ABC):
         form = self.encoder.input_forms[0]
         return args.integers(name, x, form) if isinstance(self.encoder, Embedding) else args.array(name, x, form)
 
-    def init(self, rng: np.random.Generator) -> Params:
-        """Returns random parameters in float32; `rotrnn.nn.astype` converts them to float64."""
-        return {name: one.init(rng) for name, one in self.modules.items()}
-
     def encode(
         self, params: Params, inputs: Array, ctx: Context, state: State = None
     ) -> tuple[Array, tuple[Any, StackSaved, Any]]:

@@ -215,6 +215,11 @@ class Module(Summarised):
         """Returns the settings that differ from their default values, with successive equal parts shown once."""
         return f"{type(self).__qualname__}({own_settings(self, parts=True)})"
 
+    def init(self, rng: np.random.Generator) -> Params:
+        """Returns random parameters in float32, here those of its inner modules; `rotrnn.nn.astype` converts them to
+        float64."""
+        return {name: one.init(rng) for name, one in self.modules.items()}
+
     def emit(self, to: Listing, params: Params, x: int) -> int:
         """Appends its lines for streaming inference (`rotrnn.nn.listing`), and returns the register of its output, for
         the register x of its input. Raises `Unlisted` if it has no such form."""
@@ -907,6 +912,7 @@ _WRAPPERS = {
     **{"transitions": _spectrum, "eigenvalues": _spectrum, "registers": _along},
     **{"backward": _backward, "backward_all": _backward},
 }
+Module.init = _init(Module.init)  # type: ignore[method-assign]  # `__init_subclass__` wraps the methods of subclasses
 
 
 def trusted(method: Callable[P, R]) -> Callable[P, R]:

@@ -134,9 +134,6 @@ class ResidualBlock(Module):
     def check_streams(self, args: Boundary) -> None:
         self.layer.check_streams(args)
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return {name: one.init(rng) for name, one in self.modules.items()}
-
     def emit(self, to: Listing, params: Params, x: int) -> int:
         to.layer = type(self.layer).__name__
         z = self.norm.emit(to, params["norm"], x) if self.prenorm else x
@@ -414,9 +411,6 @@ class ResidualStack(Module):
     def check_streams(self, args: Boundary) -> None:
         for block in self.blocks:
             block.layer.check_streams(args)
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {name: block.init(rng) for name, block in self.modules.items()}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         for place, block in enumerate(self.blocks):

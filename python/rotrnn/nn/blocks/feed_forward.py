@@ -6,8 +6,6 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from rotrnn.nn.blocks.dense import Dense, DenseSaved
 from rotrnn.nn.blocks.gate import GELU, Dropout, GeluSaved, Mask
 from rotrnn.nn.layer import EVALUATION, Array, Context, Module, Params, trusted
@@ -58,9 +56,6 @@ class FeedForward(Module):
     def _parts(self) -> tuple[Dense, GELU, Dense, Dropout]:
         D, E = self.d_model, self.expand * self.d_model
         return Dense(D, E), GELU(), Dense(E, D), Dropout(self.dropout, self.over_time, self.site)
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {name: one.init(rng) for name, one in self.modules.items()}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         up = self._parts[0].emit(to, params["up"], x)

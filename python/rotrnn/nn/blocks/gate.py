@@ -40,9 +40,6 @@ class GELU(Module):
     input_forms: ClassVar[tuple[str, ...]] = ("B T D", "B D")
     output_forms: ClassVar[tuple[str, ...]] = input_forms
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return {}
-
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, GeluSaved]:
         return gelu(x, lengths=ctx.lengths), GeluSaved(x, ctx.lengths)
 
@@ -84,9 +81,6 @@ class Dropout(Module):
     @property
     def draws(self) -> bool:
         return self.rate > 0
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         return x
@@ -139,9 +133,6 @@ class Activation(Module):
     @property
     def draws(self) -> bool:
         return self.dropout.draws
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         return to("GELU", x)
@@ -209,9 +200,6 @@ class Gate(Module):
 
     def _dropout(self, place: int) -> Dropout:
         return _dropout(self.dropout, self.over_time, self.site + place)
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {name: one.init(rng) for name, one in self.modules.items()}
 
     def emit(self, to: Listing, params: Params, x: int) -> int:
         z = to("GELU", x)

@@ -55,9 +55,6 @@ class MeanPool(Module):
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
 
-    def init(self, rng: np.random.Generator) -> Params:
-        return {}
-
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
         if ctx.segments is not None:
             return _of_segments(self, mean_pool, x, ctx.segments)
@@ -103,9 +100,6 @@ class LastPool(Module):
     """The last valid step; zero for a sequence without steps. No params."""
 
     output_forms: ClassVar[tuple[str, ...]] = ("B D",)
-
-    def init(self, rng: np.random.Generator) -> Params:
-        return {}
 
     def forward(self, params: Params, x: Array, ctx: Context = EVALUATION) -> tuple[Array, PoolSaved]:
         if ctx.split is not None:
