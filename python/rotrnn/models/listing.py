@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rotrnn._support.text import an
-from rotrnn.devices.device import to_host
+from rotrnn.devices.device import HOST
 from rotrnn.nn.blocks.dense import Dense, Embedding, TiedDense
 from rotrnn.nn.blocks.pool import LastPool, MeanPool
-from rotrnn.nn.layer import Array, Params, flatten
+from rotrnn.nn.layer import Array, Params, flatten, moved
 from rotrnn.nn.listing import Line, Listing, Unlisted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     """
     if model.timed:
         raise Unlisted(TIMED)
-    params = on_host(params)
+    params = moved(params, HOST)
     to = Listing(dict(flatten(params)))
     encoder, pool, own = model.encoder, getattr(model, "pool", None), params["encoder"]
     if type(encoder) not in (Dense, Embedding):
@@ -69,8 +69,3 @@ def listed(model: SequenceModel, params: Params) -> ModelListing:
     first, last = ((to.array(w), to.array(bias)) for w, bias in ends)
     cap = getattr(model, "logit_cap", None)
     return ModelListing(tokens, first, to.lines, y, None if pool is None else POOLS[type(pool)], last, to.arrays, cap)
-
-
-def on_host(params: Params) -> Params:
-    """Returns params as NumPy arrays."""
-    return {name: on_host(one) if isinstance(one, dict) else to_host(one) for name, one in params.items()}
