@@ -98,8 +98,7 @@ class Embedding(Module):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes("vocab", "d_model")
-        if not 0 < self.scale < np.inf:
-            raise ValueError(f"Embedding: scale={self.scale}, expected a positive number")
+        self.check_positive("scale")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

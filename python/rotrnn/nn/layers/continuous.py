@@ -161,10 +161,5 @@ def check_steps(layer: str, dt_min: float, dt_max: float, step_scale: float) -> 
     """Checks the range of the initial steps Delta, and their common factor."""
     if not 0 < dt_min <= dt_max < np.inf:
         raise ValueError(f"{layer}: dt_min={dt_min}, dt_max={dt_max}, expected 0 < dt_min <= dt_max")
-    check_scale(layer, step_scale)
-
-
-def check_scale(layer: str, step_scale: float) -> None:
-    """Checks the common factor of steps."""
     if not 0 < step_scale < np.inf:
         raise ValueError(f"{layer}: step_scale={step_scale}, expected a positive number")

@@ -9,7 +9,6 @@ import numpy as np
 
 from rotrnn.nn.instructions import Affine, Dense, Oscillators, OscillatorScan, Reshape, Skip, Split, Sum
 from rotrnn.nn.layer import Array, Params, StateForm, astype, spectrum
-from rotrnn.nn.layers.continuous import check_scale
 from rotrnn.nn.program import Builder, Program, Programmed
 from rotrnn.ops.boundary import Boundary
 
@@ -70,7 +69,7 @@ class LinOSS(Programmed):
         super().__post_init__()
         self.check_sizes("d_state")
         self.check_choice("method", METHODS)
-        check_scale("LinOSS", self.step_scale)
+        self.check_positive("step_scale")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
