@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn.nn.layer import EVALUATION, REVERSE, Array, Context, Params, Recurrent, State, StateForm, trusted
+from rotrnn.nn.layers.around import Wrapper
 from rotrnn.nn.packing import inside
 from rotrnn.ops.pointwise import flip
 
@@ -23,7 +24,7 @@ class BidirectionalSaved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bidirectional(Recurrent):
+class Bidirectional(Wrapper):
     """``y = layer(x) + flip(layer'(flip(x)))``: two copies of a layer with separate parameters.
 
     A sequence is reversed within its length, and padding stays in place. The parameter names of the second copy end in
@@ -50,10 +51,6 @@ class Bidirectional(Recurrent):
         return self.layer.recurrent | {name + REVERSE for name in self.layer.recurrent}
 
     @property
-    def draws(self) -> bool:
-        return self.layer.draws
-
-    @property
     def estimated(self) -> frozenset[str]:  # type: ignore[override]
         """The arguments of the layer whose gradients are estimates, for both directions."""
         of_layer = self.layer.estimated
@@ -63,12 +60,6 @@ class Bidirectional(Recurrent):
     def conditioned(self) -> tuple[str, ...]:  # type: ignore[override]
         names = self.layer.conditioned
         return names + tuple(name + REVERSE for name in names)
-
-    def condition(self, value: Array) -> Any:
-        return self.layer.condition(value)
-
-    def condition_message(self, value: Array) -> str:
-        return self.layer.condition_message(value)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -82,9 +73,6 @@ class Bidirectional(Recurrent):
     def init(self, rng: np.random.Generator) -> Params:
         params = self.layer.init(rng)
         return params | {name + REVERSE: value for name, value in self.layer.init(rng).items()}
-
-    def together(self, ctx: Context) -> bool:
-        return self.layer.together(ctx)
 
     def forward(
         self, params: Params, x: Array, ctx: Context = EVALUATION, state: State = None
@@ -108,17 +96,11 @@ class Bidirectional(Recurrent):
     def report(self, saved: BidirectionalSaved) -> dict[str, float]:
         """Returns the report of the layer for each direction."""
         reverse = {name + REVERSE: value for name, value in self.layer.report(inside(saved, "reverse")).items()}
-        return self.layer.report(inside(saved, "forward")) | reverse
+        return super().report(saved) | reverse
 
-    def token_norms(self, saved: BidirectionalSaved) -> Array | None:
-        return self.layer.token_norms(inside(saved, "forward"))
-
-    def state_norms(self, saved: BidirectionalSaved) -> Array | None:
-        return self.layer.state_norms(inside(saved, "forward"))
-
-    @property
-    def state_size(self) -> int | None:
-        return self.layer.state_size
+    def saved_inside(self, saved: BidirectionalSaved) -> Any:
+        """Returns the saved arrays of the forward direction."""
+        return inside(saved, "forward")
 
     def _copy(self, params: Params, suffix: str) -> Params:
         return {name: params[name + suffix] for name in self.layer.shapes}
