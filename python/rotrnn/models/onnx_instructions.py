@@ -420,9 +420,7 @@ def _hold(
         terms = (g.op("Mul", share, g.op(kind, angle)) for kind in ("Cos", "Sin"))
         return [g.cast(g.op("ReduceSum", one, g.axes(-1)), g.dtype) for one in terms]
 
-    (B_re, B_im), (C_re, C_im) = (
-        [g.op("Gather", one, g.constant(np.arange(at, N, 2), np.int64), axis=-1) for at in (0, 1)] for one in (B, C)
-    )
+    (B_re, B_im), (C_re, C_im) = (_parts(g, one, N // 2) for one in (B, C))
     newer, read = product(tap(1 - places), [B_re, B_im]), product(back, [C_re, C_im])
     older = product(tap(places), [g.previous(one, (H, N // 2)) for one in (B_re, B_im)])
 
