@@ -265,8 +265,9 @@ class OwnData:
         Raises
         ------
         ValueError
-            The data do not fit the settings, or a column, a class, a target, the number of features or whether there
-            are intervals is not as in the rules, or `rules` has none; the error names file, row and column.
+            The data do not fit the settings, or a target has no number in the part for training, or a column, a class,
+            a target, the number of features or whether there are intervals is not as in the rules, or `rules` has none;
+            the error names file, row and column.
         """
         rules = None if rules is None else read_rules(rules)
         data = self.checked(rules)

@@ -42,6 +42,9 @@ class Table(OwnData):
     Without `sequence`, each row is a sequence with one feature: its cells in `features` are the steps. With it, each
     row is a step: rows with the same value in that column are a sequence, in the order of the file.
 
+    As in pandas, a column whose cells are all True or False (or true, TRUE, ...) has the numbers 1 and 0, and in a
+    column whose cells are all numbers, 1 and 1.0 are the same class, sequence or category.
+
     Parameters
     ----------
     target : tuple of str
