@@ -222,7 +222,7 @@ def test_the_command_describes_them(data, capsys):
         warnings.simplefilter("always")
         assert main(["data", "imdb", "--set", f"data_dir={folder}"]) == 0
     seen = capsys.readouterr()
-    assert "imdb: 2 classes, 98 token ids\nthere is no validation split: val is test\n" in seen.out
+    assert "imdb: 2 classes, 98 token ids\nthere is one split for validation and test: val is test\n" in seen.out
     assert "rotrnn: warning: IMDB: this is not the whole published data set: train/neg 6 instead of 12500" in seen.err
 
 

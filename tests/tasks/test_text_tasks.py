@@ -142,7 +142,7 @@ def test_imdb(tmp_path, reviews, inside):
         assert batch.inputs.dtype == batch.labels.dtype == batch.lengths.dtype == np.int64
     assert task.val is task.test
     assert task.selected_on == "test"
-    assert "there is no validation split: val is test" in describe(task)
+    assert "there is one split for validation and test: val is test" in describe(task)
     assert (task.n_classes, task.n_features, task.head) == (2, None, "classifier")
 
 

@@ -246,6 +246,13 @@ def test_the_held_out_part_has_every_class(tmp_path: Path) -> None:
         assert (held, train) == ([9, 1], [45, 5])
 
 
+def test_the_held_out_part_is_said_to_be_for_validation_and_test(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = np.random.default_rng(0).standard_normal((20, 4)), np.arange(20) % 2
+    SequenceClassifier(width=4, depth=1, epochs=1, verbose=True).fit(x, y)
+    said = "arrays has one part for validation and test: the best parameters are chosen on the test split"
+    assert said in capsys.readouterr().out
+
+
 def test_scikit_learns_tools_take_them() -> None:
     x, y = noise(60) + (np.arange(60) % 2)[:, None, None], np.arange(60) % 2
     one = SequenceClassifier("lru", **{**SMALL, "epochs": 3})

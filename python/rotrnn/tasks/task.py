@@ -264,7 +264,7 @@ class Task:
 
     @property
     def selected_on(self) -> str:
-        """The split that parameters are selected on: "validation", or "test" if there is no validation split, or
+        """The split that parameters are selected on: "validation", or "test" if there is one split for both, or
         "training" if the training split serves as both."""
         if self.val is not self.test:
             return "validation"
@@ -345,7 +345,7 @@ def describe(task: Task) -> str:
     if task.selected_on == "training":
         lines.append("there is no validation or test split: test is the training split")
     elif task.selected_on == "test":
-        lines.append("there is no validation split: val is test")
+        lines.append("there is one split for validation and test: val is test")
     dt = task.train.intervals(_counted_examples(task.train))
     if dt is not None:
         of_steps = dt[np.arange(dt.shape[1]) < spread["train"][1][:, None]]

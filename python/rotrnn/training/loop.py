@@ -110,8 +110,8 @@ def train(
     Returns
     -------
     dict
-        The contents of result.json: "steps"; the task's "metric", the split it "selected_on" ("test" if the data set
-        has no validation part, "training" if test is the training data), "best_step" and its "best_score" there; "test"
+        The contents of result.json: "steps"; the task's "metric", the split it "selected_on" ("test" if one part is for
+        validation and test, "training" if test is the training data), "best_step" and its "best_score" there; "test"
         with the results of `evaluate` for the "last" and for the "best" parameters; and the number of "parameters".
 
     Raises
@@ -266,7 +266,8 @@ class Trainer:
             if self.task.selected_on == "training":
                 self.say(f"{self.task.name} has no validation or test part: test is the training data")
             elif self.task.selected_on == "test":
-                self.say(f"{self.task.name} has no validation part: the best parameters are chosen on the test split")
+                one = f"{self.task.name} has one part for validation and test"
+                self.say(f"{one}: the best parameters are chosen on the test split")
             if self.world.first:
                 self.warn_of_carry()
             with ExitStack() as stack:

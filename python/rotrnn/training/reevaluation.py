@@ -142,7 +142,7 @@ def reevaluate(
     if split != "train" and selected_on == "training":
         warn(f"{split} is the training data: the data set has no validation or test split")
     if (split, checkpoint, selected_on) == ("test", "best", "test"):
-        warn("the best parameters were selected on the test split: the data set has no validation split")
+        warn("the best parameters were selected on the test split: there is one for validation and test")
     _warn_of_initial_values([place for place, _ in grid], [chosen for _, chosen in points.values()], found, started)
     return found
 

@@ -422,9 +422,7 @@ def notes(rows: Sequence[Row], unreadable: Sequence[str] = ()) -> list[str]:
     if any(row["selected_on"] == "training" for row in rows):
         lines.append(f"{MARKS['training']} test is the training data: there is no validation or test split.")
     if any(row["selected_on"] == "test" for row in rows):
-        lines.append(
-            MARKS["test"] + " the best parameters were selected on the test split: there is no validation split."
-        )
+        lines.append(MARKS["test"] + " the best parameters were selected on the test split: it is for validation, too.")
     for above in sorted({row["best"]["scaled_above"] for row in rows if row["best"].get("scaled_above") is not None}):
         lines.append(
             "scaled: (accuracy - chance) / (1 - chance), "
