@@ -15,6 +15,7 @@ from rotrnn._cpu import EXPECTED
 from rotrnn._support.files import atomic_file, open_file, whole_set
 from rotrnn._support.settings import MOST_COUNT, settle
 from rotrnn.devices.device import HOST
+from rotrnn.tasks.generated import check_ranges
 from rotrnn.tasks.prepared import Forms, Store, check_offsets
 from rotrnn.tasks.released import LRA, Source, find, found, lra, prepare
 from rotrnn.tasks.task import Batch, Exhausted, Index, Shape, Split, Task
@@ -277,20 +278,16 @@ class ListOps:
 
     def __post_init__(self) -> None:
         settle(self)
-        for name, low, high in (
-            ("train", 1, MOST_COUNT),
-            ("val", 1, MOST_COUNT),
-            ("test", 1, MOST_COUNT),
+        check_ranges("ListOps", self, [(name, 1, MOST_COUNT) for name in ("train", "val", "test")])
+        limits = (
             ("max_depth", 1, DEPTHS),
             ("max_args", 2, MOST_COUNT),
             ("min_length", 0, MOST_COUNT),
             ("max_length", self.min_length + 2, 1_000_000),
             ("seed", 0, 2**63 - 1),
             ("max_tokens", 1, MOST_COUNT),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ValueError(f"ListOps: {name} is {value}, expected an integer from {low} to {high}")
+        )
+        check_ranges("ListOps", self, limits)
 
     @property
     def shape(self) -> Shape:
