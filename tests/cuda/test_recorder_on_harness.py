@@ -14,7 +14,7 @@ from rotrnn.devices.device import to_host
 from rotrnn.nn.fixed_points.iteration import ConvergenceError, NotConverged
 from rotrnn.nn.layer import flatten
 from rotrnn.tasks import Batch
-from rotrnn.training.graph import Recorder
+from rotrnn.training.graph import Recorder, Work
 from rotrnn.training.recipe import Recipe, load_recipe
 from rotrnn.training.state import State, initial_state
 from small_models import sizes_of
@@ -75,7 +75,7 @@ def check_steps(recipe: Recipe, model: Any, batches: list[Batch]) -> None:
         warnings.simplefilter("error")  # there is one if steps are not recorded
         state = initial_state(model, recipe)
         state.move(cuda.device())
-        recorder = Recorder(recipe, model, group_of, cuda.device(), state)
+        recorder = Recorder(Work(recipe, model, group_of, cuda.device(), state))
         for batch, loss, report in zip(batches, losses, reports, strict=True):
             assert recorder.launch(state, batch, np.arange(B))
             one = recorder.launched.popleft()
@@ -135,7 +135,7 @@ def test_a_fixed_point_that_is_not_reached_is_told(settings: dict[str, Any], err
         with fake_cupy.gpu():
             state = initial_state(model, recipe_of())
             state.move(cuda.device())
-            recorder = Recorder(recipe_of(), model, lambda name: "global", cuda.device(), state)
+            recorder = Recorder(Work(recipe_of(), model, lambda name: "global", cuda.device(), state))
             with pytest.raises(error) as found:
                 recorder.launch(state, batch, np.arange(B))
     assert str(found.value) == str(expected.value)

@@ -180,26 +180,16 @@ class Step:
 
 
 class Recorder:
-    """Takes the steps of a state by graphs, on a stream of their own. `launched` are those not yet read."""
+    """Takes steps of `work` by graphs, on a stream of their own. `launched` are those not yet read."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model: SequenceModel,
-        group_of: GroupOf,
-        device: Device,
-        state: State,
-        world: World = ALONE,
-        memory: int | None = None,
-    ) -> None:
+    def __init__(self, work: Work) -> None:
         import cupy
 
-        self.model, self.world = model, world
-        self.work = Work(recipe, model, group_of, device, state, world, memory)
+        self.work, self.model, self.world = work, work.model, work.world
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.results = Results(self.work.metrics, self.stream)
+        self.results = Results(work.metrics, self.stream)
         self.steps: dict[Any, Step] = {}
-        self.recordable = recipe.training.accumulate == 1
+        self.recordable = work.recipe.training.accumulate == 1
         self.launched: deque[Launched] = deque()
         self.ended = 0.0  # when a step was last found to have ended
 

@@ -41,7 +41,7 @@ from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import Split, Task
 from rotrnn.training.evaluation import COUNTS, Found, chunks, evaluate
 from rotrnn.training.gpus import GPUs
-from rotrnn.training.graph import Recorder
+from rotrnn.training.graph import Recorder, Work
 from rotrnn.training.loader import Loader
 from rotrnn.training.log import Log, Records, opened, timed
 from rotrnn.training.memory import budget
@@ -321,8 +321,8 @@ class Trainer:
         recordable = plain and isinstance(self.recipe.optimiser, AdamW)
         if self.device is not HOST and recordable:
             memory = self.stepper.memory
-            recorder = Recorder(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)
-            self.stepper = dataclasses.replace(self.stepper, recorder=recorder)
+            work = Work(self.recipe, self.model, self.group_of, self.device, state, self.world, memory)
+            self.stepper = dataclasses.replace(self.stepper, recorder=Recorder(work))
 
     def walk(self, state: State, log: Log | None, started: float) -> None:
         """All steps from where `state` is."""
