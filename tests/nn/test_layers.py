@@ -276,7 +276,8 @@ def test_a_layer_computes_in_the_widest_precision_of_its_arguments(name: str) ->
     layer, rng = MIXED[name], np.random.default_rng(7)
     params, x = layer.init(rng), rng.standard_normal((2, 3, 4), dtype=np.float32)
     before = None if getattr(layer, "bidirectional", name == "bidirectional") else layer.step(params, None, x[:, 0])[1]
-    for of_params, of_x, of_state in product(*[(np.float32, np.float64)] * 2, (None, np.float32, np.float64)):
+    both: tuple[Any, Any] = np.float32, np.float64
+    for of_params, of_x, of_state in product(both, both, (None, *both)):
         if before is None and of_state is not None:
             continue
         state = None if of_state is None else in_precision(before, of_state)
@@ -289,7 +290,7 @@ def test_a_layer_computes_in_the_widest_precision_of_its_arguments(name: str) ->
         for out, after in found:
             assert out.dtype == wide
             for i, leaf in enumerate(leaves(after)):
-                own = np.result_type(of_x, of_state or of_x) if INPUTS.get(name) == i else wide
+                own: Any = np.result_type(of_x, of_state or of_x) if INPUTS.get(name) == i else wide
                 own = np.float64 if name == "rope_memory" else own
                 assert leaf.dtype.kind == "i" or leaf.real.dtype == own, (i, of_params, of_x, of_state)
 

@@ -215,11 +215,13 @@ class Gains(Mixer):
         return du + through, dalpha, alpha
 
     def mix(self, operands: Operands, x: Array, origin: Array, lengths: Any) -> Array:
-        return ops.normalised_mix(self.form, *operands, x, self._vectors, origin=origin, lengths=lengths)
+        u, alpha = operands
+        return ops.normalised_mix(self.form, u, alpha, x, self._vectors, origin=origin, lengths=lengths)
 
     def mix_backward(self, operands: Operands, dy: Array, x: Array, origin: Array, lengths: Any) -> MixGrads:
-        how = {"origin": origin, "lengths": lengths}
-        grads = ops.normalised_mix_backward(dy, self.form, *operands, x, self._vectors, **how)
+        u, alpha = operands
+        rows = self._vectors
+        grads = ops.normalised_mix_backward(dy, self.form, u, alpha, x, rows, origin=origin, lengths=lengths)
         assert grads.dorigin is not None
         return MixGrads((grads.du, grads.dalpha), grads.dx, grads.dorigin)
 

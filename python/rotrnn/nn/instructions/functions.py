@@ -215,11 +215,12 @@ class RankGate(Instruction):
         return (z,)
 
     def forward(self, call: Call, x: Array, z: Array, g: Array, u: Array) -> Array:
-        y: Array = sum(gain * swiglu(part, gate) for part, gate, _, gain in _of_ranks(x, z, g, u))
+        y: Any = sum(gain * swiglu(part, gate) for part, gate, _, gain in _of_ranks(x, z, g, u))
         return y
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array, g: Array, u: Array) -> tuple[Array, ...]:
-        dz, dx, dg, du = 0, np.empty_like(x), np.empty_like(g), np.empty_like(u)
+        dx, dg, du = np.empty_like(x), np.empty_like(g), np.empty_like(u)
+        dz: Any = 0
         for rank, (part, gate, to_gate, gain) in enumerate(_of_ranks(x, z, g, u)):
             du[:, rank] = (dy * swiglu(part, gate)).sum((0, 1), dtype=np.float64).reshape(du[:, rank].shape)
             dpart, dgate = swiglu_backward(gain * dy, part, gate)
