@@ -378,9 +378,11 @@ def test_majority_is_of_elements():
         assert abs(share - 1 / 7) <= 5 * math.sqrt(1 / 7 * (6 / 7) / (labels >= 0).sum())
 
 
-def test_a_stop_while_writing_leaves_no_older_length_beside_a_new_one(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_lengths_that_were_there(tmp_path, monkeypatch):
     of = {"length": 3, "samples": 100, "test_length": 4, "test": 10}
     WordProblem(**of).write(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["A5=3.csv", "A5=4.csv"]
 
     def full(path, *_):
         raise OSError(28, "No space left on device", str(path))
@@ -388,7 +390,7 @@ def test_a_stop_while_writing_leaves_no_older_length_beside_a_new_one(tmp_path, 
     monkeypatch.setattr("rotrnn.tasks.word_problem.write_csv", full)
     with pytest.raises(OSError, match="No space left"):
         WordProblem(**of, seed=1).write(tmp_path)
-    assert os.listdir(tmp_path) == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_files_with_too_little(tmp_path):
