@@ -44,7 +44,8 @@ class Board:
             self.writer = RecordWriter(self.file)
             self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         spent = list(seconds_until(records))
-        self._write(zip(records, [time.time() - spent[-1] + one for one in spent], strict=True))
+        begin = time.time() - max(spent, default=0.0)
+        self._write(zip(records, [begin + one for one in spent], strict=True))
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Writes the records of evaluations, and of some steps."""
