@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from rotrnn.models.build import HEADS, ModelSettings, build_model
@@ -32,7 +33,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings of layers that need others than d_state = 4; fixed points with the gradient that differences have."""
 
-OF_THE_REGISTRY = {name: kind(D, **SETTINGS.get(name, {"d_state": 4})) for name, kind in LAYERS.items()}
+OF_THE_REGISTRY = {
+    name: kind(D, **SETTINGS.get(name, {"d_state": 4} if "d_state" in {one.name for one in fields(kind)} else {}))
+    for name, kind in LAYERS.items()
+}
 LAYERS_HERE = {
     **OF_THE_REGISTRY,
     "lru both ways": LRU(D, 3, bidirectional=True),

@@ -380,7 +380,7 @@ def test_errors_of_a_run(run, recipe, capsys):
         file.truncate(100)
     assert main(["eval", run]) == 2
     assert "best.safetensors: is truncated" in capsys.readouterr().err
-    for command in READERS:
+    for command in set(READERS) - {"groups"}:  # which reads the folder of a run
         assert main([command, run]) == 2
         hint = f"this run's is {run}/recipe.toml, and rotrnn train --resume {run} goes on with it\n"
         assert capsys.readouterr().err.endswith(f"a folder, expected a name or a .toml file; {hint}")
