@@ -14,7 +14,7 @@ from cases import ON_DEVICES
 from cases.device import check_case
 from cases.table import Case
 from rotrnn import Context
-from rotrnn.devices.device import is_plain
+from rotrnn.devices.device import KEPT_FROM, add, is_plain, multiply
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import flatten, unflatten
@@ -129,3 +129,14 @@ def test_weights_of_sequences_are_taken_on_the_device(head: str) -> None:
     there = model.loss(to_device(logits), to_device(given), lengths, to_device(weights))
     assert abs(there.mean - here.mean) <= 100 * EPS * here.mean
     np.testing.assert_allclose(to_host(there.dlogits), here.dlogits, rtol=0, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("rows", [0, 1, KEPT_FROM // 32, KEPT_FROM // 32 + 1])
+def test_sums_and_products_in_kept_memory(rows: int) -> None:
+    """The numbers, dtype and shape of NumPy's, on both sides of the size from which memory is kept."""
+    rng = np.random.default_rng(rows)
+    for left, right in [(np.float32, np.float32), (np.float32, np.float64), (np.complex64, np.float32)]:
+        x, z = rng.standard_normal((rows, 8)).astype(left), rng.standard_normal(8).astype(right)
+        for got, expected in [(add(x, z), x + z), (multiply(z, x), z * x)]:
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)

@@ -281,6 +281,7 @@ CHANGED = [
     ("python/rotrnn/nn/registry.py", "\n\n", "from rotrnn.nn.layers.leaky import Leaky as Leaky\n"),
     ("python/rotrnn/nn/registry.py", '"baselines": {\n', '        "leaky": Leaky,\n'),
     ("docs/layers.md", "| **baselines** | |\n", "| [`leaky`](layers/leaky.md) | a leaky integrator |\n"),
+    ("README.md", "| `rnn`, ", "`leaky`, "),
     ("docs/README.md", "errors in the paper's print: ", "[Leaky](layers/leaky.md), "),
     ("tests/package/test_public_names.py", 'NN = """\n', "Leaky\n"),
 ]

@@ -188,6 +188,26 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
     return device_of(like).empty(shape, dtype)
 
 
+def add(x: Array, z: Array) -> Array:
+    """Returns ``x + z``; on the CPU a large sum is in kept memory, as of `empty`."""
+    return _in_kept_memory(np.add, x, z)
+
+
+def multiply(x: Array, z: Array) -> Array:
+    """Returns ``x * z``; on the CPU a large product is in kept memory, as of `empty`."""
+    return _in_kept_memory(np.multiply, x, z)
+
+
+def _in_kept_memory(function: np.ufunc, x: Array, z: Array) -> Array:
+    if type(x) is type(z) is np.ndarray and max(x.nbytes, z.nbytes) >= KEPT_FROM:
+        return function(x, z, out=empty(np.broadcast_shapes(x.shape, z.shape), np.result_type(x, z)))
+    return function(x, z)
+
+
+KEPT_FROM = 1 << 20
+"""Bytes of the smallest array whose memory is kept (csrc/runtime/pool.c)."""
+
+
 def full(shape: tuple[int, ...], value: complex, dtype: npt.DTypeLike, like: Array) -> Array:
     """Returns an array of equal numbers on the device of `like`.
 

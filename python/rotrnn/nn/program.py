@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import LINES
 from rotrnn._support.text import an, nearest, plural
+from rotrnn.devices.device import add
 from rotrnn.nn.layer import (
     BUFFERS,
     EVALUATION,
@@ -885,7 +886,7 @@ class Gradients:
         elif place in self._own and known.dtype == d.dtype:
             np.add(known, d, out=known)
         else:
-            self._of[place] = known + d
+            self._of[place] = add(known, d)
             self._own.add(place)
 
     def take(self, place: int) -> Any:

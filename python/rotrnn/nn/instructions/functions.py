@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rotrnn.devices.device import add, multiply
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -144,10 +145,10 @@ class Product(Instruction):
     form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        return x * z
+        return multiply(x, z)
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
-        return dy * z, dy * x
+        return multiply(dy, z), multiply(dy, x)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Sum(Instruction):
     foldable = True
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        return x + z
+        return add(x, z)
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
         return dy, dy

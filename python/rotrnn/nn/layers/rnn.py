@@ -90,11 +90,11 @@ class RNN(Programmed):
 
     def program(self) -> Program:
         p = Builder(self)
-        z, y, h = p(Dense(), p.x, "B"), p(Skip(), p.x, "D"), []
-        for reverse, suffix in enumerate(self.directions):
-            h.append(p(Elman(self.activation, bool(reverse)), z, "A"))
-            y = p(Sum(), y, p(Dense(), h[-1], "C" + suffix))
-        return p.returns(y, h=h[0])
+        z = p(Dense(), p.x, "B")
+        h = [p(Elman(self.activation, bool(reverse)), z, "A") for reverse in range(len(self.directions))]
+        read = [p(Dense(), one, "C" + suffix) for one, suffix in zip(h, self.directions, strict=True)]
+        y = p(Skip(), p.x, "D", None, read[0])
+        return p.returns(p(Sum(), y, read[1]) if self.bidirectional else y, h=h[0])
 
     def eigenvalues(self, params: Params) -> Array:
         """Returns the eigenvalues of A, (N,) complex."""
