@@ -91,6 +91,7 @@ def test_labels_of_every_kind(tmp_path: Path) -> None:
         ("classification", np.array(["b", "a", "b", "c"]), (3, "classifier"), [1, 0, 1, 2]),
         ("classification", np.char.encode(["b", "\u00e9", "b", "c"], "utf-8"), (3, "classifier"), [0, 2, 0, 1]),
         ("classification", np.array([7, -1, 7, 9]), (3, "classifier"), [1, 0, 1, 2]),
+        ("classification", np.array(["10", "-1.0", "10", "2"]), (3, "classifier"), [2, 0, 2, 1]),
         ("multilabel", np.array(bits), (2, "multilabel"), bits),
         ("regression", np.array([0.5, np.nan, 2, 1]), (1, "regressor"), [[0.5], [np.nan], [2], [1]]),
     ):  # fmt: skip
