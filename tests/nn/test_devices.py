@@ -14,7 +14,7 @@ from cases import ON_DEVICES
 from cases.device import check_case
 from cases.table import Case
 from rotrnn import Context
-from rotrnn.devices.device import KEPT_FROM, add, is_plain, multiply
+from rotrnn.devices.device import KEPT_FROM, concatenate, contiguous, is_plain, pooled
 from rotrnn.models.build import ModelSettings, build_model
 from rotrnn.nn import LAYERS
 from rotrnn.nn.layer import flatten, unflatten
@@ -104,9 +104,9 @@ def test_the_test_device_refuses_what_a_device_would() -> None:
 
 def test_an_array_without_an_address_may_be_plain() -> None:
     """One of a backend of one's own has NumPy's functions, and need not have CuPy's `data.ptr`."""
-    for contiguous in (True, False):
-        array: Any = SimpleNamespace(flags=SimpleNamespace(c_contiguous=contiguous))
-        assert is_plain(array) is contiguous
+    for plain in (True, False):
+        array: Any = SimpleNamespace(flags=SimpleNamespace(c_contiguous=plain))
+        assert is_plain(array) is plain
 
 
 def test_nested_parameters_come_back() -> None:
@@ -132,11 +132,22 @@ def test_weights_of_sequences_are_taken_on_the_device(head: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, KEPT_FROM // 32, KEPT_FROM // 32 + 1])
-def test_sums_and_products_in_kept_memory(rows: int) -> None:
+def test_results_in_kept_memory(rows: int) -> None:
     """The numbers, dtype and shape of NumPy's, on both sides of the size from which memory is kept."""
     rng = np.random.default_rng(rows)
     for left, right in [(np.float32, np.float32), (np.float32, np.float64), (np.complex64, np.float32)]:
-        x, z = rng.standard_normal((rows, 8)).astype(left), rng.standard_normal(8).astype(right)
-        for got, expected in [(add(x, z), x + z), (multiply(z, x), z * x)]:
+        z, x = rng.standard_normal((rows, 8)).astype(left), rng.standard_normal(8).astype(right)
+        ones = np.ones((rows, 8), right)
+        for got, expected in [
+            (pooled(np.add, x, z), x + z),
+            (pooled(np.subtract, z, z), z - z),
+            (pooled(np.multiply, -0.5, z), -0.5 * z),
+            (pooled(np.subtract, 1, z), 1 - z),
+            (concatenate([z, ones]), np.concatenate([z, ones], -1)),
+            (concatenate([z, z], -2), np.concatenate([z, z])),
+            (contiguous(z.T), z.T),
+            (contiguous(z), z),
+        ]:
             assert got.dtype == expected.dtype
+            assert got.flags.c_contiguous
             np.testing.assert_array_equal(got, expected)

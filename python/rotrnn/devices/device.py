@@ -7,7 +7,7 @@ kernels of this device. Other arithmetic goes through NumPy's dispatch (NEP 13, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -177,7 +177,13 @@ def is_plain(x: Array) -> bool:
 
 def contiguous(x: Array) -> Array:
     """Returns x if it is C-contiguous, else a copy that is."""
-    return x if x.flags.c_contiguous else x.copy()
+    if x.flags.c_contiguous:
+        return x
+    if not _large(x):
+        return x.copy()
+    copy = empty_like(x)
+    copy[...] = x
+    return copy
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = None) -> Array:
@@ -188,20 +194,26 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
     return device_of(like).empty(shape, dtype)
 
 
-def add(x: Array, z: Array) -> Array:
-    """Returns ``x + z``; on the CPU a large sum is in kept memory, as of `empty`."""
-    return _in_kept_memory(np.add, x, z)
-
-
-def multiply(x: Array, z: Array) -> Array:
-    """Returns ``x * z``; on the CPU a large product is in kept memory, as of `empty`."""
-    return _in_kept_memory(np.multiply, x, z)
-
-
-def _in_kept_memory(function: np.ufunc, x: Array, z: Array) -> Array:
-    if type(x) is type(z) is np.ndarray and max(x.nbytes, z.nbytes) >= KEPT_FROM:
-        return function(x, z, out=empty(np.broadcast_shapes(x.shape, z.shape), np.result_type(x, z)))
+def pooled(function: np.ufunc, x: Any, z: Array) -> Array:
+    """Returns ``function(x, z)`` of an array or number x and an array z as large as the result, on the CPU in memory as
+    `empty` has it."""
+    if _large(z) and isinstance(x, np.ndarray | float | int):
+        return function(x, z, out=empty(np.broadcast_shapes(np.shape(x), z.shape), np.result_type(x, z)))
     return function(x, z)
+
+
+def concatenate(arrays: Sequence[Array], axis: int = -1) -> Array:
+    """Returns ``numpy.concatenate(arrays, axis)``, on the CPU in memory as `empty` has it."""
+    if not all(map(_large, arrays)):
+        return np.concatenate(arrays, axis)
+    shape = [*arrays[0].shape]
+    shape[axis] = sum(one.shape[axis] for one in arrays)
+    return np.concatenate(arrays, axis, out=empty(tuple(shape), np.result_type(*arrays)))
+
+
+def _large(x: Array) -> bool:
+    """Whether the memory of a NumPy array like x would be kept."""
+    return type(x) is np.ndarray and x.nbytes >= KEPT_FROM
 
 
 KEPT_FROM = 1 << 20

@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from rotrnn._cpu import LINES
 from rotrnn._support.text import an, nearest, plural
-from rotrnn.devices.device import add
+from rotrnn.devices.device import pooled
 from rotrnn.nn.layer import (
     BUFFERS,
     EVALUATION,
@@ -886,7 +886,7 @@ class Gradients:
         elif place in self._own and known.dtype == d.dtype:
             np.add(known, d, out=known)
         else:
-            self._of[place] = add(known, d)
+            self._of[place] = pooled(np.add, known, d)
             self._own.add(place)
 
     def take(self, place: int) -> Any:

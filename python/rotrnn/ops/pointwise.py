@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._cpu import FUNCTION, LIST, MOST_NUMBERS
-from rotrnn.devices.device import HOST, beside, device_of, empty_like, full
+from rotrnn.devices.device import HOST, beside, device_of, empty_like, full, pooled
 from rotrnn.devices.recording import RecordedLengths, recording
 from rotrnn.ops.boundary import COMPLEX, REAL, Array, Boundary, CheckedLengths, ready
 from rotrnn.ops.declared import Declared
@@ -131,7 +131,7 @@ def exp(x: npt.ArrayLike) -> Array:
 def exp_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y``, with y as returned by `exp`."""
     ady, ay = _same("exp_backward", None, dy=dy, y=y)[1].values()
-    return ady * ay
+    return pooled(np.multiply, ady, ay)
 
 
 def sigmoid(x: npt.ArrayLike) -> Array:
@@ -143,7 +143,7 @@ def sigmoid(x: npt.ArrayLike) -> Array:
 def sigmoid_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy y (1 - y)``, with y as returned by `sigmoid`."""
     ady, ay = _same("sigmoid_backward", None, dy=dy, y=y)[1].values()
-    return ady * ay * (1 - ay)
+    return pooled(np.multiply, pooled(np.multiply, ady, ay), pooled(np.subtract, 1, ay))
 
 
 def tanh(x: npt.ArrayLike) -> Array:
@@ -154,7 +154,7 @@ def tanh(x: npt.ArrayLike) -> Array:
 def tanh_backward(dy: npt.ArrayLike, y: npt.ArrayLike) -> Array:
     """``dx = dy (1 - y^2)``, with y as returned by `tanh`."""
     ady, ay = _same("tanh_backward", None, dy=dy, y=y)[1].values()
-    return ady * (1 - ay) * (1 + ay)
+    return pooled(np.multiply, pooled(np.multiply, ady, pooled(np.subtract, 1, ay)), pooled(np.add, 1, ay))
 
 
 def gelu(x: npt.ArrayLike, *, lengths: npt.ArrayLike | None = None) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rotrnn.devices.device import add, multiply
+from rotrnn.devices.device import pooled
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -128,11 +128,11 @@ class Affine(Instruction):
     foldable = True
 
     def forward(self, call: Call, x: Array) -> Array:
-        y: Array = self.scale * x
+        y = pooled(np.multiply, self.scale, x)
         return np.add(y, self.shift, out=y) if self.shift else y
 
     def backward(self, call: Call, dy: Array, x: Array) -> Array:
-        return self.scale * dy
+        return pooled(np.multiply, self.scale, dy)
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class Product(Instruction):
     form = "...; ... -> ..."
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        return multiply(x, z)
+        return pooled(np.multiply, x, z)
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
-        return multiply(dy, z), multiply(dy, x)
+        return pooled(np.multiply, dy, z), pooled(np.multiply, dy, x)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Sum(Instruction):
     foldable = True
 
     def forward(self, call: Call, x: Array, z: Array) -> Array:
-        return add(x, z)
+        return pooled(np.add, x, z)
 
     def backward(self, call: Call, dy: Array, x: Array, z: Array) -> tuple[Array, Array]:
         return dy, dy

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous, empty
+from rotrnn.devices.device import concatenate, contiguous, empty
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -43,7 +43,7 @@ class Split(Instruction):
             np.zeros(shape, known.dtype, like=known) if one is None else one
             for one, shape in zip(dy, shapes, strict=True)
         )
-        return np.concatenate([*parts], self.axis)
+        return concatenate([*parts], self.axis)
 
 
 @cache
@@ -82,8 +82,7 @@ class Concat(Instruction):
         return ((sum(size for (size,) in x),),)
 
     def forward(self, call: Call, *x: Array) -> Array:
-        y: Array = np.concatenate(x, -1)
-        return y
+        return concatenate(x)
 
     def backward(self, call: Call, dy: Array, *x: None) -> tuple[Array, ...]:
         return tuple(contiguous(dy[cut]) for cut in _cuts(tuple(size for (size,) in call.shapes), -1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rotrnn.devices.device import contiguous, einsum, full, multiply
+from rotrnn.devices.device import contiguous, einsum, full, pooled
 from rotrnn.nn.layer import Array
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.program import Call, Instruction, Line, Shape
@@ -74,7 +74,7 @@ class Skip(Instruction):
     parameters = ("d", "b")
 
     def forward(self, call: Call, x: Array, d: Array, b: Array | None = None, z: Array | None = None) -> Array:
-        y = multiply(d, x)
+        y = pooled(np.multiply, d, x)
         for one in (b, z):
             if one is not None:
                 y = np.add(y, one, out=y if one.dtype == y.dtype else None)
@@ -84,7 +84,7 @@ class Skip(Instruction):
         self, call: Call, dy: Array, x: Array, d: Array, b: Array | None = None, z: None = None
     ) -> tuple[Any, ...]:
         db = None if b is None else dy.sum((0, 1), dtype=np.float64).astype(dy.dtype)
-        return multiply(d, dy), _over_steps(dy, x), db, dy
+        return pooled(np.multiply, d, dy), _over_steps(dy, x), db, dy
 
     def emit(self, to: Listing, line: Line, x: int, d: Array, b: Array | None = None, z: int | None = None) -> Any:
         if b is None:
