@@ -60,12 +60,13 @@ static void free_all(header **pieces, size_t n) {
     while (n) platform_free(pieces[--n]);
 }
 
-/* The smallest kept block that holds `bytes` and wastes at most a quarter, or NULL. */
+/* The smallest kept block that holds `bytes` and wastes at most a quarter, or NULL. Of equal ones, the last that was
+ * freed: it may still be in a cache. */
 static header *find(size_t bytes) {
     size_t best = count;
     for (size_t i = 0; i < count; i++) {
         const size_t size = kept[i]->bytes;
-        if (size >= bytes && size - bytes <= bytes / 4 && (best == count || size < kept[best]->bytes)) best = i;
+        if (size >= bytes && size - bytes <= bytes / 4 && (best == count || size <= kept[best]->bytes)) best = i;
     }
     return best < count ? remove_piece(best) : NULL;
 }
