@@ -94,12 +94,13 @@ def tagger(name: str, D: int) -> tuple[Any, Any]:
 
 
 def streamed(name: str, size: Size) -> Callable[[], object]:
-    """CHUNK tokens, pushed one by one to a stream of a model of this width."""
+    """The first CHUNK tokens, pushed one by one to a stream of a model of this width."""
     model, params = tagger(name, size[2])
     tokens = np.random.default_rng(0).integers(0, 32, (1, CHUNK))
     stream = model.stream(params)
 
     def push() -> None:
+        stream.reset()  # attention would take longer with each turn
         for t in range(CHUNK):
             stream.push(tokens[:, t])
 
