@@ -212,6 +212,17 @@ def test_memory_is_kept_for_reuse_and_can_be_released() -> None:
 
 
 @keeps_memory
+def test_of_equal_blocks_the_last_that_was_freed_is_taken() -> None:
+    """It may still be in a cache."""
+    blocks = {name: _cpu.empty((1 << 20,), np.float32) for name in "abc"}
+    places = {name: one.ctypes.data for name, one in blocks.items()}
+    for name in "acb":
+        del blocks[name]
+    again = [_cpu.empty((1 << 20,), np.float32) for _ in range(3)]
+    assert [one.ctypes.data for one in again] == [places[name] for name in "bca"]
+
+
+@keeps_memory
 def test_little_that_is_kept_can_be_released_beside_much_in_use() -> None:
     in_use, kept = (_cpu.empty((bytes_,), np.uint8) for bytes_ in (1 << 26, 1 << 21))
     del kept
