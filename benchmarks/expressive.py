@@ -13,11 +13,11 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from benchmarks.measure import RESULTS
 from benchmarks.record import record
-from benchmarks.training import sweep
+from benchmarks.training import circumstances_of, sweep
 from rotrnn.training.results import Row, collect, find_runs
 
 NAME = "expressive"
@@ -125,12 +125,21 @@ SOURCES = (
 )
 
 
-def trained(task: str, seeds: str, folder: Path, jobs: int) -> list[Row]:
-    """Trains every layer on a task. Returns for each the accuracies of its seeds in lengths as in training, and in
-    longer ones."""
+class Recorded(TypedDict):
+    """The numbers of a task: how its runs were made, and a row for each layer."""
+
+    circumstances: str
+    rows: list[Row]
+
+
+def trained(task: str, seeds: str, folder: Path, jobs: int) -> Recorded:
+    """Trains every layer on a task. Rows have the accuracies of their seeds in lengths as in training, and in longer
+    ones."""
     settings, longest = TASKS[task]
     sweep(f"{NAME} {settings} --seeds {seeds}", folder, jobs)
-    return [numbers(one.row(), longest) for one in collect(find_runs([folder]))]
+    runs = find_runs([folder])
+    rows = [one.row() for one in collect(runs)]
+    return {"circumstances": circumstances_of(runs, rows), "rows": [numbers(one, longest) for one in rows]}
 
 
 def numbers(row: Row, longest: int | None) -> Row:
@@ -161,10 +170,10 @@ def _mean(of_lengths: Iterable[tuple[int, int, list[float]]]) -> list[float]:
     ]
 
 
-def page(recorded: dict[str, list[Row]]) -> str:
+def page(recorded: dict[str, Recorded]) -> str:
     """The Markdown of the recorded results."""
-    found = {task: {row["configuration"].split(",")[0]: row for row in rows} for task, rows in recorded.items()}
-    some = next(iter(recorded.values()))
+    found = {task: {row["configuration"].split(",")[0]: row for row in of["rows"]} for task, of in recorded.items()}
+    some = next(iter(recorded.values()))["rows"]
     text = [
         "# What each layer can express\n",
         "    python -m benchmarks.expressive\n",
@@ -173,7 +182,10 @@ def page(recorded: dict[str, list[Row]]) -> str:
         "that were best on validation: in lengths as in training / in longer ones, up to twice as long.\n",
         "**yes**: some choice of parameters is known to solve it at any length; *no*: none does; neither: open, or not "
         "a matter of states. Where theory says yes and numbers say no, it was not learned in this budget.\n",
-        "".join(f"- {task}: {said}\n" for task, said in ASKED.items()),
+        "".join(
+            f"- {task}: {said}. {recorded[task]['circumstances'] if task in recorded else 'Not run.'}\n"
+            for task, said in ASKED.items()
+        ),
     ]
     for kind in KINDS:
         text.append(f"**{kind.said}**\n")

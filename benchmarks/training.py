@@ -227,7 +227,7 @@ def report(name: str, commands: Sequence[str], folders: Sequence[Path], drawn: P
     from_record = {f"{one}.png": draw for one, draw in curves.PICTURES.items() if one.rpartition("-")[0] == name}
     recorded = {
         "commands": commands,
-        "circumstances": _circumstances(runs, rows),
+        "circumstances": circumstances_of(runs, rows),
         "majority": _majority(runs),
         "remarks": [],
         "pictures": [*from_record, *(path.name for path in _pictures(name, folders, drawn))],
@@ -275,7 +275,8 @@ def _validation(run: Run) -> dict[str, list[Any]]:
     return {name: [one[name] for one in records] for name in names}
 
 
-def _circumstances(runs: Sequence[Run], rows: Sequence[Row]) -> str:
+def circumstances_of(runs: Sequence[Run], rows: Sequence[Row]) -> str:
+    """How many runs, their time, processor, threads and commits, as a sentence."""
     begun = [path for run in runs if (path := run.folder / "sessions.json").exists()]
     sessions = [one for path in begun for one in json.loads(path.read_text(encoding="utf-8"))]
     done = sum(row["done"] for row in rows)

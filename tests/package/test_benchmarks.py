@@ -313,7 +313,9 @@ def test_the_table_of_what_layers_express() -> None:
     }
     found = expressive.numbers(row | {"metric": "sequence_accuracy", "best": {"curve": curve}}, 16)
     assert (found["as_trained"], found["longer"]) == ([0.5], [0.125])
-    text = expressive.page({"S5": [found | {"configuration": "delta_net-4"}]})
+    rows = [found | {"configuration": "delta_net-4"}]
+    text = expressive.page({"S5": {"circumstances": "1 run, 9 s.", "rows": rows}})
+    assert "- S5: products right at every step. 1 run, 9 s.\n" in text
     assert (
         "| delta_net-4 | 5 | **yes** not run | not run | **yes** not run | **yes** not run | **yes** 50 / 12 |" in text
     )
