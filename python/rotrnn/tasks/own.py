@@ -482,8 +482,6 @@ def labels_of(kind: str, labels: Numbers, where: str) -> tuple[Numbers, tuple[st
         if labels.ndim != 1:
             raise ValueError(f"{where} has labels of shape {labels.shape[1:]}, expected one class for each")
         classes, numbers = np.unique(labels, return_inverse=True)
-        order = np.argsort(_values(classes), kind="stable")  # texts of numbers too are in the order of the numbers
-        classes, numbers = classes[order], np.argsort(order)[numbers]
         finite = np.isfinite(_values(classes))
         if not finite.all() and (finite.any() or labels.dtype.kind == "f"):  # nan alone may be a name
             raise ValueError(f"{where} has {classes[~finite][0]}, expected a class for each label")
