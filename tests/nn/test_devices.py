@@ -151,3 +151,5 @@ def test_results_in_kept_memory(rows: int) -> None:
             assert got.dtype == expected.dtype
             assert got.flags.c_contiguous
             np.testing.assert_array_equal(got, expected)
+    masked = np.ma.masked_array(np.ones((rows, 8)), np.eye(rows, 8))  # a subclass adds by its own rules
+    assert isinstance(pooled(np.add, masked, np.ones((rows, 8))), np.ma.MaskedArray)

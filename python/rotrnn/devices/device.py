@@ -197,7 +197,7 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike, like: Array | None = Non
 def pooled(function: np.ufunc, x: Any, z: Array) -> Array:
     """Returns ``function(x, z)`` of an array or number x and an array z as large as the result, on the CPU in memory as
     `empty` has it."""
-    if _large(z) and isinstance(x, np.ndarray | float | int):
+    if _large(z) and type(x) in (np.ndarray, float, int):
         return function(x, z, out=empty(np.broadcast_shapes(np.shape(x), z.shape), np.result_type(x, z)))
     return function(x, z)
 
