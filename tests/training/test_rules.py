@@ -20,6 +20,7 @@ from rotrnn.training.evaluation import evaluate
 from rotrnn.training.loop import train
 from rotrnn.training.reevaluation import reevaluate
 from rotrnn.training.run import Run
+from worlds import among
 
 HEAD = ["machine", "at", "heat", "mode", "fault"]
 MODES, FAULTS, HOURS = ("fast", "off", "slow"), ("leak", "none", "worn"), 30
@@ -407,3 +408,39 @@ def test_balanced_weights_are_those_of_training(tmp_path: Path, kind: str) -> No
     (tmp_path / "own.npz").unlink()
     with pytest.raises(ValueError, match=r"labels of training cannot be read: .* does not exist; .*; expected a list"):
         reevaluate(run, overrides=other)
+
+
+@pytest.mark.parametrize(("stratified", "processes"), [(False, 1), (True, 1), (True, 2)])
+def test_a_run_goes_on_by_its_rules(tmp_path: Path, stratified: bool, processes: int) -> None:
+    """Rules may be learnt in another way by another version: a run that goes on keeps the numbers of its classes, its
+    parts and its scales. A new run learns its own, whatever file is in the folder."""
+    x, y = np.random.default_rng(0).standard_normal((40, 4, 1)), np.repeat(["a", "b"], 20)
+    save_arrays(tmp_path / "own.npz", x, y)
+    save_arrays(tmp_path / "swapped.npz", x, np.where(y == "b", "0", "1"))
+    settings = Arrays(str(tmp_path / "own.npz"), scale=True, stratified=stratified)
+    other = replace(settings.load().rules, classes=("b", "a"), mean=(1.0,), std=(2.0,), balanced=(0.5, 2.0))
+    recipe: dict[str, Any] = {
+        "task": {"name": "arrays", "path": settings.path, "scale": True, "stratified": stratified},
+        "model": {"layer": "lru", "d_model": 4, "n_layers": 1, "norm": "layer"},
+        "layer": {"d_state": 4},
+        "training": {"batch": 8, "steps": 2, "class_weights": "balanced"},
+    }
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
+    run.rules.write_text(other.text(), encoding="utf-8")
+    train(recipe, run.folder, progress=False)
+    assert read_rules(run.folder) == settings.load().rules
+
+    recipe["training"]["steps"] = 1
+    train(recipe, tmp_path / "first", progress=False)
+    first = Run(tmp_path / "first")
+    first.rules.write_text(other.text(), encoding="utf-8")
+    recipe["training"]["steps"] = 2
+    result, *_ = among(processes, lambda world: train(recipe, first.folder, progress=False, among=world))
+    assert read_rules(first.folder) == other
+    task, now = settings.load(other), first.load_recipe()
+    swapped = replace(settings, path=str(tmp_path / "swapped.npz")).load()
+    np.testing.assert_array_equal(batch_of(task.test).labels, batch_of(swapped.test).labels)
+    assert task.labels == ("b", "a")
+    expected = evaluate(now.build(task), first.load_params("last"), task, task.test, batch=8, dtype="float32")
+    assert result["test"]["last"] == pytest.approx(expected, rel=0 if processes == 1 else 1e-6)  # sums of float32

@@ -27,7 +27,7 @@ from rotrnn.ops.sampled import LONGEST_INTERVAL, check_kind
 from rotrnn.tasks.columns import Column, Numbers, places
 from rotrnn.tasks.frames import array_of, is_frame, text_names
 from rotrnn.tasks.rules import Rules, Scale, read_rules
-from rotrnn.tasks.task import Batch, Index, Shape, Split, Task, balanced_weights, shuffled
+from rotrnn.tasks.task import Batch, Index, Settings, Shape, Split, Task, balanced_weights, shuffled
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 """Largest number of a task's data."""
@@ -279,15 +279,15 @@ class OwnData:
         for name, count in (("val_fraction", val), ("test_fraction", test)):
             if (share := getattr(self, name)) and not count:
                 warn(f"{self.path}: {name} is {share} of {plural(n, 'sequence')}, which is none")
+        learning = rules is None
+        if rules is not None:
+            data = rules_applied(self.path, data, rules)
         order = shuffled(n, self.seed, 0)
         if self.stratified:
             order = order[evenly(data.labels[order], test + val)]
         train = order[test + val :]
-        learning = rules is None
         if rules is None:
             data, rules = self._learnt(data, train)
-        else:
-            data = rules_applied(self.path, data, rules)
 
         def split(rows: Index) -> SequenceSplit:
             return SequenceSplit(data, rows, rules.inputs, rules.targets)
@@ -355,6 +355,11 @@ class OwnData:
             there = {name: one for name, one in further.items() if one is not None}
             np.savez(file, x=data.values, y=labels, lengths=data.lengths, **there)  # type: ignore[arg-type]  # as there
         return task
+
+
+def load_by(settings: Settings, rules: Rules | None) -> Task:
+    """Returns the task with these settings; of own data, by the rules if there are any."""
+    return settings.load(rules) if isinstance(settings, OwnData) else settings.load()
 
 
 def featured(where: str, data: Sequences, columns: Sequence[Column]) -> Sequences:

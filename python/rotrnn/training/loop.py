@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from rotrnn._support.files import check_folder, clean
-from rotrnn._support.json import to_json
+from rotrnn._support.json import from_json, to_json
 from rotrnn._support.platform import peak_memory
 from rotrnn._support.progress import bar as progress_bar
 from rotrnn._support.progress import say
@@ -39,6 +39,8 @@ from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import Context, Params, astype, flatten, moved
 from rotrnn.ops.boundary import Boundary
 from rotrnn.tasks import Split, Task
+from rotrnn.tasks.own import load_by
+from rotrnn.tasks.rules import Rules, find_rules, made
 from rotrnn.training.evaluation import COUNTS, Found, chunks, evaluate
 from rotrnn.training.gpus import GPUs
 from rotrnn.training.graph import Recorder, Work
@@ -169,13 +171,14 @@ def train(
             before = run.last_memory() if among.first and there is not None else None
             logged = run.last_logged() if among.first and there is not None else -1
             memory = budget(recipe.training.memory, place, among, among.tell(before)[0])
-            trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged)
+            rules = known_rules(run, recipe, among, among.first and there is not None)
+            trainer = Trainer(recipe, run, progress and among.first, among, place, memory, log, logged, rules)
             if among.first:
                 if there is None:
                     stack.enter_context(run.beginning())
                 run.put(recipe, there)
-                if (rules := trainer.task.rules) is not None and not run.rules.exists():
-                    run.write(run.rules, rules.text())
+                if rules is None and trainer.task.rules is not None:
+                    run.write(run.rules, trainer.task.rules.text())
                 facts = {"processes": among.size, "precision": recipe.training.precision}
                 facts |= {"memory": memory, "memory_setting": recipe.training.memory, "logged": logged}
                 facts |= {} if place is HOST else {"gpu": cuda.describe()}
@@ -217,6 +220,7 @@ class Trainer:
         memory: int | None = None,
         log: Records | None = None,
         logged: int = -1,
+        rules: Rules | None = None,
     ) -> None:
         self.device = device
         self.log, self.logged = log, logged
@@ -224,7 +228,7 @@ class Trainer:
         self.training = recipe.training
         if not among.first:
             among.tell(None)  # data that the first one prepares are there for the others
-        self.task: Task = recipe.task.load()
+        self.task: Task = load_by(recipe.task, rules)
         if among.first:
             among.tell(None)
         self.model = recipe.build(self.task)
@@ -557,6 +561,14 @@ def continued(run: Run, recipe: Recipe, resume: bool) -> tuple[Recipe | None, Re
             return there, recipe
     run.check_free()
     return None, recipe
+
+
+def known_rules(run: Run, recipe: Recipe, among: World, goes_on: bool) -> Rules | None:
+    """Returns the rules of own data by which a run goes on, read by the first process, for all; None for other data, a
+    new run, and a run from before there were rules."""
+    found = find_rules(run.folder) if goes_on else None
+    text = among.tell(None if found is None else found.text())[0]
+    return None if text is None else made(from_json(text))
 
 
 def check_same(there: Recipe, recipe: Recipe, run: Run) -> None:

@@ -14,7 +14,7 @@ from rotrnn.devices.precisions import precision
 from rotrnn.nn.layer import moved
 from rotrnn.ops.boundary import Boundary, rename
 from rotrnn.tasks import Series, Settings, Task
-from rotrnn.tasks.own import OwnData
+from rotrnn.tasks.own import OwnData, load_by
 from rotrnn.tasks.rules import find_rules
 from rotrnn.tasks.task import balanced_weights
 from rotrnn.tasks.vocabulary import read_as
@@ -112,7 +112,7 @@ def reevaluate(
             loaded = recipe.task
             if "task.data_dir" in given and (wrong := run.changed_data(loaded)) is not None:
                 warn(wrong)
-            task = loaded.load(rules) if isinstance(loaded, OwnData) else loaded.load()
+            task = load_by(loaded, rules)
             if task.symbols is not None and loaded != trained:
                 task = read_as(task, trained.load())
             selected_on = None if _others(run, trained, dict((*changes, *chosen))) else task.selected_on

@@ -22,7 +22,7 @@ from rotrnn.nn.layer import Params, flatten, unflatten
 from rotrnn.nn.module import UNFIT
 from rotrnn.ops.boundary import Array
 from rotrnn.tasks import Task
-from rotrnn.tasks.own import OwnData
+from rotrnn.tasks.own import load_by
 from rotrnn.tasks.rules import RULES, find_rules
 from rotrnn.tasks.task import Shape
 from rotrnn.training.recipe import Recipe, load_recipe
@@ -269,8 +269,7 @@ class Run:
         if the data files are not the files of the run."""
         if (wrong := self.changed_data(settings)) is not None:
             warn(wrong)
-        loaded: Task = settings.load(find_rules(self.folder)) if isinstance(settings, OwnData) else settings.load()
-        return loaded
+        return load_by(settings, find_rules(self.folder))
 
     def last_memory(self) -> int | None:
         """Returns the bytes that the last start took by training.memory "auto", as sessions.json says; None if it does
