@@ -30,15 +30,18 @@ GLOBAL(BLOCK) finish(real *residual, const spread *widest, int64_t B, int64_t co
 
 GLOBAL(BLOCK)
 relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t *lengths, int64_t T, int64_t D,
-           int64_t row, int64_t blocks, bool each_step) {
+           int64_t row, unsigned blocks, bool each_step) {
     const int64_t b = blockIdx.x / blocks, all = steps_of(lengths, b, T) * D, warp = threadIdx.x / 32;
-    const int64_t from = (blockIdx.x % blocks * WARPS + warp) * ROWS * row, to = least(from + ROWS * row, all);
+    const int64_t from = ((int64_t)(blockIdx.x % blocks) * WARPS + warp) * ROWS * row,
+                  to = least(from + ROWS * row, all);
     const real damping = s[b];
     spread own = {0, 0};
+    y += b * T * D;
+    f += b * T * D;
     for (int64_t at = from; at < to; at += row) {
         spread here = {0, 0};
-        real *const y_row = y + b * T * D + at;
-        const real *const f_row = f + b * T * D + at;
+        real *const y_row = y + at;
+        const real *const f_row = f + at;
         EACH_OF_ROW(i, least(row, to - at)) y_row[i] = relax(&here, y_row[i], f_row[i], damping);
         if (each_step) {
             here = row_widest(here);
@@ -47,7 +50,7 @@ relax_rows(spread *widest, real *y, const real *f, const real *s, const int64_t 
         widen_spread(&own, here);
     }
     own = row_widest(own);
-    if (threadIdx.x % 32 == 0) widest[(int64_t)blockIdx.x * WARPS + warp] = own;
+    if (threadIdx.x % 32 == 0) widest[warp_of()] = own;
 }
 
 KERNEL(relax) {
