@@ -129,7 +129,8 @@ def test_the_state_is_the_states_of_the_lines_in_order() -> None:
 
 
 def test_forward_saves_what_adjoints_read_and_no_more() -> None:
-    """Of minGRU: x for both maps; z, of which the transition 1 - z and the product z c are computed again; c; h."""
+    """Of minGRU: x for both maps; z, of which the transition 1 - z and the product z c are computed again; c; h. Of a
+    projection that is split, the part that is read."""
     layer = MinGRU(D, N)
     _, saved = layer.forward(layer.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
     assert {name: one.shape[2] for name, one in saved.registers.items()} == {
@@ -138,6 +139,10 @@ def test_forward_saves_what_adjoints_read_and_no_more() -> None:
         "Dense2": N,
         "Scan": N,
     }
+    own, params, x = drawn()
+    registers = own.forward(params, x)[1].registers
+    assert registers["Split_0"].shape[2] == N
+    assert "Dense" not in registers
     mamba = Mamba(D, d_state=2, expand=1)
     _, saved = mamba.forward(mamba.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32))
     fixed = {name: saved.registers.pop(name).shape for name in ("Split_0", "Split_1", "Rates")}

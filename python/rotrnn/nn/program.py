@@ -14,7 +14,8 @@ instructions in order. Backward walks them in reverse, each by its own adjoint, 
 that several instructions read. The program is known before any array is, so nothing is traced or taped:
 
 - an instruction whose inputs are all parameters runs once for many steps (`prepare`), and its outputs are saved;
-- forward saves the registers that adjoints read (`Instruction.reads`). Outputs of `light` instructions are recomputed;
+- forward saves the registers that adjoints read (`Instruction.reads`). Outputs of `light` instructions are recomputed,
+  or saved in place of inputs as large;
 - the state is the states of the instructions, in order.
 
 Input and output are masked: padding beyond the lengths is never read, and is zero in y and in dx.
@@ -26,6 +27,7 @@ import inspect
 import math
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
@@ -120,7 +122,7 @@ class Instruction:
     """Whether a step's output may depend on other steps without a state, as in reverse. With a state it always may. For
     a packed row, instructions along time get the sequences as a batch with lengths, all others the row itself."""
     light: ClassVar[bool] = False
-    """Whether its output is computed again for backward, and not saved: a copy, or a function of a number."""
+    """Whether its output may be computed again for backward, and not saved: a copy, or a function of a number."""
     forward: Any
     backward: Any
 
@@ -404,14 +406,19 @@ class Program:
     @cached_property
     def kept(self) -> dict[str, int]:
         """The registers that forward saves: registers that adjoints read, or from which these are recomputed, and the
-        outputs of the fixed lines."""
+        outputs of the fixed lines. Outputs of a light line are saved in place of inputs that no other line reads, if
+        they are no larger: parts in place of the whole."""
         read = {one.place for one in self.shown.values()}.union(*map(_read, self.lines))
-        saved = set(self.fixed_outputs)
+        saved, readers, numbers = set(self.fixed_outputs), Counter[int](), dict.fromkeys(self.fixed, 0)
+        for line in self.lines:
+            readers.update(line.inputs)
+            numbers |= zip(line.outputs, map(math.prod, line.sizes), strict=True)
         for line in reversed(self.lines):
-            if line.instruction.light and not read.isdisjoint(line.outputs):
+            outputs, alone = read & set(line.outputs), {one for one in line.inputs if readers[one] == 1} - read - {0}
+            if line.instruction.light and sum(numbers[one] for one in outputs) > sum(numbers[one] for one in alone):
                 read |= set(line.inputs)
             else:
-                saved |= read & set(line.outputs)
+                saved |= outputs
         saved |= read & {0}
         return {self.names[place]: place for place in sorted(saved)}
 
