@@ -16,6 +16,7 @@
 #include "lanes.h"
 #include "rotation.h"
 #include "stop.h"
+#include "vector.h"
 #include "workspace.h"
 
 enum { RUN = 128, SERIAL = 16384 };
@@ -53,11 +54,16 @@ static void add_angles(double *restrict c, const real *restrict theta, int64_t n
     for (int64_t i = 0; i < n; i++) c[i] += (double)theta[i];
 }
 
+/* c (n) += theta, less whole turns: beyond half a turn by rounding errors, which a unit can ignore */
 static void load_units(real *restrict re, real *restrict im, double *restrict c, const real *restrict theta,
                        int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        c[i] = within_half_turn(c[i] + (double)theta[i]);
-        const cplx unit = unit_of((real)c[i]);
+        const double sum = c[i] + (double)theta[i], turns = (sum * (1 / ROT_TURN_HIGH) + 0x1.8p52) - 0x1.8p52;
+        c[i] = less_turns(sum, turns) - turns * ROT_TURN_LOW;
+        re[i] = clamp((real)c[i], (real)-ROT_PI, (real)ROT_PI);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const cplx unit = unit_of(re[i]);
         re[i] = unit.re, im[i] = unit.im;
     }
 }
@@ -91,40 +97,60 @@ static inline void turn_pairs(real *restrict y, const real *restrict x, const re
     }
 }
 
-static inline void add_pair_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, int64_t angles,
-                                     int64_t apart, bool halves) {
+/* dx <- dy turned back, and dc (angles) += the adjoints of the angles of y */
+static inline void turn_pairs_back(real *restrict dx, real *restrict dc, const real *restrict y,
+                                   const real *restrict dy, const real *restrict re, const real *restrict im,
+                                   int64_t angles, int64_t apart, bool halves) {
     for (int64_t i = 0; i < angles; i++) {
         const int64_t at = pair_first(i, halves);
-        const cplx pair = {y[at], y[at + apart]}, gradient = {dy[at], dy[at + apart]};
+        const cplx back = {re[i], -im[i]}, pair = {y[at], y[at + apart]}, gradient = {dy[at], dy[at + apart]};
+        const cplx turned = turn_step(back, gradient);
+        dx[at] = turned.re, dx[at + apart] = turned.im;
         dc[i] += turn_angle_adjoint(pair, gradient);
     }
+}
+
+/* y (n) <- x. A call of memcpy takes longer for the few lanes of a row; the empty asm keeps compilers from it. */
+static inline void copy_lanes(real *restrict y, const real *restrict x, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        store(y + i, load(x + i));
+        __asm__ volatile("" ::: "memory");
+    }
+    for (; i < n; i++) y[i] = x[i];
+}
+
+/* y (N) <- the lanes of x that do not turn */
+static inline void copy_others(real *restrict y, const real *restrict x, const plan *p) {
+    const int64_t end = p->angles + (p->halves ? p->N / 2 : p->angles);
+    if (p->halves) copy_lanes(y + p->angles, x + p->angles, p->N / 2 - p->angles);
+    copy_lanes(y + end, x + end, p->N - end);
 }
 
 /* y (vectors,H,N) <- x turned by units of the heads (lanes) */
 static void turn_rows(real *restrict y, const real *restrict x, const real *re, const real *im, const plan *p,
                       int64_t vectors) {
-    for (int64_t i = 0; i < vectors * p->H; i++) {
-        const int64_t own = i % p->H * p->angles, at = i * p->N, half = p->N / 2;
-        if (p->halves) {
-            turn_pairs(y + at, x + at, re + own, im + own, p->angles, half, true);
-            copy_row(y + at + p->angles, x + at + p->angles, half - p->angles);
-            copy_row(y + at + half + p->angles, x + at + half + p->angles, p->N - half - p->angles);
-        } else {
-            turn_pairs(y + at, x + at, re + own, im + own, p->angles, 1, false);
-            copy_row(y + at + 2 * p->angles, x + at + 2 * p->angles, p->N - 2 * p->angles);
+    for (int64_t v = 0; v < vectors; v++)
+        for (int64_t own = 0, h = 0; h < p->H; h++, own += p->angles, y += p->N, x += p->N) {
+            if (p->halves)
+                turn_pairs(y, x, re + own, im + own, p->angles, p->N / 2, true);
+            else
+                turn_pairs(y, x, re + own, im + own, p->angles, 1, false);
+            copy_others(y, x, p);
         }
-    }
 }
 
-static void add_row_adjoints(real *restrict dc, const real *restrict y, const real *restrict dy, const plan *p,
-                             int64_t vectors) {
-    for (int64_t i = 0; i < vectors * p->H; i++) {
-        const int64_t own = i % p->H * p->angles, at = i * p->N;
-        if (p->halves)
-            add_pair_adjoints(dc + own, y + at, dy + at, p->angles, p->N / 2, true);
-        else
-            add_pair_adjoints(dc + own, y + at, dy + at, p->angles, 1, false);
-    }
+/* dx (vectors,H,N) <- dy turned back by units of the heads (lanes), and dc (lanes) += the adjoints of the angles */
+static void turn_rows_back(real *restrict dx, real *restrict dc, const real *restrict y, const real *restrict dy,
+                           const real *re, const real *im, const plan *p, int64_t vectors) {
+    for (int64_t v = 0; v < vectors; v++)
+        for (int64_t own = 0, h = 0; h < p->H; h++, own += p->angles, dx += p->N, y += p->N, dy += p->N) {
+            if (p->halves)
+                turn_pairs_back(dx, dc + own, y, dy, re + own, im + own, p->angles, p->N / 2, true);
+            else
+                turn_pairs_back(dx, dc + own, y, dy, re + own, im + own, p->angles, 1, false);
+            copy_others(dx, dy, p);
+        }
 }
 
 /* y (B,T,vectors,H,N), w (B,T,others,H,N) or NULL, cT (B,2,H,angles) or NULL; theta (B,T,H,angles); x like y, z like w,
@@ -195,12 +221,11 @@ KERNEL(turn_backward) {
         for (int64_t k = 0; k < own.steps; k++) {
             const int64_t row = own.first + k * own.stride;
             load_units(re, im, c, theta + row * n, n);
-            for (int64_t j = 0; j < n; j++) im[j] = -im[j];
-            turn_rows(dx + row * wide, dy + row * wide, re, im, &p, vectors);
-            if (w) turn_rows(dz + row * other, dw + row * other, re, im, &p, others);
             zero_row(dtheta + row * n, n);
-            add_row_adjoints(dtheta + row * n, y + row * wide, dy + row * wide, &p, vectors);
-            if (w) add_row_adjoints(dtheta + row * n, w + row * other, dw + row * other, &p, others);
+            turn_rows_back(dx + row * wide, dtheta + row * n, y + row * wide, dy + row * wide, re, im, &p, vectors);
+            if (w)
+                turn_rows_back(dz + row * other, dtheta + row * n, w + row * other, dw + row * other, re, im, &p,
+                               others);
         }
     }
 #pragma omp parallel for schedule(static) if (p.threads)
