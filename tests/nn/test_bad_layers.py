@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,7 +42,17 @@ from rotrnn.nn import (
     RMSNorm,
     StoredHistory,
 )
-from rotrnn.nn.layer import EVALUATION, Context, Module, Recurrent, flatten, flatten_state, form_leaves, unflatten
+from rotrnn.nn.layer import (
+    EVALUATION,
+    Context,
+    Module,
+    Recurrent,
+    StateArray,
+    flatten,
+    flatten_state,
+    form_leaves,
+    unflatten,
+)
 from rotrnn.nn.module import _WRAPPERS
 from rotrnn.nn.registry import LAYERS
 from rotrnn.nn.saved import flatten_saved, unflatten_saved
@@ -372,6 +382,92 @@ def test_methods_of_ones_own_may_pass_on_what_they_are_given() -> None:
     np.testing.assert_array_equal(dx, LRU(D, 3).backward(params, LRU(D, 3).forward(params, x)[1], y)[0])
     message = raised(lambda: layer.backward(params, saved, y[:1]), ValueError)
     assert message.startswith("Passing.backward: dy has shape (1, 6, 4), expected (B=2, T=6, D=4)")
+
+
+class Saved(NamedTuple):
+    x: Any
+    state: Any
+
+
+@dataclass(frozen=True)
+class Last(Recurrent):
+    """y = a x with the last input as its state; `change` changes the results of one method."""
+
+    about: ClassVar[str] = "a test"
+    paper: ClassVar[str] = "none"
+    method: str = ""
+    change: ClassVar[Any] = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"a": (self.d_model,)}
+
+    @property
+    def state_form(self) -> StateArray:
+        return StateArray("last", (self.d_model,))
+
+    def init(self, rng: np.random.Generator) -> Any:
+        return {"a": np.ones(self.d_model, np.float32)}
+
+    def _result(self, method: str, *results: Any) -> Any:
+        return type(self).change(*results) if self.method == method else results
+
+    def forward(self, params: Any, x: Any, ctx: Context = EVALUATION, state: Any = None) -> Any:
+        return self._result("forward", params["a"] * x, Saved(x, x[:, -1]))
+
+    def backward(self, params: Any, saved: Any, dy: Any, dstate: Any = None) -> Any:
+        da, dlast = {"a": (dy * saved.x).sum((0, 1))}, np.zeros_like(dy[:, 0])
+        return self._result("backward", params["a"] * dy, da, dlast)
+
+    def step(self, params: Any, state: Any, x_t: Any, prepared: Any = None) -> Any:
+        return self._result("step", params["a"] * x_t, x_t)
+
+
+X, XT = f"({B}, {T}, {D})", f"({B}, {D})"
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("forward", lambda y, saved: y, "returned an ndarray, expected (y, saved)"),
+        ("forward", lambda y, saved: None, "returned None, expected (y, saved)"),
+        ("forward", lambda y, saved: (y, saved, y), "returned a tuple of 3, expected (y, saved)"),
+        ("forward", lambda y, saved: (1.5, saved), f"returned y as a float, expected an array of shape {X}"),
+        ("forward", lambda y, saved: (y.tolist(), saved), f"returned y as a list, expected an array of shape {X}"),
+        ("forward", lambda y, saved: (y[:, -1], saved), f"returned y of shape {XT}, expected {X}"),
+        ("forward", lambda y, saved: (y.astype(float), saved), "returned y of dtype float64, expected float32"),
+        ("forward", lambda y, saved: (y, saved._replace(state=y)), f"its result: state has shape {X}, expected (B={B}"),
+        ("backward", lambda dx, da, dh: dx, "returned an ndarray, expected (dx, dparams, dstate)"),
+        ("backward", lambda dx, da, dh: (dx, da), "returned a tuple of 2, expected (dx, dparams, dstate)"),
+        ("backward", lambda dx, da, dh: (da, dx, dh), f"returned dx as a dict, expected an array of shape {X}"),
+        ("backward", lambda dx, da, dh: (dx[:, :1], da, dh), f"returned dx of shape ({B}, 1, {D}), expected {X}"),
+        ("backward", lambda dx, da, dh: (dx, [*da.values()], dh), "returned dparams as a list, expected a dict"),
+        ("backward", lambda dx, da, dh: (dx, None, dh), "returned dparams as None, expected a dict of arrays"),
+        ("backward", lambda dx, da, dh: (dx, {"A": dx}, dh), "returned dparams with 'A', which is not a parameter"),
+        ("backward", lambda dx, da, dh: (dx, {"a": 1.5}, dh), "returned dparams['a'] as a float, expected an array"),
+        ("backward", lambda dx, da, dh: (dx, {"a": dx}, dh), f"returned dparams['a'] of shape {X}, expected ({D},)"),
+        ("backward", lambda dx, da, dh: (dx, da, dx), f"its result: dstate has shape {X}, expected (B={B}, {D})"),
+        ("backward", lambda dx, da, dh: {}["z"], "its own code, or arguments that do not fit: KeyError: 'z'"),
+        ("step", lambda y, h: y, "returned an ndarray, expected (y_t, state)"),
+        ("step", lambda y, h: (y[:, None], h), f"returned y_t of shape ({B}, 1, {D}), expected {XT}"),
+        ("step", lambda y, h: (y, None), "its result: state is a NoneType, expected an array"),
+        ("step", lambda y, h: {}["z"], "its own code, or arguments that do not fit: KeyError: 'z'"),
+    ],
+)
+def test_results_of_a_layer_of_ones_own_that_do_not_fit(method: str, change: Any, message: str) -> None:
+    """In a model they were told as another part's input, as params or saved that do not match, or not at all: y alone
+    of two sequences was taken as (y, saved), and a gradient that is no dict as none."""
+    layer: Any = type("Wrong", (Last,), {"change": staticmethod(change)})(D, method=method)
+    stack = ResidualStack((ResidualBlock(LayerNorm(D), layer, Dropout(0.0)),))
+    params, x = stack.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32)
+
+    def call() -> None:
+        if method == "step":
+            stack.step(params, None, x[:, 0])
+        else:
+            stack.backward(params, stack.forward(params, x)[1], x)
+
+    assert raised(call, TypeError, ValueError).startswith(f"Wrong.{method}: {message}")
 
 
 @every

@@ -298,7 +298,7 @@ class PowerOfX(Power):
             PowerOfX(lambda call, dy, x, z: 2 * x * z),
             r"PowerOfX: .*; backward gets None for z, y, which reads=\('x',\)",
         ),
-        (PowerOfX(lambda call, dy, x, z: x.nothing), "params or saved .*: 'numpy.ndarray' object has no attribute 'n"),
+        (PowerOfX(lambda call, dy, x, z: x.nothing), "PowerOfX: AttributeError: 'numpy.ndarray' .* 'nothing'"),
     ],
 )
 def test_an_adjoint_that_reads_what_reads_does_not_name_is_told(instruction: Power, message: str) -> None:
@@ -799,6 +799,25 @@ def test_settings_of_a_class_that_is_no_dataclass_are_told() -> None:
         _ = between(plain).state_form
 
 
+class Steps(Instruction):
+    """A product of each step with a parameter."""
+
+    form = "N; N -> N"
+    parameters = ("a",)
+    reads = ("x",)
+
+    def forward(self, call: Call, a: Array, x: Array) -> Any:
+        return a * x
+
+    def backward(self, call: Call, dy: Array, a: Array, x: Array) -> Any:
+        return (dy * x).sum((0, 1)), dy * a
+
+
+def steps(instruction: Any) -> Given:
+    """A layer with the instruction between two maps, and the bias as its parameter."""
+    return Given(D, write=lambda p: whole(p, p(instruction(), "b", p(Dense(), p.x, "W"))))
+
+
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
@@ -823,6 +842,109 @@ def test_other_numbers_of_arrays_than_declared_are_told() -> None:
         patch.setattr(Cube, "forward", lambda self, call, x: (x, x))
         with pytest.raises(TypeError, match=r"^Cube.forward: returned 2 arrays, expected 1$"):
             layer.forward(params, x)
+
+
+OUTPUT = rf"\({B}, {T}, {N}\)"
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda y: 1.5, f"an output as a float, expected an array of shape {OUTPUT}"),
+        (lambda y: None, f"an output as None, expected an array of shape {OUTPUT}"),
+        (lambda y: {"y": y}, f"an output as a dict, expected an array of shape {OUTPUT}"),
+        (lambda y: y.swapaxes(0, 1), rf"an output of shape \({T}, {B}, {N}\), expected {OUTPUT}"),
+        (lambda y: y[:, -1:], rf"an output of shape \({B}, 1, {N}\), expected {OUTPUT}"),
+        (lambda y: y.astype(np.float64), "an output of dtype float64, expected float32 or complex64"),
+        (lambda y: y.astype(">f4"), "an output of dtype >f4, expected float32 or complex64"),
+        (lambda y: y.astype(int), "an output of dtype int64, expected float32 or complex64"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_instruction_whose_forward_returns_something_else_is_told(result: Any, message: str, packed: bool) -> None:
+    """A transposed output gave a transposed result without a word; others were blamed on the line that read them."""
+    layer = steps(type("Wrong", (Steps,), {"forward": lambda self, call, a, x: result(a * x), "along": packed}))
+    ctx = Context(reset=np.zeros((B, T), bool)) if packed else EVALUATION
+    with pytest.raises((TypeError, ValueError), match=f"^Wrong.forward: returned {message}$"):
+        layer.forward(layer.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32), ctx)
+
+
+@pytest.mark.parametrize(
+    ("adjoint", "message"),
+    [
+        (lambda da, dx: 1.5, "a float, expected 2"),
+        (lambda da, dx: None, "None, expected 2"),
+        (lambda da, dx: {"a": da, "x": dx}, "a dict, expected 2"),
+        (lambda da, dx: dx, "1 array, expected 2"),
+        (lambda da, dx: (2.5, dx), rf"the gradient of a as a float, expected an array of shape \({N},\)"),
+        (lambda da, dx: (da.tolist(), dx), rf"the gradient of a as a list, expected an array of shape \({N},\)"),
+        (lambda da, dx: (dx, dx), rf"the gradient of a of shape {OUTPUT}, expected \({N},\)"),
+        (lambda da, dx: (da, dx.tolist()), f"the gradient of x as a list, expected an array of shape {OUTPUT}"),
+        (lambda da, dx: (da, dx.swapaxes(0, 1)), rf"the gradient of x of shape \({T}, {B}, {N}\), expected {OUTPUT}"),
+        (lambda da, dx: (da, dx.astype(np.float64)), "the gradient of x of dtype float64, expected float32"),
+        (lambda da, dx: (da, dx + 1j), "the gradient of x of dtype complex64, expected float32"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_instruction_whose_adjoint_returns_something_else_is_told(adjoint: Any, message: str, packed: bool) -> None:
+    """A transposed gradient of x gave a wrong gradient of the line before without a word, a list one in float64; others
+    were told as params or saved that do not match the forward call."""
+
+    def backward(self: Any, call: Call, dy: Array, a: Array, x: Array) -> Any:
+        return adjoint((dy * x).sum((0, 1)), dy * a)
+
+    layer = steps(type("Wrong", (Steps,), {"backward": backward, "along": packed}))
+    params, ctx = layer.init(np.random.default_rng(0)), Context(reset=np.zeros((B, T), bool)) if packed else EVALUATION
+    y, saved = layer.forward(params, np.ones((B, T, D), np.float32), ctx)
+    with pytest.raises((TypeError, ValueError), match=f"^Wrong.backward: returned {message}$"):
+        layer.backward(params, saved, y)
+
+
+@pytest.mark.parametrize("method", ["forward", "backward"])
+def test_a_state_of_another_shape_is_told(method: str) -> None:
+    """It was met in the next call, or not at all."""
+
+    def forward(self: Any, call: Call, a: Array, x: Array) -> Array:
+        call.after = (x[:1, -1] if method == "forward" else x[:, -1],)
+        return a * x
+
+    def backward(self: Any, call: Call, dy: Array, a: Array, x: Array) -> Any:
+        call.dbefore = (dy[:1, 0],)
+        return (dy * x).sum((0, 1)), dy * a
+
+    layer = steps(type("Wrong", (Steps,), {"forward": forward, "backward": backward, "states": "last N"}))
+    params = layer.init(np.random.default_rng(0))
+    name = {"forward": "call.after", "backward": "call.dbefore"}[method]
+    message = rf"^Wrong.{method}: set {name} of last of shape \(1, {N}\), expected \({B}, {N}\)$"
+    with pytest.raises(ValueError, match=message):
+        layer.backward(params, layer.forward(params, np.ones((B, T, D), np.float32))[1], np.ones((B, T, D), np.float32))
+
+
+def test_an_instruction_gets_arrays_that_it_cannot_write_to_and_its_results_can_be_written_to() -> None:
+    """Writing to dy wrote to the array of whoever called backward."""
+    seen = []
+
+    def forward(self: Any, call: Call, a: Array, x: Array) -> Array:
+        seen.extend([a, x])
+        return x
+
+    def backward(self: Any, call: Call, dy: Array, a: Array, x: Array) -> Any:
+        seen.extend([dy, a, x])
+        return np.broadcast_to(dy[0, 0], a.shape), dy
+
+    layer = steps(type("Same", (Steps,), {"forward": forward, "backward": backward}))
+    params = layer.init(np.random.default_rng(0))
+    y, saved = layer.forward(params, np.ones((B, T, D), np.float32))
+    dx, dparams, _ = layer.backward(params, saved, y)
+    assert not any(one.flags.writeable for one in seen)
+    assert all(one.flags.writeable for one in (y, dx, *dparams.values()))
+
+
+def test_an_error_of_an_instruction_in_a_step_is_told_as_its_own() -> None:
+    """It was told as params, state or prepared that do not fit."""
+    layer = steps(type("Wrong", (Steps,), {"forward": lambda self, call, a, x: {}["z"]}))
+    with pytest.raises(ValueError, match=r"^Given.step: Wrong: KeyError: 'z'$"):
+        layer.step(layer.init(np.random.default_rng(0)), None, np.ones((B, D), np.float32))
 
 
 def test_other_numbers_of_states_than_declared_are_told() -> None:

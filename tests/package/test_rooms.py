@@ -41,7 +41,17 @@ ROOMS = [
     ["ops"],
     ["tasks"],
     [
-        *("nn.listing", "nn.packing", "nn.summary", "nn.module", "nn.layer", "nn.folded", "nn.scaling", "nn.spectrum"),
+        *(
+            "nn.listing",
+            "nn.packing",
+            "nn.returned",
+            "nn.summary",
+            "nn.module",
+            "nn.layer",
+            "nn.folded",
+            "nn.scaling",
+            "nn.spectrum",
+        ),
         *("nn.instructions", "nn.program"),
     ],
     ["nn.fixed_points"],

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rotrnn._support.nested import DEEPEST
-from rotrnn._support.text import an
+from rotrnn._support.text import an, nearest
 from rotrnn.devices.device import Device, to_host
 from rotrnn.nn.listing import Listing
 from rotrnn.nn.module import BUFFERS as BUFFERS
@@ -50,9 +50,11 @@ from rotrnn.nn.module import Params as Params
 from rotrnn.nn.module import State as State
 from rotrnn.nn.module import StateArray as StateArray
 from rotrnn.nn.module import StateForm as StateForm
+from rotrnn.nn.module import Unchecked, check_form
 from rotrnn.nn.module import split_by as split_by
 from rotrnn.nn.module import trusted as trusted
 from rotrnn.nn.packing import PackedSaved, Segments, each, of_group, shapes_of, total
+from rotrnn.nn.returned import check_array, dtypes_of, is_foreign
 from rotrnn.ops.boundary import Boundary
 
 
@@ -97,6 +99,10 @@ class Recurrent(Module, ABC):
     d_model: int
 
     def __init_subclass__(cls, **more: Any) -> None:
+        for name, check in _RESULTS.items():
+            method = vars(cls).get(name)
+            if is_foreign(cls) and inspect.isfunction(method):
+                setattr(cls, name, _checked(method, check))
         for name, around in _UNPACKING.items():
             method = vars(cls).get(name)
             if inspect.isfunction(method) and not getattr(method, "__isabstractmethod__", False):
@@ -219,6 +225,93 @@ class Recurrent(Module, ABC):
         if state is not None and getattr(self, "bidirectional", False):
             raise ValueError(f"{args.op}: a bidirectional layer takes no state, got one")
         super().check_state(args, name, state)
+
+
+# ---- results of layers outside the package ----
+
+
+def _checked(method: Any, check: Any) -> Any:
+    """Wraps a method of a layer outside the package: its results are checked, and errors that it raises are told as its
+    own."""
+    if getattr(method, "__isabstractmethod__", False):
+        return method
+    name = method.__name__
+
+    @functools.wraps(method)
+    def checked(self: Recurrent, params: Params, *given: Any, **named: Any) -> Any:
+        if name == "forward":  # no call around it tells its errors otherwise
+            found = method(self, params, *given, **named)
+        else:
+            with Unchecked(self, name, "its own code, or arguments that do not fit"):
+                found = method(self, params, *given, **named)
+        check(self, params, found, *given, **named)
+        return found
+
+    return checked
+
+
+def _parts(layer: Recurrent, method: str, found: Any, names: str) -> str:
+    """Checks that a method returned a tuple of these parts. Returns the beginning of messages about them."""
+    title = f"{type(layer).__name__}.{method}: returned"
+    count = names.count(",") + 1
+    if not isinstance(found, tuple) or len(found) != count:
+        got = f"a tuple of {len(found)}" if isinstance(found, tuple) else an(type(found).__name__)
+        raise TypeError(f"{title} {'None' if found is None else got}, expected {names}")
+    return title
+
+
+def _check_forward(
+    layer: Recurrent, params: Params, found: Any, x: Array, ctx: Context = EVALUATION, *given: Any, **named: Any
+) -> None:
+    title = _parts(layer, "forward", found, "(y, saved)")
+    y, saved = found
+    check_array(f"{title} y", y, (*x.shape[:2], layer.d_model), _dtypes(params, x))
+    if (state := getattr(saved, "state", None)) is not None:
+        _check_state(layer, "forward", "state", state, None if ctx.segments else len(x))
+
+
+def _check_backward(
+    layer: Recurrent, params: Params, found: Any, saved: Any, dy: Array, *given: Any, **named: Any
+) -> None:
+    title = _parts(layer, "backward", found, "(dx, dparams, dstate)")
+    dx, dparams, dstate = found
+    check_array(f"{title} dx", dx, dy.shape, _dtypes(params, dy))
+    if not isinstance(dparams, dict):
+        got = "None" if dparams is None else an(type(dparams).__name__)
+        raise TypeError(f"{title} dparams as {got}, expected a dict of arrays")
+    shapes = layer.shapes
+    for name, d in dparams.items():
+        if name in shapes:
+            check_array(f"{title} dparams[{name!r}]", d, shapes[name], dtypes_of((params[name], dy)))
+        elif name not in layer.modules:
+            raise ValueError(f"{title} dparams with {name!r}, which is not a parameter{nearest(str(name), shapes)}")
+    if dstate is not None:
+        _check_state(layer, "backward", "dstate", dstate, None if getattr(saved, "segments", None) else len(dy))
+
+
+def _check_step(layer: Recurrent, params: Params, found: Any, state: State, x_t: Array, prepared: Any = None) -> None:
+    title = _parts(layer, "step", found, "(y_t, state)")
+    check_array(f"{title} y_t", found[0], x_t.shape, _dtypes(params, x_t))
+    if form_leaves(layer.state_form):
+        _check_state(layer, "step", "state", found[1], len(x_t))
+
+
+_RESULTS = {"forward": _check_forward, "backward": _check_backward, "step": _check_step}
+
+
+def _dtypes(params: Params, array: Array) -> tuple[np.dtype[Any], ...]:
+    """Returns the dtypes that results may have: of a call's array, and of its parameters."""
+    return dtypes_of((array, *(one for _, one in flatten(params))))
+
+
+def _check_state(layer: Recurrent, method: str, name: str, state: State, B: int | None) -> None:
+    """Checks a state of B sequences, or the gradient of one, that a method returned, if the layer declares its form."""
+    if layer.state_form is None or getattr(layer, "bidirectional", False):
+        return
+    args = Boundary(f"{type(layer).__name__}.{method}: its result")
+    if B is not None:
+        args.bind("B", B, "the input")
+    check_form(args, name, state, layer.state_form)
 
 
 # ---- packed rows ----

@@ -716,6 +716,11 @@ _OF_AN_OP = re.compile(r"[a-z]\w*: ")
 _OF_A_CALL = re.compile(r"[A-Z]\w*(\.\w+)?: ")
 
 
+def named(error: BaseException) -> bool:
+    """Returns whether an error names a class or a call of one, as "LRU.forward: ...", at the beginning."""
+    return _OF_A_CALL.match(str(error)) is not None
+
+
 class Unchecked:
     """A block whose errors are re-raised in terms of the outermost call, `method` of `owner`: `given` names the
     arguments with unchecked values. Errors that already name a call stay unchanged."""
@@ -731,9 +736,9 @@ class Unchecked:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, UNFIT):
             return
-        message = str(error)
-        if _OF_A_CALL.match(message):
+        if named(error):
             return
+        message = str(error)
         if not isinstance(error, TypeError | ValueError):
             message = f"{type(error).__name__}: {message}"
         raised = TypeError if isinstance(error, TypeError) else ValueError

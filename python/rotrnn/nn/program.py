@@ -56,8 +56,9 @@ from rotrnn.nn.layer import (
     trusted,
 )
 from rotrnn.nn.listing import INSTRUCTIONS, Listing
-from rotrnn.nn.module import nearer
+from rotrnn.nn.module import UNFIT, named, nearer
 from rotrnn.nn.packing import Group, PackedSaved, Segments, each, of_group, shapes_of, total
+from rotrnn.nn.returned import check_array, dtypes_of, is_foreign, of_precision, read_only, writeable
 from rotrnn.ops.boundary import Boundary
 from rotrnn.ops.pointwise import mask_padding
 
@@ -97,9 +98,12 @@ class Instruction:
     `form` says; an input that the program does not give is None. ``backward(call, dy, *inputs)`` returns a gradient
     for each input, or one gradient for a single input. dy is a sequence if forward returns several arrays. A gradient
     that is None stands for zeros. Of the inputs that are not parameters, backward gets the inputs named in `reads`, and
-    None for the others. Neither may write to its arguments.
+    None for the others. Neither may write to its arguments: instructions outside the package get views that cannot be
+    written to.
 
-    Raises TypeError, when a subclass is defined, if its declarations do not fit each other.
+    Raises TypeError, when a subclass is defined, if its declarations do not fit each other, and TypeError or ValueError
+    at a call, if an instruction outside the package returns something else than arrays of the declared shapes in the
+    precision of its inputs.
     """
 
     form: ClassVar[str] = "... -> ..."
@@ -123,11 +127,14 @@ class Instruction:
     a packed row, instructions along time get the sequences as a batch with lengths, all others the row itself."""
     light: ClassVar[bool] = False
     """Whether its output may be computed again for backward, and not saved: a copy, or a function of a number."""
+    foreign: ClassVar[bool] = True
+    """Whether it is from outside the package, so that its results are checked at each call."""
     forward: Any
     backward: Any
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
+        cls.foreign = is_foreign(cls)
         if nearer(cls, "forward", "emit"):
             cls.emit = Instruction.emit  # type: ignore[method-assign]  # the base's lines do not fit
         if cls.__module__.startswith(PACKAGE):
@@ -353,6 +360,11 @@ class Line:
     sizes: tuple[Shape, ...]
     states: tuple[StateArray, ...]
     fixed: bool
+
+    @property
+    def kind(self) -> str:
+        """The name of the instruction's class."""
+        return type(self.instruction).__name__
 
     @property
     def along(self) -> bool:
@@ -761,7 +773,11 @@ class Programmed(Recurrent):
         for line, own, of_line in zip(program.lines, program.split(state), ready.lines, strict=True):
             call = Call(line, TRUSTED, own)
             call.stepping, call.prepared = True, of_line
-            _run(line, values, call)
+            try:
+                _run(line, values, call)
+            except UNFIT as error:
+                _blame(error, f"{type(self).__name__}.step: {line.name}", line)
+                raise
             after += _of_states(line, call.after, "forward", "after")
         return values[program.y][:, 0], self._whole(after)
 
@@ -802,15 +818,17 @@ class Programmed(Recurrent):
             if not line.states and not grads.reach(line.outputs):
                 continue  # nothing depends on it
             taken = [*map(grads.take, line.outputs)]
-            adjoint = line.instruction.backward
-            if saved.segments is not None and line.along:
-                adjoint = partial(_packed_adjoint, line, program.fixed)
+            adjoint = _adjoint if saved.segments is None or not line.along else partial(_packed_adjoint, program.fixed)
             try:
-                found = adjoint(call, taken if len(taken) > 1 else taken[0], *_given(line.read, values))
-            except (TypeError, AttributeError, IndexError, ValueError) as error:
-                _explain(error, f"{type(self).__name__}.backward: {line.name}", line)
+                found = adjoint(
+                    line, call, dy.shape[:2], taken if len(taken) > 1 else taken[0], _given(line.read, values)
+                )
+            except UNFIT as error:
+                title = f"{type(self).__name__}.backward: {line.name}"
+                _explain(error, title, line)
+                _blame(error, title, line)
                 raise
-            for place, d in zip(line.inputs, _each(line, "backward", found, len(line.inputs)), strict=True):
+            for place, d in zip(line.inputs, found, strict=True):
                 if place != MISSING and d is not None:
                     grads.add(place, d)
             before[:0] = _of_states(line, call.dbefore, "backward", "dbefore")
@@ -915,7 +933,7 @@ def _read(line: Line) -> set[int]:
 def _explain(error: Exception, title: str, line: Line) -> None:
     """Re-raises an error of an adjoint that met None, with the names of the inputs that it does not get."""
     names, reads = taken(line.instruction), line.instruction.reads
-    if str(error).startswith(f"{type(line.instruction).__name__}: "):
+    if named(error):
         return  # it is about what the adjoint takes or returns
     given = [*zip(names, line.inputs, line.read, strict=False), ("y", line.outputs[0], MISSING)]
     unread = [name for name, place, read in given if place != read and name not in reads]
@@ -924,12 +942,21 @@ def _explain(error: Exception, title: str, line: Line) -> None:
         raise TypeError(f"{title}: {error}; {what}") from error
 
 
+def _blame(error: Exception, title: str, line: Line) -> None:
+    """Re-raises an error of an instruction outside the package with its name: its arguments are right."""
+    if line.instruction.foreign and not named(error):
+        what = str(error) if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {error}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{title}: {what}") from error
+
+
 def _each(line: Line, method: str, found: Any, count: int) -> tuple[Any, ...]:
     """Returns the arrays that a method of a line's instruction returned. Raises TypeError if they are not so many."""
     arrays = tuple(found) if isinstance(found, tuple | list) else (found,)
     if len(arrays) != count:
-        kind = type(line.instruction).__name__
-        raise TypeError(f"{kind}.{method}: returned {plural(len(arrays), 'array')}, expected {count}")
+        got = (
+            an(type(found).__name__) if isinstance(found, dict) or np.isscalar(found) else plural(len(arrays), "array")
+        )
+        raise TypeError(f"{line.kind}.{method}: returned {'None' if found is None else got}, expected {count}")
     return arrays
 
 
@@ -954,7 +981,7 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
     for group in segments.groups:
         one = Call(line, call.ctx.unpacked(group), each(group.of, call.state))
         inputs = _of_group(line.inputs, fixed, _given(line.inputs, values), segments, group)
-        outputs.append(_each(line, "forward", line.instruction.forward(one, *inputs), len(line.outputs)))
+        outputs.append(_forward(line, one, inputs))
         one.after = _trimmed(one.after)
         runs.append(one)
     for place, parts in zip(line.outputs, zip(*outputs, strict=True), strict=True):
@@ -964,8 +991,10 @@ def _run_packed(line: Line, fixed: frozenset[int], values: list[Any], call: Call
     call.after = segments.collected([tuple(one.after) for one in runs], newest) if line.states else ()
 
 
-def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *read: Any) -> tuple[Any, ...]:
-    """The adjoint of `_run_packed`, with the arguments of the instruction's adjoint."""
+def _packed_adjoint(
+    fixed: frozenset[int], line: Line, call: Call, steps: Shape, dy: Any, read: list[Any]
+) -> tuple[Any, ...]:
+    """The adjoint of `_run_packed`, with the arguments of `_adjoint`."""
     segments = call.kept.segments
     newest = tuple(one.newest_last for one in line.states)
     found, before = [], []
@@ -976,8 +1005,8 @@ def _packed_adjoint(line: Line, fixed: frozenset[int], call: Call, dy: Any, *rea
             one.dafter = of_group(group, call.dafter, shapes, newest)
         one.y, d = (_along(of, segments, group) for of in (call.y, dy))
         inputs = _of_group(line.read, fixed, read, segments, group)
-        found.append(_each(line, "backward", line.instruction.backward(one, d, *inputs), len(line.inputs)))
-        before.append(tuple(one.dbefore))
+        found.append(_adjoint(line, one, group.shape, d, inputs))
+        before.append(_of_states(line, one.dbefore, "backward", "dbefore"))
     call.dbefore = segments.collected(before, newest) if line.states else ()
     return tuple(
         total(parts) if place in fixed or parts[0] is None else segments.packed(parts)
@@ -1003,6 +1032,51 @@ def _along(value: Any, segments: Segments, group: Group) -> Any:
 
 def _run(line: Line, values: list[Any], call: Call) -> None:
     """Runs a line forward, and stores its outputs."""
-    result = line.instruction.forward(call, *map(values.__getitem__, line.inputs))
-    for place, value in zip(line.outputs, _each(line, "forward", result, len(line.outputs)), strict=True):
+    for place, value in zip(line.outputs, _forward(line, call, _given(line.inputs, values)), strict=True):
         values[place] = value
+
+
+def _forward(line: Line, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the outputs of a line. Those of an instruction outside the package are checked."""
+    of, count = line.instruction, len(line.outputs)
+    if not of.foreign:
+        return _each(line, "forward", of.forward(call, *inputs), count)
+    outputs = _each(line, "forward", of.forward(call, *map(read_only, inputs)), count)
+    given = zip_longest(taken(of), inputs)
+    along = [one.shape[:2] for name, one in given if one is not None and name not in of.parameters]
+    steps = () if line.fixed else next(iter(along), (None, None))
+    dtypes = of_precision(dtypes_of((*inputs, *(call.state or ()))))
+    for name, one, shape in zip(_numbered("an output", count), outputs, line.sizes, strict=True):
+        check_array(f"{line.kind}.forward: returned {name}", one, (*steps, *shape), dtypes)
+    after = _of_states(line, call.after, "forward", "after")
+    for form, one in zip(line.states, after, strict=True):
+        if not isinstance(one, Grown):
+            check_array(f"{line.kind}.forward: set call.after of {form.name}", one, (steps[0], *form.shape), ())
+    return tuple(map(writeable, outputs))
+
+
+def _adjoint(line: Line, call: Call, steps: Shape, dy: Any, read: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the gradients of a line's inputs, whose inputs along time have (B, T)=`steps`. Those of an instruction
+    outside the package are checked."""
+    of = line.instruction
+    if not of.foreign:
+        return _each(line, "backward", of.backward(call, dy, *read), len(line.inputs))
+    d = [*map(read_only, dy)] if isinstance(dy, list) else read_only(dy)
+    grads = _each(line, "backward", of.backward(call, d, *map(read_only, read)), len(line.inputs))
+    dys = dy if isinstance(dy, list) else [dy]
+    dtypes = of_precision(dtypes_of((*dys, *read, *(call.state or ()), *(call.dafter or ()))))
+    for i, (name, grad, one, shape) in enumerate(zip_longest(taken(of), grads, read, line.shapes)):
+        if grad is None or shape is None:
+            continue
+        whole = shape if line.fixed or name in of.parameters else (*steps, *shape)
+        own = dtypes if one is None else [kind for kind in dtypes if kind.kind == one.dtype.kind]
+        check_array(f"{line.kind}.backward: returned the gradient of {name or f'input {i}'}", grad, whole, own)
+    before = _of_states(line, call.dbefore, "backward", "dbefore")
+    for form, one in zip(line.states, before, strict=True):
+        if one is not None:
+            check_array(f"{line.kind}.backward: set call.dbefore of {form.name}", one, (steps[0], *form.shape), ())
+    return tuple(map(writeable, grads))
+
+
+def _numbered(what: str, count: int) -> list[str]:
+    return [what] if count == 1 else [f"{what.removeprefix('an ')} {i}" for i in range(count)]

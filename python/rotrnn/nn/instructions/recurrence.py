@@ -12,7 +12,8 @@ import numpy as np
 
 from rotrnn._support.text import an
 from rotrnn.nn.layer import Array
-from rotrnn.nn.program import PACKAGE, Call, Instruction, _forms, _state_forms, _taken, taken
+from rotrnn.nn.program import Call, Instruction, _forms, _state_forms, _taken, taken
+from rotrnn.nn.returned import check_array, dtypes_of, read_only, writeable
 
 
 class Recurrence(Instruction):
@@ -38,8 +39,6 @@ class Recurrence(Instruction):
     """Names of the op's results, if the op returns a plain tuple, or of its only result."""
     whole: ClassVar[str] = ""
     """The adjoint's argument for all results of the op, if the adjoint has one."""
-    _foreign: ClassVar[bool] = True
-    """Whether the functions are from outside the package, so that what they return is checked at each call."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         of = getattr(cls, "of", None)
@@ -48,7 +47,6 @@ class Recurrence(Instruction):
         if not cls.takes:
             raise TypeError(f"{cls.__name__}: takes is {cls.takes!r}, expected the names of the op's inputs, as 'a x'")
         super().__init_subclass__(**more)
-        cls._foreign = not cls.__module__.startswith(PACKAGE)
         if not isinstance(cls.results, str) or not all(map(str.isidentifier, cls.results.split())):
             raise TypeError(
                 f"{cls.__name__}: results is {cls.results!r}, expected names with spaces between, as 'y hT'"
@@ -92,7 +90,7 @@ class Recurrence(Instruction):
         if output in after or not results.keys() >= {*after}:
             expected = f"the output first, and {', '.join(after)}, as states={self.states!r}"
             raise TypeError(f"{self._title(0)} returned {', '.join(results)}, expected {expected}")
-        if self._foreign:
+        if self.foreign:
             steps = next(known[name] for name in taken(self) if known[name] is not None and name not in self.parameters)
             shapes = {output: (*steps.shape[:2], *call.sizes[0])}
             shapes |= {f"{one.name}T": (len(steps), *one.shape) for one in call.states}
@@ -141,7 +139,7 @@ class Recurrence(Instruction):
             expected = f"a NamedTuple of {', '.join((*names, *before))}"
             raise TypeError(f"{self._title(1)} returned {got}, expected {expected}")
         found = {name: getattr(grads, name) for name in (*names, *before)}
-        if self._foreign and (dy := known[output]) is not None:
+        if self.foreign and (dy := known[output]) is not None:
             shapes = {
                 f"d{name}": (*dy.shape[:2], *shape) if one is None else one.shape
                 for name, one, shape in zip(taken(self), inputs, call.shapes, strict=True)
@@ -155,10 +153,10 @@ class Recurrence(Instruction):
     def _call(self, i: int, known: dict[str, Any]) -> Any:
         """Calls the op, 0, or the adjoint, 1, with its arguments."""
         given = {name: known[name] for name in _arguments(self.of[i]) if name in known}
-        if not self._foreign:
+        if not self.foreign:
             return self.of[i](**given)
         try:
-            return self.of[i](**{name: _read_only(value) for name, value in given.items()})
+            return self.of[i](**{name: read_only(value) for name, value in given.items()})
         except ValueError as error:
             if "read-only" not in str(error):
                 raise
@@ -171,19 +169,12 @@ class Recurrence(Instruction):
         """Returns the results of the op, 0, or the adjoint, 1, that have to be of these shapes, as arrays that may be
         written to. Raises TypeError or ValueError if one is no array, or has another shape, or, where it is real, a
         dtype that none of the `given` arrays and the state before has."""
-        dtypes = list(dict.fromkeys(one.dtype for one in (*given, *(call.state or ())) if one is not None))
+        dtypes = dtypes_of((*given, *(call.state or ())))
         others = {name.format(one.name) for one in call.states if one.kind != "real" for name in ("{}T", "d{}0")}
         fitting = {}
         for name, shape in shapes.items():
-            value, title = found[name], f"{self._title(i)} returned {name}"
-            if not hasattr(value, "dtype"):
-                got = "None" if value is None else an(type(value).__name__)
-                raise TypeError(f"{title} as {got}, expected an array of shape {shape}")
-            if value.shape != shape:
-                raise ValueError(f"{title} of shape {value.shape}, expected {shape}")
-            if value.dtype not in dtypes and name not in others:
-                raise TypeError(f"{title} of dtype {value.dtype}, expected {' or '.join(map(str, dtypes))}")
-            fitting[name] = value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
+            check_array(f"{self._title(i)} returned {name}", found[name], shape, () if name in others else dtypes)
+            fitting[name] = writeable(found[name])
         return fitting
 
     def _known(self, call: Call, inputs: tuple[Array | None, ...]) -> dict[str, Any]:
@@ -213,12 +204,3 @@ def _arguments(op: Callable[..., Any]) -> dict[str, Any]:
 def _absent(states: str) -> dict[str, None]:
     """Returns the arguments for states, without an array before the first step, or a gradient after the last."""
     return dict.fromkeys(name for one in _state_forms(states) for name in (f"{one}0", f"d{one}T"))
-
-
-def _read_only(value: Any) -> Any:
-    """Returns a view of an array, or of each array of a NamedTuple, that cannot be written to."""
-    if not isinstance(value, np.ndarray):
-        return value._make(map(_read_only, value)) if hasattr(value, "_make") else value
-    view = value.view()
-    view.flags.writeable = False
-    return view
