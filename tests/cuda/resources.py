@@ -87,7 +87,6 @@ EXPLAINED: dict[tuple[str, str], tuple[int, str]] = {
     ("dplr_bank.cu", "each_kernel<body_dplr_bank_backward>"): (112, "a table of pointers that is indexed, once a call"),
     ("fixed_point.cu", "solve_rows"): (64, "the weights of the iterates, an array that is indexed"),
     ("mixer.cu", "gain_rows_backward"): (820, FOUR_BLOCKS),
-    ("mixer.cu", "mix_rows_backward"): (104, f"{FOUR_BLOCKS}; in float64 alone"),
     ("rnn.cu", "step_backward"): (16, f"{ROOM}; in float32 alone"),
     ("sampled.cu", "each_warp_kernel<body_sampled_bank_backward>"): (528, "the states of a tile, in backward"),
     ("selective.cu", "run_forward"): (16, f"{CALLS}; in float64 alone"),
