@@ -470,6 +470,21 @@ def test_results_of_a_layer_of_ones_own_that_do_not_fit(method: str, change: Any
     assert raised(call, TypeError, ValueError).startswith(f"Wrong.{method}: {message}")
 
 
+def test_a_layer_of_ones_own_may_have_a_state_of_more_precision() -> None:
+    """As every layer of the package: float64 beside a float64 state."""
+
+    def change(y: Any, last: Any) -> Any:
+        return y.astype(float), last
+
+    layer: Any = type("Exact", (Last,), {"change": staticmethod(change)})(D, method="forward")
+    params, x, state = layer.init(np.random.default_rng(0)), np.ones((B, T, D), np.float32), np.zeros((B, D))
+    y, saved = layer.forward(params, x, state=state)
+    assert y.dtype == np.float64
+    assert layer.backward(params, saved._replace(x=y), y)[0].dtype == np.float64
+    layer = replace(layer, method="step")
+    assert layer.step(params, state, x[:, 0])[0].dtype == np.float64
+
+
 @every
 def test_methods_take_their_arguments_by_the_names_of_their_signatures(name: str) -> None:
     """Models and `Embedding` took theirs as x and dy, and backward of most layers dropped surplus arguments."""

@@ -265,7 +265,7 @@ def _check_forward(
 ) -> None:
     title = _parts(layer, "forward", found, "(y, saved)")
     y, saved = found
-    check_array(f"{title} y", y, (*x.shape[:2], layer.d_model), _dtypes(params, x))
+    check_array(f"{title} y", y, (*x.shape[:2], layer.d_model), dtypes_of((x, params, given, named)))
     if (state := getattr(saved, "state", None)) is not None:
         _check_state(layer, "forward", "state", state, None if ctx.segments else len(x))
 
@@ -275,14 +275,15 @@ def _check_backward(
 ) -> None:
     title = _parts(layer, "backward", found, "(dx, dparams, dstate)")
     dx, dparams, dstate = found
-    check_array(f"{title} dx", dx, dy.shape, _dtypes(params, dy))
+    dtypes = dtypes_of((dy, params, saved, given, named))
+    check_array(f"{title} dx", dx, dy.shape, dtypes)
     if not isinstance(dparams, dict):
         got = "None" if dparams is None else an(type(dparams).__name__)
         raise TypeError(f"{title} dparams as {got}, expected a dict of arrays")
     shapes = layer.shapes
     for name, d in dparams.items():
         if name in shapes:
-            check_array(f"{title} dparams[{name!r}]", d, shapes[name], dtypes_of((params[name], dy)))
+            check_array(f"{title} dparams[{name!r}]", d, shapes[name], dtypes)
         elif name not in layer.modules:
             raise ValueError(f"{title} dparams with {name!r}, which is not a parameter{nearest(str(name), shapes)}")
     if dstate is not None:
@@ -291,17 +292,12 @@ def _check_backward(
 
 def _check_step(layer: Recurrent, params: Params, found: Any, state: State, x_t: Array, prepared: Any = None) -> None:
     title = _parts(layer, "step", found, "(y_t, state)")
-    check_array(f"{title} y_t", found[0], x_t.shape, _dtypes(params, x_t))
+    check_array(f"{title} y_t", found[0], x_t.shape, dtypes_of((x_t, params, state)))
     if form_leaves(layer.state_form):
         _check_state(layer, "step", "state", found[1], len(x_t))
 
 
 _RESULTS = {"forward": _check_forward, "backward": _check_backward, "step": _check_step}
-
-
-def _dtypes(params: Params, array: Array) -> tuple[np.dtype[Any], ...]:
-    """Returns the dtypes that results may have: of a call's array, and of its parameters."""
-    return dtypes_of((array, *(one for _, one in flatten(params))))
 
 
 def _check_state(layer: Recurrent, method: str, name: str, state: State, B: int | None) -> None:

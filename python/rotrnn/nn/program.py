@@ -1044,7 +1044,7 @@ def _forward(line: Line, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
     outputs = _each(line, "forward", of.forward(call, *map(read_only, inputs)), count)
     given = zip_longest(taken(of), inputs)
     along = [one.shape[:2] for name, one in given if one is not None and name not in of.parameters]
-    steps = () if line.fixed else next(iter(along), (None, None))
+    steps: tuple[Any, ...] = () if line.fixed else next(iter(along), (None, None))
     dtypes = of_precision(dtypes_of((*inputs, *(call.state or ()))))
     for name, one, shape in zip(_numbered("an output", count), outputs, line.sizes, strict=True):
         check_array(f"{line.kind}.forward: returned {name}", one, (*steps, *shape), dtypes)

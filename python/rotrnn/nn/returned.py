@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,19 @@ def is_foreign(kind: type) -> bool:
     return kind.__module__.partition(".")[0] != "rotrnn"
 
 
-def dtypes_of(arrays: Iterable[Any]) -> tuple[DType, ...]:
-    """Returns the dtypes of the arrays among these values, each once."""
-    return tuple(dict.fromkeys(one.dtype for one in arrays if is_array(one)))
+def dtypes_of(values: Iterable[Any]) -> tuple[DType, ...]:
+    """Returns the dtypes of the arrays among these values, and in their tuples, lists and dicts, each once."""
+    return tuple(dict.fromkeys(one.dtype for one in _arrays_in(values)))
+
+
+def _arrays_in(values: Iterable[Any]) -> Iterator[Any]:
+    for one in values:
+        if is_array(one):
+            yield one
+        elif isinstance(one, dict):
+            yield from _arrays_in(one.values())
+        elif isinstance(one, tuple | list):
+            yield from _arrays_in(one)
 
 
 def of_precision(dtypes: Iterable[DType]) -> tuple[DType, ...]:
